@@ -1,0 +1,34 @@
+# One image for every role; the command chooses it:
+#
+#   docker build -t cloudmatrix-infer .
+#   docker run --init --shm-size=4g -p 127.0.0.1:8000:8000 cloudmatrix-infer
+#   docker run --init --shm-size=4g cloudmatrix-infer cloudmatrix serve --config deploy/aggregated.toml --host 0.0.0.0
+#
+# UB segments and Ray's object store are shared memory: give --shm-size at least the nodes' ub_memory_mib plus 1 GiB.
+FROM python:3.11-slim
+
+# Handed to pip when torch is installed: on x86, point it at PyTorch's index of CPU wheels to leave CUDA out of the image.
+ARG TORCH_PIP_ARGS=""
+
+RUN useradd --create-home --uid 1000 cloudmatrix \
+    && install -d -o cloudmatrix -g cloudmatrix /app
+WORKDIR /app
+USER cloudmatrix
+ENV PATH=/app/.venv/bin:$PATH \
+    PIP_NO_CACHE_DIR=1 \
+    PYTHONUNBUFFERED=1
+
+# torch first and alone: its layer is the largest and changes only with its version in pyproject.toml.
+COPY --chown=cloudmatrix pyproject.toml ./
+RUN python -m venv .venv \
+    && python -m pip install ${TORCH_PIP_ARGS} "$(sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)"
+
+COPY --chown=cloudmatrix . .
+RUN python -m pip install -e .
+
+# Endpoint and Ray dashboard.
+EXPOSE 8000 8265
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=2)"]
+
+CMD ["cloudmatrix", "serve", "--host", "0.0.0.0"]

@@ -1,0 +1,67 @@
+# Everything a newcomer types. `make help` lists it.
+#
+#   make serve                                   the bundled model on one virtual node of 8 NPUs
+#   make serve ARGS="--port 9000 --model DIR"    anything that `cloudmatrix serve --help` knows
+#   make test  PYTEST_ARGS="-k gateway"          ruff, mypy, then pytest
+#
+# TORCH_PIP_ARGS is handed to pip when torch is installed. On x86 machines without a GPU, point it at PyTorch's index of
+# CPU wheels to save the download of the CUDA libraries; everything works either way.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV        := .venv
+BIN         := $(VENV)/bin
+TORCH       := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
+PIP         := $(BIN)/python -m pip install --disable-pip-version-check
+ARGS        ?=
+PYTEST_ARGS ?=
+TORCH_PIP_ARGS ?=
+
+.PHONY: help serve test lint bench clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ctrl-C
+	@exec $(BIN)/cloudmatrix serve $(ARGS)
+
+test: $(VENV)/.installed-test lint ## lint, then all tests: pure ones first, real Ray clusters last
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-test ## ruff and mypy
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+bench: $(VENV)/.installed-test ## every benchmark, with its conditions (takes a while)
+	@for script in tests/benchmarks/bench_*.py; do \
+		echo "== $$script"; \
+		$(BIN)/python -m "tests.benchmarks.$$(basename "$$script" .py)"; \
+	done
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps make a second start skip the install; a changed pyproject.toml repeats it.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "Installing into $(VENV) (once; several minutes on a slow line)"
+	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+	@echo "Installing with test tools into $(VENV) (once; several minutes on a slow line)"
+	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
+	@$(PIP) -e '.[test]'
+	@touch $(VENV)/.installed $@
+
+$(BIN)/python:
+	@for python in python3.11 python3 python3.12; do \
+		if "$$python" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then \
+			exec "$$python" -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "make: no Python 3.11 or 3.12 with venv found; install python3.11 and python3.11-venv, then repeat" >&2; exit 2

@@ -1,0 +1,1 @@
+"""The virtual hardware of a CloudMatrix384: NPUs, topology, UB shared memory."""

@@ -1,0 +1,94 @@
+"""Clocks: real time, real time run faster or slower, and time that only moves when told.
+
+A component is given a clock and never asks the operating system for the time, so that the same code runs live and in a
+simulation. Only differences between two readings mean something; zero is wherever the clock began.
+"""
+
+import math
+import time
+from typing import Protocol
+
+from hardware.errors import ClockError
+from hardware.units import Seconds
+
+
+class Clock(Protocol):
+    """Anything that can say what time it is."""
+
+    def now(self) -> Seconds:
+        """Seconds since an arbitrary start; never decreases."""
+        ...
+
+
+class WallClock:
+    """The machine's monotonic clock, common to all processes of one host."""
+
+    def now(self) -> Seconds:
+        """Monotonic time [s].
+
+        Effects: none.
+        """
+        return Seconds(time.monotonic())
+
+
+class ScaledClock:
+    """Another clock, `time_scale` times as fast.
+
+    With a scale of 0.01 one virtual second lasts 100 real ones: a slow machine can stand in for fast hardware.
+    """
+
+    def __init__(self, time_scale: float, base: Clock | None = None) -> None:
+        """
+        Args:
+            time_scale: virtual seconds per second of `base`; positive and finite.
+            base: the clock to scale; a `WallClock` if absent.
+        Raises: ClockError if the scale is not a positive finite number.
+        """
+        if not (math.isfinite(time_scale) and time_scale > 0):
+            raise ClockError(f"time_scale must be a positive number, got {time_scale}; use 1.0 for real time")
+        self._base: Clock = WallClock() if base is None else base
+        self._scale = time_scale
+        self._origin = self._base.now()
+
+    @property
+    def time_scale(self) -> float:
+        """Virtual seconds per base second."""
+        return self._scale
+
+    def now(self) -> Seconds:
+        """Virtual time since this clock was made [s].
+
+        Effects: none.
+        """
+        return Seconds((self._base.now() - self._origin) * self._scale)
+
+    def base_seconds(self, virtual_s: float) -> Seconds:
+        """How long a virtual duration lasts on the base clock [s]; what a driver has to wait.
+
+        Effects: none.
+        """
+        return Seconds(virtual_s / self._scale)
+
+
+class VirtualClock:
+    """Time that stands still until `advance_to`: the clock of a discrete-event simulation."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = Seconds(start)
+
+    def now(self) -> Seconds:
+        """Current virtual time [s].
+
+        Effects: none.
+        """
+        return self._now
+
+    def advance_to(self, when: float) -> None:
+        """Moves time forward to `when` (staying in place is allowed).
+
+        Raises: ClockError if `when` is in the past or not a number.
+        Effects: changes what `now` returns.
+        """
+        if not when >= self._now:
+            raise ClockError(f"cannot move from {self._now} s to {when} s: virtual time only goes forward")
+        self._now = Seconds(when)

@@ -1,0 +1,124 @@
+"""Virtual NPUs and UB memory as Ray resources; the only file of this package that imports ray.
+
+"NPU" is Ray's own accelerator name for Ascend devices, so that the same requests work on a machine that has real ones:
+Ray hands out device numbers and shows them on its dashboard. "UB_MEMORY" counts MiB; Ray only keeps the books, the UB
+segment refuses. Each Ray node numbers its NPUs from 0, so a node also carries a label with its number in the topology.
+"""
+
+import logging
+
+import ray
+
+from hardware.errors import NpuAllocationError, SpecError
+from hardware.topology import NpuId
+
+NPU = "NPU"
+UB_MEMORY = "UB_MEMORY"
+NODE_LABEL = "cloudmatrix-node"
+
+_PROBE_LOGGER = "ray._private.accelerators.npu"
+_PROBE_MESSAGE = "Failed to detect NPU type."
+
+
+def node_resources(npus: int, ub_memory_mib: int) -> dict[str, float]:
+    """What one node of the cluster offers.
+
+    Start the node with `num_gpus=0` where the host has GPUs: Ray lets a node have one kind of accelerator.
+
+    Args:
+        npus: virtual NPUs of the node; 0 for a node without.
+        ub_memory_mib: MiB of its UB segment; Ray takes whole numbers only. 0 leaves it out.
+    Returns: the `resources` of `ray.init` or of a cluster node.
+    Raises: SpecError if a number is negative.
+    Effects: none.
+    """
+    return _resources(npus, ub_memory_mib, "a node")
+
+
+def replica_resources(npus: int, ub_mib: int) -> dict[str, float]:
+    """What one replica takes: whole NPUs, and its share of the node's UB memory.
+
+    Args:
+        npus: NPUs of the instance; 0 for a replica without.
+        ub_mib: MiB of UB memory; 0 leaves it out.
+    Returns: the `resources` of a replica's actor options.
+    Raises: SpecError if a number is negative.
+    Effects: none.
+    """
+    return _resources(npus, ub_mib, "a replica")
+
+
+def node_labels(node: int) -> dict[str, str]:
+    """The label that tells a node its number in the topology.
+
+    Returns: the `labels` of `ray.init` or of a cluster node.
+    Raises: SpecError if the number is negative.
+    Effects: none.
+    """
+    if node < 0:
+        raise SpecError(f"node {node} cannot be; nodes are numbered from 0")
+    return {NODE_LABEL: str(node)}
+
+
+def allocated_npus() -> list[int]:
+    """Device numbers that Ray gave to this process, in order (Ray's own order is not).
+
+    Returns: numbers within the node, from 0.
+    Raises: NpuAllocationError if Ray gave none.
+    Effects: none.
+    """
+    given = ray.get_runtime_context().get_accelerator_ids().get(NPU, [])
+    if not given:
+        raise NpuAllocationError('Ray gave this process no NPUs; start the actor with resources={"NPU": k}')
+    return sorted(int(device) for device in given)
+
+
+def allocated_npu_ids() -> list[NpuId]:
+    """The NPUs that Ray gave to this process, as identities of the topology.
+
+    A node that was started without `node_labels` counts as node 0.
+
+    Returns: identities in order.
+    Raises: NpuAllocationError if Ray gave none, or the node's label is no number.
+    Effects: none.
+    """
+    label = dict(ray.get_runtime_context().get_node_labels()).get(NODE_LABEL, "0")
+    return npu_ids(allocated_npus(), str(label))
+
+
+def npu_ids(devices: list[int], node_label: str) -> list[NpuId]:
+    """Device numbers of a node as identities of the topology.
+
+    Args:
+        devices: numbers within the node.
+        node_label: value of the node's `NODE_LABEL`.
+    Raises: NpuAllocationError if the label is no number.
+    Effects: none.
+    """
+    if not node_label.isdecimal():
+        raise NpuAllocationError(
+            f"the Ray node's label {NODE_LABEL} is {node_label!r}; start the node with a number, e.g. {NODE_LABEL}=0"
+        )
+    return [NpuId(int(node_label), device) for device in devices]
+
+
+def silence_npu_probe() -> None:
+    """Keeps one harmless traceback out of the terminal; call it before Ray starts in this process.
+
+    A node that offers "NPU" without Huawei's driver makes Ray look for the device's type and log the failed import as
+    an error. Only that one message is dropped; with the driver it never appears.
+
+    Effects: a filter on one logger of Ray; a second call adds none.
+    """
+    logging.getLogger(_PROBE_LOGGER).addFilter(_drop_probe)
+
+
+def _drop_probe(record: logging.LogRecord) -> bool:
+    return record.getMessage() != _PROBE_MESSAGE
+
+
+def _resources(npus: int, ub_mib: int, who: str) -> dict[str, float]:
+    if npus < 0 or ub_mib < 0:
+        raise SpecError(f"{who} cannot have {npus} NPUs and {ub_mib} MiB of UB memory; neither may be negative")
+    amounts = {NPU: float(npus), UB_MEMORY: float(ub_mib)}
+    return {name: amount for name, amount in amounts.items() if amount}

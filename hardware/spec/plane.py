@@ -1,0 +1,82 @@
+"""The three networks of a supernode, and what was measured on the UB one."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hardware.spec._check import require_positive
+from hardware.units import Seconds
+
+
+class Plane(StrEnum):
+    """A network of the supernode."""
+
+    UB = "ub"
+    """Scale-up: all NPUs and CPUs of a supernode, at memory semantics."""
+    RDMA = "rdma"
+    """Scale-out: NPUs only, RoCE, also between supernodes; carries the prefill-to-decode handoff."""
+    VPC = "vpc"
+    """Datacentre network: CPUs through one card per node; control plane and storage."""
+
+
+class Member(StrEnum):
+    """What can sit at the end of a plane."""
+
+    NPU = "npu"
+    CPU = "cpu"
+
+
+class Reach(StrEnum):
+    """How far a plane joins its members."""
+
+    SUPERNODE = "supernode"
+    DATACENTRE = "datacentre"
+
+
+@dataclass(frozen=True, slots=True)
+class PathMeasure:
+    """One measured cell pair of the UB plane: a bandwidth and a small-message latency, one direction, per die."""
+
+    bytes_per_s: float
+    latency_s: Seconds
+
+    def __post_init__(self) -> None:
+        require_positive(self)
+
+
+@dataclass(frozen=True, slots=True)
+class UbMeasures:
+    """What the UB plane was measured to do, which is less than its line rate.
+
+    The first word is who talks to whom, the second the operation, the third whether both ends are in one node.
+    """
+
+    npu_npu_read_intra: PathMeasure
+    npu_npu_read_inter: PathMeasure
+    npu_npu_write_intra: PathMeasure
+    npu_npu_write_inter: PathMeasure
+    npu_cpu_read_intra: PathMeasure
+    npu_cpu_read_inter: PathMeasure
+    npu_cpu_write_intra: PathMeasure
+    npu_cpu_write_inter: PathMeasure
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneSpec:
+    """Who a plane joins, and how fast it is on paper. Rates are one direction.
+
+    Attributes:
+        plane: which of the three.
+        members: kinds of ends that have a port.
+        reach: where its members are reachable from one another.
+        npu_bytes_per_s: line rate of one NPU; 0 if NPUs have no port.
+        cpu_bytes_per_s: line rate of one CPU socket, or of the node's one card on the VPC plane; 0 without a port.
+    """
+
+    plane: Plane
+    members: frozenset[Member]
+    reach: Reach
+    npu_bytes_per_s: float
+    cpu_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        require_positive(self, allow_zero=("npu_bytes_per_s", "cpu_bytes_per_s"))

@@ -1,0 +1,188 @@
+"""The file under a UB segment: opening it, its header, and telling a live one from what a crash left behind.
+
+Everything here that looks at or changes a segment is called under the file's lock (`hardware.ub.lock`).
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hardware.errors import SpecError, UbBusyError, UbCorruptError, UbExistsError, UbMissingError
+from hardware.ub.layout import ENTRY, HEADER, MAGIC, PAGE, VERSION, data_start
+from hardware.ub.lock import locked
+from hardware.ub.pages import reserve_file
+from hardware.ub.process import ProcessStamp
+from hardware.ub.region import RegionTable
+from hardware.units import Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """The part of a segment's header that never changes.
+
+    Attributes:
+        max_regions: entries of the region table.
+        capacity_bytes: that regions can take together.
+        owner: process whose life the segment's life follows.
+        session: random number of this very segment.
+    """
+
+    max_regions: int
+    capacity_bytes: Bytes
+    owner: ProcessStamp
+    session: int
+
+    @property
+    def data_start(self) -> int:
+        """Offset of the first byte of regions."""
+        return data_start(self.max_regions)
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of the whole file."""
+        return self.data_start + self.capacity_bytes
+
+
+def open_file(path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+    """Opens a segment's file for reading and writing; a link is never followed.
+
+    Returns: the descriptor, which the caller closes.
+    Raises: UbMissingError if it (or its directory) is not there; UbExistsError if `exclusive` and it is; UbCorruptError
+        if it cannot be opened, is no plain file or is another user's.
+    Effects: with `create`, an empty file of mode 600 where there was none.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags |= os.O_CREAT if create else 0
+    flags |= os.O_EXCL if exclusive else 0
+    try:
+        fd = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        if create:
+            raise UbMissingError(f"the directory {path.parent} does not exist; create it") from None
+        raise UbMissingError(f"there is no UB segment at {path}; start the node's memory first") from None
+    except FileExistsError:
+        raise UbExistsError(f"{path} is already there; attach to it, or remove it if nothing uses it") from None
+    except OSError as error:
+        raise UbCorruptError(
+            f"{path} cannot be opened as a UB segment ({error.strerror}); take another path"
+        ) from error
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(fd)
+        raise UbCorruptError(f"{path} is no plain file of this user; take another path")
+    return fd
+
+
+def read_header(fd: int, path: Path) -> SegmentHeader | None:
+    """Reads and verifies the header.
+
+    Returns: the header; None if the segment was never finished (its magic, written last, is still zero).
+    Raises: UbCorruptError if the file is something else, of another version, or has not the length that it says.
+    Effects: none.
+    """
+    raw = os.pread(fd, HEADER.itemsize, 0)
+    if len(raw) < HEADER.itemsize or raw[:8] == bytes(8):
+        if any(raw):
+            raise UbCorruptError(f"{path} is no UB segment; take another path")
+        return None
+    fields = np.frombuffer(raw, HEADER)[0]
+    if int(fields["magic"]) != MAGIC or int(fields["version"]) != VERSION:
+        raise UbCorruptError(
+            f"{path} is no UB segment of version {VERSION} (magic {int(fields['magic']):#x}, "
+            f"version {fields['version']}); remove it if another version left it there"
+        )
+    owner = ProcessStamp(int(fields["owner_pid"]), int(fields["owner_start"]), int(fields["owner_namespace"]))
+    header = SegmentHeader(int(fields["max_regions"]), Bytes(int(fields["capacity"])), owner, int(fields["session"]))
+    length = os.fstat(fd).st_size
+    if length != header.file_bytes or header.data_start != int(fields["data_start"]):
+        raise UbCorruptError(
+            f"{path} has {length} bytes, its header says {header.file_bytes}; remove it and start again"
+        )
+    return header
+
+
+def initialise(fd: int, path: Path, header: SegmentHeader) -> None:
+    """Makes the file a segment: its memory, its header, and last of all its magic.
+
+    Raises: UbFullError if the directory has no room; the file is then removed.
+    Effects: the file is whole.
+    """
+    try:
+        os.ftruncate(fd, 0)
+        reserve_file(fd, header.file_bytes, str(path))
+    except BaseException:
+        unlink_if_same(fd, path)
+        raise
+    fields = np.zeros(1, HEADER)
+    fields["version"], fields["max_regions"] = VERSION, header.max_regions
+    fields["data_start"], fields["capacity"] = header.data_start, header.capacity_bytes
+    fields["owner_pid"], fields["owner_start"] = header.owner.pid, header.owner.start_ticks
+    fields["owner_namespace"], fields["session"] = header.owner.pid_namespace, header.session
+    fields["next_generation"] = 1
+    os.pwrite(fd, fields.tobytes()[8:], 8)
+    os.pwrite(fd, MAGIC.to_bytes(8, "little"), 0)
+
+
+def is_stale(fd: int, header: SegmentHeader) -> bool:
+    """Whether a crash left this segment behind: its owner is dead, and so is every process that holds a region.
+
+    Effects: none.
+    """
+    if header.owner.is_alive():
+        return False
+    entries = np.frombuffer(os.pread(fd, header.max_regions * ENTRY.itemsize, PAGE), ENTRY)
+    table = RegionTable(entries, header.data_start, header.file_bytes)
+    return not any(holder.is_alive() for holder in table.holders())
+
+
+def unlink_if_same(fd: int, path: Path) -> bool:
+    """Removes the path if it still names the open file.
+
+    Returns: whether it did.
+    Effects: the file has no name any more.
+    """
+    try:
+        same = os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+    if same:
+        os.unlink(path)
+    return same
+
+
+def remove_stale(directory: str | os.PathLike[str], prefix: str) -> list[Path]:
+    """Removes the segments that a crash left in a directory; called at the next start.
+
+    Live segments stay, and so does everything that is no segment of this version or is another user's.
+
+    Args:
+        directory: where the segments are.
+        prefix: how their file names begin; not empty, because unfinished files are removed too.
+    Returns: what was removed, in order.
+    Raises: SpecError if the prefix is empty; UbMissingError if there is no such directory.
+    Effects: the memory of the removed segments is free once nobody maps them.
+    """
+    where = Path(directory)
+    if not prefix:
+        raise SpecError("remove_stale needs a prefix: without one it would look at files of others")
+    if not where.is_dir():
+        raise UbMissingError(f"the directory {where} does not exist; create it")
+    return [path for path in sorted(where.iterdir()) if path.name.startswith(prefix) and _remove_if_stale(path)]
+
+
+def _remove_if_stale(path: Path) -> bool:
+    try:
+        fd = open_file(path)
+    except (UbMissingError, UbCorruptError):
+        return False
+    try:
+        with locked(fd, str(path), timeout_s=0.0):
+            header = read_header(fd, path)
+            return (header is None or is_stale(fd, header)) and unlink_if_same(fd, path)
+    except (UbBusyError, UbCorruptError):
+        return False  # held right now, so alive; or not ours
+    finally:
+        os.close(fd)

@@ -1,0 +1,67 @@
+"""What a UB segment's file looks like.
+
+    offset 0            one page      header: magic, version, sizes, owner process, session, next generation
+    offset 4096         region table  one 128-byte entry per region
+    offset data_start   capacity      bytes of the regions, page-aligned
+
+Offsets of regions count from the start of the file, so that one number serves every process. All numbers are
+little-endian; a reader on another byte order sees a wrong magic.
+
+Theory of operation. Every change happens under the file's lock, but a process may be killed between any two stores. The
+magic is written last, so a half-made segment is recognised. An entry is live when its generation is not zero: that
+field is written last when a region is made and cleared first when it goes, so a killed writer leaves a table that is
+whole, and readers need no lock.
+"""
+
+import numpy as np
+
+MAGIC = int.from_bytes(b"CMUBSEG1", "little")
+VERSION = 1
+PAGE = 4096
+OWNER_BYTES = 80
+
+HEADER = np.dtype(
+    [
+        ("magic", "<u8"),
+        ("version", "<u4"),
+        ("max_regions", "<u4"),
+        ("data_start", "<u8"),
+        ("capacity", "<u8"),
+        ("owner_pid", "<u8"),
+        ("owner_start", "<u8"),
+        ("owner_namespace", "<u8"),
+        ("session", "<u8"),
+        ("next_generation", "<u8"),
+    ]
+)
+
+ENTRY = np.dtype(
+    [
+        ("generation", "<u8"),
+        ("offset", "<u8"),
+        ("nbytes", "<u8"),
+        ("pid", "<u8"),
+        ("start", "<u8"),
+        ("namespace", "<u8"),
+        ("owner", f"S{OWNER_BYTES}"),
+    ]
+)
+
+assert HEADER.itemsize <= PAGE
+assert ENTRY.itemsize == 128
+
+
+def round_up(value: int, step: int) -> int:
+    """The smallest multiple of `step` that is not below `value`.
+
+    Effects: none.
+    """
+    return -(-value // step) * step
+
+
+def data_start(max_regions: int) -> int:
+    """Where the bytes of the regions begin in the file.
+
+    Effects: none.
+    """
+    return PAGE + round_up(max_regions * ENTRY.itemsize, PAGE)

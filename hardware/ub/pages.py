@@ -1,0 +1,65 @@
+"""Touching the pages of a mapping before they are needed.
+
+The first touch of a shared-memory page costs more than copying it, so the first handoffs would crawl. A segment is
+touched once by its creator, which takes the memory, and mapped in full by everybody who attaches, which only fills in
+page tables.
+"""
+
+import errno
+import mmap
+import os
+
+import numpy as np
+
+from hardware.errors import UbFullError
+from hardware.ub.layout import PAGE
+from hardware.units import format_bytes
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python 3.11 has no name for it
+
+
+def reserve_file(fd: int, nbytes: int, name: str) -> None:
+    """Makes the file that long and takes the memory for it, or says that there is none.
+
+    Without this a full shared-memory directory would show as a bus error at some later write.
+
+    Raises: UbFullError if the directory has no room.
+    Effects: the file has `nbytes` zero bytes.
+    """
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT):
+            raise
+        where = os.fstatvfs(fd)
+        raise UbFullError(
+            f"{name} needs {format_bytes(nbytes)}, its directory has {format_bytes(where.f_bavail * where.f_frsize)}; "
+            "ask for less UB memory or enlarge the directory (in a container: --shm-size, or a memory-backed volume)"
+        ) from error
+
+
+def populate(mapping: mmap.mmap) -> bool:
+    """Maps every page now, without changing any byte.
+
+    Returns: whether the kernel did it in one call; otherwise every page was read once.
+    Effects: the process's page tables are filled.
+    """
+    try:
+        mapping.madvise(_MADV_POPULATE_WRITE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        read_every_page(mapping)
+        return False
+    return True
+
+
+def read_every_page(mapping: mmap.mmap) -> int:
+    """Reads one byte of every page: what `populate` does on a kernel that cannot.
+
+    Returns: pages read.
+    Effects: the process's page tables are filled for reading.
+    """
+    touched = np.frombuffer(mapping, np.uint8)[::PAGE]
+    touched.max()
+    return len(touched)

@@ -1,0 +1,203 @@
+"""The region table of a UB segment: who holds which bytes.
+
+Pure bookkeeping over one numpy array, which in a segment lies in shared memory. It takes no lock and asks no process
+whether it lives; the segment does both.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hardware.errors import UbCorruptError, UbFullError, UbRangeError, UbStaleError
+from hardware.ub.layout import OWNER_BYTES, round_up
+from hardware.ub.process import ProcessStamp
+from hardware.units import Bytes, format_bytes
+
+Entries = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class UbRegion:
+    """A run of bytes that one process holds.
+
+    Attributes:
+        offset: where it begins, from the start of the segment's file.
+        nbytes: bytes that were asked for.
+        generation: number that no other region of this segment ever had; tells a region from a later one in its place.
+        owner: who holds it, for messages.
+        process: which process holds it; the region is reclaimed when that process is gone.
+    """
+
+    offset: int
+    nbytes: int
+    generation: int
+    owner: str
+    process: ProcessStamp
+
+
+class RegionTable:
+    """First-fit allocation of `[start, end)` with its books in an array of `layout.ENTRY`."""
+
+    def __init__(self, entries: Entries, start: int, end: int) -> None:
+        """
+        Args:
+            entries: [max_regions] layout.ENTRY, possibly shared with other processes.
+            start: first byte that may be given out.
+            end: first byte after them.
+        """
+        self._entries = entries
+        self._start = start
+        self._end = end
+
+    @property
+    def capacity_bytes(self) -> Bytes:
+        """Bytes that may be given out."""
+        return Bytes(self._end - self._start)
+
+    @property
+    def used_bytes(self) -> Bytes:
+        """Bytes held."""
+        return Bytes(int(self._live()["nbytes"].sum()))
+
+    @property
+    def free_bytes(self) -> Bytes:
+        """Bytes not held; they may lie in several holes."""
+        return Bytes(self.capacity_bytes - self.used_bytes)
+
+    def regions(self) -> tuple[UbRegion, ...]:
+        """Live regions in order of offset.
+
+        Effects: none.
+        """
+        return tuple(_to_region(entry) for entry in self._live())
+
+    def holders(self) -> set[ProcessStamp]:
+        """Processes that hold at least one region.
+
+        Effects: none.
+        """
+        live = self._entries[self._entries["generation"] != 0]
+        columns = (live[name].tolist() for name in ("pid", "start", "namespace"))
+        return {ProcessStamp(*stamp) for stamp in set(zip(*columns, strict=True))}
+
+    def holes(self) -> list[tuple[int, int]]:
+        """Free runs as (offset, bytes) in order of offset.
+
+        Effects: none.
+        """
+        live = self._live()
+        begins = np.append(live["offset"], np.uint64(self._end)).astype(np.int64)
+        ends = np.insert((live["offset"] + live["nbytes"]).astype(np.int64), 0, self._start)
+        sizes = begins - ends
+        return [(int(end), int(size)) for end, size in zip(ends, sizes, strict=True) if size > 0]
+
+    def allocate(self, nbytes: int, owner: str, align: int, process: ProcessStamp, generation: int) -> UbRegion:
+        """Gives out the first hole that is large enough.
+
+        Args:
+            nbytes: above zero.
+            owner: who asks; cut to 80 bytes of UTF-8.
+            align: of the offset; a power of two.
+            process: who will hold it.
+            generation: never used before in this segment.
+        Raises: UbRangeError if the size or the alignment cannot be; UbFullError if no hole or no entry is left.
+        Effects: one entry becomes live.
+        """
+        if nbytes <= 0 or align <= 0 or align & (align - 1):
+            raise UbRangeError(
+                f"{owner!r} asked for {nbytes} bytes at alignment {align}; ask for more than 0, at a power of two"
+            )
+        place = self._first_fit(nbytes, align)
+        slot = self._free_slot()
+        if place is None or slot is None:
+            raise UbFullError(self._why_full(nbytes, owner, slot is None))
+        entry = self._entries[slot]
+        entry["offset"], entry["nbytes"] = place, nbytes
+        entry["pid"], entry["start"], entry["namespace"] = process.pid, process.start_ticks, process.pid_namespace
+        entry["owner"] = owner.encode()[:OWNER_BYTES].decode(errors="ignore").encode()
+        entry["generation"] = generation  # last: from here on the region exists
+        return _to_region(entry)
+
+    def release(self, region: UbRegion) -> None:
+        """Takes a region back.
+
+        Raises: UbStaleError if it is not live.
+        Effects: its entry is free.
+        """
+        self._entries["generation"][self._slot_of(region.generation, region.owner)] = 0
+
+    def require_live(self, generation: int, who: str) -> None:
+        """Refuses a generation that no live region has; one atomic read, so it needs no lock.
+
+        Raises: UbStaleError if there is none.
+        Effects: none.
+        """
+        self._slot_of(generation, who)
+
+    def check(self) -> None:
+        """Verifies the table: regions inside, none overlapping, generations unique, owners readable.
+
+        The array may have been written by another process, so a fault is an error and no assertion.
+
+        Raises: UbCorruptError naming the first fault.
+        Effects: none.
+        """
+        live = self._live()
+        previous_end = self._start
+        for entry in live:
+            offset, nbytes = int(entry["offset"]), int(entry["nbytes"])
+            if offset < previous_end or nbytes <= 0 or offset + nbytes > self._end:
+                raise UbCorruptError(
+                    f"region {entry['generation']} at {offset} with {nbytes} bytes overlaps its neighbour or leaves "
+                    f"[{self._start}, {self._end}); remove the segment and start again"
+                )
+            previous_end = offset + nbytes
+        if len(np.unique(live["generation"])) != len(live):
+            raise UbCorruptError("two regions have the same generation; remove the segment and start again")
+
+    def _live(self) -> Entries:
+        """A copy of the live entries, by offset."""
+        live = self._entries[self._entries["generation"] != 0]
+        ordered: Entries = live[np.argsort(live["offset"])]
+        return ordered
+
+    def _first_fit(self, nbytes: int, align: int) -> int | None:
+        for offset, size in self.holes():
+            place = round_up(offset, align)
+            if place + nbytes <= offset + size:
+                return place
+        return None
+
+    def _free_slot(self) -> int | None:
+        free = np.flatnonzero(self._entries["generation"] == 0)
+        return int(free[0]) if len(free) else None
+
+    def _slot_of(self, generation: int, who: str) -> int:
+        found = np.flatnonzero(self._entries["generation"] == generation)
+        if generation <= 0 or len(found) == 0:  # 0 marks the free entries
+            raise UbStaleError(
+                f"region {generation} of {who!r} is gone: released, or reclaimed after its process died; "
+                "treat its bytes as lost"
+            )
+        return int(found[0])
+
+    def _why_full(self, nbytes: int, owner: str, no_entry: bool) -> str:
+        held: dict[str, int] = {}
+        for region in self.regions():
+            held[region.owner] = held.get(region.owner, 0) + region.nbytes
+        largest = max((size for _, size in self.holes()), default=0)
+        holders = ", ".join(f"{who} {format_bytes(size)}" for who, size in held.items()) or "nobody"
+        table = f"all {len(self._entries)} table entries are in use, " if no_entry else ""
+        return (
+            f"{owner!r} asked for {format_bytes(nbytes)}: {table}free are {format_bytes(self.free_bytes)} of "
+            f"{format_bytes(self.capacity_bytes)}, the largest hole is {format_bytes(largest)} (held by {holders}); "
+            "give the node more UB memory or release regions"
+        )
+
+
+def _to_region(entry: Any) -> UbRegion:  # noqa: ANN401 - numpy has no type for one structured element
+    process = ProcessStamp(int(entry["pid"]), int(entry["start"]), int(entry["namespace"]))
+    owner = bytes(entry["owner"]).decode(errors="replace")
+    return UbRegion(int(entry["offset"]), int(entry["nbytes"]), int(entry["generation"]), owner, process)

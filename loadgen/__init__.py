@@ -1,0 +1,1 @@
+"""Load generator for OpenAI-compatible endpoints; speaks HTTP only and imports neither `serving` nor `hardware`."""

@@ -1,0 +1,31 @@
+"""What holds for every test: one compute thread, repeatable properties, slow tests last and with more time."""
+
+import os
+
+# Before torch is imported by any test: two cores are shared by everything that runs, and sums over threads vary.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SLOW_TIMEOUT_S = 300
+
+settings.register_profile(
+    "default",
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,  # a busy machine is no failure
+    derandomize=True,  # the same examples on every run: a failure in CI is a failure at the desk
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=2_000, derandomize=False)
+settings.load_profile("default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Moves tests that start a real cluster behind all others; gives each the time that a cluster needs."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))

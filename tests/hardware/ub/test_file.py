@@ -1,0 +1,176 @@
+"""The file under a segment: foreign files, half-made ones, and what a crash leaves behind."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hardware.errors import SpecError, UbCorruptError, UbExistsError, UbFullError, UbMissingError
+from hardware.ub import UbSegment, remove_stale
+from hardware.ub.file import open_file, read_header
+from hardware.ub.layout import HEADER, PAGE, VERSION
+from hardware.units import MIB
+from tests.hardware.ub.processes import Processes
+
+
+def overwrite(path: Path, field: str, value: int) -> None:
+    dtype, offset = HEADER.fields[field][:2]  # type: ignore[index]
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(value.to_bytes(dtype.itemsize, "little"))
+
+
+def test_the_file_is_private_and_whole(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", MIB) as segment:
+        status = os.stat(segment.path)
+        assert status.st_mode & 0o777 == 0o600
+        assert status.st_size == PAGE + 1024 * 128 + MIB
+        assert status.st_blocks * 512 >= status.st_size
+
+
+def test_missing_and_present_files(shm: Path) -> None:
+    with pytest.raises(UbMissingError, match="no UB segment at"):
+        UbSegment.attach(shm / "ub")
+    with pytest.raises(UbMissingError, match=r"directory .* does not exist"):
+        UbSegment.create(shm / "no" / "ub", MIB)
+    with pytest.raises(UbMissingError, match=r"directory .* does not exist"):
+        UbSegment.create_or_attach(shm / "no" / "ub", MIB)
+    UbSegment.create(shm / "ub", MIB).close()
+    with pytest.raises(UbExistsError, match="already there"):
+        UbSegment.create(shm / "ub", MIB)
+
+
+def test_links_folders_and_files_of_others_are_refused(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    UbSegment.create(shm / "ub", MIB).close()
+    (shm / "link").symlink_to(shm / "ub")
+    (shm / "folder").mkdir()
+    os.mkfifo(shm / "pipe")
+    for name in ("link", "folder"):
+        with pytest.raises(UbCorruptError, match="cannot be opened"):
+            UbSegment.attach(shm / name)
+    with pytest.raises(UbCorruptError, match="no plain file"):
+        open_file(shm / "pipe")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(UbCorruptError, match="of this user"):
+        UbSegment.attach(shm / "ub")
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\0" * 8 + b"x" * 100, b"x" * 8192])
+def test_a_file_that_is_something_else_is_left_alone(shm: Path, content: bytes) -> None:
+    (shm / "ub").write_bytes(content)
+    with pytest.raises(UbCorruptError, match="is no UB segment"):
+        UbSegment.attach(shm / "ub")
+    with pytest.raises(UbCorruptError, match="is no UB segment"):
+        UbSegment.create_or_attach(shm / "ub", MIB)
+    assert remove_stale(shm, "ub") == []
+    assert (shm / "ub").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("version", VERSION + 1, "no UB segment of version"),
+        ("capacity", 2 * MIB, "its header says"),
+        ("max_regions", 4096, "its header says"),
+        ("data_start", 0, "its header says"),
+    ],
+)
+def test_a_spoilt_header_is_found(shm: Path, field: str, value: int, message: str) -> None:
+    with UbSegment.create(shm / "ub", MIB) as segment:
+        overwrite(segment.path, field, value)
+        with pytest.raises(UbCorruptError, match=message):
+            UbSegment.attach(segment.path)
+        with pytest.raises(UbCorruptError, match=message):
+            segment.check()
+
+
+def test_a_cut_file_is_found(shm: Path) -> None:
+    UbSegment.create(shm / "ub", MIB).close()
+    os.truncate(shm / "ub", MIB // 2)
+    with pytest.raises(UbCorruptError, match="its header says"):
+        UbSegment.attach(shm / "ub")
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 5, b"\0" * 100_000])
+def test_a_half_made_file_is_finished_refused_or_removed(shm: Path, content: bytes) -> None:
+    for name in ("ub_a", "ub_b", "ub_c"):
+        (shm / name).write_bytes(content)
+    with pytest.raises(UbCorruptError, match="half made"):
+        UbSegment.attach(shm / "ub_a")
+    with UbSegment.create_or_attach(shm / "ub_b", MIB) as segment:
+        segment.check()
+        assert bytes(segment.view(segment.allocate(MIB, "a"))) == bytes(MIB)
+    assert remove_stale(shm, "ub") == [shm / "ub_a", shm / "ub_c"]
+
+
+def test_no_room_leaves_no_file(shm: Path) -> None:
+    where = os.statvfs(shm)
+    if where.f_blocks == 0:
+        pytest.skip("this shared memory has no limit")
+    for make in (UbSegment.create, UbSegment.create_or_attach):
+        with pytest.raises(UbFullError, match="ask for less UB memory"):
+            make(shm / "ub", 2 * where.f_blocks * where.f_frsize)
+        assert not (shm / "ub").exists()
+
+
+def test_a_crash_leaves_a_stale_segment_that_the_next_start_removes(shm: Path, processes: Processes) -> None:
+    pid, made = processes.run("create", path=str(shm / "ub_0"), size_bytes=MIB)
+    live = UbSegment.create(shm / "ub_1", MIB)
+    (shm / "other").touch()
+    assert remove_stale(shm, "ub_") == []
+    processes.kill(pid)
+    fd = open_file(shm / "ub_0")
+    header = read_header(fd, shm / "ub_0")
+    os.close(fd)
+    assert header is not None
+    assert header.session == made["session"]
+    assert remove_stale(shm, "ub_") == [shm / "ub_0"]
+    assert remove_stale(shm, "ub_") == []
+    assert sorted(path.name for path in shm.iterdir()) == ["other", "ub_1"]
+    live.remove()
+
+
+def test_a_segment_whose_owner_died_lives_while_somebody_holds_a_region(shm: Path, processes: Processes) -> None:
+    path = shm / "ub_0"
+    owner, _ = processes.run("create", path=str(path), size_bytes=MIB)
+    holder, _ = processes.run("allocate", path=str(path), nbytes=100, fill=1)
+    processes.kill(owner)
+    assert remove_stale(shm, "ub_") == []
+    processes.kill(holder)
+    assert remove_stale(shm, "ub_") == [path]
+
+
+def test_a_segment_that_is_being_made_is_not_stale(shm: Path, processes: Processes) -> None:
+    (shm / "ub_0").touch()
+    pid, _ = processes.run("hold_lock", path=str(shm / "ub_0"))
+    assert remove_stale(shm, "ub_") == []
+    processes.kill(pid)
+    assert remove_stale(shm, "ub_") == [shm / "ub_0"]
+
+
+def test_removing_what_somebody_removed_already(shm: Path) -> None:
+    with UbSegment.create(shm / "ub_0", MIB) as segment:
+        (shm / "ub_0").unlink()
+        segment.remove()
+    assert list(shm.iterdir()) == []
+
+
+def test_remove_stale_passes_over_what_it_cannot_open(shm: Path) -> None:
+    (shm / "ub_folder").mkdir()
+    (shm / "ub_link").symlink_to(shm / "nowhere")
+    assert remove_stale(shm, "ub_") == []
+
+
+def test_a_stale_segment_is_replaced_by_a_new_one(shm: Path, processes: Processes) -> None:
+    pid, made = processes.run("create", path=str(shm / "ub"), size_bytes=2 * MIB)
+    processes.kill(pid)
+    with UbSegment.create_or_attach(shm / "ub", MIB) as segment:
+        assert segment.session != made["session"]
+        assert segment.capacity_bytes == MIB
+
+
+def test_remove_stale_wants_a_prefix_and_a_directory(shm: Path) -> None:
+    with pytest.raises(SpecError, match="needs a prefix"):
+        remove_stale(shm, "")
+    with pytest.raises(UbMissingError, match="does not exist"):
+        remove_stale(shm / "no", "ub_")

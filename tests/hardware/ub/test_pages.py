@@ -1,0 +1,78 @@
+"""Pages: taken in advance, mapped in advance."""
+
+import errno
+import mmap
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hardware.errors import UbFullError
+from hardware.ub import pages
+from hardware.ub.layout import PAGE
+from hardware.ub.pages import populate, read_every_page, reserve_file
+from hardware.units import MIB
+
+SIZE = 16 * MIB
+
+
+def open_mapping(path: Path, size: int = SIZE) -> mmap.mmap:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    reserve_file(fd, size, str(path))
+    mapping = mmap.mmap(fd, size)
+    os.close(fd)
+    return mapping
+
+
+@pytest.mark.parametrize("touch", [populate, read_every_page])
+def test_touched_pages_do_not_fault_again(shm: Path, touch: Callable[[mmap.mmap], object]) -> None:
+    mapping = open_mapping(shm / "file")
+    touch(mapping)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    assert np.frombuffer(mapping, np.uint8)[::PAGE].max() == 0
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < SIZE // PAGE // 10
+
+
+def test_a_kernel_that_cannot_populate_reads_instead(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_MADV_POPULATE_WRITE", 9999)
+    assert not populate(open_mapping(shm / "file", 4 * PAGE))
+
+
+def test_a_kernel_that_fails_to_populate_is_heard(shm: Path) -> None:
+    class Failing(mmap.mmap):
+        def madvise(self, *_args: int) -> None:
+            raise OSError(errno.ENOMEM, "no memory")
+
+    with pytest.raises(OSError, match="no memory"):
+        populate(Failing(-1, PAGE))
+
+
+def test_touching_changes_nothing(shm: Path) -> None:
+    mapping = open_mapping(shm / "file", 4 * PAGE)
+    mapping[:] = bytes(range(256)) * (4 * PAGE // 256)
+    populate(mapping)
+    assert read_every_page(mapping) == 4
+    assert mapping[:] == bytes(range(256)) * (4 * PAGE // 256)
+
+
+def test_reserving_takes_the_memory(shm: Path) -> None:
+    open_mapping(shm / "file")
+    status = os.stat(shm / "file")
+    assert status.st_size == SIZE
+    assert status.st_blocks * 512 >= SIZE
+
+
+def test_a_directory_without_room_is_an_error_and_no_bus_error(shm: Path) -> None:
+    where = os.statvfs(shm)
+    if where.f_blocks == 0:
+        pytest.skip("this shared memory has no limit")
+    fd = os.open(shm / "file", os.O_RDWR | os.O_CREAT)
+    with pytest.raises(UbFullError, match="enlarge the directory"):
+        reserve_file(fd, 2 * where.f_blocks * where.f_frsize, "file")
+    with pytest.raises(OSError, match="Invalid"):
+        reserve_file(fd, 0, "file")
+    os.close(fd)

@@ -1,0 +1,233 @@
+"""A segment in one process: regions, views, ranges, the end."""
+
+import mmap
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hardware.errors import (
+    SpecError,
+    UbBusyError,
+    UbClosedError,
+    UbCorruptError,
+    UbExistsError,
+    UbFullError,
+    UbRangeError,
+    UbStaleError,
+)
+from hardware.ub import UbSegment, checksum
+from hardware.ub import segment as segment_module
+from hardware.ub.layout import PAGE
+from hardware.ub.process import ProcessStamp
+from hardware.units import MIB
+
+
+def test_a_mapping_is_touched_before_its_first_use(shm: Path) -> None:
+    size = 16 * MIB
+    with UbSegment.create(shm / "ub", size) as made, UbSegment.attach(shm / "ub") as attached:
+        for segment in (made, attached):
+            region = segment.allocate(size, "a")
+            view = np.frombuffer(segment.view(region), np.uint8)[::PAGE]
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            view[:] = 1
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < len(view) // 10
+            segment.release(region)
+
+
+def test_what_one_mapping_writes_the_other_reads(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", MIB) as writer, UbSegment.attach(shm / "ub") as reader:
+        region = writer.allocate(1000, owner="prefill-0")
+        writer.view(region)[:] = bytes(range(250)) * 4
+        got = reader.read(region.offset, region.nbytes, region.generation)
+        assert bytes(got) == bytes(range(250)) * 4
+        assert got.readonly
+        assert reader.session == writer.session
+        assert reader.regions() == (region,) == writer.regions()
+        assert (region.owner, region.process) == ("prefill-0", ProcessStamp.own())
+        assert writer.owner == ProcessStamp.own()
+
+
+def test_arrays_sit_on_a_view_without_a_copy(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", MIB) as segment:
+        region = segment.allocate(4096, "a")
+        array = np.frombuffer(segment.view(region), np.float32)
+        array[:] = 1.5
+        assert checksum(segment.read(region.offset, 4096)) == checksum(np.full(1024, 1.5, np.float32).tobytes())
+
+
+def test_regions_are_aligned_and_released(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", 4 * PAGE) as segment:
+        first, second = segment.allocate(1, "a"), segment.allocate(1, "b")
+        assert first.offset % PAGE == second.offset % PAGE == 0
+        tight = segment.allocate(64, "c", align=64)
+        assert tight.offset == first.offset + 64
+        assert (segment.used_bytes, segment.free_bytes) == (66, 4 * PAGE - 66)
+        for region in (first, second, tight):
+            segment.release(region)
+        segment.check()
+        assert (segment.used_bytes, segment.regions()) == (0, ())
+        assert segment.allocate(4 * PAGE, "all").generation == 4
+
+
+def test_the_size_is_rounded_up_and_all_of_it_can_be_used(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", PAGE + 1) as segment:
+        assert segment.capacity_bytes == 2 * PAGE
+        region = segment.allocate(2 * PAGE, "a")
+        segment.view(region)[-1] = 7
+        with pytest.raises(UbFullError, match="largest hole is 0 B"):
+            segment.allocate(1, "b")
+
+
+def test_a_full_table_is_refused(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", MIB, max_regions=2) as segment:
+        segment.allocate(1, "a")
+        segment.allocate(1, "b")
+        with pytest.raises(UbFullError, match="all 2 table entries"):
+            segment.allocate(1, "c")
+        segment.check()
+
+
+def test_a_released_region_is_stale_even_after_its_place_is_taken_again(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", MIB) as segment:
+        old = segment.allocate(100, "a")
+        segment.release(old)
+        new = segment.allocate(100, "a")
+        assert new.offset == old.offset
+        for use in (segment.view, segment.release):
+            with pytest.raises(UbStaleError, match="treat its bytes as lost"):
+                use(old)
+        with pytest.raises(UbStaleError):
+            segment.read(old.offset, 100, old.generation)
+        assert len(segment.read(old.offset, 100)) == 100
+
+
+def test_ranges_outside_are_refused(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", MIB) as segment:
+        start, end = PAGE + 1024 * 128, PAGE + 1024 * 128 + MIB
+        assert len(segment.read(end - 1, 1)) == 1
+        assert len(segment.read(end, 0)) == 0
+        for offset, nbytes in ((start - 1, 1), (0, 8), (end - 1, 2), (end + 1, 0), (start, -1), (start, 1 << 60)):
+            with pytest.raises(UbRangeError, match="are outside"):
+                segment.read(offset, nbytes)
+        with UbSegment.create(shm / "larger", 4 * MIB) as larger:
+            larger.allocate(2 * MIB, "a")
+            with pytest.raises(UbRangeError, match="another segment"):
+                segment.view(larger.allocate(MIB, "b"))
+
+
+def test_sizes_owners_and_alignments_that_cannot_be(shm: Path) -> None:
+    for make in (UbSegment.create, UbSegment.create_or_attach):
+        for size, regions in ((0, 1), (-1, 1), (1, 0)):
+            with pytest.raises(SpecError, match="above zero"):
+                make(shm / "ub", size, max_regions=regions)
+        with pytest.raises(SpecError, match="cannot own a segment"):
+            make(shm / "ub", MIB, owner_pid=int(Path("/proc/sys/kernel/pid_max").read_text()) + 1)
+    with UbSegment.create(shm / "ub", MIB) as segment, pytest.raises(UbRangeError):
+        segment.allocate(1, "a", align=3)
+
+
+def test_create_or_attach_wants_the_same_size(shm: Path) -> None:
+    with UbSegment.create_or_attach(shm / "ub", MIB) as one, UbSegment.create_or_attach(shm / "ub", MIB) as other:
+        assert one.session == other.session
+        with pytest.raises(UbExistsError, match="is in use with 1 MiB"):
+            UbSegment.create_or_attach(shm / "ub", 2 * MIB)
+        with pytest.raises(UbExistsError, match="1024 regions"):
+            UbSegment.create_or_attach(shm / "ub", MIB, max_regions=8)
+
+
+def test_create_yields_to_whoever_made_it_first(shm: Path) -> None:
+    """The narrow race: our exclusive open made the file, another process took its lock first and finished it."""
+    UbSegment.create(shm / "ub", MIB).close()
+    fd = os.open(shm / "ub", os.O_RDWR)
+    with pytest.raises(UbExistsError, match="just made by another"):
+        segment_module._claim(fd, shm / "ub", segment_module._new_header(MIB, None, 1024), exclusive=True)
+    os.close(fd)
+
+
+def test_a_file_that_keeps_vanishing_ends_in_an_error(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_module, "_claim", lambda *_args, **_kwargs: None)
+    with pytest.raises(UbBusyError, match="removed 16 times"):
+        UbSegment.create_or_attach(shm / "ub", MIB)
+
+
+def test_a_removed_file_is_not_claimed(shm: Path) -> None:
+    fd = os.open(shm / "ub", os.O_RDWR | os.O_CREAT)
+    (shm / "ub").unlink()
+    assert segment_module._claim(fd, shm / "ub", segment_module._new_header(MIB, None, 8), exclusive=False) is None
+    os.close(fd)
+
+
+def test_after_close_nothing_works_but_views(shm: Path) -> None:
+    segment = UbSegment.create(shm / "ub", MIB)
+    region = segment.allocate(10, "a")
+    view = segment.view(region)
+    segment.close()
+    segment.close()
+    view[:] = b"0123456789"
+    for use in (
+        lambda: segment.allocate(1, "a"),
+        lambda: segment.release(region),
+        lambda: segment.view(region),
+        lambda: segment.read(region.offset, 1),
+        lambda: segment.used_bytes,
+        segment.regions,
+        segment.reclaim_dead,
+        segment.check,
+        segment.snapshot,
+    ):
+        with pytest.raises(UbClosedError, match="attach again"):
+            use()
+    with UbSegment.attach(shm / "ub") as again:
+        assert bytes(again.read(region.offset, 10, region.generation)) == b"0123456789"
+
+
+def test_close_gives_the_descriptors_and_the_mapping_back(shm: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        with UbSegment.create_or_attach(shm / "ub", MIB) as segment:
+            segment.release(segment.allocate(1, "a"))
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert str(shm) not in Path("/proc/self/maps").read_text()
+
+
+def test_remove_takes_the_file_away_but_not_a_later_one(shm: Path) -> None:
+    first = UbSegment.create(shm / "ub", MIB)
+    other = UbSegment.attach(shm / "ub")
+    view = other.view(other.allocate(1, "a"))
+    first.remove()
+    first.remove()
+    assert not (shm / "ub").exists()
+    view[0] = 1  # who maps it keeps its memory
+    second = UbSegment.create(shm / "ub", MIB)
+    other.remove()
+    assert (shm / "ub").exists()
+    second.remove()
+    assert list(shm.iterdir()) == []
+
+
+def test_check_finds_what_was_overwritten(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", MIB) as segment:
+        segment.allocate(1, "a")
+        segment.check()
+        with (shm / "ub").open("r+b") as file, mmap.mmap(file.fileno(), 0) as raw:
+            raw[64:72] = bytes(8)  # next_generation
+            with pytest.raises(UbCorruptError, match="newer than the counter"):
+                segment.check()
+            raw[56:64] = b"\1" * 8  # session
+            with pytest.raises(UbCorruptError, match=r"header of .* was overwritten"):
+                segment.check()
+
+
+def test_a_snapshot_names_the_owners(shm: Path) -> None:
+    with UbSegment.create(shm / "ub", MIB) as segment:
+        segment.allocate(10, "prefill-0")
+        segment.allocate(20, "prefill-0")
+        segment.allocate(5, "decode-0")
+        state = segment.snapshot()
+        assert state["owners"] == {"prefill-0": 30, "decode-0": 5}
+        assert (state["used_bytes"], state["free_bytes"], state["capacity_bytes"]) == (35, MIB - 35, MIB)
+        assert state["path"] == str(shm / "ub")
+        assert int(state["session"], 16) == segment.session
