@@ -1,0 +1,34 @@
+"""Configuration: one TOML file, read once at the edge into frozen dataclasses; no environment variables.
+
+Every key is documented where it is declared; `python -m serving.config` prints them all as one table.
+"""
+
+from serving.config.checks import check_model_folder
+from serving.config.cluster import ClusterConfig, HardwareConfig, NodeConfig
+from serving.config.engine import EngineConfig, ServingConfig, ServingMode
+from serving.config.gateway import GatewayConfig, HttpServer
+from serving.config.load import load_config, with_overrides
+from serving.config.model import Device, DType, ModelConfig
+from serving.config.pool import PoolConfig
+from serving.config.serve import ServeConfig
+from serving.config.table import config_table
+
+__all__ = [
+    "ClusterConfig",
+    "DType",
+    "Device",
+    "EngineConfig",
+    "GatewayConfig",
+    "HardwareConfig",
+    "HttpServer",
+    "ModelConfig",
+    "NodeConfig",
+    "PoolConfig",
+    "ServeConfig",
+    "ServingConfig",
+    "ServingMode",
+    "check_model_folder",
+    "config_table",
+    "load_config",
+    "with_overrides",
+]

@@ -1,0 +1,6 @@
+"""`python -m serving.config` prints the table of configuration keys, as it stands in the README."""
+
+from serving.config.table import config_table
+
+if __name__ == "__main__":
+    print(config_table())

@@ -1,0 +1,54 @@
+"""The machines and their virtual hardware."""
+
+from dataclasses import dataclass
+
+from hardware.spec.catalog import CLOUDMATRIX_NODE
+from hardware.units import MIB, Bytes
+from serving.config.key import key
+
+DIES_PER_NPU = CLOUDMATRIX_NODE.npu.dies
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """`[[cluster.nodes]]`: one Ray node that presents virtual NPUs and one UB segment."""
+
+    name: str = key("what to call it; empty = `node-0`, `node-1` ...", default="")
+    npus: int = key(
+        "virtual NPUs, as Ray resource `NPU`", default=CLOUDMATRIX_NODE.npus, low=1, high=CLOUDMATRIX_NODE.npus
+    )
+    ub_memory_mib: int = key(
+        "UB segment [MiB]: real shared memory, taken at start; Ray resource `UB_MEMORY`", default=1024, low=1
+    )
+    cpus: int = key("CPUs offered to Ray; 0 = the machine's cores", default=0, low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """`[cluster]`"""
+
+    dashboard_host: str = key("address of Ray's dashboard", default="127.0.0.1", low=1)
+    dashboard_port: int = key("port of Ray's dashboard; 0 = any free one", default=8265, low=0, high=65535)
+    nodes: tuple[NodeConfig, ...] = key(
+        "the Ray nodes, started in this machine", default=(NodeConfig(name="node-0"),), low=1
+    )
+
+    @property
+    def npus(self) -> int:
+        """NPUs of all nodes."""
+        return sum(node.npus for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareConfig:
+    """`[hardware]`: how far the virtual NPUs are scaled down."""
+
+    hbm_per_die_mib: int = key("memory of one virtual die [MiB]; 0 = the real 910C's 64 GiB (65536)", default=64, low=0)
+    workspace_share: float = key("share of HBM kept for activations", default=0.1, low=0.0, high=0.9)
+
+    @property
+    def hbm_per_die_bytes(self) -> Bytes:
+        """Memory of one virtual die."""
+        if self.hbm_per_die_mib == 0:
+            return CLOUDMATRIX_NODE.npu.die.hbm_bytes
+        return Bytes(self.hbm_per_die_mib * MIB)

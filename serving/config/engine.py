@@ -1,0 +1,34 @@
+"""What every instance does alike, whatever its pool."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from serving.config.key import key
+
+ServingMode = Literal["disaggregated", "aggregated"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """`[engine]`"""
+
+    block_tokens: int = key("tokens of one KV block", default=16, low=1, high=1024)
+    max_model_len: int = key("longest prompt plus output [tokens]; 0 = the model's own", default=0, low=0)
+    prefix_reuse: bool = key("reuse KV blocks of equal prompt beginnings inside an instance", default=True)
+    handoff_lease_s: float = key(
+        "how long prefill keeps blocks that decode has not pulled yet [s]", default=60.0, low=0.1, high=3600
+    )
+    stall_timeout_s: float = key(
+        "an engine with work that makes no step for this long is replaced [s]", default=30.0, low=0.5, high=3600
+    )
+    max_attempts: int = key("times that a request is tried before the client sees an error", default=3, low=1, high=20)
+    threads: int = key("compute threads per instance; 0 = cores less one, by instances", default=0, low=0, high=1024)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingConfig:
+    """`[serving]`"""
+
+    mode: ServingMode = key(
+        "`disaggregated` = prefill and decode pools; `aggregated` = one pool does both", default="disaggregated"
+    )

@@ -1,0 +1,29 @@
+"""The front door: where it listens, who may enter, and how much it takes in."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from serving.config.key import key
+
+HttpServer = Literal["uvicorn", "serve"]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """`[gateway]`. Loopback by default: to be reached from elsewhere is a decision, best taken with API keys."""
+
+    host: str = key("address to listen on; `0.0.0.0` = every interface", default="127.0.0.1", low=1)
+    port: int = key("TCP port", default=8000, low=1, high=65535)
+    replicas: int = key("ingress replicas", default=1, low=1, high=64)
+    server: HttpServer = key(
+        "who carries the bytes: `uvicorn` inside the ingress replica, or `serve` = Ray Serve's HTTP proxy",
+        default="uvicorn",
+    )
+    api_keys: tuple[str, ...] = key("keys accepted as `Authorization: Bearer`; none = open", default=(), secret=True)
+    max_body_bytes: int = key("largest request body [bytes]; beyond it 413", default=4 * 1024 * 1024, low=1024)
+    request_timeout_s: float = key("a request's whole life [s]; beyond it 408", default=600.0, low=0.1, high=86_400)
+    max_running_sequences: int = key(
+        "sequences in the pools at once, per replica; further requests wait", default=256, low=1
+    )
+    max_queued_requests: int = key("requests that may wait, per replica; beyond it 429", default=512, low=0)
+    max_queued_tokens: int = key("prompt tokens that may wait, per replica; beyond it 429", default=1_000_000, low=1)

@@ -1,0 +1,50 @@
+"""What one configuration key is: its default, its range and the sentence that documents it, kept in one place.
+
+A section is a frozen dataclass whose every field is made by `key`. The loader takes the range from here and the table
+of the README is printed from here, so that neither can disagree with the code.
+"""
+
+from dataclasses import MISSING, Field, dataclass, field
+from typing import Any, cast
+
+_METADATA = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """Documentation and limits of one key.
+
+    Args:
+        doc: what it means, with its unit, short enough for a table cell.
+        low: smallest number allowed; for text and lists, the least length.
+        high: largest number allowed.
+    """
+
+    doc: str
+    low: float | None = None
+    high: float | None = None
+
+
+def key(
+    doc: str, *, default: object = MISSING, low: float | None = None, high: float | None = None, secret: bool = False
+) -> Any:  # noqa: ANN401 - like dataclasses.field, stands where a value of the field's type is expected
+    """Declares one key of a section.
+
+    Args:
+        default: value of a file that does not name the key; without one the key is required.
+        secret: keep the value out of `repr`, hence out of logs.
+    Returns: a dataclass field.
+    Effects: none.
+    """
+    metadata = {_METADATA: KeySpec(doc, low, high)}
+    if default is MISSING:
+        return field(repr=not secret, metadata=metadata)
+    return field(default=default, repr=not secret, metadata=metadata)
+
+
+def key_spec(declared: Field[Any]) -> KeySpec:
+    """The specification that `key` attached to a dataclass field.
+
+    Effects: none.
+    """
+    return cast(KeySpec, declared.metadata[_METADATA])

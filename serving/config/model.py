@@ -1,0 +1,20 @@
+"""Which checkpoint is served, and on what it computes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from serving.config.key import key
+
+DType = Literal["auto", "float32", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """`[model]`"""
+
+    path: Path = key("Hugging Face checkpoint folder, relative to this file")
+    name: str = key("name that clients send as `model`; empty = the folder's name", default="")
+    dtype: DType = key("computation type; `auto` = bfloat16 on CUDA, else float32", default="auto")
+    device: Device = key("where tensors live; `auto` = CUDA where there is one, else the CPU", default="auto")

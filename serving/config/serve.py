@@ -1,0 +1,47 @@
+"""The whole configuration: one value, made of sections. A component is given its section, never the root."""
+
+from dataclasses import dataclass, field
+
+from serving.config.cluster import ClusterConfig, HardwareConfig
+from serving.config.engine import EngineConfig, ServingConfig
+from serving.config.gateway import GatewayConfig
+from serving.config.model import ModelConfig
+from serving.config.pool import PoolConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """One TOML file, read. A section that the file leaves out has the value given here."""
+
+    model: ModelConfig
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    serving: ServingConfig = field(default_factory=ServingConfig)
+    prefill: PoolConfig = field(default_factory=lambda: PoolConfig(max_sequences=16))
+    decode: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
+    aggregated: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
+
+    @property
+    def pools(self) -> dict[str, PoolConfig]:
+        """The pools that the mode starts, by deployment name."""
+        if self.serving.mode == "aggregated":
+            return {"aggregated": self.aggregated}
+        return {"prefill": self.prefill, "decode": self.decode}
+
+    @property
+    def instances(self) -> int:
+        """Instances of all pools that the mode starts."""
+        return sum(pool.replicas for pool in self.pools.values())
+
+    def threads_per_instance(self, cores: int) -> int:
+        """Compute threads of one instance.
+
+        Args:
+            cores: cores that the instances of this machine share.
+        Returns: `[engine] threads`, or the cores less one shared out evenly; at least 1. The one is for the gateway and
+            Ray: compute threads that wait for each other lose more by sharing a core than they gain by having it.
+        Effects: none.
+        """
+        return self.engine.threads or max(1, (cores - 1) // self.instances)

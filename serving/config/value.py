@@ -1,0 +1,101 @@
+"""Turns one TOML value into the type that a key declares, or says precisely why it cannot.
+
+TOML already distinguishes integers, floats, booleans, strings and lists, so nothing is guessed: `port = "8000"` and
+`replicas = true` are mistakes, while a whole number is accepted where a float is expected.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from serving.config.key import KeySpec
+from serving.errors import ConfigError
+
+_WANTED: dict[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text in quotes",
+    Path: "a path in quotes",
+    tuple: "a list of texts in quotes",
+}
+
+
+def convert(where: str, value: object, hint: Any, spec: KeySpec) -> Any:  # noqa: ANN401 - the type is a value here
+    """Checks and converts one value.
+
+    Args:
+        where: file, section and key, for the message: "small.toml: [gateway] port".
+        value: as `tomllib` gave it.
+        hint: the key's declared type: bool, int, float, str, Path, a Literal of texts, or tuple[str, ...].
+        spec: limits of the key.
+    Returns: the value in the declared type.
+    Raises: ConfigError if the type is wrong, the number out of range, or the text not one of the choices.
+    Effects: none.
+    """
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if value not in choices:
+            raise ConfigError(f"{where} = {_show(value)} must be one of {', '.join(map(_show, choices))}")
+        return value
+    kind = get_origin(hint) or hint
+    if not _MATCHES[kind](value):
+        raise ConfigError(f"{where} = {_show(value)} must be {_WANTED[kind]}")
+    _check_range(where, value, spec)
+    if kind is tuple:
+        return _texts(where, value)
+    return kind(value)
+
+
+def _is_text_list(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+_MATCHES: dict[object, Callable[[object], bool]] = {
+    bool: lambda value: isinstance(value, bool),
+    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
+    float: lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    str: lambda value: isinstance(value, str),
+    Path: lambda value: isinstance(value, str) and value != "",
+    tuple: _is_text_list,
+}
+
+
+def _texts(where: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - narrowed by _is_text_list
+    """An empty text in a list is always a slip; as an API key it would open the door."""
+    if "" in value:
+        raise ConfigError(f"{where} holds an empty text: remove it")
+    return tuple(value)
+
+
+def _check_range(where: str, value: object, spec: KeySpec) -> None:
+    if isinstance(value, str | list):
+        if spec.low is not None and len(value) < spec.low:
+            raise ConfigError(f"{where} must not be empty")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = spec.low, spec.high
+        # Asks for being inside, not outside: NaN compares false with everything and is refused.
+        if not ((low is None or value >= low) and (high is None or value <= high)):
+            raise ConfigError(f"{where} = {value} must be {describe_range(spec)}")
+
+
+def describe_range(spec: KeySpec) -> str:
+    """The allowed numbers in words: "between 1 and 65535", "at least 1".
+
+    Effects: none.
+    """
+    if spec.low is not None and spec.high is not None:
+        return f"between {spec.low:g} and {spec.high:g}"
+    if spec.low is not None:
+        return f"at least {spec.low:g}"
+    if spec.high is not None:
+        return f"at most {spec.high:g}"
+    return "a number"
+
+
+def _show(value: object) -> str:
+    """A value as TOML writes it, cut to one short line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,398 @@
+"""One instance's engine: says what to run and what to wait for, and never waits.
+
+Theory of operation. A driver, live or simulated, owns the engine from one thread:
+
+    next_action(now) ──► plan ──► executor ──► step_finished(result, now)   (or step_failed)
+                    └──► pulls ─► transport ─► pull_finished(...)            (any time, several at once)
+    add / adopt / release / cancel                                           (any time, during a step too)
+    take_events() after each call that may have news
+
+While a step or a pull runs, the blocks that it touches stay where they are: whatever ends meanwhile is CLOSING and
+gives its blocks back when the step or pull reports. The engine holds no clock, no thread and no tensor.
+"""
+
+from serving.engine.audit import check_engine
+from serving.engine.events import (
+    AdoptedEvent,
+    EngineAction,
+    EngineEvent,
+    EngineSnapshot,
+    FailedEvent,
+    HandoffClosedEvent,
+    HandoffEnd,
+    HandoffFailedEvent,
+    PullOrder,
+    TokensEvent,
+)
+from serving.engine.handoffs import HeldHandoffs
+from serving.engine.intake import adoptable_hashes, check_spec
+from serving.engine.outcome import accepted_from, book_step, handoff_event, tokens_event
+from serving.engine.settings import EngineRole, EngineSettings
+from serving.engine.timers import Timers
+from serving.errors import HandoffError, LedgerError, OverloadedError, ServingError, UnavailableError
+from serving.ids import SequenceId
+from serving.policy.block_pool import BlockPool
+from serving.policy.finish import Accepted
+from serving.policy.request import FinishReason, HandoffTicket, SequenceSpec
+from serving.policy.scheduler import PlannedStep, Scheduler
+from serving.policy.sequence import LiveSequence
+from serving.policy.sequence_blocks import SequenceBlocks
+from serving.policy.sequence_phase import PhaseEvent, SequencePhase
+from serving.policy.step_plan import SequenceResult, SequenceStep, StepResult
+from serving.policy.throughput import Throughput, retry_after_s
+
+
+class InstanceEngine:
+    """Schedules the sequences of one prefill, decode or aggregated instance over `num_blocks` KV blocks."""
+
+    def __init__(self, settings: EngineSettings, num_blocks: int) -> None:
+        self.settings = settings
+        self.max_len = min(settings.max_model_len, num_blocks * settings.block_tokens)
+        """Longest prompt plus output: the setting, or what the whole KV arena holds if that is less."""
+        pool = BlockPool(num_blocks)
+        self._blocks = SequenceBlocks(
+            pool, settings.block_tokens, prefix_reuse=settings.prefix_reuse, cache_decoded=settings.cache_decoded
+        )
+        self._scheduler = Scheduler(settings.scheduler_limits, self._blocks)
+        self._handoffs = HeldHandoffs(settings.handoff_lease_s)
+        self._timers = Timers(self._timer_is_live)
+        self._sequences: dict[SequenceId, LiveSequence] = {}
+        self._events: list[EngineEvent] = []
+        self._in_flight: PlannedStep | None = None
+        self._throughput = Throughput()
+        self._arrivals = 0
+        self._steps = 0
+        self._prompt_tokens = 0
+        self._generated_tokens = 0
+        self._handoffs_in = 0
+        self._handoff_bytes_in = 0
+        self._progress_at = 0.0
+        self._draining = False
+
+    # ---- orders from outside -------------------------------------------------------------------------------------
+
+    def add(self, spec: SequenceSpec, now: float) -> None:
+        """Take a sequence whose KV is computed here: a new prompt, or a resumed one with output so far.
+
+        Raises:
+            InvalidRequestError, ContextLengthError: it can never run here.
+            OverloadedError: the waiting queue is full.
+            UnavailableError: the engine drains.
+            LedgerError: the id is known already.
+        Effects: queues it.
+        """
+        check_spec(spec, self.max_len)
+        self._enqueue(spec, None, now)
+
+    def adopt(self, spec: SequenceSpec, ticket: HandoffTicket, now: float) -> None:
+        """Take a sequence whose prompt was computed elsewhere; `spec.output` holds the tokens so far.
+
+        It waits, in service order, until there is room for it: holding the pull back is the back-pressure.
+
+        Raises: as `add`, and HandoffError if the ticket does not fit the sequence or this role takes no handoffs.
+        Effects: queues it.
+        """
+        check_spec(spec, self.max_len)
+        if self.settings.role is EngineRole.PREFILL:
+            raise HandoffError("a prefill instance takes no handoffs; send the ticket to a decode instance")
+        hashes = adoptable_hashes(spec, ticket, self.settings.block_tokens)
+        self._enqueue(spec, ticket, now).hashes.extend(hashes)
+
+    def release(self, ticket_id: str, now: float, *, distrust: bool = False) -> None:
+        """The handoff was acknowledged, or given up. Unknown tickets are ignored: they have expired.
+
+        Args:
+            distrust: the blocks did not arrive as they were registered; recompute rather than reuse them.
+        Effects: frees the held blocks, which stay matchable until evicted unless they are distrusted.
+        """
+        sequence = self._handoffs.find(ticket_id)
+        if sequence is not None:
+            self._note_work(now)
+            if distrust:
+                self._blocks.distrust(sequence)
+            self._end_handoff(sequence, HandoffEnd.RELEASED)
+
+    def cancel(self, sequence_id: SequenceId, now: float) -> None:
+        """Forget a sequence in whatever state it is; no event follows. Unknown ids are ignored.
+
+        Effects: frees its blocks, at once or when the running step or pull lets go of them.
+        """
+        sequence = self._sequences.get(sequence_id)
+        if sequence is not None and sequence.phase is not SequencePhase.CLOSING:
+            self._note_work(now)
+            self._drop(sequence, HandoffEnd.CANCELLED)
+
+    def drain(self) -> None:
+        """Refuse new sequences from now on; those inside go on to their end."""
+        self._draining = True
+
+    # ---- the step loop -------------------------------------------------------------------------------------------
+
+    def next_action(self, now: float) -> EngineAction:
+        """What to do now. Call between steps, after any news, and at `wake_at`.
+
+        Raises: LedgerError while a plan is in flight.
+        Effects: applies deadlines and leases; admits, preempts, starts pulls; a returned plan is in flight.
+        """
+        if self._in_flight is not None:
+            raise LedgerError("next_action called while a step is in flight")
+        self._note_work(now)
+        for sequence_id in self._timers.due(now):
+            self._time_is_up(self._sequences[sequence_id])
+        pulls = self.start_pulls(now)
+        planned = self._scheduler.plan_step(self._steps)
+        if self._scheduler.waiting.items:
+            pulls += self.start_pulls(now)  # handoffs that were queued behind prompts
+        if planned is None:
+            return EngineAction(pulls, None, self._timers.next_at())
+        self._in_flight = planned
+        self._steps += 1
+        return EngineAction(pulls, planned.plan, self._timers.next_at())
+
+    def start_pulls(self, now: float) -> tuple[PullOrder, ...]:
+        """Pulls that can start now, even during a step. `next_action` includes them; calling this is optional.
+
+        Effects: reserves blocks. A handoff whose blocks are all cached here is adopted without a pull, and may join the
+            batch at the next step.
+        """
+        orders: list[PullOrder] = []
+        for sequence in self._scheduler.start_pulls():
+            ticket = self._ticket_of(sequence)
+            if sequence.num_computed >= ticket.computed_tokens:
+                self._adopted(sequence, now)
+                continue
+            first = sequence.num_computed // self.settings.block_tokens
+            blocks = tuple(sequence.blocks[first : len(ticket.blocks)])
+            orders.append(PullOrder(sequence.sequence_id, ticket, first, blocks))
+        return tuple(orders)
+
+    def step_finished(self, result: StepResult, now: float) -> None:
+        """Take the result of the plan in flight.
+
+        Raises: LedgerError if it does not belong to that plan.
+        Effects: events for all new tokens; finished and cancelled sequences give their blocks back.
+        """
+        planned = self._land(now)
+        steps, results = planned.plan.sequences, result.results
+        if result.step != planned.plan.step or len(results) != len(steps):
+            raise LedgerError(f"result of step {result.step} does not answer the plan of step {planned.plan.step}")
+        fed = 0
+        for sequence, step, outcome in zip(planned.sequences, steps, results, strict=True):
+            if outcome.sequence_id != sequence.sequence_id:
+                raise LedgerError(f"result for {outcome.sequence_id} where {sequence.sequence_id} was planned")
+            fed += len(step.tokens)
+            sequence.in_flight = False
+            if sequence.phase is SequencePhase.CLOSING:
+                self._finish(sequence)
+            else:
+                self._settle(sequence, step, outcome, now)
+        self._throughput.observe(fed, result.elapsed_s)
+
+    def step_failed(self, error: ServingError, now: float) -> None:
+        """The plan in flight could not be executed. Its sequences fail, the engine goes on.
+
+        Raises: LedgerError if no plan is in flight.
+        Effects: a `FailedEvent` for each of its sequences; their blocks are free, their content is not reused.
+        """
+        for sequence in self._land(now).sequences:
+            sequence.in_flight = False
+            if sequence.phase is not SequencePhase.CLOSING:
+                self._scheduler.running.remove(sequence)
+                self._events.append(FailedEvent(sequence.sequence_id, f"{type(error).__name__}: {error}"))
+            self._finish(sequence)
+
+    def pull_finished(self, sequence_id: SequenceId, error: HandoffError | None, moved_bytes: int, now: float) -> None:
+        """A pull ended, well or not.
+
+        Raises: LedgerError if that sequence is not being pulled.
+        Effects: `AdoptedEvent` and it joins the batch at the next step; or `HandoffFailedEvent`, or silence if it was
+            cancelled, and its blocks are free.
+        """
+        sequence = self._sequences.get(sequence_id)
+        if sequence is None:
+            raise LedgerError(f"pull of unknown sequence {sequence_id} finished")
+        self._note_work(now)
+        self._handoff_bytes_in += moved_bytes
+        if error is None and sequence.phase is SequencePhase.PULLING:
+            self._adopted(sequence, now)
+            return
+        self._scheduler.drop_pull(sequence)
+        if sequence.phase is SequencePhase.PULLING:
+            reason = f"{type(error).__name__}: {error}"
+            self._events.append(HandoffFailedEvent(sequence_id, self._ticket_of(sequence).ticket_id, reason))
+        self._finish(sequence)
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def take_events(self) -> tuple[EngineEvent, ...]:
+        """All news since the last call, in order. Effects: empties the list."""
+        events = tuple(self._events)
+        self._events.clear()
+        return events
+
+    def idle(self) -> bool:
+        """True when no sequence is inside, held ones included."""
+        return not self._sequences
+
+    def snapshot(self, now: float) -> EngineSnapshot:
+        """The state in numbers."""
+        scheduler, pool = self._scheduler, self._blocks.pool
+        return EngineSnapshot(
+            at_s=now,
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            held=len(self._handoffs),
+            pulling=len(scheduler.pulling),
+            queued_tokens=scheduler.queued_tokens(),
+            kv_blocks_total=pool.num_blocks,
+            kv_blocks_used=pool.num_used,
+            kv_blocks_cached=pool.num_cold,
+            prefix_queries_tokens_total=scheduler.prefix_queries_tokens,
+            prefix_hits_tokens_total=scheduler.prefix_hits_tokens,
+            preemptions_total=scheduler.preemptions,
+            steps_total=self._steps,
+            prompt_tokens_total=self._prompt_tokens,
+            generated_tokens_total=self._generated_tokens,
+            handoffs_out_total=self._handoffs.issued_total,
+            handoffs_in_total=self._handoffs_in,
+            handoffs_expired_total=self._handoffs.expired_total,
+            handoff_bytes_in_total=self._handoff_bytes_in,
+            last_progress_s=self._progress_at,
+            has_work=self._has_work(),
+            draining=self._draining,
+            tokens_per_s=self._throughput.tokens_per_s,
+        )
+
+    def check(self) -> None:
+        """Prove that all ledgers balance; for tests and idle moments.
+
+        Raises: LedgerError if they do not.
+        """
+        check_engine(self._sequences.values(), self._scheduler, self._handoffs, self._in_flight)
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, spec: SequenceSpec, ticket: HandoffTicket | None, now: float) -> LiveSequence:
+        scheduler = self._scheduler
+        if self._draining:
+            raise UnavailableError("this instance is draining; send the request to another one")
+        if spec.sequence_id in self._sequences:
+            raise LedgerError(f"sequence {spec.sequence_id} is already here")
+        if len(scheduler.waiting) >= self.settings.max_waiting:
+            wait = retry_after_s(scheduler.queued_tokens(), self._throughput.tokens_per_s)
+            raise OverloadedError(f"{len(scheduler.waiting)} sequences wait already", retry_after_s=wait)
+        self._note_work(now)
+        self._arrivals += 1
+        sequence = LiveSequence(spec, self._arrivals, now, ticket)
+        self._sequences[spec.sequence_id] = sequence
+        scheduler.waiting.add(sequence)
+        self._timers.set(sequence.deadline, spec.sequence_id, len(self._sequences))
+        return sequence
+
+    def _land(self, now: float) -> PlannedStep:
+        planned = self._in_flight
+        if planned is None:
+            raise LedgerError("a step ended while none was in flight")
+        self._in_flight = None
+        self._progress_at = now
+        return planned
+
+    def _settle(self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, now: float) -> None:
+        """Book one sequence's share of a step that was executed."""
+        book_step(sequence, step, outcome)
+        self._blocks.publish(sequence)
+        if sequence.phase is SequencePhase.PREFILLING:
+            self._prompt_tokens += len(step.tokens)
+        accepted = accepted_from(sequence, step, outcome, self.max_len)
+        if accepted is None:
+            return
+        self._generated_tokens += len(accepted.tokens)
+        if accepted.finish_reason is None and self.settings.role is EngineRole.PREFILL:
+            self._hold(sequence, accepted, outcome, now)
+            return
+        self._events.append(tokens_event(sequence, accepted, outcome))
+        if accepted.finish_reason is not None:
+            self._leave_batch(sequence)
+        elif sequence.phase is SequencePhase.PREFILLING:
+            sequence.advance(PhaseEvent.PROMPT_DONE)
+
+    def _hold(self, sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, now: float) -> None:
+        """Prefill is done: keep the blocks for whoever pulls them."""
+        self._scheduler.running.remove(sequence)
+        sequence.advance(PhaseEvent.PROMPT_HELD)
+        ticket_id = self._handoffs.hold(sequence, now)
+        self._timers.set(self._handoffs.expires_at[ticket_id], sequence.sequence_id, len(self._sequences))
+        hashes = self._blocks.full_hashes(sequence)
+        self._events.append(handoff_event(sequence, accepted, outcome, ticket_id, hashes, self.settings.block_tokens))
+
+    def _adopted(self, sequence: LiveSequence, now: float) -> None:
+        """The handed-off KV is here, pulled or cached."""
+        ticket = self._ticket_of(sequence)
+        sequence.num_computed = max(sequence.num_computed, ticket.computed_tokens)
+        self._scheduler.join(sequence)
+        self._blocks.publish(sequence)
+        self._handoffs_in += 1
+        self._events.append(AdoptedEvent(sequence.sequence_id, ticket.ticket_id))
+
+    def _ticket_of(self, sequence: LiveSequence) -> HandoffTicket:
+        assert sequence.ticket is not None, "only handed-off sequences are pulled"
+        return sequence.ticket
+
+    def _time_is_up(self, sequence: LiveSequence) -> None:
+        """A deadline or a lease has passed; no step is in flight."""
+        if sequence.phase is SequencePhase.HELD:
+            self._handoffs.expired_total += 1
+            self._end_handoff(sequence, HandoffEnd.EXPIRED)
+            return
+        position, reason = len(sequence.output), FinishReason.DEADLINE
+        self._events.append(TokensEvent(sequence.sequence_id, position, finish_reason=reason))
+        self._drop(sequence, HandoffEnd.EXPIRED)
+
+    def _timer_is_live(self, sequence_id: SequenceId, at: float) -> bool:
+        sequence = self._sequences.get(sequence_id)
+        if sequence is None or sequence.phase is SequencePhase.CLOSING:
+            return False
+        return at == sequence.deadline or at == self._handoffs.expiry(sequence)
+
+    def _drop(self, sequence: LiveSequence, end: HandoffEnd) -> None:
+        """Take a sequence out of wherever it is; what still writes into its blocks is waited for."""
+        phase = sequence.phase
+        if phase is SequencePhase.HELD:
+            self._end_handoff(sequence, end)
+        elif phase is SequencePhase.PULLING:
+            sequence.advance(PhaseEvent.CLOSE)
+        elif phase in (SequencePhase.WAITING, SequencePhase.ADOPTING):
+            self._scheduler.waiting.remove(sequence)
+            self._finish(sequence)
+        elif sequence.in_flight:
+            self._scheduler.running.remove(sequence)
+            sequence.advance(PhaseEvent.CLOSE)
+        else:
+            self._leave_batch(sequence)
+
+    def _end_handoff(self, sequence: LiveSequence, end: HandoffEnd) -> None:
+        ticket_id = self._handoffs.end(sequence)
+        self._events.append(HandoffClosedEvent(sequence.sequence_id, ticket_id, end))
+        self._finish(sequence)
+
+    def _leave_batch(self, sequence: LiveSequence) -> None:
+        self._scheduler.running.remove(sequence)
+        self._finish(sequence)
+
+    def _finish(self, sequence: LiveSequence) -> None:
+        """Last act: blocks go back, the engine forgets the sequence."""
+        sequence.advance(PhaseEvent.END)
+        self._blocks.free(sequence)
+        del self._sequences[sequence.sequence_id]
+
+    def _has_work(self) -> bool:
+        scheduler = self._scheduler
+        if self._in_flight is not None or scheduler.running.items:
+            return True
+        # A queue that waits for others to release or deliver blocks is not ours to move.
+        return bool(scheduler.waiting.items) and not len(self._handoffs) and not scheduler.pulling
+
+    def _note_work(self, now: float) -> None:
+        """Start the watchdog's clock when there was nothing to move before."""
+        if not self._has_work():
+            self._progress_at = now

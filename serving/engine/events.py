@@ -1,0 +1,166 @@
+"""What an engine says: news for the gateways, orders for its driver, and its state in numbers.
+
+All values are frozen. Positions count output tokens from the start of the sequence, resumed output included, so that a
+receiver can drop what it already has and notice what it missed.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from serving.ids import BlockHash, BlockId, SequenceId
+from serving.policy.request import FinishReason, HandoffTicket, TokenLogprobs
+from serving.policy.step_plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class TokensEvent:
+    """New tokens of a sequence, its end, or both.
+
+    Args:
+        position: output tokens before these ones.
+        tokens: may be empty when only the end is told (deadline, `max_tokens = 0`).
+        logprobs: one per token when asked, else empty.
+        prompt_logprobs: for prompt positions 1 ...; first event only, when asked.
+        cached_tokens: tokens whose KV was found here; first event only.
+        finish_reason: set on the last event.
+    """
+
+    sequence_id: SequenceId
+    position: int
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int | None = None
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffReadyEvent:
+    """Prefill is done: the driver registers `blocks` and sends the ticket with the first token(s) to the gateway.
+
+    Args:
+        blocks: block table, cut to what `computed_tokens` need; pinned until released, cancelled or expired.
+        hashes: prefix hashes of the full blocks, in order; empty without prefix reuse.
+        computed_tokens: tokens whose KV the blocks hold: all but the newest.
+        position, tokens, logprobs, prompt_logprobs, cached_tokens: as in `TokensEvent`.
+    """
+
+    sequence_id: SequenceId
+    ticket_id: str
+    blocks: tuple[BlockId, ...]
+    hashes: tuple[BlockHash, ...]
+    computed_tokens: int
+    position: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int | None = None
+
+
+class HandoffEnd(Enum):
+    """Why held blocks were given back."""
+
+    RELEASED = "released"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffClosedEvent:
+    """The blocks of a ticket may be overwritten from now on: the driver withdraws the registration."""
+
+    sequence_id: SequenceId
+    ticket_id: str
+    end: HandoffEnd
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedEvent:
+    """The blocks are here: the source may free its copy."""
+
+    sequence_id: SequenceId
+    ticket_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffFailedEvent:
+    """The blocks could not be pulled; the sequence is forgotten here and must be prefilled again."""
+
+    sequence_id: SequenceId
+    ticket_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEvent:
+    """The instance failed on this sequence and has forgotten it."""
+
+    sequence_id: SequenceId
+    reason: str
+
+
+EngineEvent = TokensEvent | HandoffReadyEvent | HandoffClosedEvent | AdoptedEvent | HandoffFailedEvent | FailedEvent
+
+
+@dataclass(frozen=True, slots=True)
+class PullOrder:
+    """Pull the ticket's blocks `first_block ...` into `blocks`, then report `pull_finished`."""
+
+    sequence_id: SequenceId
+    ticket: HandoffTicket
+    first_block: int
+    blocks: tuple[BlockId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAction:
+    """What the driver does next.
+
+    Args:
+        pulls: start these, in any order, beside the step.
+        plan: execute this, then report `step_finished` or `step_failed`; None = nothing to compute.
+        wake_at: without other news ask again at this engine time [s]; None = only news can change anything.
+    """
+
+    pulls: tuple[PullOrder, ...]
+    plan: StepPlan | None
+    wake_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """One engine in numbers. Counters (`*_total`) only grow; the rest is the state now.
+
+    Args:
+        at_s: engine time of this snapshot [s].
+        waiting: sequences without blocks: new, preempted, or handed off and not admitted yet.
+        queued_tokens: known tokens that are still to be computed.
+        kv_blocks_cached: free blocks that a prefix could still match.
+        last_progress_s: engine time of the last step, or of the moment when work appeared [s].
+        has_work: something should move without outside help; true and no progress for long = stuck.
+        tokens_per_s: recent tokens computed per second of step time, prompt and output.
+    """
+
+    at_s: float
+    waiting: int
+    running: int
+    held: int
+    pulling: int
+    queued_tokens: int
+    kv_blocks_total: int
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    prefix_queries_tokens_total: int
+    prefix_hits_tokens_total: int
+    preemptions_total: int
+    steps_total: int
+    prompt_tokens_total: int
+    generated_tokens_total: int
+    handoffs_out_total: int
+    handoffs_in_total: int
+    handoffs_expired_total: int
+    handoff_bytes_in_total: int
+    last_progress_s: float
+    has_work: bool
+    draining: bool
+    tokens_per_s: float

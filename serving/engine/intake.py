@@ -1,0 +1,52 @@
+"""What an engine refuses at the door, before anything is queued."""
+
+from serving.errors import ContextLengthError, HandoffError, InvalidRequestError
+from serving.ids import BlockHash
+from serving.policy.request import HandoffTicket, SequenceSpec
+from serving.policy.sequence_blocks import blocks_for
+
+
+def check_spec(spec: SequenceSpec, max_len: int) -> None:
+    """Refuse a sequence that can never run here.
+
+    Args:
+        max_len: longest prompt plus output of this instance.
+    Raises: InvalidRequestError (no prompt, or nothing left to generate), ContextLengthError (no room to go on).
+    """
+    sampling = spec.sampling
+    if not spec.prompt:
+        raise InvalidRequestError("the prompt must hold at least one token", param="prompt")
+    if spec.output and len(spec.output) >= sampling.max_tokens:
+        raise InvalidRequestError(
+            f"{len(spec.output)} output tokens given and max_tokens is {sampling.max_tokens}: nothing is left to do",
+            param="max_tokens",
+        )
+    known = len(spec.prompt) + len(spec.output)
+    room_for = known + (1 if sampling.max_tokens > 0 else 0)
+    if room_for > max_len:
+        raise ContextLengthError(
+            f"{known} tokens are known and at most {max_len} fit this instance; shorten the prompt", param="prompt"
+        )
+
+
+def adoptable_hashes(spec: SequenceSpec, ticket: HandoffTicket, block_tokens: int) -> tuple[BlockHash, ...]:
+    """Check a ticket against its sequence.
+
+    Returns: the prefix hashes of its leading full blocks, as far as the source gave them.
+    Raises: HandoffError if the ticket cannot be this sequence's.
+    """
+    computed = ticket.computed_tokens
+    known = len(spec.prompt) + len(spec.output)
+    if not spec.output or not 1 <= computed < known:
+        raise HandoffError(f"ticket of {computed} computed tokens does not fit {known} known tokens; prefill again")
+    if len(ticket.blocks) != blocks_for(computed, block_tokens):
+        raise HandoffError(
+            f"ticket has {len(ticket.blocks)} blocks for {computed} tokens in blocks of {block_tokens}; "
+            "both sides need the same block size"
+        )
+    hashes: list[BlockHash] = []
+    for extent in ticket.blocks[: computed // block_tokens]:
+        if not extent.prefix_hash:
+            break
+        hashes.append(extent.prefix_hash)
+    return tuple(hashes)

@@ -1,0 +1,85 @@
+"""Reads what a step gave for one sequence: tokens that count, and the news made of them."""
+
+from serving.engine.events import HandoffReadyEvent, TokensEvent
+from serving.errors import LedgerError
+from serving.ids import BlockHash
+from serving.policy.finish import Accepted, accept_tokens
+from serving.policy.request import FinishReason
+from serving.policy.sequence import LiveSequence
+from serving.policy.sequence_blocks import blocks_for
+from serving.policy.step_plan import SequenceResult, SequenceStep
+
+_PROMPT_ONLY = Accepted((), FinishReason.LENGTH)
+
+
+def book_step(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult) -> None:
+    """Note that a step's tokens are in the KV cache now.
+
+    Effects: `num_computed` and `prompt_logprobs` of the sequence.
+    """
+    sequence.num_computed += len(step.tokens)
+    if outcome.prompt_logprobs:
+        # A chunk of a resumed sequence may reach into its output; only prompt positions are asked for.
+        room = len(sequence.spec.prompt) - 1 - len(sequence.prompt_logprobs)
+        sequence.prompt_logprobs.extend(outcome.prompt_logprobs[:room])
+
+
+def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, max_len: int) -> Accepted | None:
+    """The output that a booked step gave.
+
+    Args:
+        max_len: longest prompt plus output of the instance.
+    Returns: None when the prompt is not done yet.
+    Raises: LedgerError if a token was ordered and the executor gave none.
+    """
+    if step.sample is None:
+        # With max_tokens = 0 only the prompt is computed, for its log-probabilities.
+        return _PROMPT_ONLY if sequence.num_missing == 0 else None
+    if not outcome.tokens:
+        raise LedgerError(f"the executor sampled nothing for {sequence.sequence_id}")
+    output, total = len(sequence.output), len(sequence.tokens)
+    return accept_tokens(outcome.tokens, output, total, step.sample.sampling, sequence.stop_tokens, max_len)
+
+
+def tokens_event(sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult) -> TokensEvent:
+    """News of accepted tokens; what is told once goes with the first.
+
+    Effects: appends the tokens; marks the first report as made.
+    """
+    name, position = sequence.sequence_id, len(sequence.output)
+    logprobs = outcome.logprobs[: len(accepted.tokens)]
+    sequence.append(accepted.tokens)
+    if sequence.first_reported:
+        return TokensEvent(name, position, accepted.tokens, logprobs, (), None, accepted.finish_reason)
+    sequence.first_reported = True
+    sequence.prompt_logprobs_wanted = None  # a recomputation may use cached blocks from here on
+    prompt_logprobs, cached = tuple(sequence.prompt_logprobs), sequence.cached_tokens
+    return TokensEvent(name, position, accepted.tokens, logprobs, prompt_logprobs, cached, accepted.finish_reason)
+
+
+def handoff_event(
+    sequence: LiveSequence,
+    accepted: Accepted,
+    outcome: SequenceResult,
+    ticket_id: str,
+    hashes: tuple[BlockHash, ...],
+    block_tokens: int,
+) -> HandoffReadyEvent:
+    """News that a prefilled sequence can be pulled.
+
+    Effects: appends the tokens.
+    """
+    position, computed = len(sequence.output), sequence.num_computed
+    sequence.append(accepted.tokens)
+    return HandoffReadyEvent(
+        sequence_id=sequence.sequence_id,
+        ticket_id=ticket_id,
+        blocks=tuple(sequence.blocks[: blocks_for(computed, block_tokens)]),
+        hashes=hashes,
+        computed_tokens=computed,
+        position=position,
+        tokens=accepted.tokens,
+        logprobs=outcome.logprobs[: len(accepted.tokens)],
+        prompt_logprobs=tuple(sequence.prompt_logprobs),
+        cached_tokens=sequence.cached_tokens,
+    )

@@ -1,0 +1,47 @@
+"""What an engine needs from outside: something that computes a step, something that moves KV blocks."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from serving.ids import BlockHash, BlockId
+from serving.policy.request import HandoffTicket
+from serving.policy.step_plan import StepPlan, StepResult
+
+
+class StepExecutor(Protocol):
+    """Computes steps. One call per step; real (torch, native) or simulated.
+
+    The call blocks until the step is done and is always made from the same thread. An executor holds the KV
+    arena and nothing else about sequences: all state it needs arrives in the plan.
+    """
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step.
+
+        Raises: ServingError subclasses only; the engine then fails the plan's sequences, not the process.
+        Effects: writes the fed tokens' KV into the blocks of each block table.
+        """
+        ...
+
+
+class KvTransport(Protocol):
+    """Moves KV blocks between instances: registers them on the source, pulls them on the target."""
+
+    def register(
+        self, ticket_id: str, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], computed_tokens: int
+    ) -> HandoffTicket:
+        """Describe `blocks` so that another instance can pull them; the caller keeps them pinned until released.
+
+        Args:
+            blocks: the sequence's block table, cut to what `computed_tokens` need.
+            hashes: prefix hashes of its full blocks, in order (may be shorter than `blocks`).
+        """
+        ...
+
+    def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
+        """Copy the ticket's blocks `first_block ...` into the own arena blocks `blocks`, verifying checksums.
+
+        Returns: bytes moved.
+        Raises: HandoffChecksumError, HandoffExpiredError, HandoffError (unreachable, deadline, layout differs).
+        """
+        ...

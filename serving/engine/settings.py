@@ -1,0 +1,73 @@
+"""Settings of one instance's engine: what it does and its bounds."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from serving.errors import ConfigError
+from serving.policy.scheduler import SchedulerLimits
+
+
+class EngineRole(Enum):
+    """What an instance does with a sequence whose prompt is done."""
+
+    PREFILL = "prefill"
+    """Sample one token, hold the blocks for a decode instance."""
+    DECODE = "decode"
+    """Go on decoding; takes handoffs, and resumed sequences too."""
+    AGGREGATED = "aggregated"
+    """Go on decoding; one pool does both."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Everything that an `InstanceEngine` may be told.
+
+    Args:
+        role: an `EngineRole`, or its value as a string.
+        block_tokens: tokens per KV block.
+        max_step_tokens: tokens fed by one step; bounds how long a chunk makes running decodes wait.
+        max_sequences: sequences computing at one time.
+        max_waiting: sequences that may queue before the next one is refused.
+        max_model_len: prompt plus output of one sequence.
+        watermark_blocks: blocks that admission leaves free for the running batch to grow into.
+        handoff_lease_s: how long finished prefills wait for their acknowledgement.
+        prefix_reuse: match and publish full blocks by prefix hash.
+        cache_decoded: publish blocks with generated tokens too.
+    Raises: ConfigError for a value that cannot work.
+    """
+
+    role: EngineRole = EngineRole.AGGREGATED
+    block_tokens: int = 16
+    max_step_tokens: int = 512
+    max_sequences: int = 32
+    max_waiting: int = 256
+    max_model_len: int = 4096
+    watermark_blocks: int = 2
+    handoff_lease_s: float = 30.0
+    prefix_reuse: bool = True
+    cache_decoded: bool = True
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "role", EngineRole(self.role))
+        except ValueError:
+            names = ", ".join(role.value for role in EngineRole)
+            raise ConfigError(f"role must be one of {names}, got {self.role!r}") from None
+        for name in ("block_tokens", "max_step_tokens", "max_sequences", "max_waiting", "max_model_len"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.watermark_blocks < 0:
+            raise ConfigError(f"watermark_blocks must not be negative, got {self.watermark_blocks}")
+        if self.handoff_lease_s <= 0:
+            raise ConfigError(f"handoff_lease_s must be positive, got {self.handoff_lease_s}")
+        if self.role is not EngineRole.PREFILL and self.max_step_tokens < self.max_sequences:
+            raise ConfigError(
+                f"max_step_tokens ({self.max_step_tokens}) must be at least max_sequences ({self.max_sequences}): "
+                "every running sequence decodes one token per step"
+            )
+
+    @property
+    def scheduler_limits(self) -> SchedulerLimits:
+        """The slice that the scheduler sees."""
+        return SchedulerLimits(self.max_step_tokens, self.max_sequences, self.watermark_blocks)

@@ -1,0 +1,63 @@
+"""Points in time at which the engine must act by itself: deadlines and leases.
+
+A heap with lazy deletion: most sequences end long before their deadline, and removing from a heap is slower than
+recognising a stale entry later. When stale entries dominate, the heap is rebuilt.
+"""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from serving.ids import SequenceId
+
+_REBUILD_MARGIN = 1024
+"""Stale entries tolerated beyond the live ones; some tens of kilobytes."""
+
+
+class Timers:
+    """Times per sequence; `is_live` tells whether an entry still means something."""
+
+    __slots__ = ("_heap", "_is_live")
+
+    def __init__(self, is_live: Callable[[SequenceId, float], bool]) -> None:
+        """
+        Args:
+            is_live: of a sequence and a time once set for it: does that time still matter?
+        """
+        self._heap: list[tuple[float, SequenceId]] = []
+        self._is_live = is_live
+
+    def set(self, at: float, sequence_id: SequenceId, live_count: int) -> None:
+        """Remember a time.
+
+        Args:
+            live_count: about how many entries can be live, to notice when most are stale.
+        Effects: may rebuild the heap.
+        """
+        heappush(self._heap, (at, sequence_id))
+        if len(self._heap) > 2 * live_count + _REBUILD_MARGIN:
+            self._heap = [entry for entry in self._heap if self._is_live(entry[1], entry[0])]
+            heapify(self._heap)
+
+    def due(self, now: float) -> list[SequenceId]:
+        """Take out everything whose time has come, stale entries left aside.
+
+        Effects: removes the entries.
+        """
+        taken: list[SequenceId] = []
+        while self._heap and self._heap[0][0] <= now:
+            at, sequence_id = heappop(self._heap)
+            if self._is_live(sequence_id, at):
+                taken.append(sequence_id)
+        return taken
+
+    def next_at(self) -> float | None:
+        """The next time that matters; None without one.
+
+        Effects: drops stale entries from the top.
+        """
+        while self._heap and not self._is_live(self._heap[0][1], self._heap[0][0]):
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def __len__(self) -> int:
+        return len(self._heap)

@@ -1,0 +1,123 @@
+"""Everything that can go wrong in `serving/`, as one tree.
+
+ServingError
+├── ConfigError                 the configuration or the command line is wrong; exit code 2
+├── ModelError                  the checkpoint folder cannot be served
+├── RequestError                the caller's fault; HTTP 4xx
+│   ├── InvalidRequestError         400, names the parameter
+│   ├── ContextLengthError          400, prompt and output do not fit the model
+│   ├── ModelNotFoundError          404
+│   ├── AuthenticationError         401
+│   └── PayloadTooLargeError        413
+├── OverloadedError             429, come back after `retry_after_s`
+├── UnavailableError            503, no instance can serve now
+├── DeadlineError               408, the request's time is over
+├── EngineError                 500, an instance failed and no retry was left
+├── HandoffError                KV blocks could not be moved; the request is prefilled again
+│   ├── HandoffChecksumError        the bytes that arrived are not the bytes that were registered
+│   └── HandoffExpiredError         the source no longer holds the blocks
+├── LinkError                   a gateway-to-instance link broke or spoke nonsense
+└── LedgerError                 a ledger does not balance: our bug, never the caller's
+
+A message says what to do next. Nothing here is raised bare: always the most specific class.
+"""
+
+
+class ServingError(Exception):
+    """Base of the tree."""
+
+
+class ConfigError(ServingError):
+    """The configuration or command line cannot be used."""
+
+
+class ModelError(ServingError):
+    """The model folder is missing, incomplete, or of an architecture that is not served."""
+
+
+class RequestError(ServingError):
+    """The caller's fault. `param` names the field, `code` is OpenAI's machine-readable reason."""
+
+    status = 400
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequestError(RequestError):
+    """A field is missing, of the wrong type, out of range, or not supported."""
+
+
+class ContextLengthError(RequestError):
+    """Prompt plus requested output exceed the model's maximum context length."""
+
+    code = "context_length_exceeded"
+
+
+class ModelNotFoundError(RequestError):
+    """The request names a model that is not served here."""
+
+    status = 404
+    code = "model_not_found"
+
+
+class AuthenticationError(RequestError):
+    """The API key is missing or wrong."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class PayloadTooLargeError(RequestError):
+    """The request body exceeds the configured limit."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class OverloadedError(ServingError):
+    """Admission refused the request: queues are at their bound."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnavailableError(ServingError):
+    """No live instance can take the request."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineError(ServingError):
+    """The request's deadline passed before it was done."""
+
+
+class EngineError(ServingError):
+    """An instance failed on this request and no retry was left."""
+
+
+class HandoffError(ServingError):
+    """KV blocks could not be moved from prefill to decode."""
+
+
+class HandoffChecksumError(HandoffError):
+    """The bytes that arrived differ from the bytes that were registered."""
+
+
+class HandoffExpiredError(HandoffError):
+    """The source instance no longer holds the blocks of this ticket."""
+
+
+class LinkError(ServingError):
+    """A gateway-to-instance link broke, timed out or carried an unreadable frame."""
+
+
+class LedgerError(ServingError):
+    """A ledger does not balance. Always a bug of ours."""

@@ -1,0 +1,137 @@
+"""Multi-head latent attention, in two forms of one product.
+
+The cache holds one latent row per token. *Plain heads* (prompt chunks) expand the latents of the whole context to keys
+and values per head: cheap per score, dear per context token, so it pays when many queries share a context. *Absorbed*
+(decode) pushes the expansion matrices onto the query and the output instead, so that all heads attend to the raw
+latent rows: nothing is expanded, which pays for a few queries per context. Same result up to rounding.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from serving.model.batch import Chunk, ForwardBatch, RowGroup
+from serving.model.config import ModelConfig
+from serving.model.kv_cache import KvCache
+from serving.model.linear import Linear
+from serving.model.norm import RmsNorm
+from serving.model.rope import rotate
+
+_SAME_ORDER_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    """What one attention layer multiplies with.
+
+    Args:
+        into: hidden -> query latent (or queries, without q_lora) ++ kv latent ++ rope key.
+        query_norm, query_up: query latent -> queries; None without q_lora.
+        expand: kv latent -> per head position-free key ++ value; used by plain heads.
+        key_absorb: `[heads, nope_dim, kv_lora]`, a query's position-free part -> latent space.
+        value_absorb: `[heads, kv_lora, v_dim]`, a mean latent -> the head's output.
+    """
+
+    into: Linear
+    query_norm: RmsNorm | None
+    query_up: Linear | None
+    latent_norm: RmsNorm
+    expand: Linear
+    key_absorb: Tensor
+    value_absorb: Tensor
+    out: Linear
+
+
+class LatentAttention:
+    """One attention layer; `cache_layer` is its place in the KV cache."""
+
+    def __init__(self, config: ModelConfig, weights: AttentionWeights, cache_layer: int) -> None:
+        self.w = weights
+        self.cache_layer = cache_layer
+        self.heads = config.num_attention_heads
+        self.nope_dim = config.qk_nope_head_dim
+        self.value_dim = config.v_head_dim
+        self.latent = config.kv_lora_rank
+        self.scale = config.softmax_scale
+        query_in = config.q_lora_rank or self.heads * config.qk_head_dim
+        self.split = (query_in, config.kv_lora_rank, config.qk_rope_head_dim)
+
+    def __call__(self, x: Tensor, rotations: Tensor, batch: ForwardBatch, cache: KvCache) -> Tensor:
+        """Attend.
+
+        Args:
+            x: `[tokens, hidden]`, normalised.
+            rotations: `[tokens, rope_dim / 2] complex64`.
+        Returns: `[tokens, hidden]`.
+        Effects: writes the tokens' rows into the cache.
+        """
+        query_in, latent, rope_key = self.w.into(x).split_with_sizes(self.split, -1)
+        query = self._query(query_in, rotations)
+        rows = torch.empty((x.shape[0], cache.latent_dim), dtype=x.dtype, device=x.device)
+        rows[:, : self.latent] = self.w.latent_norm(latent)
+        rows[:, self.latent :] = rotate(rope_key, rotations)
+        cache.write(self.cache_layer, batch.slots, rows)
+        parts = [self._absorbed(query[g.first : g.last], g, cache) for g in batch.groups]
+        parts += [self._plain(query[c.first : c.last], rows[c.first : c.last], c, cache) for c in batch.chunks]
+        return self.w.out(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def _query(self, query_in: Tensor, rotations: Tensor) -> Tensor:
+        """Queries `[tokens, heads, nope ++ rope]`, their rope part rotated."""
+        if self.w.query_up is not None and self.w.query_norm is not None:
+            query_in = self.w.query_up(self.w.query_norm(query_in))
+        query = query_in.reshape(query_in.shape[0], self.heads, -1)
+        query[..., self.nope_dim :] = rotate(query[..., self.nope_dim :], rotations[:, None])
+        return query
+
+    def _absorbed(self, query: Tensor, group: RowGroup, cache: KvCache) -> Tensor:
+        """Rows of a group against their own contexts, in latent space: `[rows, heads * v_dim]`."""
+        rows = query.shape[0]
+        context = cache.gather(self.cache_layer, group.runs).view(rows, -1, cache.latent_dim)
+        absorbed = per_head(query[..., : self.nope_dim], self.w.key_absorb)
+        latent_query = torch.cat((absorbed, query[..., self.nope_dim :]), -1)
+        scores = torch.baddbmm(group.mask, latent_query, context.transpose(1, 2), alpha=self.scale)
+        mean = torch.bmm(scores.softmax(-1), context)  # rope columns too: cheaper than a copy without them
+        return per_head(mean[..., : self.latent], self.w.value_absorb).reshape(rows, -1)
+
+    def _plain(self, query: Tensor, own: Tensor, chunk: Chunk, cache: KvCache) -> Tensor:
+        """A chunk against its cached prefix and itself, per head: `[tokens, heads * v_dim]`.
+
+        Query rows are taken a few hundred at a time, each against the keys up to its last row: half of the work of a
+        full square, and scores that stay near the core.
+        """
+        context = own
+        if chunk.start:
+            context = torch.cat((cache.gather(self.cache_layer, chunk.runs)[: chunk.start], own))
+        key, value = self._expand(context)
+        query = query.transpose(0, 1)
+        out = torch.empty((query.shape[1], self.heads, self.value_dim), dtype=own.dtype, device=own.device)
+        nothing = query.new_empty((1, 1, 1))  # with beta = 0 only a place in the signature
+        for first in range(0, query.shape[1], chunk.hidden.shape[0]):
+            block = query[:, first : first + chunk.hidden.shape[0]]
+            rows = block.shape[1]
+            end = chunk.start + first + rows
+            scores = torch.baddbmm(nothing, block, key[:, :end].transpose(1, 2), beta=0, alpha=self.scale)
+            scores[..., -rows:].add_(chunk.hidden[:rows, :rows])
+            out[first : first + rows] = torch.bmm(scores.softmax(-1), value[:, :end]).transpose(0, 1)
+        return out.view(out.shape[0], -1)
+
+    def _expand(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys `[heads, context, qk_dim]` and values `[heads, context, v_dim]` of latent rows."""
+        heads = self.w.expand(context[:, : self.latent].contiguous()).view(context.shape[0], self.heads, -1)
+        nope, value = heads.transpose(0, 1).split_with_sizes((self.nope_dim, self.value_dim), -1)
+        rope = context[:, self.latent :].expand(self.heads, -1, -1)
+        return torch.cat((nope, rope), -1), value
+
+
+def per_head(x: Tensor, weight: Tensor) -> Tensor:
+    """Each head's own product: `[rows, heads, a]` times `[heads, a, b]` gives `[rows, heads, b]`.
+
+    Float32 kernels add up in another order below four rows; such calls are filled up, so that a row's result does not
+    depend on how many others share its step.
+    """
+    rows = x.shape[0]
+    if rows < _SAME_ORDER_ROWS and x.dtype == torch.float32:
+        x = F.pad(x, (0, 0, 0, 0, 0, _SAME_ORDER_ROWS - rows))
+    return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)[:rows]

@@ -1,0 +1,149 @@
+"""Reading tensors of a Hugging Face checkpoint by name: one or many safetensors files, FP8 blocks dequantised."""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from serving.errors import ModelError
+
+
+class _TensorFile(Protocol):
+    """What is used of safetensors' untyped `safe_open`."""
+
+    def keys(self) -> list[str]: ...
+
+    def get_tensor(self, name: str) -> Tensor: ...
+
+    def get_slice(self, name: str) -> Any: ...  # noqa: ANN401 - only its get_shape() is used
+
+
+Progress = Callable[[int, int], None]
+"""Called with (tensors read, tensors to read)."""
+
+_INDEX = "model.safetensors.index.json"
+_SCALE = "_scale_inv"
+_FP8 = torch.float8_e4m3fn
+
+
+class Checkpoint:
+    """An opened checkpoint.
+
+    Args:
+        fp8_block: rows and columns that share a scale in FP8 weights; None when the checkpoint has none.
+    Raises: ModelError if there is no safetensors file or one cannot be opened.
+    Effects: keeps the files mapped while the object lives.
+    """
+
+    def __init__(
+        self, folder: Path, *, fp8_block: tuple[int, int] | None = None, progress: Progress | None = None
+    ) -> None:
+        self.folder = folder
+        self._fp8_block = fp8_block
+        self._progress = progress
+        self._files = {path.name: _open(path) for path in _files(folder)}
+        self._file_of = {name: file for file, handle in self._files.items() for name in handle.keys()}
+        self._read = 0
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all tensors, FP8 scales left out."""
+        return frozenset(name for name in self._file_of if not name.endswith(_SCALE))
+
+    def check(
+        self,
+        required: Mapping[str, tuple[int, ...]],
+        optional: Mapping[str, tuple[int, ...]],
+        ignored: Collection[str] = (),
+    ) -> None:
+        """Compare with the tensors that a configuration asks for.
+
+        Raises: ModelError naming the first missing, unexpected or wrongly shaped tensors, and how many there are.
+        """
+        problems = [
+            _problem("lacks", sorted(required.keys() - self.names)),
+            _problem("has unexpected", sorted(self.names - required.keys() - optional.keys() - set(ignored))),
+            _problem("has wrongly shaped", self._wrong_shapes({**optional, **required})),
+        ]
+        found = [p for p in problems if p]
+        if found:
+            raise ModelError(f"{self.folder} does not fit its config.json: it {'; it '.join(found)}. Fetch it again")
+
+    def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Read one tensor, dequantised and converted.
+
+        Raises: ModelError if an FP8 tensor has no scale or the configuration gives no block shape.
+        """
+        value = self._raw(name)
+        if value.dtype == _FP8:
+            value = self._dequantised(name, value)
+        self._read += 1
+        if self._progress is not None:
+            self._progress(self._read, len(self.names))
+        return value.to(device=device, dtype=dtype).contiguous()
+
+    def _raw(self, name: str) -> Tensor:
+        return self._files[self._file_of[name]].get_tensor(name)
+
+    def _dequantised(self, name: str, value: Tensor) -> Tensor:
+        if name + _SCALE not in self._file_of or self._fp8_block is None:
+            raise ModelError(f"{self.folder}: FP8 tensor {name} has no {_SCALE} scales or no weight_block_size")
+        return dequantise(value, self._raw(name + _SCALE), self._fp8_block)
+
+    def _wrong_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
+        wrong = []
+        for name in sorted(self.names & shapes.keys()):
+            shape = tuple(self._files[self._file_of[name]].get_slice(name).get_shape())
+            if shape != shapes[name]:
+                wrong.append(f"{name} {list(shape)} instead of {list(shapes[name])}")
+        return wrong
+
+
+def dequantise(value: Tensor, scales: Tensor, block: tuple[int, int]) -> Tensor:
+    """Block-scaled FP8 -> float32.
+
+    Args:
+        value: `[rows, columns] float8_e4m3fn`.
+        scales: `[ceil(rows / block rows), ceil(columns / block columns)] float32`, factor of each block.
+    """
+    rows, columns = value.shape
+    factors = scales.float().repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
+    return value.float() * factors
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / _INDEX
+    if not index.is_file():
+        found = sorted(folder.glob("*.safetensors"))
+        if not found:
+            raise ModelError(f"{folder} has no *.safetensors: give the folder of a Hugging Face checkpoint")
+        return found
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted(set(weight_map.values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} cannot be read ({error!r}): fetch it again") from error
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ModelError(f"{folder} lacks {_listed(missing)} of its index: fetch it again")
+    return [folder / name for name in names]
+
+
+def _open(path: Path) -> _TensorFile:
+    try:
+        return cast(_TensorFile, safe_open(path, framework="pt"))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path} is not a readable safetensors file ({error}): fetch it again") from error
+
+
+def _problem(verb: str, names: list[str]) -> str:
+    return f"{verb} {_listed(names)}" if names else ""
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -1,0 +1,242 @@
+"""What a checkpoint folder says about its model, as frozen values.
+
+Read from Hugging Face's `config.json` (and `generation_config.json` for the end tokens). Imports no torch: the gateway
+reads the vocabulary size, the context length and the end tokens from here without paying for the tensor library.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from serving.errors import ModelError
+from serving.model.rope_config import RopeConfig, read_rope
+
+TopkMethod = Literal["noaux_tc", "greedy", "group_limited_greedy"]
+
+_ARCHITECTURES = ("deepseek_v3", "deepseek_v2", "kimi_k2")
+_DTYPES = {"bfloat16": "bfloat16", "float32": "float32", "float16": "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Shape and switches of a DeepSeek-V2/V3-style model; names as in `config.json`.
+
+    Widths are counted in elements, lengths in tokens. Layers `0 ... first_k_dense_replace - 1` are dense, the others
+    have experts. `q_lora_rank` is None where queries are projected directly.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    intermediate_size: int
+    moe_intermediate_size: int
+    first_k_dense_replace: int
+    n_routed_experts: int
+    num_experts_per_tok: int
+    n_shared_experts: int
+    n_group: int
+    topk_group: int
+    topk_method: TopkMethod
+    norm_topk_prob: bool
+    routed_scaling_factor: float
+    rms_norm_eps: float
+    max_position_embeddings: int
+    attention_bias: bool
+    tie_word_embeddings: bool
+    num_nextn_predict_layers: int
+    rope: RopeConfig
+    dtype: str
+    """`bfloat16` or `float32`: what `dtype="auto"` loads as."""
+    fp8_block: tuple[int, int] | None
+    """Rows and columns that share one scale in an FP8 checkpoint; None when weights are not FP8."""
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of one query or key head, position-free and rotary part together."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def latent_dim(self) -> int:
+        """Elements that one token leaves in the KV cache of one layer: normalised latent, then rotated rope key."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+    @property
+    def softmax_scale(self) -> float:
+        """Factor on attention scores; YaRN with `mscale_all_dim` raises it."""
+        return float(self.qk_head_dim**-0.5 * self.rope.score_factor)
+
+    def is_dense(self, layer: int) -> bool:
+        """Whether `layer` has one feed-forward net instead of experts."""
+        return layer < self.first_k_dense_replace
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> "ModelConfig":
+        """Read a checkpoint folder's configuration.
+
+        Args:
+            path: folder with `config.json` and, optionally, `generation_config.json`.
+        Raises: ModelError if the folder or file is missing, unreadable, or of an architecture that is not served.
+        Effects: reads files.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise ModelError(f"model folder {folder} does not exist: give a folder with config.json and *.safetensors")
+        raw = _read_json(folder / "config.json", required=True)
+        generation = _read_json(folder / "generation_config.json", required=False)
+        try:
+            return _from_dict(raw, generation)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{folder / 'config.json'}: missing or malformed key {error}; re-export it") from error
+        except ModelError as error:
+            raise ModelError(f"{folder / 'config.json'}: {error}") from error
+
+
+def _read_json(path: Path, *, required: bool) -> Mapping[str, object]:
+    if not path.is_file():
+        if required:
+            raise ModelError(f"{path} is missing: give the folder of a Hugging Face checkpoint")
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read as JSON ({error}): fetch it again") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} is not a JSON object: fetch it again")
+    return value
+
+
+def _from_dict(raw: Mapping[str, object], generation: Mapping[str, object]) -> ModelConfig:
+    model_type = str(raw.get("model_type", "unknown"))
+    if model_type not in _ARCHITECTURES:
+        raise ModelError(f"architecture {model_type!r} is not served; serve one of {', '.join(_ARCHITECTURES)}")
+    v2 = model_type == "deepseek_v2"
+    _refuse_unsupported(raw, v2=v2)
+    experts = int(_number(raw, "n_routed_experts"))
+    max_positions = int(_number(raw, "max_position_embeddings"))
+    config = ModelConfig(
+        model_type=model_type,
+        vocab_size=int(_number(raw, "vocab_size")),
+        hidden_size=int(_number(raw, "hidden_size")),
+        num_hidden_layers=int(_number(raw, "num_hidden_layers")),
+        num_attention_heads=int(_number(raw, "num_attention_heads")),
+        q_lora_rank=None if raw.get("q_lora_rank") is None else int(_number(raw, "q_lora_rank")),
+        kv_lora_rank=int(_number(raw, "kv_lora_rank")),
+        qk_nope_head_dim=int(_number(raw, "qk_nope_head_dim")),
+        qk_rope_head_dim=int(_number(raw, "qk_rope_head_dim")),
+        v_head_dim=int(_number(raw, "v_head_dim")),
+        intermediate_size=int(_number(raw, "intermediate_size")),
+        moe_intermediate_size=int(_number(raw, "moe_intermediate_size")),
+        first_k_dense_replace=int(_number(raw, "first_k_dense_replace", 0)),
+        n_routed_experts=experts,
+        num_experts_per_tok=int(_number(raw, "num_experts_per_tok")),
+        n_shared_experts=int(_number(raw, "n_shared_experts", 0)),
+        n_group=int(_number(raw, "n_group", 1)),
+        topk_group=int(_number(raw, "topk_group", 1)),
+        topk_method=_topk_method(raw, v2=v2),
+        norm_topk_prob=bool(raw.get("norm_topk_prob", not v2)),
+        routed_scaling_factor=_number(raw, "routed_scaling_factor", 1.0),
+        rms_norm_eps=_number(raw, "rms_norm_eps", 1e-6),
+        max_position_embeddings=max_positions,
+        attention_bias=bool(raw.get("attention_bias", False)),
+        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        num_nextn_predict_layers=int(_number(raw, "num_nextn_predict_layers", 0)),
+        rope=read_rope(raw, max_positions, interleave=v2 or bool(raw.get("rope_interleave", True))),
+        dtype=_DTYPES[str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")],
+        fp8_block=_fp8_block(raw),
+        bos_token_id=_optional_id(raw.get("bos_token_id")),
+        eos_token_ids=_ids(generation.get("eos_token_id", raw.get("eos_token_id"))),
+    )
+    _check(config)
+    return config
+
+
+def _number(raw: Mapping[str, object], key: str, default: float | None = None) -> float:
+    value = raw.get(key)
+    if value is None:
+        if default is None:
+            raise KeyError(key)
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{key} = {value!r}")
+    return value
+
+
+def _refuse_unsupported(raw: Mapping[str, object], *, v2: bool) -> None:
+    """Switches that other members of the family have and this implementation does not.
+
+    Raises: ModelError naming the switch.
+    """
+    neutral: dict[str, tuple[object, ...]] = {
+        "hidden_act": ("silu",),
+        "moe_layer_freq": (1,),
+        "mlp_bias": (False,),
+        "scoring_func": ("softmax",) if v2 else ("sigmoid",),
+    }
+    for key, allowed in neutral.items():
+        if raw.get(key) is not None and raw[key] not in allowed:
+            raise ModelError(f"{key} = {raw[key]!r} is not supported; only {allowed[0]!r} is")
+
+
+def _topk_method(raw: Mapping[str, object], *, v2: bool) -> TopkMethod:
+    method = raw.get("topk_method") or ("greedy" if v2 else "noaux_tc")
+    if v2 and method == "greedy":
+        return "greedy"
+    if v2 and method == "group_limited_greedy":
+        return "group_limited_greedy"
+    if not v2 and method == "noaux_tc":
+        return "noaux_tc"
+    raise ModelError(f"topk_method = {method!r} is not supported for {raw.get('model_type')}")
+
+
+def _fp8_block(raw: Mapping[str, object]) -> tuple[int, int] | None:
+    quantization = raw.get("quantization_config")
+    if quantization is None:
+        return None
+    if not isinstance(quantization, dict):
+        raise TypeError("quantization_config")
+    if quantization.get("quant_method") != "fp8" or quantization.get("fmt", "e4m3") != "e4m3":
+        raise ModelError(
+            f"quantization {quantization.get('quant_method')!r} is not supported; "
+            "give a bf16 or block-scaled fp8 (e4m3) checkpoint"
+        )
+    block = quantization.get("weight_block_size") or (128, 128)
+    rows, columns = block
+    return int(rows), int(columns)
+
+
+def _optional_id(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _ids(value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, list):
+        return tuple(int(v) for v in value)
+    if isinstance(value, int):
+        return (value,)
+    raise TypeError(f"eos_token_id = {value!r}")
+
+
+def _check(config: ModelConfig) -> None:
+    experts, groups = config.n_routed_experts, config.n_group
+    if experts % groups or config.topk_group > groups:
+        raise ModelError(f"{experts} experts cannot form {groups} groups of which {config.topk_group} are kept")
+    reachable = experts if config.topk_method == "greedy" else experts // groups * config.topk_group
+    if config.num_experts_per_tok > reachable:
+        raise ModelError(f"num_experts_per_tok = {config.num_experts_per_tok} exceeds the {reachable} in reach")
+    if config.topk_method == "noaux_tc" and experts // groups < 2:
+        raise ModelError("an expert group needs at least two experts")
+    if config.qk_rope_head_dim % 2:
+        raise ModelError(f"qk_rope_head_dim = {config.qk_rope_head_dim} must be even")

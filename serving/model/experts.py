@@ -1,0 +1,108 @@
+"""Routed experts in four separate steps: route -> dispatch -> grouped compute -> combine.
+
+The steps meet in plain values (`Routing`, `Dispatched`), and compute sees only rows grouped by expert with their
+counts. Experts that live on other ranks replace dispatch and combine by transfers and give each rank the groups of
+its own experts; gate and compute stay as they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from serving.model.gate import Gate, Routing
+from serving.model.linear import Linear
+from serving.model.mlp import Mlp, swiglu
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """Token rows copied once per chosen expert, grouped by expert.
+
+    Args:
+        rows: `[tokens * top_k, hidden]`, expert 0's rows first.
+        counts: rows of each expert.
+        places: `[tokens * top_k] int64`, where the copy for (token, choice) stands in `rows`.
+    """
+
+    rows: Tensor
+    counts: list[int]
+    places: Tensor
+
+
+def dispatch(x: Tensor, routing: Routing, num_experts: int) -> Dispatched:
+    """Group token rows by expert.
+
+    Args:
+        x: `[tokens, hidden]`.
+    """
+    top_k = routing.experts.shape[1]
+    chosen = routing.experts.flatten()
+    order = chosen.argsort(stable=True)
+    counts: list[int] = torch.bincount(chosen, minlength=num_experts).tolist()
+    places = torch.empty_like(order)
+    places[order] = torch.arange(order.shape[0], device=order.device)
+    return Dispatched(x.index_select(0, order.div(top_k, rounding_mode="floor")), counts, places)
+
+
+def combine(outputs: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sum of each token's expert outputs, added up in float32 and in the order of its choices.
+
+    Args:
+        outputs: `[tokens * top_k, hidden]`, grouped by expert.
+        places: `[tokens * top_k] int64`.
+        weights: `[tokens, top_k] float32`.
+    Returns: `[tokens, hidden]`, outputs' dtype.
+    """
+    bags = places.view(weights.shape)
+    return F.embedding_bag(bags, outputs, per_sample_weights=weights.to(outputs.dtype), mode="sum")
+
+
+class ExpertCompute(Protocol):
+    """The arithmetic of a set of experts on rows that are grouped by expert."""
+
+    def __call__(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """`[rows, hidden] -> [rows, hidden]`, same order; `counts[e]` rows belong to expert e."""
+        ...
+
+
+class LocalExperts:
+    """All experts in this process, one product per expert that has rows.
+
+    Args:
+        gate_up: per expert, hidden -> gate ++ up.
+        down: per expert, width -> hidden.
+    """
+
+    def __init__(self, gate_up: Sequence[Linear], down: Sequence[Linear]) -> None:
+        self.gate_up = tuple(gate_up)
+        self.down = tuple(down)
+
+    def __call__(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        active = [(e, n) for e, n in enumerate(counts) if n]
+        sizes = [n for _, n in active]
+        parts = [self.gate_up[e](part) for (e, _), part in zip(active, rows.split_with_sizes(sizes), strict=True)]
+        inner = swiglu(torch.cat(parts))
+        return torch.cat(
+            [self.down[e](part) for (e, _), part in zip(active, inner.split_with_sizes(sizes), strict=True)]
+        )
+
+
+class ExpertLayer:
+    """The feed-forward half of a block with experts; shared experts see every token."""
+
+    def __init__(self, gate: Gate, experts: ExpertCompute, num_experts: int, shared: Mlp | None) -> None:
+        self.gate = gate
+        self.experts = experts
+        self.num_experts = num_experts
+        self.shared = shared
+
+    def __call__(self, x: Tensor) -> Tensor:
+        routing = self.gate(x)
+        dispatched = dispatch(x, routing, self.num_experts)
+        outputs = self.experts(dispatched.rows, dispatched.counts)
+        routed = combine(outputs, dispatched.places, routing.weights)
+        return routed if self.shared is None else routed.add_(self.shared(x))

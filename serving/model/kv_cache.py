@@ -1,0 +1,107 @@
+"""The paged latent KV cache: one tensor, block-major, so that a block is one contiguous run of bytes.
+
+    [num_blocks, layers, block_tokens, latent ++ rotated rope key]
+
+A token leaves `kv_lora_rank + qk_rope_head_dim` elements per layer, whatever the number of heads. Block-major order
+costs attention nothing (blocks are gathered anyway) and makes a handoff one copy per block. Nothing here knows which
+sequence owns a block.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from serving.errors import ModelError
+from serving.model.config import ModelConfig
+
+
+class KvCache:
+    """The KV arena of one instance.
+
+    Args:
+        block_tokens: tokens per block.
+        buffer: writable memory to lie on (shared memory of the node); None = own memory. Must hold `size_bytes`.
+        num_layers: layers to keep; default the model's. A draft layer with a cache of its own counts as one more.
+    Raises: ModelError if the buffer is read-only, too small or not on the CPU.
+    Effects: zeroes the memory: padding reads blocks that were never written, and must not meet a NaN.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        buffer: memoryview | None = None,
+        *,
+        num_layers: int | None = None,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_tokens = block_tokens
+        self.num_layers = config.num_hidden_layers if num_layers is None else num_layers
+        self.latent_dim = config.latent_dim
+        self.dtype = dtype
+        self.layout_fingerprint = _fingerprint(config, self.num_layers, block_tokens, dtype)
+        shape = (num_blocks, self.num_layers, block_tokens, self.latent_dim)
+        if buffer is None:
+            self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+        else:
+            self.tensor = _on_buffer(buffer, self.size_bytes, dtype, torch.device(device)).view(shape)
+        self.device = self.tensor.device  # with its index, `cuda` became `cuda:0`
+        self._rows = self.tensor.view(-1, self.latent_dim)
+        self._runs = self.tensor.view(num_blocks * self.num_layers, -1)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, all layers."""
+        return self.num_layers * self.block_tokens * self.latent_dim * self.dtype.itemsize
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the arena."""
+        return self.num_blocks * self.block_bytes
+
+    def used_bytes(self, tokens_in_block: int) -> int:
+        """Bytes to move for a block that holds this many tokens: all of it, since each layer has its own part."""
+        return self.block_bytes if tokens_in_block > 0 else 0
+
+    def block_offset(self, block: int) -> int:
+        """Byte offset of a block inside the arena."""
+        return block * self.block_bytes
+
+    def write(self, layer: int, slots: Tensor, rows: Tensor) -> None:
+        """Store the fed tokens' rows of one layer.
+
+        Args:
+            slots: `[tokens] int64`, the layer-0 row of each token (see `slot_of`).
+            rows: `[tokens, latent_dim]`.
+        Effects: writes the arena.
+        """
+        self._rows.index_copy_(0, slots + layer * self.block_tokens, rows)
+
+    def gather(self, layer: int, runs: Tensor) -> Tensor:
+        """Copy blocks of one layer side by side.
+
+        Args:
+            runs: `[blocks] int64`, block id times layers.
+        Returns: `[blocks * block_tokens, latent_dim]`.
+        """
+        return self._runs.index_select(0, runs + layer).view(-1, self.latent_dim)
+
+
+def _fingerprint(config: ModelConfig, layers: int, block_tokens: int, dtype: torch.dtype) -> str:
+    """Names everything that gives a block's bytes their meaning, the model's shape included."""
+    text = f"{config!r}|{layers}|{block_tokens}|{dtype}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"mla-{layers}x{block_tokens}x{config.latent_dim}-{str(dtype).removeprefix('torch.')}-{digest}"
+
+
+def _on_buffer(buffer: memoryview, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        raise ModelError(f"a KV arena in shared memory needs device cpu, not {device}")
+    if buffer.readonly or buffer.nbytes < size:
+        raise ModelError(f"the KV arena needs {size} writable bytes, the buffer has {buffer.nbytes}: lower num_blocks")
+    tensor = torch.frombuffer(buffer, dtype=dtype, count=size // dtype.itemsize)
+    return tensor.zero_()

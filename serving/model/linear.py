@@ -1,0 +1,89 @@
+"""One matrix product with a fixed weight: the port that every projection of the model goes through.
+
+Implementations differ in how the weight is stored (plain, packed for the CPU's matrix kernels, INT8 later), never in
+what they mean: `y = x W^T + b`. The rest of the model holds only `Linear`s, so a stored form is replaced in one place.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Linear(Protocol):
+    """`[rows, in_features] -> [rows, out_features]`, same dtype and device."""
+
+    in_features: int
+    out_features: int
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class PlainLinear:
+    """The weight as the checkpoint has it, `[out_features, in_features]`."""
+
+    __slots__ = ("bias", "in_features", "out_features", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class PrepackedLinear:
+    """The weight reordered once into the blocked layout of oneDNN's kernels.
+
+    About half the time of a plain product at decode sizes, because no reorder runs per call. A row's result has the
+    same bits whatever other rows are in the call (measured, see tests/model/test_linear.py), which plain float32
+    products do not offer.
+    """
+
+    __slots__ = ("_lone_row_differs", "_packed", "_product", "bias", "in_features", "out_features")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.out_features, self.in_features = weight.shape
+        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
+        # A single long row is added up in another order than the same row among others.
+        self._lone_row_differs = self.in_features > _ORDERED_ROW
+        self._product = torch.ops.mkldnn._linear_pointwise.default
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._lone_row_differs and x.shape[0] == 1:
+            return self(x.expand(2, -1).contiguous())[:1]
+        y: Tensor = self._product(x, self._packed, self.bias, "none", _NO_SCALARS, "")
+        return y
+
+
+# Rows per call that the packed layout is chosen for: a decode batch.
+_PACK_ROWS = 16
+_ORDERED_ROW = 1024
+_NO_SCALARS: list[float] = []
+_PACKED_DTYPES = (torch.bfloat16, torch.float32)
+
+
+def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """The fastest exact form for the weight's device and dtype.
+
+    Args:
+        weight: `[out_features, in_features]`, on the device where it will be used; not kept when it is packed.
+    """
+    if weight.device.type == "cpu" and weight.dtype in _PACKED_DTYPES and torch._C._has_mkldnn:
+        return PrepackedLinear(weight, bias)
+    return PlainLinear(weight, bias)
+
+
+def fuse_linear(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Linear:
+    """One product for several that read the same input; the outputs lie side by side.
+
+    A None among `biases` next to real ones stands for zeros.
+    """
+    bias = None
+    if any(b is not None for b in biases):
+        bias = torch.cat([w.new_zeros(w.shape[0]) if b is None else b for w, b in zip(weights, biases, strict=True)])
+    return make_linear(torch.cat(list(weights)), bias)

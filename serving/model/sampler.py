@@ -1,0 +1,202 @@
+"""From logits to tokens: penalties, filters, and one reproducible random number per token.
+
+Order of operations, per row of float32 logits:
+
+1. stop tokens are hidden until `min_tokens` are out; `logit_bias` is added;
+2. repetition penalty on tokens of prompt and output (a positive logit is divided, another multiplied), then frequency
+   and presence penalties on tokens of the output;
+3. `temperature = 0`: the largest logit wins, the lowest id on a tie. Otherwise logits are divided by the temperature
+   and, as float64, turned into weights `w = exp(logit - max)`;
+4. filters, each by value, so that equal weights stay or leave together: `min_p` keeps `w >= min_p` (the best has 1);
+   `top_k` keeps weights at least as large as the k-th largest; `top_p` keeps the largest weights until their sum
+   reaches `top_p` of what is left;
+5. the token is the first id, in ascending order of ids, whose running sum of kept weights exceeds `u * total`.
+
+`u` is `uniform(seed, position)`: nothing else enters, so a token depends neither on its batch nor on its replica.
+Running sums in order of ids (not of weights) keep the choice stable against rounding noise in the logits: only a `u`
+within the noise of a border can tip over, never two neighbours that swap ranks.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from serving.policy.request import SamplingParams, TokenLogprobs
+from serving.policy.step_plan import SampleOrder
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+# Candidates sorted for top_p before falling back to sorting the whole vocabulary.
+_TOP_P_CANDIDATES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one row gave."""
+
+    token: int
+    logprobs: TokenLogprobs | None
+
+
+def mix(x: int) -> int:
+    """The finaliser of splitmix64: a bijection of 64-bit integers that scatters neighbours.
+
+    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014).
+    """
+    x &= _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def uniform(seed: int, position: int) -> float:
+    """The random number of one token, in [0, 1), 53 bits: `mix(mix(seed + g) + g * (position + 1)) >> 11`.
+
+    g is 2^64 divided by the golden ratio. The seed is mixed first, so that the sequences of neighbouring seeds share
+    no numbers.
+    """
+    return (mix(mix(seed + _GOLDEN) + _GOLDEN * (position + 1)) >> 11) * 2.0**-53
+
+
+def sample(logits: Tensor, orders: Sequence[SampleOrder]) -> list[Sampled]:
+    """Draw one token per row.
+
+    Args:
+        logits: `[rows, vocab] float32`, as the model gave them.
+        orders: one per row.
+    Effects: none; `logits` is left alone.
+    """
+    if all(_is_plain_greedy(order.sampling) for order in orders):
+        return [Sampled(token, None) for token in logits.argmax(-1).tolist()]
+    adjusted = _adjusted(logits, orders)
+    tokens: list[int] = adjusted.argmax(-1).tolist()
+    drawn = [row for row, order in enumerate(orders) if order.sampling.temperature > 0]
+    if drawn:
+        chosen = _draw(adjusted[drawn], [orders[row] for row in drawn])
+        for row, token in zip(drawn, chosen, strict=True):
+            tokens[row] = token
+    logprobs = _asked_logprobs(logits, tokens, orders)
+    return [Sampled(token, logprobs.get(row)) for row, token in enumerate(tokens)]
+
+
+def token_logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+    """Log-probabilities of given tokens and of the best alternatives, from unmodified logits.
+
+    Args:
+        logits: `[rows, vocab] float32`.
+        tokens: one per row.
+        top: alternatives per row; 0 = none.
+    """
+    logprobs = logits.log_softmax(-1)
+    own: list[float] = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
+    if not top:
+        return [TokenLogprobs(token, value) for token, value in zip(tokens, own, strict=True)]
+    best = logprobs.topk(min(top, logits.shape[1]), -1)
+    rows = zip(tokens, own, best.indices.tolist(), best.values.tolist(), strict=True)
+    return [TokenLogprobs(token, value, tuple(zip(ids, values, strict=True))) for token, value, ids, values in rows]
+
+
+def _is_plain_greedy(p: SamplingParams) -> bool:
+    return p.temperature == 0 and p.logprobs is None and not _changes_logits(p)
+
+
+def _changes_logits(p: SamplingParams) -> bool:
+    return bool(
+        p.min_tokens or p.logit_bias or p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
+    )
+
+
+def _adjusted(logits: Tensor, orders: Sequence[SampleOrder]) -> Tensor:
+    """Logits after mask, bias and penalties; the same tensor when no row asks for any."""
+    changed = [row for row, order in enumerate(orders) if _changes_logits(order.sampling)]
+    if not changed:
+        return logits
+    logits = logits.clone()
+    for row in changed:
+        _adjust_row(logits[row], orders[row])
+    return logits
+
+
+def _adjust_row(row: Tensor, order: SampleOrder) -> None:
+    p = order.sampling
+    if len(order.output) < p.min_tokens and p.stop_token_ids:
+        row[list(p.stop_token_ids)] = float("-inf")
+    if p.logit_bias:
+        biased, biases = zip(*p.logit_bias, strict=True)
+        row.index_add_(0, torch.tensor(biased, device=row.device), torch.tensor(biases, device=row.device))
+    if p.repetition_penalty != 1:
+        seen = torch.tensor(sorted({*order.prompt, *order.output}), device=row.device)
+        value = row[seen]
+        row[seen] = torch.where(value > 0, value / p.repetition_penalty, value * p.repetition_penalty)
+    if (p.presence_penalty or p.frequency_penalty) and order.output:
+        counts = Counter(order.output)
+        ids = torch.tensor(list(counts), device=row.device)
+        times = torch.tensor(list(counts.values()), dtype=row.dtype, device=row.device)
+        row[ids] -= p.frequency_penalty * times + p.presence_penalty
+
+
+def _draw(logits: Tensor, orders: Sequence[SampleOrder]) -> list[int]:
+    """Inverse distribution function over the kept weights, in order of ids."""
+    params = [order.sampling for order in orders]
+    scaled = logits.double() / _column([p.temperature for p in params], logits)
+    weights = (scaled - scaled.amax(-1, keepdim=True)).exp()
+    sums = _filtered(weights, params).cumsum(-1)
+    at = [uniform(o.sampling.seed, len(o.prompt) + len(o.output)) for o in orders]
+    total = sums[:, -1:]
+    below = torch.nextafter(total, torch.zeros_like(total))  # a product rounded up to the total would find no id
+    target = torch.minimum(_column(at, logits) * total, below)
+    tokens: list[int] = torch.searchsorted(sums, target, right=True)[:, 0].tolist()
+    return tokens
+
+
+def _filtered(weights: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Weights with everything that a row's filters refuse set to zero."""
+    if any(p.min_p > 0 for p in params):
+        weights = weights.masked_fill(weights < _column([p.min_p for p in params], weights), 0.0)
+    vocab = weights.shape[1]
+    ks = [p.top_k if 0 < p.top_k < vocab else vocab for p in params]
+    limited = [k for k in ks if k < vocab]
+    if limited:
+        largest = weights.topk(max(limited), -1).values
+        columns = torch.tensor([min(k, largest.shape[1]) - 1 for k in ks], device=weights.device)
+        floor = largest.gather(1, columns[:, None])
+        floor[[row for row, k in enumerate(ks) if k == vocab]] = 0.0
+        weights = weights.masked_fill(weights < floor, 0.0)
+    if any(p.top_p < 1 for p in params):
+        weights = weights.masked_fill(weights < _nucleus_floor(weights, [p.top_p for p in params]), 0.0)
+    return weights
+
+
+def _nucleus_floor(weights: Tensor, top_p: Sequence[float]) -> Tensor:
+    """Per row, the weight at which the sum of the largest weights reaches its share: `[rows, 1]`.
+
+    The share usually lies within the first few hundred candidates; only when it does not for some row is the whole
+    vocabulary sorted. Both ways add the same numbers in the same order.
+    """
+    share = _column(top_p, weights)
+    target = share * weights.sum(-1, keepdim=True)
+    candidates = weights.topk(min(_TOP_P_CANDIDATES, weights.shape[1]), -1).values
+    sums = candidates.cumsum(-1)
+    if bool((sums[:, -1:] < target).any()):
+        candidates = weights.sort(-1, descending=True).values
+        sums = candidates.cumsum(-1)
+    reached = torch.searchsorted(sums, target).clamp_(max=candidates.shape[1] - 1)
+    return candidates.gather(1, reached).masked_fill(share >= 1, 0.0)
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None]
+
+
+def _asked_logprobs(logits: Tensor, tokens: Sequence[int], orders: Sequence[SampleOrder]) -> dict[int, TokenLogprobs]:
+    asked = [row for row, order in enumerate(orders) if order.sampling.logprobs is not None]
+    if not asked:
+        return {}
+    wanted = [orders[row].sampling.logprobs or 0 for row in asked]
+    found = token_logprobs(logits[asked], [tokens[row] for row in asked], max(wanted))
+    cut = [TokenLogprobs(f.token, f.logprob, f.top[:n]) for f, n in zip(found, wanted, strict=True)]
+    return dict(zip(asked, cut, strict=True))

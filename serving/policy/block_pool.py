@@ -1,0 +1,185 @@
+"""The block pool: who uses which KV block of one instance, and which free blocks still hold something useful.
+
+Every block is in exactly one of three places:
+
+    referenced   one or more sequences have it in their block table
+    cold         nobody uses it, but its content is known by prefix hash: matchable until it is evicted
+    blank        nobody uses it and its content means nothing
+
+Allocation takes blank blocks first and then evicts the cold block that was released longest ago. A prefix match takes
+a cold block back at no cost. All operations are O(1) per block.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from serving.errors import LedgerError
+from serving.ids import BlockHash, BlockId
+
+_ABSENT = object()
+
+
+class BlockPool:
+    """Reference counts, free lists and the prefix-hash map of one KV arena."""
+
+    __slots__ = ("_blank", "_block_of", "_cold", "_hash_of", "_refs", "evictions", "num_blocks")
+
+    def __init__(self, num_blocks: int) -> None:
+        """
+        Args:
+            num_blocks: blocks of the arena; ids are `0 ... num_blocks - 1`.
+        Raises: LedgerError if there is no block.
+        """
+        if num_blocks < 1:
+            raise LedgerError(f"a block pool needs at least one block, got {num_blocks}")
+        self.num_blocks = num_blocks
+        self.evictions = 0
+        self._refs = [0] * num_blocks
+        self._hash_of: list[BlockHash | None] = [None] * num_blocks
+        self._block_of: dict[BlockHash, BlockId] = {}
+        # Lowest ids on top: a lightly used arena touches few pages.
+        self._blank = [BlockId(i) for i in reversed(range(num_blocks))]
+        # Oldest first. An OrderedDict, because taking the first item of a plain dict gets slow after many deletions.
+        self._cold: OrderedDict[BlockId, None] = OrderedDict()
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` could hand out now: blank and cold ones."""
+        return len(self._blank) + len(self._cold)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks referenced by at least one sequence."""
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_cold(self) -> int:
+        """Free blocks whose content can still be matched."""
+        return len(self._cold)
+
+    def allocate(self, count: int) -> list[BlockId]:
+        """Take `count` blocks, each with one reference and no content.
+
+        Raises: LedgerError if fewer are free; callers ask `num_free` first.
+        Effects: may evict cold blocks, oldest first.
+        """
+        if count > self.num_free:
+            raise LedgerError(f"asked for {count} blocks with {self.num_free} free")
+        taken: list[BlockId] = []
+        for _ in range(count):
+            if self._blank:
+                block = self._blank.pop()
+            else:
+                block, _none = self._cold.popitem(last=False)
+                self._forget(block)
+                self.evictions += 1
+            self._refs[block] = 1
+            taken.append(block)
+        return taken
+
+    def retain(self, blocks: Iterable[BlockId]) -> None:
+        """Add one reference to each block: a sequence shares them.
+
+        Raises: LedgerError for a blank block, whose content means nothing.
+        Effects: cold blocks become referenced.
+        """
+        for block in blocks:
+            if self._refs[block] == 0:
+                if block not in self._cold:
+                    raise LedgerError(f"block {block} is blank and cannot be shared")
+                del self._cold[block]
+            self._refs[block] += 1
+
+    def release(self, blocks: Sequence[BlockId]) -> None:
+        """Drop one reference of each block of a block table.
+
+        Raises: LedgerError if a block is not referenced.
+        Effects: blocks without references become cold or blank; the table's last block becomes the oldest cold one,
+            because a chain without its head can never be matched.
+        """
+        for block in reversed(blocks):
+            left = self._refs[block] - 1
+            if left < 0:
+                raise LedgerError(f"block {block} released more often than taken")
+            self._refs[block] = left
+            if left == 0:
+                if self._hash_of[block] is None:
+                    self._blank.append(block)
+                else:
+                    self._cold[block] = None
+
+    def publish(self, block: BlockId, prefix_hash: BlockHash) -> None:
+        """Make a full, computed block matchable. If its content is already known under another block, keep that one.
+
+        Raises: LedgerError if the block is not referenced or already carries another hash.
+        """
+        if self._refs[block] == 0:
+            raise LedgerError(f"block {block} published while free")
+        if self._hash_of[block] is not None and self._hash_of[block] != prefix_hash:
+            raise LedgerError(f"block {block} published twice with different content")
+        if prefix_hash not in self._block_of:
+            self._block_of[prefix_hash] = block
+            self._hash_of[block] = prefix_hash
+
+    def distrust(self, blocks: Iterable[BlockId]) -> None:
+        """Make blocks unmatchable for good: their bytes turned out to be other than what was computed.
+
+        Effects: cold ones become blank; referenced ones stay with their sequences.
+        """
+        for block in blocks:
+            if self._hash_of[block] is not None:
+                self._forget(block)
+                if self._cold.pop(block, _ABSENT) is not _ABSENT:
+                    self._blank.append(block)
+
+    def match(self, hashes: Sequence[BlockHash], limit: int) -> list[BlockId]:
+        """Blocks that hold the longest known prefix of a hash chain; nothing is referenced yet.
+
+        Args:
+            limit: at most this many blocks.
+        """
+        found: list[BlockId] = []
+        for index in range(min(limit, len(hashes))):
+            block = self._block_of.get(hashes[index])
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def count_cold(self, blocks: Iterable[BlockId]) -> int:
+        """How many of these blocks are free now, and would no longer be after `retain`."""
+        refs = self._refs
+        return sum(1 for block in blocks if refs[block] == 0)
+
+    def check(self, tables: Iterable[Sequence[BlockId]] = ()) -> None:
+        """Prove that the ledger balances.
+
+        Args:
+            tables: block tables of all sequences; their use must equal the reference counts exactly.
+        Raises: LedgerError if not.
+        """
+        uses = [0] * self.num_blocks
+        for table in tables:
+            for block in table:
+                uses[block] += 1
+        if uses != self._refs:
+            wrong = [b for b in range(self.num_blocks) if uses[b] != self._refs[b]]
+            raise LedgerError(f"blocks {wrong[:8]}: reference counts differ from the block tables")
+        blank = set(self._blank)
+        for index, refs in enumerate(self._refs):
+            places = (refs > 0) + (index in self._cold) + (index in blank)
+            if places != 1:
+                raise LedgerError(f"block {index} is in {places} places")
+        if len(blank) != len(self._blank):
+            raise LedgerError("a block is twice in the blank list")
+        known = {h: b for b, h in enumerate(self._hash_of) if h is not None}
+        if known != self._block_of:
+            raise LedgerError("prefix hashes and their map disagree")
+        if any(self._hash_of[b] is None for b in self._cold) or any(self._hash_of[b] is not None for b in blank):
+            raise LedgerError("a cold block without content, or a blank one with it")
+
+    def _forget(self, block: BlockId) -> None:
+        prefix_hash = self._hash_of[block]
+        assert prefix_hash is not None, "a cold block has content"
+        del self._block_of[prefix_hash]
+        self._hash_of[block] = None

@@ -1,0 +1,58 @@
+"""When a sequence is over: the only place that knows the stop rules.
+
+Order of the rules: a stop token wins over a length limit reached by the same token. The stop token itself belongs to
+the output.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from serving.policy.request import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The sampled tokens that count, and why the sequence ended with them, if it did."""
+
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason | None
+
+
+def finish_reason_after(
+    token: int, output_tokens: int, total_tokens: int, sampling: SamplingParams, stop: Collection[int], max_len: int
+) -> FinishReason | None:
+    """Whether the sequence ends with `token`.
+
+    Args:
+        token: the newest token.
+        output_tokens: output length with it.
+        total_tokens: prompt plus output length with it.
+        stop: `sampling.stop_token_ids`, as a set.
+        max_len: longest allowed prompt plus output.
+    """
+    if token in stop and output_tokens > sampling.min_tokens:
+        return FinishReason.STOP
+    if output_tokens >= sampling.max_tokens or total_tokens >= max_len:
+        return FinishReason.LENGTH
+    return None
+
+
+def accept_tokens(
+    sampled: tuple[int, ...],
+    output_before: int,
+    total_before: int,
+    sampling: SamplingParams,
+    stop: Collection[int],
+    max_len: int,
+) -> Accepted:
+    """Cut newly sampled tokens at the first one that ends the sequence.
+
+    Args:
+        sampled: one token, or more from a speculative step.
+        output_before, total_before: lengths without them.
+    """
+    for count, token in enumerate(sampled, start=1):
+        reason = finish_reason_after(token, output_before + count, total_before + count, sampling, stop, max_len)
+        if reason is not None:
+            return Accepted(sampled[:count] if count < len(sampled) else sampled, reason)
+    return Accepted(sampled, None)

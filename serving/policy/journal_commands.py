@@ -1,0 +1,98 @@
+"""What a sequence's journal asks its gateway to do, as values."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from serving.ids import ReplicaId, SequenceId
+from serving.policy.request import FinishReason, HandoffTicket, SequenceSpec, TokenLogprobs
+
+
+class FailKind(Enum):
+    """Why a sequence is given up; decides the HTTP status."""
+
+    DEADLINE = "deadline"
+    ENGINE = "engine"
+    UNAVAILABLE = "unavailable"
+    OVERLOADED = "overloaded"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class NeedPrefill:
+    """Route the sequence to an instance that computes it, then call `prefill_routed`.
+
+    Args:
+        tokens: known tokens that must be in the KV cache.
+        exclude: instances that failed this sequence before.
+    """
+
+    tokens: int
+    exclude: tuple[ReplicaId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NeedDecode:
+    """Route the handoff to a decode instance, then call `decode_routed`."""
+
+    ticket: HandoffTicket
+    exclude: tuple[ReplicaId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SendPrefill:
+    """Submit `spec` to an instance (`InstanceEngine.add`)."""
+
+    replica: ReplicaId
+    spec: SequenceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SendAdopt:
+    """Hand `spec` with its ticket to a decode instance (`InstanceEngine.adopt`)."""
+
+    replica: ReplicaId
+    spec: SequenceSpec
+    ticket: HandoffTicket
+
+
+@dataclass(frozen=True, slots=True)
+class SendRelease:
+    """Tell the source of a ticket that its blocks are not needed any more.
+
+    Args:
+        distrust: the handoff failed, perhaps for damaged bytes: the source must not reuse the blocks either.
+    """
+
+    replica: ReplicaId
+    ticket_id: str
+    distrust: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendCancel:
+    """Tell an instance to forget a sequence."""
+
+    replica: ReplicaId
+    sequence_id: SequenceId
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """New output for the client: each token exactly once, in order; what is told once comes with the first."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int | None = None
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The sequence is over without a proper end."""
+
+    kind: FailKind
+    reason: str
+
+
+Command = NeedPrefill | NeedDecode | SendPrefill | SendAdopt | SendRelease | SendCancel | Deliver | Fail

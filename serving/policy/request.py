@@ -1,0 +1,108 @@
+"""What a sequence is: the immutable order that a gateway places, and the values that come back.
+
+Plain frozen dataclasses, because the same values are scheduled, logged, replayed and sent over a link.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
+
+
+class FinishReason(Enum):
+    """Why a sequence ended. `STOP` and `LENGTH` reach the client; the rest become errors or silence."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen and when to stop. Neutral defaults; `temperature = 0` is greedy.
+
+    The random number of a token depends only on (`seed`, position), so the result does not depend on batch,
+    replica or route. `stop_token_ids` already contains the model's end tokens unless the caller ignores them.
+    """
+
+    max_tokens: int = 16
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 = off."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    """64-bit, unsigned; the gateway draws one when the caller gives none."""
+    stop_token_ids: tuple[int, ...] = ()
+    """A sampled token of this set ends the sequence; masked until `min_tokens` are out."""
+    logprobs: int | None = None
+    """Top alternatives to report per output token (0 = the chosen one only); None = none at all."""
+    prompt_logprobs: int | None = None
+    """The same for prompt tokens; makes the engine compute the whole prompt, cached or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """One sequence to generate, complete: enough to run it, or to resume it, anywhere.
+
+    Args:
+        prompt: token ids, at least one.
+        output: tokens generated before (resume); they count against `max_tokens`.
+        time_left_s: deadline relative to arrival, because hosts' clocks differ.
+        salt: namespace salt, first link of the prefix-hash chain.
+    """
+
+    sequence_id: SequenceId
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    output: tuple[int, ...] = ()
+    time_left_s: float = 600.0
+    priority: int = 0
+    """Lower runs earlier."""
+    salt: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities of one position: the token that stands there, then the top alternatives, best first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockExtent:
+    """One KV block as its source registered it. `prefix_hash` is empty for a last, partly filled block."""
+
+    offset: int
+    """Byte offset inside the UB segment."""
+    checksum: int
+    """xxh3-64 of the block's used bytes."""
+    used_bytes: int
+    prefix_hash: BlockHash
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffTicket:
+    """The right to pull one sequence's KV blocks from a prefill instance, until it is acknowledged or expires."""
+
+    ticket_id: str
+    source: ReplicaId
+    node_id: NodeId
+    segment: str
+    """Path of the UB segment on `node_id`."""
+    layout: str
+    """Fingerprint of model, dtype and block shape; both sides must agree."""
+    computed_tokens: int
+    """Tokens whose KV the blocks hold."""
+    blocks: tuple[BlockExtent, ...]
+    generation: int = 0
+    """Generation of the source's region of the segment: a reader sees at once that a region was given to another."""

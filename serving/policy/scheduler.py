@@ -1,0 +1,139 @@
+"""Forms the steps of one instance.
+
+Theory of operation. Sequences are in one of three places: `waiting` (no blocks), `running` (blocks, computing) and
+`pulling` (blocks, being filled from another instance). A step is formed in this order:
+
+1. decodes, one token each, preempting from the end of the batch when blocks run out;
+2. the next chunks of prompts under way;
+3. new admissions from the queue, prompts and pulls alike.
+
+A preempted sequence returns to its place in the queue, which is before everything younger.
+"""
+
+from dataclasses import dataclass
+
+from serving.errors import LedgerError
+from serving.policy.admission import AdmissionRoom, admit_head
+from serving.policy.decode_scheduler import plan_decodes
+from serving.policy.prefill_scheduler import plan_chunks
+from serving.policy.sequence import LiveSequence
+from serving.policy.sequence_blocks import SequenceBlocks
+from serving.policy.sequence_phase import PhaseEvent, SequencePhase
+from serving.policy.sequence_queue import SequenceQueue
+from serving.policy.step_budget import StepBudget
+from serving.policy.step_plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """Bounds of one instance's steps.
+
+    Args:
+        max_step_tokens: tokens fed by one step, decodes and chunks together.
+        max_sequences: sequences computing or being pulled at one time.
+        watermark_blocks: blocks that admission leaves free for the running batch.
+    """
+
+    max_step_tokens: int
+    max_sequences: int
+    watermark_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A plan and the records it was made from, in the plan's order."""
+
+    plan: StepPlan
+    sequences: list[LiveSequence]
+
+
+class Scheduler:
+    """Queues of one instance and the rules that move sequences between them."""
+
+    def __init__(self, limits: SchedulerLimits, blocks: SequenceBlocks) -> None:
+        self.limits = limits
+        self.blocks = blocks
+        self.waiting = SequenceQueue()
+        self.running = SequenceQueue()
+        self.pulling: list[LiveSequence] = []
+        self.preemptions = 0
+        self.prefix_queries_tokens = 0
+        self.prefix_hits_tokens = 0
+
+    def plan_step(self, step: int) -> PlannedStep | None:
+        """Form the next step; None when nothing can be computed now.
+
+        Effects: admits, preempts, marks the planned sequences as in flight.
+        """
+        budget = StepBudget(self.limits.max_step_tokens)
+        plan_decodes(self.running.items, self.blocks, budget, self._preempt)
+        plan_chunks(self.running.items, budget)
+        # A victim of this very step cannot come straight back: it needs all that it gave, and one block of it is taken.
+        while budget.tokens_left > 0:
+            admitted = self._admit(SequencePhase.WAITING)
+            if admitted is None:
+                break
+            budget.feed(admitted)
+        if not budget.steps:
+            return None
+        return PlannedStep(StepPlan(step, tuple(budget.steps)), budget.sequences)
+
+    def start_pulls(self) -> list[LiveSequence]:
+        """Admit handoffs from the head of the queue. Allowed while a step runs: only free blocks are taken.
+
+        Returns: sequences that are now PULLING; their `num_computed` tokens were found here and need no pull.
+        """
+        started: list[LiveSequence] = []
+        while (admitted := self._admit(SequencePhase.ADOPTING)) is not None:
+            started.append(admitted)
+        return started
+
+    def join(self, sequence: LiveSequence) -> None:
+        """Put a pulled sequence into the batch; it takes part from the next step on.
+
+        Raises: LedgerError if it was not pulling.
+        """
+        self.drop_pull(sequence)
+        done = sequence.num_missing == 1
+        sequence.advance(PhaseEvent.PULL_DONE if done else PhaseEvent.PULL_DONE_IN_PART)
+        self.running.add(sequence)
+
+    def drop_pull(self, sequence: LiveSequence) -> None:
+        """Take a sequence out of the pulls.
+
+        Raises: LedgerError if it was not pulling.
+        """
+        if sequence not in self.pulling:
+            raise LedgerError(f"sequence {sequence.sequence_id} is not being pulled")
+        self.pulling.remove(sequence)
+
+    def queued_tokens(self) -> int:
+        """Tokens that must be computed before everything known here has caught up."""
+        return sum(s.num_missing for s in self.waiting) + sum(s.num_missing for s in self.running)
+
+    def _admit(self, phase: SequencePhase) -> LiveSequence | None:
+        busy = len(self.running) + len(self.pulling)
+        keep_free = self.limits.watermark_blocks if busy else 0
+        room = AdmissionRoom(self.limits.max_sequences - busy, keep_free)
+        sequence = admit_head(self.waiting, self.blocks, room, phase)
+        if sequence is None:
+            return None
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.num_computed
+            self.prefix_queries_tokens += len(sequence.tokens)
+            self.prefix_hits_tokens += sequence.num_computed
+        if phase is SequencePhase.ADOPTING:
+            sequence.advance(PhaseEvent.PULL_START)
+            self.pulling.append(sequence)
+        else:
+            sequence.advance(PhaseEvent.ADMIT)
+            self.running.add(sequence)
+        return sequence
+
+    def _preempt(self, victim: LiveSequence) -> None:
+        self.running.remove(victim)
+        self.blocks.free(victim)
+        victim.restart()
+        victim.advance(PhaseEvent.PREEMPT)
+        self.waiting.add(victim)
+        self.preemptions += 1

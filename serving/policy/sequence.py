@@ -1,0 +1,104 @@
+"""The record that a scheduler keeps of one sequence.
+
+There is no prompt part and output part here, only `tokens` known so far and `num_computed` of them in the KV cache,
+which catches up: in chunks while many are missing, one by one in decode. A preempted or resumed sequence is therefore
+nothing special, only one with much to catch up.
+"""
+
+from serving.ids import BlockHash, BlockId, SequenceId
+from serving.policy.request import HandoffTicket, SequenceSpec, TokenLogprobs
+from serving.policy.sequence_phase import PhaseEvent, SequencePhase, next_phase
+from serving.policy.step_plan import SampleOrder
+
+
+class LiveSequence:
+    """One sequence inside an engine. Mutable; owned by the scheduler's thread."""
+
+    __slots__ = (
+        "blocks",
+        "cached_tokens",
+        "deadline",
+        "first_reported",
+        "hashes",
+        "in_flight",
+        "num_computed",
+        "num_published",
+        "order",
+        "output",
+        "phase",
+        "prompt_logprobs",
+        "prompt_logprobs_wanted",
+        "sample_order",
+        "samples",
+        "sequence_id",
+        "spec",
+        "stop_tokens",
+        "ticket",
+        "ticket_id",
+        "tokens",
+    )
+
+    def __init__(self, spec: SequenceSpec, arrival: int, now: float, ticket: HandoffTicket | None = None) -> None:
+        """
+        Args:
+            arrival: running number of arrivals; breaks ties of equal priority.
+            now: engine time [s]; the deadline counts from here.
+            ticket: where the KV blocks are held, for an adopted sequence.
+        """
+        sampling = spec.sampling
+        self.spec = spec
+        self.sequence_id: SequenceId = spec.sequence_id
+        self.order = (spec.priority, arrival)
+        self.deadline = now + spec.time_left_s
+        self.phase = SequencePhase.WAITING if ticket is None else SequencePhase.ADOPTING
+        self.tokens: list[int] = [*spec.prompt, *spec.output]
+        """Prompt and output; append-only, read by running steps."""
+        self.output: list[int] = list(spec.output)
+        self.stop_tokens = frozenset(sampling.stop_token_ids)
+        self.samples = sampling.max_tokens > 0
+        """False: only the prompt is wanted (its log-probabilities)."""
+        self.sample_order = SampleOrder(sampling, spec.prompt, self.output)
+        self.blocks: list[BlockId] = []
+        self.num_computed = 0
+        """Leading tokens whose KV is in `blocks`."""
+        self.hashes: list[BlockHash] = []
+        """Prefix hashes of the leading full blocks, as far as they were needed."""
+        self.num_published = 0
+        """Leading blocks that need no publishing any more."""
+        self.ticket = ticket
+        self.ticket_id: str | None = None
+        """The handoff that this sequence waits on while HELD."""
+        self.in_flight = False
+        """A running step reads and writes this sequence's blocks."""
+        self.cached_tokens: int | None = None
+        """Tokens matched at the first admission."""
+        # An adopted sequence reported its first token, and all that goes with it, at the prefill instance.
+        self.first_reported = ticket is not None
+        self.prompt_logprobs_wanted = None if ticket is not None else sampling.prompt_logprobs
+        self.prompt_logprobs: list[TokenLogprobs] = []
+
+    @property
+    def num_missing(self) -> int:
+        """Known tokens that are not in the KV cache yet."""
+        return len(self.tokens) - self.num_computed
+
+    def advance(self, event: PhaseEvent) -> None:
+        """Take one event of the phase table.
+
+        Raises: LedgerError if it is impossible now.
+        """
+        self.phase = next_phase(self.phase, event)
+
+    def append(self, tokens: tuple[int, ...]) -> None:
+        """Add sampled tokens. Effects: grows `tokens` and `output`."""
+        self.tokens.extend(tokens)
+        self.output.extend(tokens)
+
+    def restart(self) -> None:
+        """Forget what was computed, keep what was said: the state of a preempted sequence.
+
+        Effects: the caller has released the blocks.
+        """
+        self.num_computed = 0
+        self.num_published = 0
+        self.prompt_logprobs.clear()

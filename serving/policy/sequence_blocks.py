@@ -1,0 +1,112 @@
+"""The blocks of each sequence: reserve, grow, publish, free.
+
+    position   0 .. bt-1   bt .. 2bt-1   ...                        (bt = block_tokens)
+    block      [ matched ][ matched ][ own, full ][ own, partly filled ]
+                shared, read only      ^ published when full: others may match it from then on
+
+Only blocks behind the matched ones are ever written, so sharing needs no copy.
+"""
+
+from serving.ids import BlockHash
+from serving.policy.block_pool import BlockPool
+from serving.policy.prefix_hash import extend_hashes
+from serving.policy.sequence import LiveSequence
+
+
+def blocks_for(tokens: int, block_tokens: int) -> int:
+    """Blocks that hold `tokens` tokens."""
+    return -(-tokens // block_tokens)
+
+
+class SequenceBlocks:
+    """Block tables over one pool."""
+
+    def __init__(self, pool: BlockPool, block_tokens: int, *, prefix_reuse: bool, cache_decoded: bool) -> None:
+        """
+        Args:
+            prefix_reuse: publish full blocks and match them.
+            cache_decoded: publish blocks that contain generated tokens too.
+        """
+        self.pool = pool
+        self.block_tokens = block_tokens
+        self.prefix_reuse = prefix_reuse
+        self.cache_decoded = cache_decoded
+
+    def reserve(self, sequence: LiveSequence, keep_free: int) -> bool:
+        """Give a sequence without blocks room for all its known tokens, cached ones included.
+
+        At least the last token stays uncomputed, because the next one is sampled from its logits. Log-probabilities
+        of the prompt need every prompt position computed, so they switch matching off.
+
+        Args:
+            keep_free: blocks that must stay free afterwards.
+        Returns: False, and nothing changed, if there is no room.
+        Effects: sets `blocks`, `num_computed` (the matched tokens) and `num_published`.
+        """
+        pool = self.pool
+        if pool.num_free < keep_free + 1:
+            return False
+        matched = []
+        if self.prefix_reuse and sequence.prompt_logprobs_wanted is None:
+            extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)
+            matched = pool.match(sequence.hashes, (len(sequence.tokens) - 1) // self.block_tokens)
+        fresh = blocks_for(len(sequence.tokens), self.block_tokens) - len(matched)
+        if pool.num_free - pool.count_cold(matched) - fresh < keep_free:
+            return False
+        pool.retain(matched)
+        sequence.blocks.extend(matched)
+        sequence.blocks.extend(pool.allocate(fresh))
+        sequence.num_computed = len(matched) * self.block_tokens
+        sequence.num_published = len(matched)
+        return True
+
+    def grow(self, sequence: LiveSequence, tokens: int) -> bool:
+        """Extend the block table to cover `tokens` positions.
+
+        Returns: False, and nothing changed, if the pool has too few free blocks.
+        """
+        missing = blocks_for(tokens, self.block_tokens) - len(sequence.blocks)
+        if missing <= 0:
+            return True
+        if self.pool.num_free < missing:
+            return False
+        sequence.blocks.extend(self.pool.allocate(missing))
+        return True
+
+    def publish(self, sequence: LiveSequence) -> None:
+        """Make the blocks that became full matchable. Call after their KV is really written.
+
+        Effects: extends `hashes` and `num_published`.
+        """
+        if not self.prefix_reuse:
+            return
+        tokens = sequence.num_computed
+        if not self.cache_decoded:
+            tokens = min(tokens, len(sequence.spec.prompt))
+        full = tokens // self.block_tokens
+        if full <= sequence.num_published:
+            return
+        if len(sequence.hashes) < full:
+            extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)
+        for index in range(sequence.num_published, full):
+            self.pool.publish(sequence.blocks[index], sequence.hashes[index])
+        sequence.num_published = full
+
+    def full_hashes(self, sequence: LiveSequence) -> tuple[BlockHash, ...]:
+        """Hashes of all full computed blocks, for a handoff; none when prefix reuse is off."""
+        if not self.prefix_reuse:
+            return ()
+        extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)
+        return tuple(sequence.hashes[: sequence.num_computed // self.block_tokens])
+
+    def distrust(self, sequence: LiveSequence) -> None:
+        """No other sequence may match this one's blocks from now on."""
+        self.pool.distrust(sequence.blocks)
+
+    def free(self, sequence: LiveSequence) -> None:
+        """Give all blocks back. Published ones stay matchable until they are evicted.
+
+        Effects: empties the block table.
+        """
+        self.pool.release(sequence.blocks)
+        sequence.blocks.clear()

@@ -1,0 +1,80 @@
+"""The life of a sequence inside one engine, as a table.
+
+    add ──► WAITING ──admit──► PREFILLING ──prompt done──► DECODING ──► FINISHED
+               ▲                 │  │                       │
+               └────preempt──────┘  └──prompt held──► HELD ─┼─────────► FINISHED
+               └────preempt─────────────────────────────────┘
+    adopt ─► ADOPTING ──pull start──► PULLING ──pull done──► DECODING
+                                                 └─────────► PREFILLING (tokens beyond the handoff are recomputed)
+
+HELD: prefill is done, the blocks wait to be pulled and acknowledged. ADOPTING: another instance holds the blocks, there
+is no room yet. CLOSING: the sequence is over for everybody outside, but a step or a pull may still write into its
+blocks, which therefore cannot be reused yet. An event that the table does not list is our bug: `LedgerError`.
+"""
+
+from enum import Enum
+
+from serving.errors import LedgerError
+
+
+class SequencePhase(Enum):
+    """Where a sequence stands; no meaning in the order."""
+
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    HELD = "held"
+    ADOPTING = "adopting"
+    PULLING = "pulling"
+    CLOSING = "closing"
+    FINISHED = "finished"
+
+
+class PhaseEvent(Enum):
+    """What can happen to a sequence."""
+
+    ADMIT = "admit"
+    PREEMPT = "preempt"
+    PROMPT_DONE = "prompt done"
+    PROMPT_HELD = "prompt held"
+    PULL_START = "pull start"
+    PULL_DONE = "pull done"
+    PULL_DONE_IN_PART = "pull done in part"
+    CLOSE = "close"
+    END = "end"
+
+
+_P, _E = SequencePhase, PhaseEvent
+
+TRANSITIONS: dict[SequencePhase, dict[PhaseEvent, SequencePhase]] = {
+    _P.WAITING: {_E.ADMIT: _P.PREFILLING, _E.END: _P.FINISHED},
+    _P.PREFILLING: {
+        _E.PREEMPT: _P.WAITING,
+        _E.PROMPT_DONE: _P.DECODING,
+        _E.PROMPT_HELD: _P.HELD,
+        _E.CLOSE: _P.CLOSING,
+        _E.END: _P.FINISHED,
+    },
+    _P.DECODING: {_E.PREEMPT: _P.WAITING, _E.CLOSE: _P.CLOSING, _E.END: _P.FINISHED},
+    _P.HELD: {_E.END: _P.FINISHED},
+    _P.ADOPTING: {_E.PULL_START: _P.PULLING, _E.END: _P.FINISHED},
+    _P.PULLING: {
+        _E.PULL_DONE: _P.DECODING,
+        _E.PULL_DONE_IN_PART: _P.PREFILLING,
+        _E.CLOSE: _P.CLOSING,
+        _E.END: _P.FINISHED,
+    },
+    _P.CLOSING: {_E.END: _P.FINISHED},
+    _P.FINISHED: {},
+}
+
+
+def next_phase(phase: SequencePhase, event: PhaseEvent) -> SequencePhase:
+    """The phase after `event`.
+
+    Raises: LedgerError if the event is impossible in this phase.
+    """
+    following = TRANSITIONS[phase].get(event)
+    if following is None:
+        raise LedgerError(f"a {phase.value} sequence cannot take the event '{event.value}'")
+    return following

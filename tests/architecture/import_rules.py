@@ -1,0 +1,86 @@
+"""The import rules as functions over sources: each returns its findings, one line each; no findings, no breach."""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from tests.architecture.source_tree import Source, known_module, top_module, within
+
+
+def layer_of(module: str, layers: Sequence[str]) -> int | None:
+    """Index of the layer that a module belongs to."""
+    return next((index for index, layer in enumerate(layers) if within(module, layer)), None)
+
+
+def upward_imports(sources: Sequence[Source], layers: Sequence[str], roots: Sequence[str]) -> list[str]:
+    """Imports that go up the list of layers, and modules that have no place in it.
+
+    Args:
+        layers: packages from the lowest to the highest; a module may import its own layer and those before it.
+        roots: packages that only hold others; their `__init__.py` belongs to no layer and must import nothing.
+    """
+    modules = {source.module: source for source in sources}
+    found = []
+    for source in sources:
+        own = layer_of(source.module, layers)
+        targets = [known_module(name, modules) for name in source.imports]
+        if own is None:
+            if source.module not in roots or any(targets):
+                found.append(f"{source.path}: has no layer; give it a place in LAYERS")
+            continue
+        for name, target in zip(source.imports, targets, strict=True):
+            theirs = layer_of(target, layers) if target else None
+            if theirs is not None and theirs > own:
+                found.append(f"{source.path}: imports {name}, which is above {layers[own]}")
+    return found
+
+
+def banned_imports(sources: Sequence[Source], package: str, banned: frozenset[str]) -> list[str]:
+    """Ways in which modules of a package reach a banned module, directly or through other modules of ours.
+
+    Args:
+        banned: dotted names, third-party or our own; a name bans everything below it.
+    """
+    modules = {source.module: source for source in sources}
+    found = []
+    for source in sources:
+        if within(source.module, package):
+            chain = _chain_to(source, banned, modules)
+            if chain:
+                found.append(f"{source.path}: {' -> '.join(chain)}")
+    return found
+
+
+def _chain_to(start: Source, banned: frozenset[str], modules: Mapping[str, Source]) -> list[str]:
+    """Shortest chain of imports from a module to a banned one; empty if there is none."""
+    queue, seen = [[start.module]], {start.module}
+    for chain in queue:  # grows while it is read: breadth first
+        for name in modules[chain[-1]].imports:
+            if any(within(name, ban) for ban in banned):
+                return [*chain, name]
+            target = known_module(name, modules)
+            if target and target not in seen:
+                seen.add(target)
+                queue.append([*chain, target])
+    return []
+
+
+def importers_outside(sources: Sequence[Source], library: str, allowed: Sequence[str]) -> list[str]:
+    """Modules that import a library although only some packages may."""
+    return [
+        f"{source.path}: imports {library}"
+        for source in sources
+        if any(within(name, library) for name in source.imports)
+        and not any(within(source.module, package) for package in allowed)
+    ]
+
+
+def foreign_imports(sources: Sequence[Source], package: str, allowed: frozenset[str]) -> list[str]:
+    """Imports of a package that are neither the standard library, nor itself, nor allowed by name."""
+    fine = allowed | sys.stdlib_module_names | {package}
+    return [
+        f"{source.path}: imports {name}"
+        for source in sources
+        if within(source.module, package)
+        for name in source.imports
+        if top_module(name) not in fine
+    ]

@@ -1,0 +1,114 @@
+"""Imports go down the list of layers, and the pure parts stay pure."""
+
+import pytest
+
+from tests.architecture.import_rules import banned_imports, foreign_imports, importers_outside, upward_imports
+from tests.architecture.source_tree import Source, read_sources
+
+LAYERS = (
+    "hardware.units",
+    "hardware.errors",
+    "hardware.clock",
+    "hardware.spec",
+    "hardware.topology",
+    "hardware.device",
+    "hardware.ub",
+    "hardware.ray_resources",
+    "serving.version",
+    "serving.ids",
+    "serving.errors",
+    "serving.config",
+    "serving.telemetry",
+    "serving.policy",
+    "serving.model",
+    "serving.engine",
+    "serving.link",
+    "serving.api",
+    "serving.runtime",
+    "serving.deployments",
+    "serving.status_table",
+    "serving.cli",
+)
+ROOTS = ("hardware", "serving")
+
+BANNED = {
+    "serving.policy": {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy"},
+    "serving.config": {"ray", "torch", "os"},
+    "serving.engine": {"ray", "asyncio", "threading", "random"},
+    "serving.model": {"ray", "asyncio", "transformers"},
+    "serving.link": {"ray", "torch"},
+    "serving.api": {"ray", "torch", "transformers"},
+    "serving.runtime": {"ray"},
+    "loadgen": {"serving", "hardware", "ray", "torch"},
+    "hardware": {"serving", "loadgen", "torch"},
+    "serving": {"loadgen", "tests"},
+}
+RAY_MAY_BE_IMPORTED_BY = ("serving.deployments", "hardware.ray_resources")
+HARDWARE_MAY_IMPORT = frozenset({"numpy", "xxhash", "ray"})
+
+SOURCES = read_sources("hardware", "serving", "loadgen")
+
+
+def test_imports_go_down_the_layers() -> None:
+    assert upward_imports(SOURCES, LAYERS, (*ROOTS, "loadgen")) == []
+
+
+@pytest.mark.parametrize("package", BANNED)
+def test_banned_modules_are_out_of_reach(package: str) -> None:
+    assert banned_imports(SOURCES, package, frozenset(BANNED[package])) == []
+
+
+def test_only_the_edges_import_ray() -> None:
+    assert importers_outside(SOURCES, "ray", RAY_MAY_BE_IMPORTED_BY) == []
+
+
+def test_hardware_needs_little() -> None:
+    assert foreign_imports(SOURCES, "hardware", HARDWARE_MAY_IMPORT) == []
+
+
+def sample(**texts: str) -> list[Source]:
+    """Sources by module name, `__` standing for a dot."""
+    modules = {name.replace("__", "."): text for name, text in texts.items()}
+    return [Source(f"{module.replace('.', '/')}.py", module, text) for module, text in modules.items()]
+
+
+def test_the_checker_sees_an_import_upwards() -> None:
+    bad = sample(
+        low__a="def late():\n    from high.b import thing\n",
+        high__b="import low.a\nthing = 1\n",
+        other="",
+    )
+    assert upward_imports(bad, ("low", "high"), ()) == [
+        "low/a.py: imports high.b.thing, which is above low",
+        "other.py: has no layer; give it a place in LAYERS",
+    ]
+
+
+def test_the_checker_follows_imports_to_a_banned_module() -> None:
+    bad = sample(
+        pure__a="from pure import b\n",
+        pure__b="from helper.c import now\n",
+        helper__c="import time.clock\nimport json\n",
+        pure__clean="import timeit\nimport json\n",
+    )
+    assert banned_imports(bad, "pure", frozenset({"time"})) == [
+        "pure/a.py: pure.a -> pure.b -> helper.c -> time.clock",
+        "pure/b.py: pure.b -> helper.c -> time.clock",
+    ]
+
+
+def test_the_checker_leaves_imports_for_type_checkers_alone() -> None:
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random\nelse:\n    import os\n"
+    fine, bad = frozenset({"random"}), frozenset({"os"})
+    assert banned_imports(sample(pure__a=text), "pure", fine) == []
+    assert banned_imports(sample(pure__a=text), "pure", bad) == ["pure/a.py: pure.a -> os"]
+
+
+def test_the_checker_sees_a_library_outside_its_place() -> None:
+    bad = sample(edge__a="import ray\n", core__b="from ray import serve\n", core__c="import rayon\n")
+    assert importers_outside(bad, "ray", ("edge",)) == ["core/b.py: imports ray"]
+
+
+def test_the_checker_sees_foreign_packages() -> None:
+    bad = sample(hw__a="import os, numpy, torch.nn\nfrom hw import b\n", other="import torch\n")
+    assert foreign_imports(bad, "hw", frozenset({"numpy"})) == ["hw/a.py: imports torch.nn"]

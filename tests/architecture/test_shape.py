@@ -1,0 +1,122 @@
+"""Small files, small functions, no drawer called utils, no environment variables of our own."""
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from tests.architecture.source_tree import Source, read_sources
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+DRAWERS = ("util", "helper", "misc", "common")
+
+MAY_TOUCH_THE_ENVIRONMENT = ("serving/deployments/session.py",)
+"""Ray and OpenMP read theirs from it; nothing of ours is configured there."""
+
+PACKAGES = read_sources("hardware", "serving", "loadgen")
+PRODUCT = [*PACKAGES, *read_sources("deploy")]
+EVERYTHING = [*PRODUCT, *read_sources("tests")]
+
+
+def long_files(sources: Sequence[Source]) -> list[str]:
+    """Files over the limit."""
+    sizes = {source.path: len(source.text.splitlines()) for source in sources}
+    return [f"{path}: {size} lines" for path, size in sizes.items() if size > MAX_FILE_LINES]
+
+
+def long_functions(sources: Sequence[Source]) -> list[str]:
+    """Functions over the limit, decorators not counted."""
+    return [
+        f"{source.path}:{node.lineno} {node.name}: {size} lines"
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (size := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+
+
+def drawers(sources: Sequence[Source]) -> list[str]:
+    """Modules and packages whose name says nothing."""
+    return [s.path for s in sources if any(word in part for part in s.module.split(".") for word in DRAWERS)]
+
+
+def environment_uses(sources: Sequence[Source]) -> list[str]:
+    """Places that read or write environment variables."""
+    return [f"{source.path}:{line}" for source in sources for line in sorted(set(_environment_lines(source.tree)))]
+
+
+def _environment_lines(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv", "putenv"}:
+            yield node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module == "os":
+            if {alias.name for alias in node.names} & {"environ", "environb", "getenv", "putenv"}:
+                yield node.lineno
+
+
+def busy_init_files(sources: Sequence[Source]) -> list[str]:
+    """`__init__.py` files that do more than re-export: anything but a docstring, imports and `__all__`."""
+    return [
+        f"{source.path}:{node.lineno}"
+        for source in sources
+        if source.path.endswith("__init__.py")
+        for node in source.tree.body
+        if not _re_exports(node)
+    ]
+
+
+def _re_exports(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign):
+        return [ast.unparse(target) for target in node.targets] == ["__all__"]
+    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return docstring or isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def test_files_are_small() -> None:
+    assert long_files(EVERYTHING) == []
+
+
+def test_functions_are_small() -> None:
+    assert long_functions(EVERYTHING) == []
+
+
+def test_names_say_what_is_inside() -> None:
+    assert drawers(EVERYTHING) == []
+
+
+def test_no_environment_variables_of_our_own() -> None:
+    uses = environment_uses(PRODUCT)
+    assert [use for use in uses if use.split(":")[0] not in MAY_TOUCH_THE_ENVIRONMENT] == []
+
+
+def test_init_files_only_re_export() -> None:
+    assert busy_init_files(PACKAGES) == []
+
+
+def sample(text: str, path: str = "pkg/mod.py") -> list[Source]:
+    """One source with this text."""
+    return [Source(path, path.removesuffix(".py").replace("/", "."), text)]
+
+
+def test_the_checker_sees_a_long_file_and_a_long_function() -> None:
+    assert long_files(sample("x = 1\n" * 400)) == []
+    assert long_files(sample("x = 1\n" * 401)) == ["pkg/mod.py: 401 lines"]
+    assert long_functions(sample("def f():\n" + "    x = 1\n" * 59)) == []
+    body = "    async def f(self):\n" + "        x = 1\n" * 60
+    assert long_functions(sample("class C:\n" + body)) == ["pkg/mod.py:2 f: 61 lines"]
+
+
+def test_the_checker_sees_a_drawer() -> None:
+    assert drawers(sample("", "pkg/string_utils.py")) == ["pkg/string_utils.py"]
+    assert drawers(sample("", "pkg/helpers/a.py")) == ["pkg/helpers/a.py"]
+    assert drawers(sample("", "pkg/text.py")) == []
+
+
+def test_the_checker_sees_the_environment_however_it_is_reached() -> None:
+    text = 'import os\nfrom os import getenv\nA = os.environ["A"]\nB = os.getenv("B")\nC = os.path.sep\n'
+    assert environment_uses(sample(text)) == ["pkg/mod.py:2", "pkg/mod.py:3", "pkg/mod.py:4"]
+
+
+def test_the_checker_sees_work_in_an_init_file() -> None:
+    text = '"""Doc."""\nfrom pkg.a import b\n__all__ = ["b"]\nCACHE = {}\n'
+    assert busy_init_files(sample(text, "pkg/__init__.py")) == ["pkg/__init__.py:4"]
+    assert busy_init_files(sample(text, "pkg/mod.py")) == []

@@ -1,0 +1,123 @@
+"""Topologies that cannot run are refused with the numbers and the remedy."""
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hardware.units import GIB
+from serving.config import (
+    ClusterConfig,
+    HardwareConfig,
+    ModelConfig,
+    NodeConfig,
+    PoolConfig,
+    ServeConfig,
+)
+from serving.config.checks import check_consistency
+from serving.errors import ConfigError
+from tests.config.toml_file import load
+
+REFUSED = {
+    "too few NPUs": (
+        "[prefill]\nreplicas = 2\nnpus_per_instance = 2\n[decode]\nreplicas = 2\nnpus_per_instance = 4",
+        "prefill 2 x 2 + decode 2 x 4 NPUs = 12, but the cluster offers 8: lower replicas or npus_per_instance,"
+        " or add a node",
+    ),
+    "instance larger than a node": (
+        "[decode]\nnpus_per_instance = 9",
+        "[decode] npus_per_instance = 9, but the largest node has 8 NPUs and an instance must fit one node: lower it",
+    ),
+    "instance memory larger than a node's": (
+        "[decode]\nub_memory_mib = 2000",
+        "[decode] ub_memory_mib = 2000, but the largest node has 1024 MiB of UB memory",
+    ),
+    "too little UB memory": (
+        "[decode]\nub_memory_mib = 900",
+        "prefill 1 x 256 + decode 1 x 900 MiB of UB memory = 1156, but the cluster offers 1024",
+    ),
+    "enough in total, not on one node": (
+        "[[cluster.nodes]]\nnpus = 5\n[[cluster.nodes]]\nnpus = 5\n[prefill]\nreplicas = 2\nnpus_per_instance = 3",
+        "the nodes cannot hold prefill 2 x (3 NPUs, 256 MiB), decode 1 x (4 NPUs, 512 MiB),"
+        " each instance whole on one of node-0 (5 NPUs, 1024 MiB), node-1 (5 NPUs, 1024 MiB)",
+    ),
+    "one name for two nodes": (
+        '[[cluster.nodes]]\nname = "east"\n[[cluster.nodes]]\nname = "east"',
+        "two [[cluster.nodes]] are called 'east': give each its own name",
+    ),
+    "a step smaller than its batch": (
+        "[decode]\nmax_step_tokens = 8\nmax_sequences = 9",
+        "[decode] a step of 8 tokens cannot feed 9 running sequences",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_topology_that_cannot_run_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path / 'site.toml'}: {message}")):
+        load(tmp_path, text)
+
+
+def test_pools_that_the_mode_does_not_start_are_not_counted(tmp_path: Path) -> None:
+    config = load(tmp_path, '[serving]\nmode = "aggregated"\n[prefill]\nreplicas = 100\n')
+    assert config.instances == 1
+
+
+def config_of(nodes: list[tuple[int, int]], prefill: tuple[int, int, int], decode: tuple[int, int, int]) -> ServeConfig:
+    """Nodes as (NPUs, MiB), pools as (replicas, NPUs, MiB)."""
+    return ServeConfig(
+        model=ModelConfig(path=Path("checkpoint")),
+        cluster=ClusterConfig(nodes=tuple(NodeConfig(f"n{i}", *size) for i, size in enumerate(nodes))),
+        prefill=PoolConfig(*prefill),
+        decode=PoolConfig(*decode),
+    )
+
+
+def fits_somehow(nodes: list[tuple[int, int]], instances: list[tuple[int, int]]) -> bool:
+    """Tries every placement of every instance."""
+    for places in product(range(len(nodes)), repeat=len(instances)):
+        used = [[0, 0] for _ in nodes]
+        for place, (npus, memory) in zip(places, instances, strict=True):
+            used[place][0] += npus
+            used[place][1] += memory
+        if all(u[0] <= n[0] and u[1] <= n[1] for u, n in zip(used, nodes, strict=True)):
+            return True
+    return False
+
+
+def accepted(config: ServeConfig) -> bool:
+    """Whether the loader would take this topology."""
+    try:
+        check_consistency(config, "site.toml")
+    except ConfigError:
+        return False
+    return True
+
+
+def test_npus_are_refused_exactly_when_no_placement_exists() -> None:
+    """Every pair of small nodes with every pair of small pools, memory to spare."""
+    for first, second, prefill_npus, decode_npus in product(range(2, 7), range(2, 7), (1, 2, 3), (1, 2, 3, 4)):
+        for prefill, decode in product((1, 2, 3), repeat=2):
+            nodes = [(first, 99), (second, 99)]
+            config = config_of(nodes, (prefill, prefill_npus, 1), (decode, decode_npus, 1))
+            fits = fits_somehow(nodes, [(prefill_npus, 1)] * prefill + [(decode_npus, 1)] * decode)
+            assert accepted(config) == fits, (nodes, config.pools)
+
+
+sizes = st.tuples(st.integers(2, 8), st.integers(2, 8))
+pools = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
+
+
+@given(st.lists(sizes, min_size=1, max_size=3), pools, pools)
+def test_npus_and_memory_are_refused_exactly_when_no_placement_exists(
+    nodes: list[tuple[int, int]], prefill: tuple[int, int, int], decode: tuple[int, int, int]
+) -> None:
+    instances = [prefill[1:]] * prefill[0] + [decode[1:]] * decode[0]
+    assert accepted(config_of(nodes, prefill, decode)) == fits_somehow(nodes, instances)
+
+
+def test_zero_asks_for_the_real_die() -> None:
+    assert HardwareConfig(hbm_per_die_mib=0).hbm_per_die_bytes == 64 * GIB

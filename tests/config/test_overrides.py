@@ -1,0 +1,57 @@
+"""The command line over the file, and the look at the model folder."""
+
+from pathlib import Path
+
+import pytest
+
+from serving.config import check_model_folder, with_overrides
+from serving.errors import ConfigError
+from tests.config.toml_file import checkpoint, load
+
+
+def test_without_flags_nothing_changes(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    config = load(tmp_path, "[gateway]\nport = 9001\n")
+    assert with_overrides(config) == config
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    config = load(tmp_path, '[gateway]\nport = 9001\napi_keys = ["old"]\nmax_queued_requests = 7\n')
+    changed = with_overrides(config, host="0.0.0.0", port=9002, api_keys=["a", "b"]).gateway
+    assert (changed.host, changed.port, changed.api_keys) == ("0.0.0.0", 9002, ("a", "b"))
+    assert changed.max_queued_requests == 7
+
+
+def test_another_model_is_served_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = checkpoint(tmp_path, "other")
+    config = load(tmp_path, "", model='[model]\npath = "missing"\nname = "tales"\ndtype = "bfloat16"\n')
+    monkeypatch.chdir(tmp_path)
+    model = with_overrides(config, model="other").model
+    assert (model.path, model.name, model.dtype) == (other.resolve(), "other", "bfloat16")
+
+
+def test_a_missing_model_folder_is_named(tmp_path: Path) -> None:
+    config = load(tmp_path, "")
+    with pytest.raises(ConfigError, match=r"no model folder .*checkpoint: name one with --model or \[model\] path"):
+        with_overrides(config)
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(ConfigError, match=r"holds no config\.json"):
+        check_model_folder(load(tmp_path, "").model)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"port": 70000}, "^--port = 70000 must be between 1 and 65535$"),
+        ({"host": ""}, "^--host must not be empty$"),
+        ({"api_keys": [""]}, "^--api-key holds an empty text: remove it$"),
+    ],
+)
+def test_flags_are_checked_like_the_file(tmp_path: Path, flags: dict[str, object], message: str) -> None:
+    checkpoint(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        with_overrides(load(tmp_path, ""), **flags)  # type: ignore[arg-type]

@@ -1,0 +1,47 @@
+"""The topologies of deploy/: they load, and each is what its comment promises."""
+
+from pathlib import Path
+
+import pytest
+
+from hardware.units import MIB
+from serving.config import load_config
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+TOPOLOGIES = sorted(DEPLOY.glob("*.toml"))
+
+
+@pytest.mark.parametrize("file", TOPOLOGIES, ids=lambda file: file.stem)
+def test_hbm_not_ub_memory_bounds_the_kv_blocks(file: Path) -> None:
+    config = load_config(file)
+    for pool in config.pools.values():
+        hbm = pool.dies_per_instance * config.hardware.hbm_per_die_bytes
+        room = hbm * (1 - config.hardware.workspace_share)
+        assert room <= pool.ub_memory_mib * MIB <= hbm
+
+
+def test_small_is_one_prefill_and_one_decode_instance_on_one_node() -> None:
+    config = load_config(DEPLOY / "small.toml")
+    assert [node.npus for node in config.cluster.nodes] == [8]
+    assert {name: (p.replicas, p.npus_per_instance) for name, p in config.pools.items()} == {
+        "prefill": (1, 2),
+        "decode": (1, 4),
+    }
+    assert config.model.dtype == "float32"
+
+
+def test_two_nodes_leaves_no_placement_without_handoffs_between_nodes() -> None:
+    config = load_config(DEPLOY / "two-nodes.toml")
+    nodes, pools = config.cluster.nodes, config.pools
+    assert len(nodes) == 2
+    # Both nodes are full and hold two instances each, so that in every placement some prefill and some decode instance
+    # lie apart.
+    assert sum(p.replicas * p.npus_per_instance for p in pools.values()) == sum(node.npus for node in nodes)
+    assert {p.npus_per_instance * 2 for p in pools.values()} == {node.npus for node in nodes}
+
+
+def test_aggregated_has_the_npus_of_small() -> None:
+    small, aggregated = load_config(DEPLOY / "small.toml"), load_config(DEPLOY / "aggregated.toml")
+    npus = [sum(p.replicas * p.npus_per_instance for p in c.pools.values()) for c in (small, aggregated)]
+    assert npus[0] == npus[1]
+    assert small.hardware == aggregated.hardware

@@ -1,0 +1,271 @@
+"""Prefill and decode engines with their gateway's journals in one thread: the whole path without Ray, time or tensors.
+
+The cluster does by itself only what a link does (carries news to the journals and their commands to the engines, at
+once and in order). Steps, pulls and time move when a test says so.
+"""
+
+from dataclasses import dataclass, field
+
+from serving.engine.engine import InstanceEngine
+from serving.engine.events import (
+    AdoptedEvent,
+    EngineEvent,
+    FailedEvent,
+    HandoffClosedEvent,
+    HandoffFailedEvent,
+    HandoffReadyEvent,
+    PullOrder,
+    TokensEvent,
+)
+from serving.engine.settings import EngineRole, EngineSettings
+from serving.errors import HandoffError, OverloadedError, RequestError, ServingError, UnavailableError
+from serving.ids import NodeId, ReplicaId, SequenceId
+from serving.policy.journal_commands import (
+    Deliver,
+    Fail,
+    FailKind,
+    NeedDecode,
+    NeedPrefill,
+    SendAdopt,
+    SendCancel,
+    SendPrefill,
+    SendRelease,
+)
+from serving.policy.request import SequenceSpec
+from serving.policy.request_journal import Commands, SequenceJournal
+from serving.policy.router import InstanceView, route_decode, route_prefill
+from serving.policy.step_plan import StepPlan
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.transport import FakeFabric, FakeTransport
+
+
+class FakeInstance:
+    """One engine with its executor and transport, moved by hand."""
+
+    def __init__(self, replica: ReplicaId, settings: EngineSettings, num_blocks: int, fabric: FakeFabric) -> None:
+        self.replica = replica
+        self.engine = InstanceEngine(settings, num_blocks)
+        self.executor = FakeExecutor(num_blocks, settings.block_tokens)
+        self.transport = FakeTransport(fabric, replica, self.executor)
+        self.plan: StepPlan | None = None
+        self.pulls: list[PullOrder] = []
+        self.wake_at: float | None = None
+
+    def begin_step(self, now: float) -> None:
+        """Ask for the next action unless a step runs."""
+        if self.plan is None:
+            action = self.engine.next_action(now)
+            self.plan, self.wake_at = action.plan, action.wake_at
+            self.pulls.extend(action.pulls)
+
+    def end_step(self, now: float, error: ServingError | None = None) -> None:
+        """Execute the running step, or let it fail after it has written."""
+        if self.plan is None:
+            return
+        plan, self.plan = self.plan, None
+        self.executor.fail_next = error
+        try:
+            result = self.executor.execute(plan)
+        except ServingError as failure:
+            if failure is not error:
+                raise  # not the failure that the test asked for
+            self.engine.step_failed(failure, now)
+        else:
+            self.engine.step_finished(result, now)
+
+    def end_pull(self, index: int, now: float, error: HandoffError | None = None) -> None:
+        """Do one of the running pulls."""
+        order = self.pulls.pop(index)
+        self.transport.fail_next = error
+        try:
+            moved = self.transport.pull(order.ticket, order.first_block, order.blocks)
+        except HandoffError as failure:
+            self.engine.pull_finished(order.sequence_id, failure, 0, now)
+        else:
+            self.engine.pull_finished(order.sequence_id, None, moved, now)
+        self.transport.fail_next = None
+
+
+@dataclass
+class Record:
+    """What the client of one sequence saw."""
+
+    spec: SequenceSpec
+    journal: SequenceJournal
+    delivered: list[Deliver] = field(default_factory=list)
+    failure: Fail | None = None
+    cancelled: bool = False
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        return tuple(token for deliver in self.delivered for token in deliver.tokens)
+
+
+class Cluster:
+    """Instances, journals, and the links between them."""
+
+    def __init__(self, instances: dict[str, EngineSettings], num_blocks: int, max_attempts: int = 100) -> None:
+        self.fabric = FakeFabric()
+        self.instances = {
+            ReplicaId(name): FakeInstance(ReplicaId(name), settings, num_blocks, self.fabric)
+            for name, settings in instances.items()
+        }
+        self.max_attempts = max_attempts
+        self.records: dict[str, Record] = {}
+        self.now = 0.0
+        self.lose_releases = False
+        self._routes = 0
+
+    # ---- client side ---------------------------------------------------------------------------------------------
+
+    def submit(self, spec: SequenceSpec) -> Record:
+        record = Record(spec, SequenceJournal(spec, self.now, self.max_attempts))
+        self.records[spec.sequence_id] = record
+        self._carry_out(record, record.journal.start())
+        self.carry_news()
+        return record
+
+    def cancel(self, record: Record) -> None:
+        record.cancelled = record.cancelled or not record.journal.done
+        self._carry_out(record, record.journal.cancel())
+        self.carry_news()
+
+    # ---- moving on -----------------------------------------------------------------------------------------------
+
+    def carry_news(self) -> None:
+        """Carry events to the journals until there are none."""
+        moved = True
+        while moved:
+            moved = False
+            for instance in self.instances.values():
+                for event in instance.engine.take_events():
+                    moved = True
+                    self._news(instance, event)
+
+    def run(self, rounds: int = 1) -> None:
+        """Let every instance do its pulls and one step, `rounds` times."""
+        for _ in range(rounds):
+            self.now += 0.01
+            for instance in self.instances.values():
+                while instance.pulls:
+                    instance.end_pull(0, self.now)
+                instance.end_step(self.now)
+                self.carry_news()
+                instance.begin_step(self.now)
+                self.carry_news()
+
+    def run_until_idle(self, max_rounds: int = 100_000) -> int:
+        """Run until no engine knows a sequence; skips dead time."""
+        for done in range(max_rounds):
+            if all(i.engine.idle() and not i.pulls and i.plan is None for i in self.instances.values()):
+                return done
+            self.run()
+            if all(i.plan is None and not i.pulls for i in self.instances.values()):
+                wakes = [i.wake_at for i in self.instances.values() if i.wake_at is not None]
+                if wakes:
+                    self.now = max(self.now, min(wakes))
+        raise AssertionError("the engines did not come to rest")
+
+    def check(self) -> None:
+        for instance in self.instances.values():
+            instance.engine.check()
+
+    def assert_empty(self) -> None:
+        """Nothing is left anywhere."""
+        for instance in self.instances.values():
+            snapshot = instance.engine.snapshot(self.now)
+            assert instance.engine.idle()
+            assert snapshot.kv_blocks_used == 0
+            assert (snapshot.waiting, snapshot.running, snapshot.held, snapshot.pulling) == (0, 0, 0, 0)
+            assert instance.transport.registered == {}
+            instance.engine.check()
+
+    # ---- the links -----------------------------------------------------------------------------------------------
+
+    def _news(self, instance: FakeInstance, event: EngineEvent) -> None:
+        if isinstance(event, HandoffClosedEvent):
+            instance.transport.withdraw(event.ticket_id)
+            return
+        record = self.records[event.sequence_id.rsplit("@", 1)[0]]
+        journal, name = record.journal, event.sequence_id
+        match event:
+            case HandoffReadyEvent():
+                ticket = instance.transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
+                commands = journal.handoff_ready(
+                    name,
+                    ticket,
+                    event.position,
+                    event.tokens,
+                    event.logprobs,
+                    event.prompt_logprobs,
+                    event.cached_tokens,
+                )
+            case TokensEvent():
+                commands = journal.tokens(
+                    name, event.position, event.tokens, event.logprobs, event.prompt_logprobs, event.cached_tokens,
+                    event.finish_reason,
+                )  # fmt: skip
+            case AdoptedEvent():
+                commands = journal.adopted(name)
+            case HandoffFailedEvent():
+                commands = journal.handoff_failed(name, event.reason)
+            case FailedEvent():
+                commands = journal.failed(name, event.reason)
+        self._carry_out(record, commands)
+
+    def _carry_out(self, record: Record, commands: Commands) -> None:
+        journal = record.journal
+        for command in commands:
+            match command:
+                case NeedPrefill():
+                    self._routes += 1
+                    views = self._views(EngineRole.PREFILL, EngineRole.AGGREGATED)
+                    chosen = route_prefill(views, command.tokens, self._routes, 60.0, command.exclude)
+                    self._carry_out(record, journal.prefill_routed(chosen.replica, self.now))
+                case NeedDecode():
+                    self._routes += 1
+                    views = self._views(EngineRole.DECODE)
+                    chosen = route_decode(views, len(command.ticket.blocks), self._routes, 60.0, command.exclude)
+                    self._carry_out(record, journal.decode_routed(chosen.replica, self.now))
+                case SendPrefill() | SendAdopt():
+                    self._order(record, command)
+                case SendRelease():
+                    if not self.lose_releases:
+                        self.instances[command.replica].engine.release(command.ticket_id, self.now)
+                case SendCancel():
+                    self.instances[command.replica].engine.cancel(command.sequence_id, self.now)
+                case Deliver():
+                    record.delivered.append(command)
+                case Fail():
+                    record.failure = command
+
+    def _order(self, record: Record, command: SendPrefill | SendAdopt) -> None:
+        engine = self.instances[command.replica].engine
+        name: SequenceId = command.spec.sequence_id
+        try:
+            if isinstance(command, SendPrefill):
+                engine.add(command.spec, self.now)
+            else:
+                engine.adopt(command.spec, command.ticket, self.now)
+        except RequestError as error:
+            self._carry_out(record, record.journal.refused(name, FailKind.INVALID, str(error)))
+        except OverloadedError as error:
+            self._carry_out(record, record.journal.refused(name, FailKind.OVERLOADED, str(error)))
+        except UnavailableError as error:
+            self._carry_out(record, record.journal.refused(name, FailKind.UNAVAILABLE, str(error)))
+
+    def _views(self, *roles: EngineRole) -> list[InstanceView]:
+        views = []
+        for replica, instance in self.instances.items():
+            role = instance.engine.settings.role
+            if role in roles:
+                s = instance.engine.snapshot(self.now)
+                sequences = s.waiting + s.running + s.pulling
+                free = s.kv_blocks_total - s.kv_blocks_used
+                views.append(
+                    InstanceView(
+                        replica, role.value, NodeId("node"), s.queued_tokens, sequences, free, s.kv_blocks_total,
+                        draining=s.draining,
+                    )
+                )  # fmt: skip
+        return views

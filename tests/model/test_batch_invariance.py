@@ -1,0 +1,56 @@
+"""A sequence's logits have the same bits alone and in a batch: what token-exactness across routes rests on.
+
+Holds on CPUs for the packed products and for widths in multiples of 16, as trained models have; the ragged widths of
+the other tests' models may differ in the last place now and then. tests/benchmarks/batch_exactness.py measures any
+checkpoint.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from serving.model.loader import load_model
+from tests.model.paged import PagedRunner
+from tests.model.random_checkpoint import Dtype, write_random_checkpoint
+
+WIDTHS: dict[str, Any] = {
+    "hidden_size": 128,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 96,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 48,
+    "v_head_dim": 64,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 80,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_decode_alone_and_in_a_batch(tmp_path: Path, dtype: Dtype) -> None:
+    model = load_model(write_random_checkpoint(tmp_path, dtype=dtype, **WIDTHS))
+    together = PagedRunner(model, num_blocks=256, block_tokens=16)
+    alone = PagedRunner(model, num_blocks=256, block_tokens=16, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(3, 230, (20,), generator=generator).tolist()
+    prompts = [torch.randint(6, 320, (n,), generator=generator).tolist() for n in lengths]
+    names = [str(n) for n in range(20)]
+    for name, prompt in zip(names, prompts, strict=True):
+        together.step([(name, prompt)])
+        alone.step([(name, prompt)])
+    for step in range(6):
+        fed = [(name, [6 + (7 * i + 31 * step) % 300]) for i, name in enumerate(names)]
+        batch = together.step(fed)
+        for piece, logits in zip(fed, batch, strict=True):
+            assert torch.equal(alone.step([piece])[0], logits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_chunk_does_not_notice_its_neighbours(tmp_path: Path, dtype: Dtype) -> None:
+    model = load_model(write_random_checkpoint(tmp_path, dtype=dtype, **WIDTHS))
+    prompts = [list(range(10, 10 + n)) for n in (100, 7, 33)]
+    names = ["a", "b", "c"]
+    batch = PagedRunner(model, block_tokens=16).step(list(zip(names, prompts, strict=True)))
+    for name, prompt, logits in zip(names, prompts, batch, strict=True):
+        assert torch.equal(PagedRunner(model, block_tokens=16).step([(name, prompt)])[0], logits)

@@ -1,0 +1,155 @@
+"""Reading config.json: published shapes, defaults, refusals."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.errors import ModelError
+from serving.model.config import ModelConfig
+from tests.model.random_checkpoint import write_random_checkpoint
+
+# As published with the checkpoints, keys that are not read left out.
+DEEPSEEK_V3: dict[str, Any] = {
+    "model_type": "deepseek_v3", "vocab_size": 129280, "hidden_size": 7168, "num_hidden_layers": 61,
+    "num_attention_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "first_k_dense_replace": 3, "moe_layer_freq": 1, "n_routed_experts": 256, "num_experts_per_tok": 8,
+    "n_shared_experts": 1, "n_group": 8, "topk_group": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+    "norm_topk_prob": True, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-06, "max_position_embeddings": 163840,
+    "attention_bias": False, "tie_word_embeddings": False, "num_nextn_predict_layers": 1, "rope_theta": 10000,
+    "rope_scaling": {
+        "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096, "type": "yarn",
+    },
+    "quantization_config": {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128],
+    },
+    "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu",
+}  # fmt: skip
+DEEPSEEK_V2_LITE: dict[str, Any] = {
+    "model_type": "deepseek_v2", "vocab_size": 102400, "hidden_size": 2048, "num_hidden_layers": 27,
+    "num_attention_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 1, "moe_layer_freq": 1, "n_routed_experts": 64, "num_experts_per_tok": 6,
+    "n_shared_experts": 2, "n_group": 1, "topk_group": 1, "topk_method": "greedy", "scoring_func": "softmax",
+    "norm_topk_prob": False, "routed_scaling_factor": 1.0, "rms_norm_eps": 1e-06, "max_position_embeddings": 163840,
+    "attention_bias": False, "rope_theta": 10000,
+    "rope_scaling": {
+        "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 4096, "type": "yarn",
+    },
+    "torch_dtype": "bfloat16", "bos_token_id": 100000, "eos_token_id": 100001, "hidden_act": "silu",
+}  # fmt: skip
+KIMI_K2_CHANGES: dict[str, Any] = {
+    "model_type": "kimi_k2", "vocab_size": 163840, "num_attention_heads": 64, "n_routed_experts": 384, "n_group": 1,
+    "topk_group": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 2.827, "num_nextn_predict_layers": 0,
+    "eos_token_id": 163586,
+}  # fmt: skip
+
+
+def read(folder: Path, raw: dict[str, object], generation: dict[str, object] | None = None) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps(raw))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    return ModelConfig.from_folder(folder)
+
+
+def test_deepseek_v3(tmp_path: Path) -> None:
+    config = read(tmp_path, DEEPSEEK_V3)
+    assert config.qk_head_dim == 192
+    assert config.latent_dim == 576
+    assert config.softmax_scale == pytest.approx(192**-0.5 * (0.1 * 3.6888794541139363 + 1) ** 2)
+    assert config.rope.amplitude == 1
+    assert config.fp8_block == (128, 128)
+    assert config.is_dense(2)
+    assert not config.is_dense(3)
+    assert config.eos_token_ids == (1,)
+
+
+def test_deepseek_v2_lite(tmp_path: Path) -> None:
+    config = read(tmp_path, DEEPSEEK_V2_LITE)
+    assert config.q_lora_rank is None
+    assert config.topk_method == "greedy"
+    assert config.num_nextn_predict_layers == 0
+    assert config.rope.interleave
+
+
+def test_kimi_k2(tmp_path: Path) -> None:
+    config = read(tmp_path, DEEPSEEK_V3 | KIMI_K2_CHANGES)
+    assert (config.n_routed_experts, config.n_group, config.routed_scaling_factor) == (384, 1, 2.827)
+
+
+def test_end_tokens_come_from_generation_config_first(tmp_path: Path) -> None:
+    assert read(tmp_path, DEEPSEEK_V3, {"eos_token_id": [1, 7]}).eos_token_ids == (1, 7)
+    assert read(tmp_path, DEEPSEEK_V3, {}).eos_token_ids == (1,)
+    assert read(tmp_path, DEEPSEEK_V3 | {"eos_token_id": None}).eos_token_ids == ()
+
+
+def test_newer_rope_key_means_the_same(tmp_path: Path) -> None:
+    old = read(tmp_path, DEEPSEEK_V3)
+    scaling = {**DEEPSEEK_V3["rope_scaling"], "rope_theta": 10000, "rope_type": "yarn"}
+    raw = {k: v for k, v in DEEPSEEK_V3.items() if not k.startswith("rope")}
+    assert read(tmp_path, raw | {"rope_parameters": scaling}) == old
+
+
+def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
+    assert read(tmp_path, DEEPSEEK_V3 | {"torch_dtype": "float16"}).dtype == "float32"
+    assert read(tmp_path, DEEPSEEK_V3 | {"dtype": "float32"}).dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "llama"}, "architecture 'llama' is not served"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
+        ({"moe_layer_freq": 2}, "moe_layer_freq = 2"),
+        ({"scoring_func": "softmax"}, "scoring_func = 'softmax'"),
+        ({"topk_method": "greedy"}, "topk_method = 'greedy'"),
+        ({"model_type": "deepseek_v2", "scoring_func": "softmax"}, "topk_method = 'noaux_tc'"),
+        ({"rope_scaling": {"type": "longrope"}}, "rope type 'longrope'"),
+        ({"rope_scaling": [1]}, "malformed key rope_scaling"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization 'awq'"),
+        ({"quantization_config": 8}, "malformed key quantization_config"),
+        ({"hidden_size": None}, "malformed key 'hidden_size'"),
+        ({"hidden_size": "wide"}, "malformed key hidden_size = 'wide'"),
+        ({"torch_dtype": "int4"}, "malformed key 'int4'"),
+        ({"eos_token_id": "end"}, "malformed key eos_token_id"),
+        ({"n_group": 7}, "cannot form 7 groups"),
+        ({"topk_group": 9}, "9 are kept"),
+        ({"n_group": 256, "topk_group": 256}, "at least two experts"),
+        ({"num_experts_per_tok": 200}, "exceeds the 128 in reach"),
+        ({"qk_rope_head_dim": 63}, "must be even"),
+    ],
+)
+def test_refusals_name_the_file_and_the_key(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        read(tmp_path, DEEPSEEK_V3 | change)
+    assert message in str(caught.value)
+    assert "config.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_folder_file_and_bad_json(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist: give a folder"):
+        ModelConfig.from_folder(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match="is missing: give the folder"):
+        ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be read as JSON"):
+        ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match="not a JSON object"):
+        ModelConfig.from_folder(tmp_path)
+
+
+def test_import_needs_no_torch(tmp_path: Path) -> None:
+    write_random_checkpoint(tmp_path)
+    code = (
+        "import sys; from serving.model.config import ModelConfig;"
+        f"ModelConfig.from_folder({str(tmp_path)!r}); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

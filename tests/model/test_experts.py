@@ -1,0 +1,59 @@
+"""Dispatch, grouped compute and combine as separate steps; the gate's choice."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from serving.model.config import ModelConfig
+from serving.model.experts import LocalExperts, combine, dispatch
+from serving.model.gate import Gate, Routing
+from serving.model.linear import PlainLinear
+from serving.model.mlp import swiglu
+from tests.model.random_checkpoint import write_random_checkpoint
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    return ModelConfig.from_folder(write_random_checkpoint(tmp_path_factory.mktemp("model")))
+
+
+def test_dispatch_groups_rows_by_expert_and_combine_brings_them_home() -> None:
+    x = torch.tensor([[1.0], [2.0], [3.0]])
+    routing = Routing(torch.tensor([[2, 0], [0, 3], [3, 2]]), torch.tensor([[1.0, 10.0], [1.0, 10.0], [1.0, 10.0]]))
+    sent = dispatch(x, routing, 4)
+    assert sent.rows[:, 0].tolist() == [1, 2, 1, 3, 2, 3]
+    assert sent.counts == [2, 0, 2, 2]
+    home = combine(sent.rows, sent.places, routing.weights)
+    assert home[:, 0].tolist() == [11, 22, 33]
+
+
+def test_local_experts_compute_each_group_with_its_own_weights() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gate_up = torch.randn(3, 4, 5, generator=generator)
+    down = torch.randn(3, 5, 2, generator=generator)
+    experts = LocalExperts([PlainLinear(w) for w in gate_up], [PlainLinear(w) for w in down])
+    rows = torch.randn(4, 5, generator=generator)
+    found = experts(rows, [1, 0, 3])
+    for row, expert in enumerate([0, 2, 2, 2]):
+        expected = swiglu(rows[row : row + 1] @ gate_up[expert].T) @ down[expert].T
+        assert torch.allclose(found[row], expected[0], atol=1e-6)
+
+
+def test_gate_keeps_to_the_best_groups(config: ModelConfig) -> None:
+    """Expert 7 scores best of all, but its group's other expert is poor: two good ones elsewhere win."""
+    config = replace(config, n_group=4, topk_group=1, num_experts_per_tok=2)
+    scores = torch.tensor([0.1, 0.1, 0.8, 0.7, 0.1, 0.1, 0.01, 0.9])
+    gate = Gate(config, torch.logit(scores)[:, None], torch.zeros(8))
+    routing = gate(torch.ones(1, 1))
+    assert set(routing.experts[0].tolist()) == {2, 3}
+    assert routing.weights.sum().item() == pytest.approx(config.routed_scaling_factor)
+
+
+def test_gate_bias_chooses_but_does_not_weigh(config: ModelConfig) -> None:
+    config = replace(config, n_group=1, topk_group=1, num_experts_per_tok=1, norm_topk_prob=False)
+    bias = torch.zeros(8)
+    bias[5] = 3.0
+    routing = Gate(config, torch.zeros(8, 1), bias)(torch.ones(1, 1))
+    assert routing.experts.tolist() == [[5]]
+    assert routing.weights.item() == pytest.approx(0.5 * config.routed_scaling_factor)

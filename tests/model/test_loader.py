@@ -1,0 +1,193 @@
+"""Loading: shards, FP8, draft layers, and what a broken folder says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from serving.errors import ModelError
+from serving.model.checkpoint import Checkpoint, dequantise
+from serving.model.loader import load_model
+from serving.model.model import DeepseekModel
+from tests.model.paged import PagedRunner
+from tests.model.random_checkpoint import write_random_checkpoint
+
+TOKENS = list(range(6, 40))
+
+
+def logits(model: DeepseekModel) -> Tensor:
+    return PagedRunner(model).run("s", TOKENS, [len(TOKENS)])
+
+
+def rewrite(folder: Path, **changes: Tensor | None) -> None:
+    """Replace (or, with None, remove) tensors of a single-file checkpoint; dots are written as __."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name, value in changes.items():
+        if value is None:
+            del tensors[name.replace("__", ".")]
+        else:
+            tensors[name.replace("__", ".")] = value
+    save_file(tensors, file)
+
+
+def test_shards_and_single_file_hold_the_same_model(tmp_path: Path) -> None:
+    one = write_random_checkpoint(tmp_path / "one", shards=1)
+    many = write_random_checkpoint(tmp_path / "many", shards=3)
+    assert (many / "model.safetensors.index.json").is_file()
+    assert torch.equal(logits(load_model(one)), logits(load_model(many)))
+
+
+def test_shards_without_an_index(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, shards=2)
+    expected = logits(load_model(folder))
+    (folder / "model.safetensors.index.json").unlink()
+    assert torch.equal(logits(load_model(folder)), expected)
+
+
+def test_fp8_blocks_are_dequantised(tmp_path: Path) -> None:
+    wide: dict[str, Any] = {"hidden_size": 192, "intermediate_size": 160}  # blocks of 128 with a remainder, both ways
+    fp8 = write_random_checkpoint(tmp_path / "fp8", fp8=True, **wide)
+    plain = write_random_checkpoint(tmp_path / "plain", **wide)
+    stored = load_file(fp8 / "model.safetensors")
+    restored = {}
+    for name, value in stored.items():
+        if name + "_scale_inv" in stored:
+            scale = stored[name + "_scale_inv"]
+            full = torch.kron(scale, torch.ones(128, 128))[: value.shape[0], : value.shape[1]]
+            restored[name] = value.float() * full
+        elif not name.endswith("_scale_inv"):
+            restored[name] = value
+    original = load_file(plain / "model.safetensors")
+    name = "model.layers.0.mlp.gate_proj.weight"
+    assert (restored[name] - original[name]).abs().max() < 0.04 * original[name].abs().max()
+    save_file(restored, plain / "model.safetensors")
+    assert torch.equal(logits(load_model(fp8)), logits(load_model(plain)))
+
+
+def test_dequantise_scales_each_block() -> None:
+    value = torch.ones(3, 5).to(torch.float8_e4m3fn)
+    found = dequantise(value, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), (2, 2))
+    assert found.tolist() == [[1, 1, 2, 2, 3], [1, 1, 2, 2, 3], [4, 4, 5, 5, 6]]
+
+
+def test_fp8_without_scales_is_refused(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, fp8=True)
+    rewrite(folder, model__layers__0__mlp__gate_proj__weight_scale_inv=None)
+    with pytest.raises(ModelError, match=r"gate_proj\.weight has no _scale_inv"):
+        load_model(folder)
+
+
+def test_bfloat16_stays_close_to_float32(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, dtype="bfloat16")
+    model = load_model(folder)
+    assert model.dtype == torch.bfloat16
+    exact = logits(load_model(folder, dtype="float32"))
+    assert (logits(model) - exact).abs().mean() < 0.05 * exact.std()
+
+
+def test_progress_counts_every_tensor(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    load_model(write_random_checkpoint(tmp_path), progress=lambda done, total: calls.append((done, total)))
+    total = calls[0][1]
+    assert calls == [(n + 1, total) for n in range(total)]
+
+
+def test_draft_layers_are_optional_as_a_whole(tmp_path: Path) -> None:
+    assert len(load_model(write_random_checkpoint(tmp_path / "with")).mtp) == 1
+    assert load_model(write_random_checkpoint(tmp_path / "none", num_nextn_predict_layers=0)).mtp == ()
+    dropped = write_random_checkpoint(tmp_path / "dropped")
+    tensors = load_file(dropped / "model.safetensors")
+    kept = {name: value for name, value in tensors.items() if not name.startswith("model.layers.3.")}
+    save_file(kept, dropped / "model.safetensors")
+    assert load_model(dropped).mtp == ()
+
+
+def test_half_a_draft_layer_is_an_error(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    rewrite(folder, model__layers__3__eh_proj__weight=None)
+    with pytest.raises(ModelError, match=r"lacks model\.layers\.3\.eh_proj\.weight"):
+        load_model(folder)
+
+
+def test_draft_layers_that_the_configuration_does_not_name_are_ignored(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 0}))
+    assert load_model(folder).mtp == ()
+
+
+def test_missing_extra_and_misshapen_tensors_are_reported_together(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    rewrite(
+        folder,
+        model__norm__weight=None,
+        model__layers__0__self_attn__surprise=torch.zeros(2),
+        lm_head__weight=torch.zeros(3, 64),
+    )
+    with pytest.raises(ModelError) as caught:
+        load_model(folder)
+    text = str(caught.value)
+    assert "lacks model.norm.weight" in text
+    assert "unexpected model.layers.0.self_attn.surprise" in text
+    assert "lm_head.weight [3, 64] instead of [320, 64]" in text
+    assert "\n" not in text
+
+
+def test_harmless_extras_are_ignored(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, tie_word_embeddings=True)
+    expected = logits(load_model(folder))
+    rewrite(
+        folder,
+        lm_head__weight=torch.zeros(320, 64),
+        model__layers__0__self_attn__rotary_emb__inv_freq=torch.zeros(4),
+    )
+    assert torch.equal(logits(load_model(folder)), expected)
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, shards=2)
+    index = folder / "model.safetensors.index.json"
+    shard = folder / "model-00002-of-00002.safetensors"
+    shard.write_bytes(b"\x00" * 3)
+    with pytest.raises(ModelError, match="not a readable safetensors file"):
+        load_model(folder)
+    shard.unlink()
+    with pytest.raises(ModelError, match=r"lacks model-00002-of-00002\.safetensors of its index"):
+        load_model(folder)
+    index.write_text("{}")
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_model(folder)
+    index.unlink()
+    (folder / "model-00001-of-00002.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"has no \*\.safetensors"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"device": "warp"}, "device 'warp' is unknown"),
+        ({"device": "meta"}, "device 'meta' is not supported"),
+        ({"dtype": "int3"}, "dtype 'int3' is not supported"),
+    ],
+)
+def test_impossible_device_and_dtype(tmp_path: Path, arguments: dict[str, str], message: str) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    with pytest.raises(ModelError, match=message):
+        load_model(folder, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_cuda_without_cuda(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cuda is not available"):
+        load_model(write_random_checkpoint(tmp_path), device="cuda")
+
+
+def test_names_leave_scales_out(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, fp8=True)
+    assert not any(name.endswith("_scale_inv") for name in Checkpoint(folder).names)

@@ -1,0 +1,239 @@
+"""Sampling: each control alone, the random number, statistics, independence from the batch."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from serving.model.sampler import mix, sample, token_logprobs, uniform
+from serving.policy.request import SamplingParams
+from serving.policy.step_plan import SampleOrder
+
+
+def order(prompt: Sequence[int] = (0,), output: Sequence[int] = (), **sampling: Any) -> SampleOrder:
+    return SampleOrder(SamplingParams(**sampling), prompt, output)
+
+
+def draw(logits: Sequence[float], **sampling: Any) -> int:
+    return sample(torch.tensor([logits]), [order(**sampling)])[0].token
+
+
+def drawn_set(logits: Sequence[float], **sampling: Any) -> set[int]:
+    """Everything that 400 positions bring up."""
+    rows = torch.tensor([logits]).expand(400, -1)
+    orders = [order(output=[0] * i, **sampling) for i in range(400)]
+    return {s.token for s in sample(rows, orders)}
+
+
+def test_greedy_takes_the_largest_and_the_lowest_id_on_a_tie() -> None:
+    assert draw([0.0, 3.0, 1.0], temperature=0) == 1
+    assert draw([0.0, 3.0, 3.0], temperature=0) == 1
+
+
+def test_mix_is_the_published_finaliser() -> None:
+    """First outputs of splitmix64 seeded with 1234567."""
+    golden = 0x9E3779B97F4A7C15
+    found = [mix((1234567 + golden * (i + 1)) & (2**64 - 1)) for i in range(3)]
+    assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_uniform_is_pinned_and_uniform() -> None:
+    """Pinned: another implementation must give the same numbers, or resumed sequences change their text."""
+    assert [uniform(0, 0), uniform(1, 0), uniform(2**64 - 1, 7)] == PINNED
+    values = [uniform(seed, position) for seed in range(30) for position in range(100)]
+    assert all(0 <= u < 1 for u in values)
+    counts = Counter(int(u * 10) for u in values)
+    chi_square = sum((counts[b] - 300) ** 2 / 300 for b in range(10))
+    assert chi_square < 27.9  # 0.1 % for 9 degrees of freedom
+
+
+PINNED = [0.6524484863740322, 0.36818951565166946, 0.7238582745899125]
+
+
+def test_token_depends_on_seed_and_position_only() -> None:
+    logits = torch.zeros(1, 50)
+    by_split = {sample(logits, [order([1] * n, [2] * (9 - n), seed=4)])[0].token for n in range(1, 10)}
+    assert len(by_split) == 1
+    assert len({draw([0.0] * 50, seed=s) for s in range(40)}) > 15
+    assert len(drawn_set([0.0] * 50, seed=1)) > 45
+
+
+def test_frequencies_follow_the_distribution() -> None:
+    logits = torch.tensor([1.0, 0.0, -1.0, 2.0, 0.5])
+    rows, orders = logits.expand(4000, -1), [order(output=[0] * i, seed=9, temperature=0.7) for i in range(4000)]
+    counts = Counter(s.token for s in sample(rows, orders))
+    expected = (logits / 0.7).softmax(-1) * 4000
+    chi_square = sum((counts[i] - float(expected[i])) ** 2 / float(expected[i]) for i in range(5))
+    assert chi_square < 18.5  # 0.1 % for 4 degrees of freedom
+
+
+def test_low_temperature_approaches_greedy_and_extremes_stay_finite() -> None:
+    assert drawn_set([0.0, 1.0, 0.9], temperature=1e-4) == {1}
+    assert drawn_set([-1e4, 1e4, 0.0], temperature=1e-6) == {1}
+    assert drawn_set([0.0, float("-inf"), 0.0], temperature=100.0) == {0, 2}
+
+
+def test_top_k() -> None:
+    assert drawn_set([0.0, 0.3, 0.2, 0.1], top_k=2) == {1, 2}
+    assert drawn_set([0.0, 0.3, 0.2, 0.1], top_k=0) == {0, 1, 2, 3}
+    assert drawn_set([0.0, 0.3, 0.2, 0.1], top_k=99) == {0, 1, 2, 3}
+    assert drawn_set([0.2, 0.3, 0.2, 0.1], top_k=2) == {0, 1, 2}  # a tie at the border stays together
+
+
+def test_top_p() -> None:
+    logits = [math.log(w) for w in (0.1, 0.5, 0.3, 0.1)]
+    assert drawn_set(logits, top_p=0.4) == {1}
+    assert drawn_set(logits, top_p=0.75) == {1, 2}
+    assert drawn_set(logits, top_p=0.85) == {0, 1, 2, 3}  # the two tenths leave or stay together
+    assert drawn_set(logits, top_p=1e-9) == {1}
+    assert drawn_set(logits, top_p=0.55, top_k=2) == {1}  # a share of what top_k left: 0.5 / 0.8
+
+
+def test_top_p_beyond_the_sorted_candidates() -> None:
+    logits = torch.randn(1, 3000, generator=torch.Generator().manual_seed(0)) * 0.1
+    weights = logits[0].double().softmax(-1)
+    ranked = weights.sort(descending=True).values
+    floor = ranked[int((ranked.cumsum(-1) < 0.9).sum())]
+    kept = set((weights >= floor).nonzero()[:, 0].tolist())
+    drawn = {sample(logits, [order(output=[0] * i, top_p=0.9)])[0].token for i in range(400)}
+    assert drawn <= kept
+    assert len(kept) > 512
+
+
+def test_min_p() -> None:
+    logits = [math.log(w) for w in (0.1, 0.5, 0.3, 0.1)]
+    assert drawn_set(logits, min_p=0.5) == {1, 2}
+    assert drawn_set(logits, min_p=0.1) == {0, 1, 2, 3}
+    assert drawn_set(logits, min_p=1.0) == {1}
+
+
+def test_repetition_penalty_counts_prompt_and_output() -> None:
+    assert draw([2.0, 1.5, -1.0], temperature=0, prompt=[0], repetition_penalty=2.0) == 1
+    assert draw([2.0, 1.5, -1.0], temperature=0, prompt=[2], output=[0], repetition_penalty=2.0) == 1
+    assert draw([-1.0, -1.5], temperature=0, prompt=[0, 0], repetition_penalty=2.0) == 1
+    assert draw([-1.0, -2.5], temperature=0, prompt=[0, 0], repetition_penalty=2.0) == 0  # once, not per occurrence
+
+
+def test_presence_and_frequency_penalties_count_output_only() -> None:
+    assert draw([2.0, 1.5], temperature=0, prompt=[0], presence_penalty=1.0) == 0
+    assert draw([2.0, 1.5], temperature=0, output=[0], presence_penalty=1.0) == 1
+    assert draw([2.0, 1.5], temperature=0, output=[0, 0], presence_penalty=0.4) == 0
+    assert draw([2.0, 1.5], temperature=0, output=[0, 0], frequency_penalty=0.4) == 1
+    assert draw([1.5, 1.4], temperature=0, output=[1], frequency_penalty=-1.0) == 1
+
+
+def test_logit_bias() -> None:
+    assert draw([2.0, 1.5, 0.0], temperature=0, logit_bias=((2, 5.0),)) == 2
+    assert drawn_set([0.0, 0.0, 0.0], logit_bias=((0, -100.0), (1, -100.0))) == {2}
+
+
+def test_min_tokens_hides_stop_tokens_until_enough_are_out() -> None:
+    sampling = {"temperature": 0, "min_tokens": 2, "stop_token_ids": (0, 1)}
+    assert draw([3.0, 2.0, 1.0], output=[2], **sampling) == 2
+    assert draw([3.0, 2.0, 1.0], output=[2, 2], **sampling) == 0
+
+
+def test_logits_are_left_alone() -> None:
+    logits = torch.randn(2, 9)
+    before = logits.clone()
+    sample(logits, [order(logit_bias=((1, 3.0),), top_k=2), order(temperature=0, min_tokens=1, stop_token_ids=(3,))])
+    assert torch.equal(logits, before)
+
+
+def test_logprobs_are_of_unmodified_logits() -> None:
+    logits = torch.tensor([[1.0, 2.0, 0.0]])
+    result = sample(logits, [order(temperature=0, logit_bias=((2, 9.0),), logprobs=2)])[0]
+    expected = logits[0].log_softmax(-1).tolist()
+    assert result.token == 2
+    assert result.logprobs is not None
+    assert result.logprobs.token == 2
+    assert result.logprobs.logprob == pytest.approx(expected[2])
+    assert [token for token, _ in result.logprobs.top] == [1, 0]
+    assert [value for _, value in result.logprobs.top] == pytest.approx([expected[1], expected[0]])
+
+
+def test_logprobs_per_row_as_asked() -> None:
+    rows = torch.randn(3, 9)
+    found = sample(rows, [order(logprobs=0), order(), order(temperature=0, logprobs=4)])
+    assert found[0].logprobs is not None
+    assert found[0].logprobs.top == ()
+    assert found[1].logprobs is None
+    assert found[2].logprobs is not None
+    assert len(found[2].logprobs.top) == 4
+    assert found[2].logprobs.top[0] == (found[2].token, found[2].logprobs.logprob)
+
+
+def test_token_logprobs_never_list_more_than_the_vocabulary() -> None:
+    assert len(token_logprobs(torch.zeros(1, 3), [1], 20)[0].top) == 3
+
+
+SAMPLINGS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
+    top_p=st.sampled_from([0.1, 0.6, 0.95, 1.0]),
+    top_k=st.sampled_from([0, 1, 5, 100]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    presence_penalty=st.sampled_from([0.0, 0.7]),
+    frequency_penalty=st.sampled_from([0.0, 0.4]),
+    logit_bias=st.sampled_from([(), ((3, 2.0),)]),
+    seed=st.integers(0, 2**64 - 1),
+    min_tokens=st.sampled_from([0, 9]),
+    stop_token_ids=st.sampled_from([(), (1, 2)]),
+    logprobs=st.sampled_from([None, 0, 3]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(samplings=st.lists(SAMPLINGS, min_size=2, max_size=8), seed=st.integers(0, 1000))
+def test_a_row_does_not_depend_on_its_batch(samplings: list[SamplingParams], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(samplings), 700, generator=generator) * 3
+    orders = [SampleOrder(s, [4, 5], [6, 6, 3]) for s in samplings]
+    together = sample(logits, orders)
+    for row, one in enumerate(orders):
+        assert sample(logits[row : row + 1], [one]) == [together[row]]
+
+
+def plain_draw(logits: Tensor, one: SampleOrder) -> int:
+    """The module's definition, written out for one row in Python floats."""
+    p = one.sampling
+    weights = [math.exp((float(x) - float(logits.max())) / p.temperature) for x in logits]
+    weights = [w if w >= p.min_p else 0.0 for w in weights]
+    if 0 < p.top_k < len(weights):
+        floor = sorted(weights, reverse=True)[p.top_k - 1]
+        weights = [w if w >= floor else 0.0 for w in weights]
+    if p.top_p < 1:
+        total, reached = sum(weights), 0.0
+        for w in sorted(weights, reverse=True):
+            reached += w
+            if reached >= p.top_p * total:
+                weights = [x if x >= w else 0.0 for x in weights]
+                break
+    target = uniform(p.seed, len(one.prompt) + len(one.output)) * sum(weights)
+    running = 0.0
+    for token, w in enumerate(weights):
+        running += w
+        if running > target:
+            return token
+    raise AssertionError("no token")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+    top_p=st.sampled_from([0.2, 0.9, 1.0]),
+    top_k=st.sampled_from([0, 3, 30]),
+    min_p=st.sampled_from([0.0, 0.02]),
+)
+def test_equals_its_written_definition(seed: int, temperature: float, top_p: float, top_k: int, min_p: float) -> None:
+    logits = torch.randn(1, 60, generator=torch.Generator().manual_seed(seed % 1000)) * 2
+    one = order(seed=seed, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
+    assert sample(logits, [one])[0].token == plain_draw(logits[0], one)

@@ -1,0 +1,263 @@
+"""A journal in a hostile world: frames are lost, doubled and reordered, instances vanish, fail and refuse.
+
+Whatever happens, the client gets a prefix of the one right output, each token once, and in the end all of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
+from serving.policy.journal_commands import (
+    Deliver,
+    Fail,
+    FailKind,
+    NeedDecode,
+    NeedPrefill,
+    SendAdopt,
+    SendCancel,
+    SendPrefill,
+    SendRelease,
+)
+from serving.policy.request import (
+    BlockExtent,
+    FinishReason,
+    HandoffTicket,
+    SamplingParams,
+    SequenceSpec,
+    TokenLogprobs,
+)
+from serving.policy.request_journal import Commands, SequenceJournal
+from tests.fakes.executor import STOP_TOKEN, fake_token, reference_output
+
+PREFILL = [ReplicaId("prefill#0"), ReplicaId("prefill#1")]
+DECODE = [ReplicaId("decode#0"), ReplicaId("decode#1")]
+
+
+@dataclass
+class Submission:
+    """What an instance knows of one submission."""
+
+    spec: SequenceSpec
+    replica: ReplicaId
+    ticket: HandoffTicket | None
+    aggregated: bool
+    adopted: bool = False
+    over: bool = False
+    output: list[int] = field(default_factory=list)
+
+    def sample(self) -> tuple[int, FinishReason | None]:
+        sampling = self.spec.sampling
+        token = fake_token([*self.spec.prompt, *self.output], sampling, len(self.output))
+        self.output.append(token)
+        if token in sampling.stop_token_ids:
+            return token, FinishReason.STOP
+        return token, FinishReason.LENGTH if len(self.output) >= sampling.max_tokens else None
+
+
+class JournalMachine(RuleBasedStateMachine):
+    """Frames wait in `frames` until a rule delivers, doubles or drops one."""
+
+    @initialize(prompt=st.lists(st.integers(0, 63), min_size=1, max_size=5), max_tokens=st.integers(1, 10))
+    def build(self, prompt: list[int], max_tokens: int) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=(STOP_TOKEN,), logprobs=0, prompt_logprobs=0)
+        self.spec = SequenceSpec(SequenceId("r/0"), tuple(prompt), sampling)
+        self.journal = SequenceJournal(self.spec, 0.0, max_attempts=1000)
+        self.expected, self.reason = reference_output(self.spec)
+        self.frames: list[Callable[[], Commands]] = []
+        self.submissions: list[Submission] = []
+        self.delivered: list[Deliver] = []
+        self.failures: list[Fail] = []
+        self.need: NeedPrefill | NeedDecode | None = None
+        self.tickets_told: set[str] = set()
+        self.tickets_released: set[str] = set()
+        self.cancelled = False
+        self.carry_out(self.journal.start())
+
+    def carry_out(self, commands: Commands) -> None:
+        for command in commands:
+            match command:
+                case NeedPrefill() | NeedDecode():
+                    self.need = command
+                case SendPrefill():
+                    assert self.position_is_known(command.spec)
+                    self.submissions.append(
+                        Submission(command.spec, command.replica, None, False, output=list(command.spec.output))
+                    )
+                case SendAdopt():
+                    assert self.position_is_known(command.spec)
+                    self.submissions.append(
+                        Submission(
+                            command.spec, command.replica, command.ticket, True, output=list(command.spec.output)
+                        )
+                    )
+                case SendRelease():
+                    self.tickets_released.add(command.ticket_id)
+                case SendCancel():
+                    for submission in self.submissions:
+                        if submission.spec.sequence_id == command.sequence_id:
+                            assert submission.replica == command.replica
+                            submission.over = True
+                case Deliver():
+                    self.delivered.append(command)
+                case Fail():
+                    self.failures.append(command)
+
+    def position_is_known(self, spec: SequenceSpec) -> bool:
+        return spec.output == tuple(token for d in self.delivered for token in d.tokens)
+
+    # ---- the gateway ---------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.need is not None and not self.journal.done)
+    @rule(which=st.integers(0, 1), aggregated=st.booleans())
+    def route(self, which: int, aggregated: bool) -> None:
+        need, self.need = self.need, None
+        if isinstance(need, NeedPrefill):
+            assert need.tokens == len(self.spec.prompt) + len(self.journal.output)
+            self.carry_out(self.journal.prefill_routed(PREFILL[which], 1.0))
+            self.submissions[-1].aggregated = aggregated
+        else:
+            self.carry_out(self.journal.decode_routed(DECODE[which], 1.0))
+
+    @rule()
+    def cancel(self) -> None:
+        if len(self.frames) == 3:  # seldom
+            self.cancelled = self.cancelled or not self.journal.done
+            self.carry_out(self.journal.cancel())
+
+    # ---- instances -----------------------------------------------------------------------------------------------
+
+    def working(self) -> list[Submission]:
+        return [s for s in self.submissions if not s.over]
+
+    @precondition(lambda self: self.working())
+    @rule(which=st.integers(0, 100), count=st.integers(1, 3))
+    def work(self, which: int, count: int) -> None:
+        submission = self.working()[which % len(self.working())]
+        name = submission.spec.sequence_id
+        if submission.ticket is not None and not submission.adopted:
+            submission.adopted = True
+            self.frames.append(lambda: self.journal.adopted(name))
+            return
+        position = len(submission.output)
+        tokens, reason = [], None
+        for _ in range(count if submission.aggregated else 1):
+            token, reason = submission.sample()
+            tokens.append(token)
+            if reason is not None:
+                break
+        first = position == len(submission.spec.output) and submission.ticket is None
+        logprobs = tuple(TokenLogprobs(token, -1.0) for token in tokens)
+        asked = submission.spec.sampling.prompt_logprobs is not None and first
+        prompt_logprobs = (TokenLogprobs(0, -2.0),) if asked else ()
+        submission.over = reason is not None or not submission.aggregated
+        if reason is None and not submission.aggregated:
+            ticket = HandoffTicket(
+                f"t{name}", submission.replica, NodeId("n"), "/s", "l", 1, (BlockExtent(0, 0, 1, BlockHash(b"")),)
+            )
+            self.frames.append(
+                lambda: self.tell_handoff(name, ticket, position, tuple(tokens), logprobs, prompt_logprobs)
+            )
+            return
+        cached = 0 if first else None
+        self.frames.append(
+            lambda: self.journal.tokens(name, position, tuple(tokens), logprobs, prompt_logprobs, cached, reason)
+        )
+
+    def tell_handoff(
+        self, name: SequenceId, ticket: HandoffTicket, position: int, tokens: tuple[int, ...],
+        logprobs: tuple[TokenLogprobs, ...], prompt_logprobs: tuple[TokenLogprobs, ...],
+    ) -> Commands:  # fmt: skip
+        self.tickets_told.add(ticket.ticket_id)
+        return self.journal.handoff_ready(name, ticket, position, tokens, logprobs, prompt_logprobs, 0)
+
+    @precondition(lambda self: self.working())
+    @rule(which=st.integers(0, 100), how=st.sampled_from(["fail", "refuse", "handoff", "abort"]))
+    def fail(self, which: int, how: str) -> None:
+        submission = self.working()[which % len(self.working())]
+        submission.over = True
+        name, position = submission.spec.sequence_id, len(submission.output)
+        if how == "fail":
+            self.frames.append(lambda: self.journal.failed(name, "device lost"))
+        elif how == "refuse" and position == len(submission.spec.output) and not submission.adopted:
+            self.frames.append(lambda: self.journal.refused(name, FailKind.OVERLOADED, "full"))
+        elif how == "handoff" and submission.ticket is not None and not submission.adopted:
+            self.frames.append(lambda: self.journal.handoff_failed(name, "checksum"))
+        else:
+            self.frames.append(lambda: self.journal.tokens(name, position, (), finish_reason=FinishReason.ABORT))
+
+    @rule(replica=st.sampled_from(PREFILL + DECODE), really=st.booleans())
+    def lose(self, replica: ReplicaId, really: bool) -> None:
+        if really:
+            for submission in self.submissions:
+                submission.over = submission.over or submission.replica == replica
+        self.carry_out(self.journal.instance_lost(replica))
+
+    # ---- the link ------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.frames)
+    @rule(which=st.sampled_from([0, 0, 0, 0, 1, 2]), double=st.booleans())
+    def deliver(self, which: int, double: bool) -> None:
+        index = which % len(self.frames)
+        frame = self.frames[index] if double else self.frames.pop(index)
+        self.carry_out(frame())
+
+    @precondition(lambda self: self.frames)
+    @rule(which=st.integers(0, 10))
+    def drop(self, which: int) -> None:
+        self.frames.pop(which % len(self.frames))
+
+    # ---- what must hold ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def exactly_once(self) -> None:
+        if not hasattr(self, "journal"):
+            return
+        tokens = tuple(token for d in self.delivered for token in d.tokens)
+        assert tokens == self.expected[: len(tokens)]
+        assert list(tokens) == self.journal.output
+        assert tuple(lp.token for d in self.delivered for lp in d.logprobs) == tokens
+        for index, deliver in enumerate(self.delivered):
+            assert (deliver.cached_tokens == 0) == (index == 0)
+            assert bool(deliver.prompt_logprobs) == (index == 0)
+            assert deliver.finish_reason in (None, self.reason)
+        finished = [d for d in self.delivered if d.finish_reason is not None]
+        assert len(finished) <= 1
+        if finished:
+            assert self.journal.done
+            assert tokens == self.expected
+        if self.journal.done:
+            assert self.tickets_told <= self.tickets_released
+
+    def teardown(self) -> None:
+        """With a quiet network everything ends well."""
+        if not hasattr(self, "journal"):
+            return
+        for _ in range(500):
+            if self.journal.done:
+                break
+            if self.frames:
+                self.deliver(0, False)
+            elif self.need is not None:
+                self.route(0, False)
+            elif self.working():
+                self.work(len(self.working()) - 1, 1)
+            elif self.journal.replica is not None:
+                self.lose(self.journal.replica, True)
+        assert self.journal.done
+        if not self.cancelled:
+            assert self.failures == []
+            assert self.delivered[-1].finish_reason is self.reason
+        while self.frames or self.working():  # late workers are told to stop as soon as they show themselves
+            if self.frames:
+                self.deliver(0, False)
+            else:
+                self.work(0, 1)
+        self.exactly_once()
+
+
+JournalMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestJournalMachine = JournalMachine.TestCase
