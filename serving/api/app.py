@@ -1,0 +1,85 @@
+"""The OpenAI-compatible endpoint as one ASGI application over a `GenerationBackend`.
+
+Routes are thin: read, translate, answer. The order of layers, outermost first: request ids and counting, API keys,
+FastAPI's routing with typed errors turned into OpenAI error objects, and raw ASGI responses for generated output.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from serving.api.access import AccessMiddleware
+from serving.api.auth import ApiKeyMiddleware
+from serving.api.backend import GenerationBackend
+from serving.api.errors import ErrorReply, RouteError, reply_for
+from serving.api.responses import reply_logged
+from serving.api.routes import Endpoint, generation_router, info_router, probe_router
+from serving.api.schema import BODIES
+from serving.api.settings import ApiSettings, ServedModel
+from serving.errors import ServingError
+from serving.telemetry.metrics import GatewayMetrics
+
+
+def create_app(
+    backend: GenerationBackend, model: ServedModel, settings: ApiSettings, metrics: GatewayMetrics
+) -> FastAPI:
+    """Build the application. Everything it needs is given; it keeps no global state."""
+    app = FastAPI(
+        title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
+    endpoint = Endpoint(backend, model, settings, metrics)
+    for router in (probe_router(endpoint), info_router(endpoint), generation_router(endpoint)):
+        app.include_router(router)
+    app.add_exception_handler(ServingError, _on_serving_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
+    app.add_exception_handler(Exception, _on_bug)
+    app.add_middleware(ApiKeyMiddleware, key_hashes=settings.api_key_hashes)
+    app.add_middleware(AccessMiddleware, metrics=metrics)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
+    return app
+
+
+def _error_response(reply: ErrorReply) -> Response:
+    return Response(reply.body(), reply.status, media_type="application/json", headers=dict(reply.headers))
+
+
+async def _on_serving_error(_: Request, error: Exception) -> Response:
+    return _error_response(reply_logged(error))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own 404 and 405."""
+    assert isinstance(error, HTTPException), "registered for HTTPException only"
+    path, method = request.url.path, request.method
+    known = {404: f"no route for {path}", 405: f"{method} is not allowed for {path}"}
+    text = known.get(error.status_code, error.detail)
+    response = _error_response(reply_for(RouteError(error.status_code, text)))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_client_gone(_: Request, __: Exception) -> Response:
+    """Nobody will read this; 499 is what proxies log for it."""
+    return Response(status_code=499)
+
+
+async def _on_bug(_: Request, error: Exception) -> Response:
+    return _error_response(reply_for(error))
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's schema plus the request bodies, which routes validate themselves."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        models = schema.setdefault("components", {}).setdefault("schemas", {})
+        for name, body in BODIES.items():
+            own = body.model_json_schema(ref_template="#/components/schemas/{model}")
+            models.update(own.pop("$defs", {}))
+            models[name] = own
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -1,0 +1,75 @@
+"""The port between the HTTP surface and whatever generates tokens: the live pools, or a fake in tests.
+
+The HTTP side turns a request into a `GenerationJob` of `n` sequences; the backend owns routing, retries, resume and
+deadlines; updates come back in arrival order. Stop strings are the HTTP side's business: it sees text, engines do not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from serving.ids import RequestId
+from serving.policy.request import FinishReason, SequenceSpec, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationJob:
+    """One HTTP request's work. `sequences[i]` is choice `i`; `sequence_id` is `<request_id>/<i>`."""
+
+    request_id: RequestId
+    sequences: tuple[SequenceSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUpdate:
+    """News of one sequence: zero or more new tokens, at most one finish.
+
+    Args:
+        index: choice index.
+        logprobs: one per new token when asked.
+        prompt_logprobs: for prompt positions 1 ...; only once, with the first update, when asked.
+        cached_tokens: prompt tokens whose KV was reused; only with the first update.
+        finish_reason: STOP (a stop token, which is the last of `tokens`), LENGTH, or None.
+    """
+
+    index: int
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int | None = None
+    finish_reason: FinishReason | None = None
+
+
+class Generation(Protocol):
+    """A job under way."""
+
+    async def next(self) -> Sequence[SequenceUpdate]:
+        """Wait for news and return everything that has arrived since the last call (at least one update).
+
+        Returns: an empty sequence when all sequences have finished and were reported.
+        Raises: DeadlineError, EngineError, UnavailableError: the job is over, nothing remains to be freed.
+        """
+        ...
+
+    def stop(self, index: int) -> None:
+        """End one sequence early (a stop string matched). No more updates for it; its blocks are freed."""
+        ...
+
+    def cancel(self) -> None:
+        """End every unfinished sequence: the client left. Idempotent, never blocks, never raises."""
+        ...
+
+
+class GenerationBackend(Protocol):
+    """Accepts jobs."""
+
+    def submit(self, job: GenerationJob) -> Generation:
+        """Admit a job.
+
+        Raises: OverloadedError (429), UnavailableError (503).
+        """
+        ...
+
+    def ready(self) -> bool:
+        """True when a request sent now could be served."""
+        ...

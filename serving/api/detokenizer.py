@@ -1,0 +1,97 @@
+"""Token ids to text as they arrive, in constant time per token, never cutting a character.
+
+Two ways behind one protocol. Byte-level vocabularies have exact bytes per token, so an incremental UTF-8 decoder is all
+it takes. Any other decoder (SentencePiece style) may join tokens in ways only the full decoder knows, so a short
+window of recent tokens is decoded twice and the difference is the new text; a text that ends in U+FFFD is held back,
+because the next token may complete the character. All pieces joined equal a decode of all tokens at once (in the
+second way only while the tokens spell valid UTF-8: a full decode may show earlier characters of a bad run as U+FFFD).
+"""
+
+import codecs
+from collections.abc import Iterable
+from typing import Protocol
+
+from serving.api.tokenizer import Tokenizer
+
+MAX_HELD_TOKENS = 8
+"""A character has at most 4 bytes, so more tokens than this do not wait for completion: they are not UTF-8."""
+
+_utf8_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Detokenizer(Protocol):
+    """Turns a sequence's tokens into text piece by piece."""
+
+    def push(self, tokens: Iterable[int]) -> str:
+        """Text that became certain with `tokens`; may be empty."""
+        ...
+
+    def flush(self) -> str:
+        """Text still held back, as a full decode would show it. Ends the sequence."""
+        ...
+
+
+class ByteDetokenizer:
+    """For byte-level vocabularies: one table look-up per token."""
+
+    __slots__ = ("_decoder", "_skipped", "_table")
+
+    def __init__(self, table: tuple[bytes, ...], skipped: frozenset[int]) -> None:
+        self._table = table
+        self._skipped = skipped
+        self._decoder = _utf8_decoder("replace")
+
+    def push(self, tokens: Iterable[int]) -> str:
+        """Text that became certain with `tokens`; may be empty."""
+        table, skipped, size = self._table, self._skipped, len(self._table)
+        return self._decoder.decode(b"".join([table[t] for t in tokens if t not in skipped and t < size]))
+
+    def flush(self) -> str:
+        """Half characters left over, as U+FFFD."""
+        return self._decoder.decode(b"", True)
+
+
+class WindowDetokenizer:
+    """For every other decoder: decode a short window with and without the new tokens.
+
+    `_tokens[:_read]` has been given out and is kept as context: it is what the piece before consisted of, so it starts
+    at a character border and holds some text. Everything older is forgotten, which keeps the work per token constant.
+    """
+
+    __slots__ = ("_read", "_skip_special", "_tokenizer", "_tokens")
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special_tokens
+        self._tokens: list[int] = []
+        self._read = 0
+
+    def push(self, tokens: Iterable[int]) -> str:
+        """Text that became certain with `tokens`; may be empty."""
+        self._tokens.extend(tokens)
+        return self._advance(final=False)
+
+    def flush(self) -> str:
+        """Text still held back; U+FFFD where characters stayed incomplete."""
+        return self._advance(final=True)
+
+    def _advance(self, *, final: bool) -> str:
+        given = self._decode(self._tokens[: self._read])
+        text = self._decode(self._tokens)
+        held = len(self._tokens) - self._read
+        incomplete = text.endswith("\N{REPLACEMENT CHARACTER}") and held <= MAX_HELD_TOKENS and not final
+        if len(text) <= len(given) or incomplete:
+            return ""
+        del self._tokens[: self._read]
+        self._read = len(self._tokens)
+        return text[len(given) :]
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=self._skip_special)
+
+
+def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Detokenizer:
+    """The cheapest detokenizer that is exact for this tokenizer."""
+    if tokenizer.bytes_of is not None:
+        return ByteDetokenizer(tokenizer.bytes_of, tokenizer.special_ids if skip_special_tokens else frozenset())
+    return WindowDetokenizer(tokenizer, skip_special_tokens)

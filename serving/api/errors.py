@@ -1,0 +1,106 @@
+"""Typed errors to OpenAI error objects: `{"error": {"message", "type", "param", "code"}}` with the right status."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+import msgspec
+from pydantic import ValidationError
+
+from serving.errors import (
+    AuthenticationError,
+    DeadlineError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestError,
+    UnavailableError,
+)
+
+
+class UnsupportedMediaTypeError(RequestError):
+    """The body is not declared as JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class RouteError(RequestError):
+    """No such route, or not with this method; `status` is set per instance."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message, code={404: "not_found", 405: "method_not_allowed"}.get(status))
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """An error as it goes over the wire."""
+
+    status: int
+    message: str
+    kind: str
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        """The JSON object; also the payload of an error event in a stream."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+def reply_for(error: Exception) -> ErrorReply:
+    """The reply to any exception. What is not ours to tell (a bug, an engine failure) keeps its details inside."""
+    text = str(error)
+    match error:
+        case AuthenticationError():
+            challenge = {"www-authenticate": "Bearer"}
+            return ErrorReply(401, text, "authentication_error", error.param, error.code, challenge)
+        case RequestError():
+            kind = "not_found_error" if error.status == 404 else "invalid_request_error"
+            # The rest of a refused body is not read, so the connection cannot be used again.
+            headers = {"connection": "close"} if error.status == 413 else {}
+            return ErrorReply(error.status, text, kind, error.param, error.code, headers)
+        case OverloadedError():
+            return ErrorReply(429, text, "rate_limit_error", None, "rate_limit_exceeded", _retry(error.retry_after_s))
+        case UnavailableError():
+            return ErrorReply(503, text, "server_error", None, "service_unavailable", _retry(error.retry_after_s))
+        case DeadlineError() | TimeoutError():
+            return ErrorReply(408, text or "the request's time is over", "timeout_error", None, "request_timeout")
+        case _:
+            return ErrorReply(500, "the request failed inside the server", "server_error", None, "internal_error")
+
+
+def _retry(seconds: float) -> dict[str, str]:
+    """Retry-After takes whole seconds; never 0, or clients would spin."""
+    return {"retry-after": str(max(1, ceil(seconds)))}
+
+
+def from_validation(error: ValidationError) -> InvalidRequestError:
+    """The first problem that pydantic found, naming the field as a client wrote it."""
+    problems = error.errors(include_url=False, include_input=False)
+    first = problems[0]
+    if first["type"] == "json_invalid":
+        return InvalidRequestError(f"the request body is not valid JSON: {first['msg']}", code="invalid_json")
+    param = _param(first["loc"])
+    if first["type"] == "value_error":  # raised by our own validators: the message is complete
+        return InvalidRequestError(str(first["ctx"]["error"]), param=param, code="invalid_value")
+    if param is None:
+        return InvalidRequestError("the request body must be a JSON object", code="invalid_type")
+    if first["type"] == "missing":
+        return InvalidRequestError(f"missing required field '{param}'", param=param, code="missing_required_parameter")
+    message = first["msg"] if len(problems) == 1 or len(first["loc"]) == 1 else "Input has a wrong type or value"
+    return InvalidRequestError(f"invalid '{param}': {message}", param=param, code="invalid_value")
+
+
+def _param(loc: tuple[int | str, ...]) -> str | None:
+    """`('messages', 0, 'role')` to `messages[0].role`; names of union members, which are no fields, end the path."""
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not part.isidentifier() or part in ("str", "int", "float", "bool", "dict", "list"):
+            break
+        else:
+            path += f".{part}" if path else part
+    return path or None

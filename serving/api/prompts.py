@@ -1,0 +1,106 @@
+"""Prompts in, token ids out: chat messages through the template, texts through the tokenizer, ids checked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from serving.api.schema import ChatMessage, ChatTemplateFields
+from serving.api.settings import ServedModel
+from serving.errors import ContextLengthError, InvalidRequestError
+
+_TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+def render_chat(
+    model: ServedModel,
+    messages: Sequence[ChatMessage],
+    fields: ChatTemplateFields,
+    variables: dict[str, Any] | None = None,
+) -> str:
+    """Prompt text of a conversation.
+
+    Raises: InvalidRequestError when the model has no chat template or it refuses the messages.
+    """
+    if model.chat_template is None:
+        raise InvalidRequestError(
+            "this model has no chat template; use /v1/completions", param="messages", code="unsupported_parameter"
+        )
+    add_prompt = fields.add_generation_prompt
+    if add_prompt is None:  # a message that is to be continued leaves no room for a new turn
+        add_prompt = not fields.continue_final_message
+    return model.chat_template.render(
+        [plain_message(message, index) for index, message in enumerate(messages)],
+        add_generation_prompt=add_prompt,
+        continue_final_message=bool(fields.continue_final_message),
+        variables={**(variables or {}), **(fields.chat_template_kwargs or {})},
+    )
+
+
+def plain_message(message: ChatMessage, index: int) -> dict[str, Any]:
+    """The message as templates expect it: role `system` for `developer`, text parts joined to one string.
+
+    Raises: InvalidRequestError for parts that are not text.
+    """
+    plain = message.model_dump()
+    if message.role == "developer":
+        plain["role"] = "system"
+    if isinstance(message.content, list):
+        plain["content"] = "\n".join(_part_text(part, index) for part in message.content)
+    return plain
+
+
+def _part_text(part: object, index: int) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("type", "text") in _TEXT_PARTS:
+        return str(part["text"])
+    if isinstance(part, dict) and part.get("type") == "refusal" and isinstance(part.get("refusal"), str):
+        return str(part["refusal"])
+    raise InvalidRequestError(
+        "content parts must be of type 'text'; this model reads text only",
+        param=f"messages[{index}].content",
+        code="unsupported_content",
+    )
+
+
+def split_prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    """A completion prompt's four forms as a list of texts or id lists.
+
+    Raises: InvalidRequestError when it is empty.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequestError("'prompt' must not be empty", param="prompt", code="invalid_value")
+    if isinstance(prompt[0], int):
+        return [prompt]  # the wire model lets lists be of one kind only
+    return list(prompt)
+
+
+def encode_prompt(
+    model: ServedModel, prompt: str | Sequence[int], *, add_special_tokens: bool, param: str, must_fit: bool = False
+) -> list[int]:
+    """Token ids of one prompt, text or ids.
+
+    Args:
+        must_fit: refuse a text that cannot fit the model before spending time on it.
+    Raises: InvalidRequestError when it is empty or holds ids outside the vocabulary; ContextLengthError.
+    """
+    if isinstance(prompt, str):
+        least = model.tokenizer.least_tokens(prompt)
+        if must_fit and least > model.max_model_len:
+            raise ContextLengthError(
+                f"This model's maximum context length is {model.max_model_len} tokens. However, your prompt contains "
+                f"at least {least} tokens. Shorten the prompt.",
+                param=param,
+            )
+        ids = model.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+    else:
+        ids = list(prompt)
+        limit = model.token_limit
+        if any(token >= limit for token in ids):
+            raise InvalidRequestError(
+                f"token id {max(ids)} is outside the vocabulary of {limit} tokens", param=param, code="invalid_value"
+            )
+    if not ids:
+        raise InvalidRequestError(f"'{param}' must hold at least one token", param=param, code="invalid_value")
+    return ids

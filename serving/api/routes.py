@@ -1,0 +1,196 @@
+"""The routes, grouped by who calls them: probes, information, generation."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.api.backend import GenerationBackend
+from serving.api.body import parse_body
+from serving.api.prompts import encode_prompt, render_chat
+from serving.api.responses import GenerationResponse
+from serving.api.schema import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerationRequest,
+    OpenApiKind,
+    TokenizeRequest,
+)
+from serving.api.settings import ApiSettings, ServedModel
+from serving.api.translate import Order, chat_order, completion_order
+from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
+from serving.telemetry.metrics import GatewayMetrics
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Body = TypeVar("Body", bound=GenerationRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What the routes work with."""
+
+    backend: GenerationBackend
+    model: ServedModel
+    settings: ApiSettings
+    metrics: GatewayMetrics
+
+    async def generate(
+        self, request: Request, body_type: type[Body], to_order: Callable[[Body, ServedModel, ApiSettings], Order]
+    ) -> Response:
+        """Read a generation request and answer it.
+
+        Raises: RequestError subclasses.
+        """
+        arrived = self.metrics.clock()
+        body = await parse_body(request, body_type, self.settings.max_body_bytes)
+        self.check_model(body.model)
+        if request.state.body_size > self.settings.encode_in_thread_bytes:
+            # Tokenizing a long prompt takes tens of milliseconds, in which other streams must not stand still.
+            order = await asyncio.to_thread(to_order, body, self.model, self.settings)
+        else:
+            order = to_order(body, self.model, self.settings)
+        return GenerationResponse(order, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
+
+    def check_model(self, name: str | None) -> None:
+        """Accept a served name, or none at all.
+
+        Raises: ModelNotFoundError.
+        """
+        if name is not None and name not in self.model.names:
+            raise ModelNotFoundError(
+                f"the model '{name[:200]}' does not exist here; GET /v1/models lists what is served", param="model"
+            )
+
+    def model_card(self, name: str) -> dict[str, Any]:
+        """A model as /v1/models shows it."""
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.model.created,
+            "owned_by": "cloudmatrix",
+            "root": self.model.root,
+            "parent": None,
+            "max_model_len": self.model.max_model_len,
+            "permission": [],
+        }
+
+
+def json_response(value: object) -> Response:
+    """A 200 with a JSON body."""
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def request_body(kind: OpenApiKind) -> dict[str, Any]:
+    """OpenAPI's description of a body that the route itself reads."""
+    schema = {"$ref": f"#/components/schemas/{kind}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def probe_router(endpoint: Endpoint) -> APIRouter:
+    """For load balancers, orchestrators and scrapers."""
+    router = APIRouter(tags=["probes"])
+
+    @router.get("/health")
+    @router.get("/ping")
+    @router.post("/ping")
+    async def health() -> Response:
+        """The process answers."""
+        return Response()
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """A request sent now could be served."""
+        if not endpoint.backend.ready():
+            raise UnavailableError("no instance can serve yet; try again shortly")
+        return json_response({"status": "ready"})
+
+    @router.get("/version")
+    async def version() -> Response:
+        """The server's version."""
+        return json_response({"version": endpoint.settings.version})
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus text."""
+        return Response(endpoint.metrics.render(), media_type=METRICS_TYPE)
+
+    @router.get("/load")
+    async def load() -> Response:
+        """Requests in flight."""
+        return json_response({"server_load": endpoint.metrics.in_flight})
+
+    return router
+
+
+def info_router(endpoint: Endpoint) -> APIRouter:
+    """Models and tokens."""
+    router = APIRouter(tags=["information"])
+    model, settings = endpoint.model, endpoint.settings
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        """All served names."""
+        return json_response({"object": "list", "data": [endpoint.model_card(name) for name in model.names]})
+
+    @router.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> Response:
+        """One served name; names may hold slashes."""
+        endpoint.check_model(name)
+        return json_response(endpoint.model_card(name))
+
+    @router.post("/tokenize", openapi_extra=request_body("TokenizeRequest"))
+    async def tokenize(request: Request) -> Response:
+        """Token ids of a prompt or a conversation."""
+        body = await parse_body(request, TokenizeRequest, settings.max_body_bytes)
+        endpoint.check_model(body.model)
+        ids = await asyncio.to_thread(_tokenize, body, model)
+        strings = [model.tokenizer.token_string(i) for i in ids] if body.return_token_strs else None
+        answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": strings}
+        return json_response(answer)
+
+    @router.post("/detokenize", openapi_extra=request_body("DetokenizeRequest"))
+    async def detokenize(request: Request) -> Response:
+        """Text of token ids, special tokens shown."""
+        body = await parse_body(request, DetokenizeRequest, settings.max_body_bytes)
+        endpoint.check_model(body.model)
+        if body.tokens:
+            encode_prompt(model, body.tokens, add_special_tokens=False, param="tokens")  # checks the ids
+        text = await asyncio.to_thread(model.tokenizer.decode, body.tokens, skip_special_tokens=False)
+        return json_response({"prompt": text})
+
+    return router
+
+
+def generation_router(endpoint: Endpoint) -> APIRouter:
+    """Chat and completions."""
+    router = APIRouter(prefix="/v1", tags=["generation"])
+
+    @router.post("/chat/completions", openapi_extra=request_body("ChatCompletionRequest"))
+    async def chat_completions(request: Request) -> Response:
+        """Continue a conversation."""
+        return await endpoint.generate(request, ChatCompletionRequest, chat_order)
+
+    @router.post("/completions", openapi_extra=request_body("CompletionRequest"))
+    async def completions(request: Request) -> Response:
+        """Continue a text."""
+        return await endpoint.generate(request, CompletionRequest, completion_order)
+
+    return router
+
+
+def _tokenize(body: TokenizeRequest, model: ServedModel) -> list[int]:
+    """Exactly one of `prompt` and `messages`; special tokens are added to prompts unless told otherwise."""
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("give either 'prompt' or 'messages'", param="prompt", code="invalid_value")
+    if body.messages is not None:
+        text, special = render_chat(model, body.messages, body), bool(body.add_special_tokens)
+    else:
+        text, special = body.prompt or "", body.add_special_tokens is not False
+    return model.tokenizer.encode(text, add_special_tokens=special)

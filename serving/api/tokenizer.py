@@ -1,0 +1,168 @@
+"""A Hugging Face fast tokenizer, loaded from a model folder without importing `transformers`.
+
+Adds to `tokenizers.Tokenizer` what serving needs: the special tokens by role, a table of each token's raw bytes (for
+incremental decoding in constant time and for the `bytes` of log-probabilities) and tolerant decoding of single tokens.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as RawTokenizer
+
+from serving.errors import ModelError
+
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; `{}` when the file does not exist.
+
+    Raises: ModelError when it is unreadable or not an object.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {path}: {error}; copy the file again from the original checkpoint") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} must hold a JSON object; copy the file again from the original checkpoint")
+    return value
+
+
+def byte_level_alphabet() -> dict[str, int]:
+    """The printable character that stands for each byte in byte-level BPE vocabularies, inverted.
+
+    Source: GPT-2's byte encoder: printable Latin-1 bytes stand for themselves, the rest follow from U+0100.
+    """
+    own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    alphabet = {chr(byte): byte for byte in own}
+    others = (byte for byte in range(256) if byte not in set(own))
+    alphabet.update({chr(256 + i): byte for i, byte in enumerate(others)})
+    return alphabet
+
+
+def byte_table(raw: RawTokenizer) -> tuple[bytes, ...] | None:
+    """Bytes of every token id, or None when the decoder is not purely byte-level.
+
+    A token with a character outside the alphabet (an added token) stands for its own UTF-8 text, as in `tokenizers`.
+    """
+    decoder = json.loads(raw.to_str()).get("decoder") or {}
+    if decoder.get("type") == "Sequence" and len(decoder["decoders"]) == 1:
+        decoder = decoder["decoders"][0]
+    if decoder.get("type") != "ByteLevel":
+        return None
+    alphabet = byte_level_alphabet()
+    table: list[bytes] = [b""] * (max(raw.get_vocab(with_added_tokens=True).values(), default=-1) + 1)
+    for token, index in raw.get_vocab(with_added_tokens=True).items():
+        try:
+            table[index] = bytes([alphabet[char] for char in token])
+        except KeyError:
+            table[index] = token.encode()
+    return tuple(table)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Text to token ids and back, for one model.
+
+    Args:
+        special_tokens: `bos_token`, `eos_token` ... to their text, as the folder's configuration names them.
+        special_ids: ids left out of the text when special tokens are skipped.
+        bytes_of: each id's bytes, or None where a token has no bytes of its own (not byte-level).
+        vocab_size: one more than the largest id.
+    """
+
+    raw: RawTokenizer
+    special_tokens: dict[str, str]
+    special_ids: frozenset[int]
+    bytes_of: tuple[bytes, ...] | None
+    vocab_size: int
+
+    @classmethod
+    def from_folder(cls, folder: Path | str) -> "Tokenizer":
+        """Load `tokenizer.json` and the names of special tokens beside it.
+
+        Raises: ModelError when the folder holds no readable `tokenizer.json`.
+        """
+        path = Path(folder) / "tokenizer.json"
+        if not path.is_file():
+            raise ModelError(f"{path} does not exist; the model folder needs a fast tokenizer (tokenizer.json)")
+        try:
+            raw = RawTokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise ModelError(f"cannot load {path}: {error}; copy it again from the original checkpoint") from error
+        files = ("special_tokens_map.json", "tokenizer_config.json")
+        named = {name: value for file in files for name, value in read_json(path.parent / file).items()}
+        return cls.from_raw(raw, {name: text for name in SPECIAL_NAMES if (text := _token_text(named.get(name)))})
+
+    @classmethod
+    def from_raw(cls, raw: RawTokenizer, special_tokens: dict[str, str]) -> "Tokenizer":
+        """Wrap a tokenizer that is already in memory."""
+        raw.no_truncation()
+        raw.no_padding()
+        special = frozenset(i for i, token in raw.get_added_tokens_decoder().items() if token.special)
+        size = max(raw.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return cls(raw, special_tokens, special, byte_table(raw), size)
+
+    @cached_property
+    def _longest_token(self) -> int | None:
+        """Characters of the longest token, where every token is a piece of the text itself."""
+        if self.bytes_of is None or self.raw.normalizer is not None:
+            return None
+        return max((len(own) for own in self.bytes_of), default=1) or 1
+
+    def least_tokens(self, text: str) -> int:
+        """A lower bound of the tokens of `text` that costs nothing, so that a hopeless prompt is not even encoded."""
+        return 0 if self._longest_token is None else len(text) // self._longest_token
+
+    @property
+    def eos_id(self) -> int | None:
+        """Id of the end-of-sequence token, where the folder names one."""
+        text = self.special_tokens.get("eos_token")
+        return None if text is None else self.raw.token_to_id(text)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of `text`."""
+        ids: list[int] = self.raw.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD, unknown ids become nothing."""
+        if self.bytes_of is not None:
+            return self.join_bytes(ids, skip_special_tokens=skip_special_tokens).decode(errors="replace")
+        text: str = self.raw.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def join_bytes(self, ids: Iterable[int], *, skip_special_tokens: bool) -> bytes:
+        """Concatenated bytes of `ids`; only for byte-level tokenizers."""
+        table = self.bytes_of
+        assert table is not None, "join_bytes needs a byte-level tokenizer"
+        skipped = self.special_ids if skip_special_tokens else ()
+        size = len(table)
+        return b"".join([table[i] for i in ids if i not in skipped and i < size])
+
+    def token_text(self, token: int) -> str:
+        """One token as text, special tokens shown; half characters become U+FFFD."""
+        return self.decode((token,), skip_special_tokens=False)
+
+    def token_bytes(self, token: int) -> bytes:
+        """One token's bytes."""
+        if self.bytes_of is not None:
+            return self.bytes_of[token] if token < len(self.bytes_of) else b""
+        return self.token_text(token).encode()
+
+    def token_string(self, token: int) -> str:
+        """One token as the vocabulary spells it (`Ġthe`); empty for an id without an entry."""
+        return self.raw.id_to_token(token) or ""
+
+
+def _token_text(value: object) -> str | None:
+    """Special tokens are written as a string or as an object with `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,222 @@
+"""A validated request body to an `Order`: the job for the backend and how to present its output."""
+
+import secrets
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from serving.api.backend import GenerationJob
+from serving.api.prompts import encode_prompt, render_chat, split_prompts
+from serving.api.sampling import output_limit, sampling_params, stop_strings
+from serving.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from serving.api.settings import ApiSettings, ServedModel
+from serving.errors import InvalidRequestError
+from serving.ids import RequestId, SequenceId
+from serving.policy.request import SamplingParams, SequenceSpec
+
+
+class Kind(Enum):
+    """Which wire form the output takes."""
+
+    CHAT = "chatcmpl"
+    COMPLETION = "cmpl"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """How tokens become visible output. The same for all choices of a request.
+
+    Args:
+        min_tokens: stop strings are looked for only after so many tokens.
+        eos_ids: tokens whose stop is not worth a `stop_reason`.
+        discard: `max_tokens = 0`: one token is computed and not shown.
+    """
+
+    stops: tuple[str, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
+    skip_special_tokens: bool = True
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    token_ids: bool = False
+    tokens_as_ids: bool = False
+    eos_ids: tuple[int, ...] = ()
+    discard: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One request, ready to run. Choice `i` belongs to prompt `i // n`."""
+
+    kind: Kind
+    response_id: str
+    created: int
+    model: str
+    prompts: tuple[tuple[int, ...], ...]
+    n: int
+    job: GenerationJob
+    options: OutputOptions
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    max_tokens: int | None
+    """As asked, for metrics."""
+
+
+def chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings) -> Order:
+    """Translate a chat request.
+
+    Raises: InvalidRequestError, ContextLengthError.
+    """
+    body.refuse_unsupported()
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequestError("'top_logprobs' needs 'logprobs': true", param="top_logprobs", code="invalid_value")
+    effort: dict[str, Any] = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    text = render_chat(model, body.messages, body, effort)
+    must_fit = body.truncate_prompt_tokens is None
+    special = bool(body.add_special_tokens)
+    ids = encode_prompt(model, text, add_special_tokens=special, param="messages", must_fit=must_fit)
+    asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    if asked == 0:
+        raise InvalidRequestError("'max_tokens' must be at least 1", param="max_tokens", code="invalid_value")
+    return _order(Kind.CHAT, body, model, settings, [ids], asked, logprobs, echo=False)
+
+
+def completion_order(body: CompletionRequest, model: ServedModel, settings: ApiSettings) -> Order:
+    """Translate a completion request.
+
+    Raises: InvalidRequestError, ContextLengthError.
+    """
+    body.refuse_unsupported()
+    echo = bool(body.echo)
+    asked = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
+    if asked == 0 and not echo:
+        raise InvalidRequestError("'max_tokens' must be at least 1 without 'echo'", param="max_tokens")
+    special = body.add_special_tokens is not False
+    prompts = split_prompts(body.prompt)
+    if len(prompts) * (body.n or 1) > settings.max_sequences:
+        raise _too_many(settings)
+    must_fit = body.truncate_prompt_tokens is None
+    ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
+    return _order(Kind.COMPLETION, body, model, settings, ids, asked, body.logprobs, echo=echo)
+
+
+def _order(
+    kind: Kind,
+    body: GenerationRequest,
+    model: ServedModel,
+    settings: ApiSettings,
+    prompts: list[list[int]],
+    asked: int | None,
+    logprobs: int | None,
+    *,
+    echo: bool,
+) -> Order:
+    """The common part of both translations."""
+    n = body.n or 1
+    if len(prompts) * n > settings.max_sequences:
+        raise _too_many(settings)
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequestError("'prompt_logprobs' is not available with 'stream'", param="prompt_logprobs")
+    prompts = [_truncate(ids, body.truncate_prompt_tokens, model, asked) for ids in prompts]
+    response_id = f"{kind.value}-{uuid.uuid4().hex}"
+    prompt_logprobs = body.prompt_logprobs
+    if echo and logprobs is not None:
+        prompt_logprobs = max(logprobs, prompt_logprobs or 0)
+    seed = secrets.randbits(63) if body.seed is None else body.seed
+    discard = asked == 0
+    sequences: list[SequenceSpec] = []
+    for ids in prompts:
+        limit = output_limit(model, len(ids), asked)
+        for i in range(n):
+            sampling = sampling_params(
+                body,
+                model,
+                settings,
+                max_tokens=max(1, limit),
+                seed=seed + i,
+                logprobs=None if discard else logprobs,
+                prompt_logprobs=prompt_logprobs,
+            )
+            sequences.append(_sequence(response_id, len(sequences), ids, sampling, body, settings))
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    running_usage = bool(body.stream_options and body.stream_options.continuous_usage_stats)
+    return Order(
+        kind=kind,
+        response_id=response_id,
+        created=int(time.time()),
+        model=body.model or model.names[0],
+        prompts=tuple(tuple(ids) for ids in prompts),
+        n=n,
+        job=GenerationJob(RequestId(response_id), tuple(sequences)),
+        options=_output_options(body, model.eos_ids, settings, logprobs, echo=echo, discard=discard),
+        stream=bool(body.stream),
+        include_usage=include_usage,
+        continuous_usage=include_usage and running_usage,
+        max_tokens=asked,
+    )
+
+
+def _output_options(
+    body: GenerationRequest,
+    eos_ids: tuple[int, ...],
+    settings: ApiSettings,
+    logprobs: int | None,
+    *,
+    echo: bool,
+    discard: bool,
+) -> OutputOptions:
+    return OutputOptions(
+        stops=stop_strings(body.stop, settings),
+        include_stop=bool(body.include_stop_str_in_output),
+        min_tokens=body.min_tokens or 0,
+        skip_special_tokens=body.skip_special_tokens is not False,
+        logprobs=logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        echo=echo,
+        token_ids=bool(body.return_token_ids),
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        eos_ids=eos_ids,
+        discard=discard,
+    )
+
+
+def _sequence(
+    response_id: str,
+    index: int,
+    ids: Sequence[int],
+    sampling: SamplingParams,
+    body: GenerationRequest,
+    settings: ApiSettings,
+) -> SequenceSpec:
+    return SequenceSpec(
+        sequence_id=SequenceId(f"{response_id}/{index}"),
+        prompt=tuple(ids),
+        sampling=sampling,
+        time_left_s=settings.request_timeout_s,
+        priority=body.priority or 0,
+        salt=(body.cache_salt or "").encode(),
+    )
+
+
+def _truncate(ids: list[int], keep: int | None, model: ServedModel, asked: int | None) -> list[int]:
+    """The last `keep` tokens; -1 keeps as many as leave room for the output."""
+    if keep is None:
+        return ids
+    if keep == -1:
+        keep = max(1, model.max_model_len - max(1, asked or 1))
+    if keep == 0:
+        raise InvalidRequestError(
+            "'truncate_prompt_tokens' must be -1 or at least 1", param="truncate_prompt_tokens", code="invalid_value"
+        )
+    return ids[-keep:]
+
+
+def _too_many(settings: ApiSettings) -> InvalidRequestError:
+    message = f"a request may ask for at most {settings.max_sequences} sequences (prompts times 'n')"
+    return InvalidRequestError(message, param="n", code="invalid_value")

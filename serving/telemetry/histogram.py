@@ -1,0 +1,57 @@
+"""A histogram that costs a bisection and two additions per observation, for a single-threaded event loop."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+SECONDS_TTFT = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+SECONDS_PER_TOKEN = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0),
+    *(2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+SECONDS_REQUEST = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
+    *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
+"""The four bucket lists above are vLLM's, so that dashboards made for it fit."""
+
+
+def token_buckets(limit: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, 50 ... up to `limit`."""
+    buckets: list[float] = []
+    scale = 1
+    while True:
+        for step in (1, 2, 5):
+            if step * scale > limit:
+                return tuple(buckets) or (1.0,)
+            buckets.append(float(step * scale))
+        scale *= 10
+
+
+class Histogram:
+    """Counts per bucket, not cumulative, and the sum. Not thread-safe."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds`: upper limits, inclusive, rising; one more bucket takes the rest."""
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count `value`, `times` times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+
+def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Buckets as Prometheus wants them: running sums with the bound as text."""
+    result, running = [], 0
+    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
+        running += count
+        result.append(("+Inf" if bound == float("inf") else repr(float(bound)), float(running)))
+    return result

@@ -1,0 +1,99 @@
+"""Series about instances, straight from their newest snapshots; an instance that vanishes takes its series along."""
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from serving.telemetry.histogram import cumulative
+from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
+
+Value = Callable[[InstanceStats], float]
+
+_LABELS = ("model_name", "engine", "pool")
+
+
+def _kv_usage(stats: InstanceStats) -> float:
+    return stats.kv_blocks_used / stats.kv_blocks if stats.kv_blocks else 0.0
+
+
+GAUGES: tuple[tuple[str, str, Value], ...] = (
+    ("vllm:num_requests_running", "Sequences in the running batch", lambda s: s.running),
+    ("vllm:num_requests_waiting", "Sequences queued", lambda s: s.waiting),
+    ("vllm:kv_cache_usage_perc", "Share of KV blocks held by sequences, 0 to 1", _kv_usage),
+    ("cloudmatrix:kv_blocks", "KV blocks of the instance", lambda s: s.kv_blocks),
+    ("cloudmatrix:kv_blocks_used", "KV blocks held by sequences", lambda s: s.kv_blocks_used),
+    ("cloudmatrix:kv_blocks_cached", "Free KV blocks that still hold a prefix", lambda s: s.kv_blocks_cached),
+    ("cloudmatrix:queue_tokens", "Tokens that queued sequences still have to compute", lambda s: s.queue_tokens),
+    ("cloudmatrix:npus", "NPUs of the instance", lambda s: s.npus),
+    ("cloudmatrix:npu_hbm_used_bytes", "HBM allocated", lambda s: s.hbm_used_bytes),
+    ("cloudmatrix:npu_hbm_capacity_bytes", "HBM of the instance's NPUs", lambda s: s.hbm_capacity_bytes),
+)
+
+COUNTERS: tuple[tuple[str, str, Value], ...] = (
+    ("vllm:num_preemptions", "Sequences that had to give their blocks back", lambda s: s.preemptions_total),
+    ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", lambda s: s.prefix_queries_total),
+    ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", lambda s: s.prefix_hits_total),
+    ("cloudmatrix:prompt_tokens_computed", "Prompt tokens computed here", lambda s: s.prompt_tokens_total),
+    ("cloudmatrix:tokens_sampled", "Output tokens sampled here", lambda s: s.generation_tokens_total),
+    ("cloudmatrix:handoffs", "KV handoffs completed", lambda s: s.handoffs_total),
+    ("cloudmatrix:handoff_failures", "KV handoffs failed", lambda s: s.handoff_failures_total),
+    ("cloudmatrix:handoff_bytes", "KV bytes moved in handoffs", lambda s: s.handoff_bytes_total),
+    ("cloudmatrix:handoff_seconds", "Time spent moving KV in handoffs", lambda s: s.handoff_seconds_total),
+    ("cloudmatrix:steps", "Engine steps", lambda s: s.steps_total),
+    ("cloudmatrix:busy_seconds", "Time spent inside steps", lambda s: s.busy_seconds_total),
+)
+
+
+class InstanceBoard(Collector):
+    """The newest snapshot of every live instance."""
+
+    def __init__(self, model_name: str) -> None:
+        self._model_name = model_name
+        self._stats: dict[str, InstanceStats] = {}
+
+    def publish(self, stats: InstanceStats) -> None:
+        """Replace the instance's snapshot."""
+        self._stats[stats.replica] = stats
+
+    def retain(self, alive: Iterable[str]) -> None:
+        """Forget instances whose replica id is not in `alive`."""
+        keep = set(alive)
+        self._stats = {replica: stats for replica, stats in self._stats.items() if replica in keep}
+
+    def snapshots(self) -> list[InstanceStats]:
+        """All snapshots, by pool and replica."""
+        return sorted(self._stats.values(), key=lambda s: (s.pool, s.replica))
+
+    def collect(self) -> Iterable[Metric]:
+        """All instance series; called by the registry."""
+        rows = [((self._model_name, stats.replica, stats.pool), stats) for stats in self.snapshots()]
+        for name, text, value in GAUGES:
+            gauge = GaugeMetricFamily(name, text, labels=_LABELS)
+            for labels, stats in rows:
+                gauge.add_metric(labels, value(stats))
+            yield gauge
+        for name, text, value in COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=_LABELS)
+            for labels, stats in rows:
+                counter.add_metric(labels, value(stats))
+            yield counter
+        yield self._iteration_tokens()
+        yield self._cache_config()
+
+    def _iteration_tokens(self) -> Metric:
+        family = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens fed per engine step", labels=_LABELS)
+        for stats in self.snapshots():
+            if stats.iteration_tokens:
+                buckets = cumulative(ITERATION_TOKEN_BUCKETS, stats.iteration_tokens)
+                family.add_metric((self._model_name, stats.replica, stats.pool), buckets, stats.iteration_tokens_sum)
+        return family
+
+    def _cache_config(self) -> Metric:
+        """Always 1; the labels carry the size of the KV cache, which routers read."""
+        labels = (*_LABELS, "block_size", "num_gpu_blocks")
+        family = GaugeMetricFamily("vllm:cache_config_info", "Size of the KV cache, in labels", labels=labels)
+        for stats in self.snapshots():
+            own = (self._model_name, stats.replica, stats.pool)
+            family.add_metric((*own, str(stats.block_tokens), str(stats.kv_blocks)), 1.0)
+        return family

@@ -1,0 +1,202 @@
+"""What a gateway measures about its requests, with vLLM's metric names so that existing dashboards light up.
+
+Request-level series (tokens, latencies, outcomes) come from the gateway, which sees each request exactly once;
+instance-level series come from snapshots, see `instance_metrics`. Neither counts what the other counts, so sums over
+`engine` are right. `engine` is the gateway's id here and the replica's id there.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from serving.telemetry.histogram import (
+    CHOICES,
+    SECONDS_PER_TOKEN,
+    SECONDS_REQUEST,
+    SECONDS_TTFT,
+    Histogram,
+    cumulative,
+    token_buckets,
+)
+from serving.telemetry.instance_metrics import InstanceBoard
+from serving.telemetry.stats import InstanceStats
+
+FINISHED_REASONS = ("stop", "length", "abort", "error")
+LABELS = ("model_name", "engine")
+
+_COUNTERS = {
+    "prompt_tokens": "vllm:prompt_tokens",
+    "generation_tokens": "vllm:generation_tokens",
+    "prompt_tokens_cached": "vllm:prompt_tokens_cached",
+}
+
+
+class RequestTimeline:
+    """Times of one request. One call per batch of updates; nothing is looked up by name."""
+
+    __slots__ = ("_first", "_last", "_metrics", "_started", "_tokens")
+
+    def __init__(self, metrics: "GatewayMetrics", choices: int, arrived: float) -> None:
+        self._metrics = metrics
+        self._started = arrived
+        self._first = [0.0] * choices
+        self._last = [0.0] * choices
+        self._tokens = [0] * choices
+
+    def tokens(self, index: int, count: int, now: float) -> None:
+        """`count` new tokens of choice `index` arrived at `now`."""
+        metrics, last = self._metrics, self._last[index]
+        if last:
+            metrics.inter_token.observe((now - last) / count, count)
+        else:
+            metrics.ttft.observe(now - self._started)
+            self._first[index] = now
+            if count > 1:
+                metrics.inter_token.observe(0.0, count - 1)
+        self._last[index] = now
+        self._tokens[index] += count
+        metrics.counts["generation_tokens"] += count
+
+    def finished(self, index: int, reason: str, now: float) -> None:
+        """Choice `index` ended."""
+        metrics, count = self._metrics, self._tokens[index]
+        metrics.outcomes[reason] += 1
+        if reason not in ("stop", "length"):
+            return
+        metrics.e2e.observe(now - self._started)
+        metrics.generation_length.observe(count)
+        if count:
+            decode = self._last[index] - self._first[index]
+            metrics.decode_time.observe(decode)
+            if count > 1:
+                metrics.per_output_token.observe(decode / (count - 1))
+
+    def ended(self, cached_tokens: int) -> None:
+        """The whole request is over, however it ended."""
+        self._metrics.counts["prompt_tokens_cached"] += cached_tokens
+        self._metrics.in_flight -= 1
+
+
+class GatewayMetrics(Collector):
+    """All series of one gateway process. Not thread-safe: it belongs to the event loop."""
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        engine: str = "0",
+        max_model_len: int = 131072,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model_name = model_name
+        self.engine = engine
+        self.clock = clock
+        self.in_flight = 0
+        self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
+        self.outcomes: Counter[str] = Counter(dict.fromkeys(FINISHED_REASONS, 0))
+        self.rejections: Counter[str] = Counter()
+        self.http: Counter[tuple[str, str, int]] = Counter()
+        self.http_seconds = Histogram(SECONDS_REQUEST)
+        lengths = token_buckets(max_model_len)
+        self.ttft = Histogram(SECONDS_TTFT)
+        self.inter_token = Histogram(SECONDS_PER_TOKEN)
+        self.per_output_token = Histogram(SECONDS_PER_TOKEN)
+        self.e2e = Histogram(SECONDS_REQUEST)
+        self.queue_time = Histogram(SECONDS_REQUEST)
+        self.prefill_time = Histogram(SECONDS_REQUEST)
+        self.decode_time = Histogram(SECONDS_REQUEST)
+        self.prompt_length = Histogram(lengths)
+        self.generation_length = Histogram(lengths)
+        self.params_n = Histogram(CHOICES)
+        self.params_max_tokens = Histogram(lengths)
+        self.instances = InstanceBoard(model_name)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        self.registry.register(self.instances)
+
+    def request_started(
+        self, prompt_lengths: Sequence[int], n: int, max_tokens: int | None, arrived: float
+    ) -> RequestTimeline:
+        """A request that arrived at `arrived` (this object's clock) was accepted by the backend."""
+        self.in_flight += 1
+        self.counts["prompt_tokens"] += sum(prompt_lengths)
+        for length in prompt_lengths:
+            self.prompt_length.observe(length)
+        self.params_n.observe(n)
+        if max_tokens is not None:
+            self.params_max_tokens.observe(max_tokens)
+        return RequestTimeline(self, len(prompt_lengths) * n, arrived)
+
+    def rejected(self, reason: str) -> None:
+        """Admission refused a request: `overloaded` or `unavailable`."""
+        self.rejections[reason] += 1
+
+    def observe_phases(self, *, queue_s: float | None = None, prefill_s: float | None = None) -> None:
+        """Phases that only the backend knows: waiting for an instance, and computing the prompt."""
+        if queue_s is not None:
+            self.queue_time.observe(queue_s)
+        if prefill_s is not None:
+            self.prefill_time.observe(prefill_s)
+
+    def http_request(self, method: str, handler: str, status: int, seconds: float) -> None:
+        """One HTTP exchange is over. `handler` is a route's pattern, never a raw path."""
+        self.http[(method, handler, status)] += 1
+        self.http_seconds.observe(seconds)
+
+    def publish_instance(self, stats: InstanceStats) -> None:
+        """Take an instance's newest snapshot."""
+        self.instances.publish(stats)
+
+    def retain_instances(self, alive: Iterable[str]) -> None:
+        """Forget instances that are not among `alive` (replica ids); their series disappear."""
+        self.instances.retain(alive)
+
+    def render(self) -> bytes:
+        """The Prometheus text."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """All series of this gateway; called by the registry."""
+        own = (self.model_name, self.engine)
+        for key, name in _COUNTERS.items():
+            yield _counter(name, name, LABELS, {own: self.counts[key]})
+        by_reason = {(*own, reason): count for reason, count in self.outcomes.items()}
+        yield _counter("vllm:request_success", "Finished choices", (*LABELS, "finished_reason"), by_reason)
+        rejected = {(*own, reason): count for reason, count in self.rejections.items()}
+        yield _counter("vllm:admission_rejections", "Requests refused by admission", (*LABELS, "reason"), rejected)
+        http = {(method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
+        yield _counter("http_requests", "HTTP exchanges", ("method", "handler", "status"), http)
+        gauge = GaugeMetricFamily("cloudmatrix:gateway_requests", "Requests in flight", labels=LABELS)
+        gauge.add_metric(own, self.in_flight)
+        yield gauge
+        for name, histogram in self._histograms():
+            family = HistogramMetricFamily(name, name, labels=LABELS)
+            family.add_metric(own, cumulative(histogram.bounds, histogram.counts), histogram.total)
+            yield family
+
+    def _histograms(self) -> Iterable[tuple[str, Histogram]]:
+        yield "vllm:time_to_first_token_seconds", self.ttft
+        yield "vllm:inter_token_latency_seconds", self.inter_token
+        yield "vllm:request_time_per_output_token_seconds", self.per_output_token
+        yield "vllm:e2e_request_latency_seconds", self.e2e
+        yield "vllm:request_queue_time_seconds", self.queue_time
+        yield "vllm:request_prefill_time_seconds", self.prefill_time
+        yield "vllm:request_decode_time_seconds", self.decode_time
+        yield "vllm:request_prompt_tokens", self.prompt_length
+        yield "vllm:request_generation_tokens", self.generation_length
+        yield "vllm:request_params_n", self.params_n
+        yield "vllm:request_params_max_tokens", self.params_max_tokens
+        yield "http_request_duration_seconds", self.http_seconds
+
+
+def _counter(name: str, text: str, labels: Sequence[str], values: Mapping[Any, int]) -> CounterMetricFamily:
+    """`values`: label values (a tuple of strings) to the count."""
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family

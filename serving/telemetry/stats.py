@@ -1,0 +1,51 @@
+"""One instance's snapshot, as its replica reports it to a gateway."""
+
+from dataclasses import dataclass
+
+from serving.ids import ReplicaId
+
+ITERATION_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Upper bounds for tokens fed in one step. Source: vLLM's `iteration_tokens_total`."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStats:
+    """Gauges are of now; names ending in `_total` count since the instance started and never fall.
+
+    Args:
+        pool: `prefill`, `decode` or `aggregated`.
+        waiting: sequences queued; `queue_tokens` is how many tokens they still have to compute.
+        kv_blocks_used: blocks held by sequences; `kv_blocks_cached` are free for reuse but still hold a prefix.
+        prompt_tokens_total: prompt tokens computed here; `generation_tokens_total`: tokens sampled here.
+        prefix_queries_total, prefix_hits_total: prompt tokens looked up in, and found in, the instance's own cache.
+        handoff_seconds_total: time spent moving KV blocks; bytes and counts are of completed handoffs.
+        busy_seconds_total: time spent inside steps.
+        iteration_tokens: steps per bucket of `ITERATION_TOKEN_BUCKETS`, not cumulative, one more for larger steps; or
+            empty when the instance does not count them.
+    """
+
+    replica: ReplicaId
+    pool: str
+    running: int = 0
+    waiting: int = 0
+    queue_tokens: int = 0
+    preemptions_total: int = 0
+    kv_blocks: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_cached: int = 0
+    block_tokens: int = 0
+    prompt_tokens_total: int = 0
+    generation_tokens_total: int = 0
+    prefix_queries_total: int = 0
+    prefix_hits_total: int = 0
+    handoffs_total: int = 0
+    handoff_failures_total: int = 0
+    handoff_bytes_total: int = 0
+    handoff_seconds_total: float = 0.0
+    npus: int = 0
+    hbm_capacity_bytes: int = 0
+    hbm_used_bytes: int = 0
+    steps_total: int = 0
+    busy_seconds_total: float = 0.0
+    iteration_tokens: tuple[int, ...] = ()
+    iteration_tokens_sum: int = 0

@@ -1,0 +1,174 @@
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.ids import ReplicaId
+from serving.telemetry.metrics import GatewayMetrics
+from serving.telemetry.stats import InstanceStats
+
+NAMES_OF_VLLM = [
+    ("vllm:num_requests_running", "gauge"),
+    ("vllm:num_requests_waiting", "gauge"),
+    ("vllm:kv_cache_usage_perc", "gauge"),
+    ("vllm:cache_config_info", "gauge"),
+    ("vllm:prompt_tokens", "counter"),
+    ("vllm:generation_tokens", "counter"),
+    ("vllm:prompt_tokens_cached", "counter"),
+    ("vllm:request_success", "counter"),
+    ("vllm:num_preemptions", "counter"),
+    ("vllm:prefix_cache_queries", "counter"),
+    ("vllm:prefix_cache_hits", "counter"),
+    ("vllm:admission_rejections", "counter"),
+    ("vllm:time_to_first_token_seconds", "histogram"),
+    ("vllm:inter_token_latency_seconds", "histogram"),
+    ("vllm:request_time_per_output_token_seconds", "histogram"),
+    ("vllm:e2e_request_latency_seconds", "histogram"),
+    ("vllm:request_queue_time_seconds", "histogram"),
+    ("vllm:request_prefill_time_seconds", "histogram"),
+    ("vllm:request_decode_time_seconds", "histogram"),
+    ("vllm:request_prompt_tokens", "histogram"),
+    ("vllm:request_generation_tokens", "histogram"),
+    ("vllm:request_params_n", "histogram"),
+    ("vllm:request_params_max_tokens", "histogram"),
+    ("vllm:iteration_tokens_total", "histogram"),
+    ("http_requests", "counter"),
+    ("http_request_duration_seconds", "histogram"),
+]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def samples(metrics: GatewayMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """All samples as a scraper reads them."""
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def value(metrics: GatewayMetrics, name: str, **labels: str) -> float:
+    found = [v for (n, own), v in samples(metrics).items() if n == name and frozenset(labels.items()) <= own]
+    assert len(found) == 1, (name, labels, found)
+    return found[0]
+
+
+def stats(replica: str = "decode#a", **more: int | float | tuple[int, ...]) -> InstanceStats:
+    return InstanceStats(ReplicaId(replica), "decode", **more)  # type: ignore[arg-type]  # tests pass fitting fields
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMES_OF_VLLM)
+def test_names_and_types_that_dashboards_expect(name: str, kind: str) -> None:
+    families = {f.name: f.type for f in text_string_to_metric_families(GatewayMetrics("m").render().decode())}
+    assert families[name] == kind
+
+
+def test_one_request_from_arrival_to_end() -> None:
+    clock = Clock()
+    metrics = GatewayMetrics("m", engine="g1", clock=clock)
+    timeline = metrics.request_started([10, 20], 1, 5, arrived=100.0)
+    assert metrics.in_flight == 1
+    timeline.tokens(0, 1, 100.5)
+    timeline.tokens(0, 2, 100.9)
+    timeline.tokens(1, 1, 100.25)
+    timeline.finished(0, "stop", 101.0)
+    timeline.finished(1, "length", 101.0)
+    timeline.ended(cached_tokens=8)
+    own = {"model_name": "m", "engine": "g1"}
+    assert value(metrics, "vllm:prompt_tokens_total", **own) == 30
+    assert value(metrics, "vllm:generation_tokens_total", **own) == 4
+    assert value(metrics, "vllm:prompt_tokens_cached_total", **own) == 8
+    assert value(metrics, "vllm:request_success_total", finished_reason="stop") == 1
+    assert value(metrics, "vllm:request_success_total", finished_reason="length") == 1
+    assert value(metrics, "vllm:request_success_total", finished_reason="abort") == 0
+    assert value(metrics, "vllm:time_to_first_token_seconds_sum") == pytest.approx(0.75)
+    assert value(metrics, "vllm:time_to_first_token_seconds_count") == 2
+    assert value(metrics, "vllm:inter_token_latency_seconds_count") == 2
+    assert value(metrics, "vllm:inter_token_latency_seconds_sum") == pytest.approx(0.4)
+    assert value(metrics, "vllm:request_time_per_output_token_seconds_sum") == pytest.approx(0.2)
+    assert value(metrics, "vllm:request_time_per_output_token_seconds_count") == 1, "one token has no time per token"
+    assert value(metrics, "vllm:e2e_request_latency_seconds_sum") == pytest.approx(2.0)
+    assert value(metrics, "vllm:request_decode_time_seconds_sum") == pytest.approx(0.4)
+    assert value(metrics, "vllm:request_generation_tokens_sum") == 4
+    assert value(metrics, "vllm:request_params_max_tokens_sum") == 5
+    assert metrics.in_flight == 0
+
+
+def test_tokens_of_a_first_batch_count_as_simultaneous() -> None:
+    metrics = GatewayMetrics("m", clock=Clock())
+    timeline = metrics.request_started([1], 1, None, arrived=100.0)
+    timeline.tokens(0, 3, 101.0)
+    assert value(metrics, "vllm:inter_token_latency_seconds_count") == 2
+    assert value(metrics, "vllm:inter_token_latency_seconds_sum") == 0
+
+
+def test_aborted_requests_leave_latencies_alone() -> None:
+    metrics = GatewayMetrics("m", clock=Clock())
+    timeline = metrics.request_started([1], 1, None, arrived=100.0)
+    timeline.tokens(0, 1, 101.0)
+    timeline.finished(0, "abort", 102.0)
+    timeline.ended(0)
+    assert value(metrics, "vllm:e2e_request_latency_seconds_count") == 0
+    assert value(metrics, "vllm:request_success_total", finished_reason="abort") == 1
+
+
+def test_phases_and_rejections() -> None:
+    metrics = GatewayMetrics("m")
+    metrics.observe_phases(queue_s=0.2)
+    metrics.observe_phases(prefill_s=0.4)
+    metrics.rejected("overloaded")
+    assert value(metrics, "vllm:request_queue_time_seconds_count") == 1
+    assert value(metrics, "vllm:request_prefill_time_seconds_sum") == pytest.approx(0.4)
+    assert value(metrics, "vllm:admission_rejections_total", reason="overloaded") == 1
+
+
+def test_http_exchanges_are_counted_by_route() -> None:
+    metrics = GatewayMetrics("m")
+    metrics.http_request("GET", "/v1/models/{name:path}", 200, 0.1)
+    assert value(metrics, "http_requests_total", method="GET", status="200") == 1
+    assert value(metrics, "http_request_duration_seconds_count") == 1
+
+
+def test_instances_are_published_replaced_and_forgotten() -> None:
+    metrics = GatewayMetrics("m")
+    metrics.publish_instance(stats("decode#a", running=1, kv_blocks=10, kv_blocks_used=4, block_tokens=16))
+    metrics.publish_instance(stats("decode#a", running=3, kv_blocks=10, kv_blocks_used=5, block_tokens=16))
+    metrics.publish_instance(stats("decode#b", waiting=2, preemptions_total=7))
+    assert value(metrics, "vllm:num_requests_running", engine="decode#a", pool="decode", model_name="m") == 3
+    assert value(metrics, "vllm:kv_cache_usage_perc", engine="decode#a") == 0.5
+    assert value(metrics, "vllm:kv_cache_usage_perc", engine="decode#b") == 0.0
+    assert value(metrics, "vllm:num_preemptions_total", engine="decode#b") == 7
+    assert value(metrics, "vllm:cache_config_info", engine="decode#a", block_size="16", num_gpu_blocks="10") == 1
+    metrics.retain_instances(["decode#b"])
+    assert not any(("engine", "decode#a") in labels for _, labels in samples(metrics))
+    assert any(("engine", "decode#b") in labels for _, labels in samples(metrics))
+
+
+def test_iteration_tokens_are_cumulative_on_the_wire() -> None:
+    metrics = GatewayMetrics("m")
+    counts = (2, 0, 3, *([0] * 10), 1)
+    metrics.publish_instance(stats(iteration_tokens=counts, iteration_tokens_sum=500))
+    assert value(metrics, "vllm:iteration_tokens_total_bucket", le="1.0") == 2
+    assert value(metrics, "vllm:iteration_tokens_total_bucket", le="16.0") == 5
+    assert value(metrics, "vllm:iteration_tokens_total_bucket", le="+Inf") == 6
+    assert value(metrics, "vllm:iteration_tokens_total_sum") == 500
+
+
+def test_pool_series() -> None:
+    metrics = GatewayMetrics("m")
+    metrics.publish_instance(
+        stats(
+            handoff_bytes_total=9,
+            handoff_seconds_total=0.5,
+            handoff_failures_total=1,
+            hbm_used_bytes=3,
+            busy_seconds_total=2.5,
+        )
+    )
+    assert value(metrics, "cloudmatrix:handoff_bytes_total", pool="decode") == 9
+    assert value(metrics, "cloudmatrix:handoff_seconds_total") == 0.5
+    assert value(metrics, "cloudmatrix:handoff_failures_total") == 1
+    assert value(metrics, "cloudmatrix:npu_hbm_used_bytes") == 3
+    assert value(metrics, "cloudmatrix:busy_seconds_total") == 2.5
