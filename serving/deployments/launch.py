@@ -1,0 +1,178 @@
+"""`cloudmatrix serve`: check first, start Ray, deploy, say where everything is, stay, and end all of it.
+
+Everything that can be wrong is checked before the first process starts, so that a mistake costs a second and one line.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+from ray import serve
+
+from serving.config.serve import ServeConfig
+from serving.deployments.app import APP_NAME, build
+from serving.deployments.cluster import LocalCluster
+from serving.deployments.session import Session
+from serving.errors import ServingError
+
+logger = logging.getLogger(__name__)
+
+READY_DEADLINE_S = 120.0
+_RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
+
+
+def serve_forever(config: ServeConfig, session: Session) -> int:
+    """Serve until SIGINT or SIGTERM. `preflight` comes first. Returns: the exit code."""
+    cluster = LocalCluster(config.cluster, session)
+    interrupt = Interrupt()
+    try:
+        interrupt.install()
+        _start(config, cluster, interrupt)
+        print(banner(config, cluster), flush=True)
+        interrupt.wait()
+        _say("stopping (streams under way are cut) ...")
+    except KeyboardInterrupt:
+        _say("stopping ...")
+    except StartError as error:
+        print(f"cloudmatrix: {error}", file=sys.stderr)
+        cluster.stop(keep_logs=True)
+        return 2
+    cluster.stop()
+    return 0
+
+
+class Interrupt:
+    """SIGINT and SIGTERM: while the pools start they raise KeyboardInterrupt, then they end `wait`, then nothing.
+
+    While Ray itself starts they are only noted, because a half-started Ray could not be ended.
+    """
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._raises = False
+
+    def install(self) -> None:
+        """Take both signals over. Again after Ray has started, which takes SIGTERM for itself."""
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(kind, self._handle)
+
+    def raise_now(self) -> None:
+        """From now on, and if asked before, raise KeyboardInterrupt."""
+        self._raises = True
+        if self._asked.is_set():
+            raise KeyboardInterrupt
+
+    def wait(self) -> None:
+        """Block until asked to stop."""
+        self._raises = False
+        self._asked.wait()
+
+    def _handle(self, *_: object) -> None:
+        first = not self._asked.is_set()
+        self._asked.set()
+        if first and self._raises:
+            raise KeyboardInterrupt
+
+
+class StartError(ServingError):
+    """The system did not come up; the message says why."""
+
+
+def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> None:
+    begun = time.monotonic()
+    nodes = len(config.cluster.nodes)
+    _say(f"starting Ray: {nodes} node{'s' * (nodes > 1)}, {config.cluster.npus} virtual NPUs ...")
+    try:
+        cluster.start()
+    except Exception as error:  # Ray raises bare Exception, of many lines
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise StartError(f"Ray did not start: {reason} (logs: {cluster.session.logs})") from error
+    interrupt.install()
+    interrupt.raise_now()
+    _say(f"deploying {', '.join(config.pools)} and gateway ...")
+    deploy(config, cluster)
+    _wait_ready(config, cluster)
+    _say(f"ready after {time.monotonic() - begun:.1f} s")
+
+
+def deploy(config: ServeConfig, cluster: LocalCluster) -> None:
+    """Deploy the application on a started cluster and wait until its replicas run.
+
+    Raises: StartError with the first cause that a replica gave.
+    """
+    with_proxy = config.gateway.server == "serve"
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    serve.start(
+        proxy_location="HeadOnly" if with_proxy else "Disabled",
+        http_options={"host": config.gateway.host, "port": config.gateway.port},
+        logging_config={"enable_access_log": False},
+    )
+    threads = config.threads_per_instance(os.cpu_count() or 1)
+    app = build(config, secret=secrets.token_hex(32), session=cluster.session.name, threads=threads)
+    try:
+        serve.run(app, name=APP_NAME, route_prefix="/", external_scaler_enabled=True)
+    except RuntimeError as error:
+        raise StartError(f"{_cause(str(error))} (logs: {cluster.session.logs}/serve)") from error
+    finally:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+
+
+def _cause(failure: str) -> str:
+    """The line of a failed deployment that a person needs: the exception that a replica's constructor raised."""
+    application = serve.status().applications.get(APP_NAME)
+    messages = [deployment.message for deployment in application.deployments.values()] if application else []
+    for message in messages:
+        raised = [line.strip() for line in message.splitlines() if _RAISED.match(line.strip())]
+        if raised:
+            return raised[-1].partition(": ")[2]
+    return next((message for message in messages if message), failure).splitlines()[0]
+
+
+def _wait_ready(config: ServeConfig, cluster: LocalCluster) -> None:
+    deadline = time.monotonic() + READY_DEADLINE_S
+    url = f"{endpoint(config)}/ready"
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as response:
+            if response.status == 200:
+                return
+        if time.monotonic() > deadline:
+            raise StartError(f"{url} is not ready after {READY_DEADLINE_S:.0f} s (logs: {cluster.session.logs}/serve)")
+        time.sleep(0.05)
+
+
+def endpoint(config: ServeConfig) -> str:
+    """Base URL of the endpoint as this machine reaches it."""
+    host = "127.0.0.1" if config.gateway.host in ("0.0.0.0", "::") else config.gateway.host
+    return f"http://{host}:{config.gateway.port}"
+
+
+def banner(config: ServeConfig, cluster: LocalCluster) -> str:
+    """What a newcomer needs next: addresses, the token, a command to paste."""
+    key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.gateway.api_keys else ""
+    name = config.model.name or Path(config.model.path).name
+    url = endpoint(config)
+    return f"""
+  endpoint         {url}/v1   (model: {name})
+  Ray dashboard    {cluster.dashboard_url}
+  dashboard token  {cluster.session.token}
+  status           {sys.argv[0]} status --url {url}{" --api-key $API_KEY" if key else ""}
+
+curl {url}/v1/chat/completions{key} \\
+  -H "Content-Type: application/json" \\
+  -d '{{"model": "{name}", "stream": true, "max_tokens": 120,
+       "messages": [{{"role": "user", "content": "Tell me a story about a little dog and a ball."}}]}}'
+
+Ctrl-C ends everything.
+"""
+
+
+def _say(text: str) -> None:
+    print(f"cloudmatrix: {text}", flush=True)

@@ -1,0 +1,229 @@
+"""The thread that drives one engine: it does all the waiting that the engine must not do.
+
+Commands come in from other threads through a deque; events go out through one callback per turn, so that a whole step
+leaves as one frame. KV moves (checksums on the source, copies on the target) run on a side thread, so that a step never
+waits for them.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from hardware.clock import Clock
+from serving.engine.engine import InstanceEngine
+from serving.engine.events import (
+    AdoptedEvent,
+    FailedEvent,
+    HandoffClosedEvent,
+    HandoffFailedEvent,
+    HandoffReadyEvent,
+    PullOrder,
+    TokensEvent,
+)
+from serving.engine.ports import KvTransport, StepExecutor
+from serving.errors import HandoffError, ServingError
+from serving.ids import SequenceId
+from serving.policy.request import HandoffTicket
+from serving.policy.step_plan import StepPlan
+
+logger = logging.getLogger(__name__)
+
+Command = Callable[[InstanceEngine, float], None]
+MAX_IDLE_WAIT_S = 1.0
+SNAPSHOT_PERIOD_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TicketReady:
+    """A held sequence's blocks are registered; whoever owns the sequence may have it adopted."""
+
+    ready: HandoffReadyEvent
+    ticket: HandoffTicket
+
+    @property
+    def sequence_id(self) -> SequenceId:
+        """The sequence."""
+        return self.ready.sequence_id
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The engine would not take a sequence."""
+
+    sequence_id: SequenceId
+    error: ServingError
+
+
+News = TokensEvent | HandoffClosedEvent | AdoptedEvent | HandoffFailedEvent | FailedEvent | TicketReady | Refusal
+
+
+class EngineLoop:
+    """Owns the engine's thread.
+
+    Args:
+        on_step: told the tokens and the duration [s] of each step.
+        deliver: called on the engine thread (or the side thread, for tickets) with everything one turn produced.
+    """
+
+    def __init__(
+        self,
+        engine: InstanceEngine,
+        executor: StepExecutor,
+        transport: KvTransport,
+        clock: Clock,
+        deliver: Callable[[list[News]], None],
+        name: str = "engine",
+        on_step: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self._executor = executor
+        self._transport = transport
+        self._clock = clock
+        self._deliver = deliver
+        self._on_step = on_step
+        self._commands: deque[Command] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._crash: BaseException | None = None
+        self._busy_since: float | None = None
+        self._last_turn = clock.now()
+        self._snapshot_at = clock.now()
+        self.snapshot = engine.snapshot(clock.now())
+        """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works; read from any thread."""
+        self.busy_s = 0.0
+        """Time spent in steps so far [s]."""
+        self.pull_seconds = 0.0
+        """Time spent pulling KV blocks so far [s]."""
+        self.pull_failures = 0
+        self._side = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name}-kv")
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Stop after the current step and join the thread."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        self._side.shutdown(wait=True, cancel_futures=True)
+
+    def post(self, command: Command) -> None:
+        """Run `command(engine, now)` on the engine thread, before its next step. Callable from any thread."""
+        self._commands.append(command)
+        self._wake.set()
+
+    def submit(self, sequence_id: SequenceId, command: Command) -> None:
+        """Like `post`, for commands that the engine may refuse: the refusal is delivered as news."""
+
+        def guarded(engine: InstanceEngine, now: float) -> None:
+            try:
+                command(engine, now)
+            except ServingError as error:
+                self._deliver([Refusal(sequence_id, error)])
+
+        self.post(guarded)
+
+    def progress_age_s(self) -> float:
+        """How long there has been work without progress [s]; 0 when idle. Infinite after a crash.
+
+        Two ways to stand still: a turn of the loop that does not end, and turns that compute nothing.
+        """
+        if self._crash is not None:
+            return float("inf")
+        now, snapshot = self._clock.now(), self.snapshot
+        stalled = now - snapshot.last_progress_s if snapshot.has_work else 0.0
+        busy_since = self._busy_since
+        if busy_since is None and not self._commands:
+            return max(0.0, stalled)
+        return max(0.0, stalled, now - max(self._last_turn, busy_since or 0.0))
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException as error:  # a bug of ours: report by failing health, never by silence
+            self._crash = error
+            logger.exception("engine thread died; the replica reports unhealthy and will be replaced")
+
+    def _turn(self) -> None:
+        """One turn: commands, at most one step, events."""
+        engine, clock = self.engine, self._clock
+        self._wake.clear()
+        while self._commands:
+            self._commands.popleft()(engine, clock.now())
+        action = engine.next_action(clock.now())
+        for order in action.pulls:
+            self._side.submit(self._pull, order)
+        if action.plan is not None:
+            self._busy_since = self._busy_since or clock.now()
+            self._step(action.plan)
+        self._publish(engine)
+        self._last_turn = now = clock.now()
+        if action.plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S:
+            self._snapshot_at = now
+            self.snapshot = engine.snapshot(now)
+        if action.plan is None:
+            self._busy_since = None if engine.idle() else self._busy_since
+            self._sleep(action.wake_at)
+
+    def _sleep(self, wake_at: float | None) -> None:
+        if self._commands or self._stopping:
+            return
+        wait = MAX_IDLE_WAIT_S
+        if wake_at is not None:
+            wait = min(wait, max(0.0, wake_at - self._clock.now()))
+        self._wake.wait(wait)
+
+    def _step(self, plan: StepPlan) -> None:
+        try:
+            result = self._executor.execute(plan)
+        except ServingError as error:
+            logger.exception("step %d failed; its %d sequences fail with it", plan.step, len(plan.sequences))
+            self.engine.step_failed(error, self._clock.now())
+            return
+        self.busy_s += result.elapsed_s
+        if self._on_step is not None:
+            self._on_step(plan.num_tokens, result.elapsed_s)
+        self.engine.step_finished(result, self._clock.now())
+
+    def _publish(self, engine: InstanceEngine) -> None:
+        news: list[News] = []
+        for event in engine.take_events():
+            if isinstance(event, HandoffReadyEvent):
+                self._side.submit(self._register, event)
+            else:
+                news.append(event)
+        if news:
+            self._deliver(news)
+
+    def _register(self, event: HandoffReadyEvent) -> None:
+        try:
+            ticket = self._transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
+        except Exception as exception:
+            logger.exception("could not register the KV blocks of %s", event.sequence_id)
+            error = HandoffError(f"could not register KV blocks: {exception}")
+            self.post(lambda engine, now: engine.cancel(event.sequence_id, now))
+            self._deliver([Refusal(event.sequence_id, error)])
+            return
+        self._deliver([TicketReady(event, ticket)])
+
+    def _pull(self, order: PullOrder) -> None:
+        error: HandoffError | None = None
+        moved = 0
+        begun = self._clock.now()
+        try:
+            moved = self._transport.pull(order.ticket, order.first_block, order.blocks)
+        except HandoffError as caught:
+            error = caught
+        except Exception as caught:
+            logger.exception("pull of %s failed in an unforeseen way", order.sequence_id)
+            error = HandoffError(f"pull failed: {caught}")
+        self.pull_seconds += self._clock.now() - begun
+        self.pull_failures += error is not None
+        self.post(lambda engine, now: engine.pull_finished(order.sequence_id, error, moved, now))

@@ -1,0 +1,105 @@
+"""The gateway's side of one link: connects, introduces itself, keeps the instance's last known load."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from serving.errors import LinkError
+from serving.ids import GatewayId, ReplicaId
+from serving.link import messages as m
+from serving.link.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+CONNECT_DEADLINE_S = 5.0
+
+
+class InstanceLink:
+    """One connection to one instance. Made anew for each attempt; never reconnects by itself.
+
+    Args:
+        on_frame: called with every `Frame`.
+        on_down: called exactly once after `connect` succeeded, when the link ends for whatever reason.
+    """
+
+    def __init__(
+        self,
+        replica: ReplicaId,
+        incarnation: str,
+        on_frame: Callable[["InstanceLink", m.Frame], None],
+        on_down: Callable[["InstanceLink", str], None],
+    ) -> None:
+        self.replica = replica
+        self.incarnation = incarnation
+        self.welcome: m.Welcome | None = None
+        self.status: m.Status | None = None
+        self.heard_at = 0.0
+        self.reserved_tokens = 0
+        self.reserved_sequences = 0
+        self.reserved_blocks = 0
+        """What was sent there since the last `Status`: the router must not forget it."""
+        self._on_frame = on_frame
+        self._on_down = on_down
+        self._connection: Connection | None = None
+        self._welcomed: asyncio.Future[None] | None = None
+
+    async def connect(self, host: str, port: int, gateway: GatewayId, secret: str) -> None:
+        """Connect and wait for the instance's `Welcome`.
+
+        Raises: LinkError when there is no instance, it refuses, or it does not answer in time.
+        """
+        loop = asyncio.get_running_loop()
+        self._welcomed = loop.create_future()
+        try:
+            async with asyncio.timeout(CONNECT_DEADLINE_S):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._receive, self._closed), host, port
+                )
+                self._connection = connection
+                connection.send(m.Hello(gateway, secret))
+                await self._welcomed
+        except (OSError, TimeoutError, LinkError) as error:
+            self._welcomed = None
+            if self._connection is not None:
+                self._connection.close("gave up")
+            raise LinkError(
+                f"no link to {self.replica} at {host}:{port}: {str(error) or 'no answer in time'}"
+            ) from error
+
+    @property
+    def up(self) -> bool:
+        """True while the instance can be spoken to."""
+        return self.welcome is not None and self._connection is not None and self._connection.open
+
+    def send(self, message: m.Message) -> bool:
+        """Send one message; False when the link is down (then `on_down` has been or will be called)."""
+        return self._connection is not None and self._connection.send(message)
+
+    def close(self, reason: str) -> None:
+        """End the link; `on_down` follows."""
+        if self._connection is not None:
+            self._connection.close(reason)
+
+    def _receive(self, connection: Connection, body: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
+        message = m.decode_to_gateway(body)
+        match message:
+            case m.Frame():
+                self._on_frame(self, message)
+            case m.Status():
+                self.status = message
+                self.reserved_tokens = self.reserved_sequences = self.reserved_blocks = 0
+            case m.Welcome():
+                self.welcome = message
+                if self._welcomed is not None and not self._welcomed.done():
+                    self._welcomed.set_result(None)
+
+    def _closed(self, connection: Connection, reason: str) -> None:
+        if self.welcome is None or self._welcomed is None:
+            if self._welcomed is not None and not self._welcomed.done():
+                self._welcomed.set_exception(LinkError(reason))
+                with contextlib.suppress(LinkError):
+                    self._welcomed.exception()
+            return
+        self._on_down(self, reason)

@@ -1,0 +1,235 @@
+"""The instance's side of its links: frames in become engine commands, engine events become one frame per gateway.
+
+Runs on an asyncio loop; the engine runs on its own thread. A gateway whose link closes takes its sequences with it:
+blocks never wait for a dead owner.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+
+from serving.engine.engine import InstanceEngine
+from serving.engine.events import (
+    AdoptedEvent,
+    FailedEvent,
+    HandoffClosedEvent,
+    HandoffFailedEvent,
+    HandoffReadyEvent,
+    TokensEvent,
+)
+from serving.errors import HandoffError, LinkError, OverloadedError, RequestError
+from serving.ids import SequenceId
+from serving.link import messages as m
+from serving.link.connection import Connection
+from serving.policy.journal_commands import FailKind
+from serving.policy.request import FinishReason
+from serving.runtime.engine_loop import EngineLoop, News, Refusal, TicketReady
+
+logger = logging.getLogger(__name__)
+
+STATUS_PERIOD_S = 0.5
+HELLO_DEADLINE_S = 5.0
+
+
+class InstanceServer:
+    """Listens for gateways on behalf of one engine."""
+
+    def __init__(self, welcome: m.Welcome, secret: str) -> None:
+        self._welcome = welcome
+        self._secret = secret
+        self._gateways: dict[Connection, m.Hello | None] = {}
+        self._owner: dict[SequenceId, Connection] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._server: asyncio.Server | None = None
+        self._engine_loop: EngineLoop | None = None
+        self._asyncio_loop: asyncio.AbstractEventLoop | None = None
+        self._status_task: asyncio.Task[None] | None = None
+        self._step = 0
+        self.draining = False
+
+    async def start(self, engine_loop: EngineLoop, host: str) -> tuple[str, int]:
+        """Listen on `host` at a free port. Returns: the address bound."""
+        self._engine_loop = engine_loop
+        self._asyncio_loop = asyncio.get_running_loop()
+        self._server = await self._asyncio_loop.create_server(self._accept_connection, host, 0, backlog=64)
+        self._status_task = asyncio.create_task(self._status_forever())
+        bound = self._server.sockets[0].getsockname()
+        return str(bound[0]), int(bound[1])
+
+    async def stop(self) -> None:
+        """Close every link and stop listening."""
+        if self._status_task is not None:
+            self._status_task.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._gateways):
+            connection.close("the instance stops")
+
+    def deliver(self, news: list[News]) -> None:
+        """Hand over events from another thread; one wake-up of the asyncio loop per call."""
+        assert self._asyncio_loop is not None
+        if not self._asyncio_loop.is_closed():
+            self._asyncio_loop.call_soon_threadsafe(self._dispatch, news)
+
+    @property
+    def open_sequences(self) -> int:
+        """Sequences that some gateway still owns here."""
+        return len(self._owner)
+
+    async def drained(self) -> None:
+        """Wait until no gateway owns a sequence here."""
+        await self._empty.wait()
+
+    def set_draining(self) -> None:
+        """Refuse new sequences from now on and tell every gateway at once."""
+        self.draining = True
+        self._send_status()
+
+    def _accept_connection(self) -> Connection:
+        assert self._asyncio_loop is not None
+        connection = Connection(self._on_frame, self._on_closed)
+        self._asyncio_loop.call_later(HELLO_DEADLINE_S, self._require_hello, connection)
+        return connection
+
+    def _require_hello(self, connection: Connection) -> None:
+        if self._gateways.get(connection) is None:
+            connection.close("no Hello in time")
+
+    def _on_frame(self, connection: Connection, body: bytes) -> None:
+        message = m.decode_to_instance(body)
+        if self._gateways.get(connection) is None:
+            return self._greet(connection, message)
+        assert self._engine_loop is not None
+        loop = self._engine_loop
+        match message:
+            case m.Add(spec=spec):
+                if self._accept(connection, spec.sequence_id):
+                    loop.submit(spec.sequence_id, lambda engine, now: engine.add(spec, now))
+            case m.Adopt(spec=spec, ticket=ticket):
+                if self._accept(connection, spec.sequence_id):
+                    loop.submit(spec.sequence_id, lambda engine, now: engine.adopt(spec, ticket, now))
+            case m.Cancel(sequence_id=sequence_id):
+                self._forget(sequence_id)
+                loop.post(lambda engine, now: engine.cancel(sequence_id, now))
+            case m.Release(ticket_id=ticket_id, distrust=distrust):
+                loop.post(lambda engine, now: engine.release(ticket_id, now, distrust=distrust))
+            case m.Hello():
+                raise LinkError("a second Hello")
+        return None
+
+    def _greet(self, connection: Connection, message: m.ToInstance) -> None:
+        if not isinstance(message, m.Hello) or not hmac.compare_digest(message.secret, self._secret):
+            raise LinkError("the first frame must be a Hello with the cluster's secret")
+        if message.protocol != m.PROTOCOL:
+            raise LinkError(f"protocol {message.protocol}, this instance speaks {m.PROTOCOL}")
+        self._gateways[connection] = message
+        connection.send(self._welcome)
+        self._send_status()
+
+    def _accept(self, connection: Connection, sequence_id: SequenceId) -> bool:
+        if self.draining:
+            refused = m.Refused(sequence_id, FailKind.UNAVAILABLE, "the instance is draining")
+            connection.send(m.Frame(self._step, (refused,)))
+            return False
+        self._owner[sequence_id] = connection
+        self._empty.clear()
+        return True
+
+    def _forget(self, sequence_id: SequenceId) -> None:
+        self._owner.pop(sequence_id, None)
+        if not self._owner:
+            self._empty.set()
+
+    def _on_closed(self, connection: Connection, reason: str) -> None:
+        hello = self._gateways.pop(connection, None)
+        orphans = [s for s, owner in self._owner.items() if owner is connection]
+        if hello is not None:
+            logger.info("gateway %s left (%s); %d sequences cancelled", hello.gateway, reason, len(orphans))
+        for sequence_id in orphans:
+            self._forget(sequence_id)
+        if orphans and self._engine_loop is not None:
+            for sequence_id in orphans:
+                self._engine_loop.post(partial(_cancel, sequence_id))
+
+    def _dispatch(self, news: Iterable[News]) -> None:
+        """Group one turn's news by gateway and send each its one frame."""
+        frames: defaultdict[Connection, list[m.News]] = defaultdict(list)
+        for item in news:
+            sequence_id = item.sequence_id
+            owner = self._owner.get(sequence_id)
+            if owner is None:
+                continue
+            message, done = _wire(item)
+            if message is not None:
+                frames[owner].append(message)
+            if done:
+                self._forget(sequence_id)
+        self._step += 1
+        for connection, items in frames.items():
+            try:
+                connection.send(m.Frame(self._step, tuple(items)))
+            except LinkError as error:  # news that cannot be told must not be waited for
+                connection.close(str(error))
+
+    async def _status_forever(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_PERIOD_S)
+            self._send_status()
+
+    def _send_status(self) -> None:
+        assert self._engine_loop is not None
+        snapshot = self._engine_loop.snapshot
+        status = m.Status(
+            queued_tokens=snapshot.queued_tokens,
+            waiting=snapshot.waiting,
+            running=snapshot.running,
+            blocks_free=snapshot.kv_blocks_total - snapshot.kv_blocks_used,
+            draining=self.draining,
+            progress_age_s=min(self._engine_loop.progress_age_s(), 1e9),
+            tokens_per_s=snapshot.tokens_per_s,
+        )
+        for connection, hello in self._gateways.items():
+            if hello is not None:
+                connection.send(status)
+
+
+def _cancel(sequence_id: SequenceId, engine: InstanceEngine, now: float) -> None:
+    engine.cancel(sequence_id, now)
+
+
+def _wire(item: News) -> tuple[m.News | None, bool]:
+    """One piece of news as a frame item (None = nothing to say), and whether the instance is done with the sequence."""
+    match item:
+        case TokensEvent():
+            return _tokens(item, item.finish_reason), item.finish_reason is not None
+        case TicketReady(ready=ready, ticket=ticket):
+            return m.Prefilled(_tokens(ready, None), ticket), False
+        case HandoffClosedEvent():
+            return None, True
+        case AdoptedEvent():
+            return m.Adopted(item.sequence_id, item.ticket_id), False
+        case HandoffFailedEvent() | FailedEvent():
+            return m.Lost(item.sequence_id, item.reason), True
+        case Refusal(sequence_id=sequence_id, error=HandoffError() as error):
+            return m.Lost(sequence_id, str(error)), True
+        case Refusal(sequence_id=sequence_id, error=error):
+            if isinstance(error, OverloadedError):
+                return m.Refused(sequence_id, FailKind.OVERLOADED, str(error), error.retry_after_s), True
+            kind = FailKind.INVALID if isinstance(error, RequestError) else FailKind.ENGINE
+            return m.Refused(sequence_id, kind, str(error)), True
+
+
+def _tokens(event: TokensEvent | HandoffReadyEvent, finish: FinishReason | None) -> m.Tokens:
+    return m.Tokens(
+        event.sequence_id,
+        event.position,
+        event.tokens,
+        event.logprobs,
+        event.prompt_logprobs,
+        event.cached_tokens,
+        finish,
+    )

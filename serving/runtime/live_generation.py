@@ -1,0 +1,118 @@
+"""One accepted job, from the HTTP side's point of view: an awaitable stream of updates."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from serving.api.backend import GenerationJob, SequenceUpdate
+from serving.errors import (
+    DeadlineError,
+    EngineError,
+    InvalidRequestError,
+    OverloadedError,
+    ServingError,
+    UnavailableError,
+)
+from serving.policy.journal_commands import Deliver, Fail, FailKind, NeedDecode, NeedPrefill
+from serving.policy.request_journal import SequenceJournal
+
+RETRY_AFTER_S = 1.0
+
+
+@dataclass(slots=True)
+class Choice:
+    """One sequence of the job: its journal, and what it waits for when no instance was to be had, since when."""
+
+    index: int
+    journal: SequenceJournal
+    need: NeedPrefill | NeedDecode | None = None
+    waiting_since: float | None = None
+    told: bool = False
+    """Something of it was delivered."""
+
+
+class LiveGeneration:
+    """A `Generation` fed by the backend.
+
+    Args:
+        submitted: gateway time of acceptance [s]; `started` follows when it leaves the queue.
+        on_stop: called to end one choice early; must not call back.
+        on_cancel: called once to end all that is left.
+    """
+
+    def __init__(
+        self,
+        job: GenerationJob,
+        choices: Sequence[Choice],
+        submitted: float,
+        on_stop: Callable[["LiveGeneration", Choice], None],
+        on_cancel: Callable[["LiveGeneration"], None],
+    ) -> None:
+        self.job = job
+        self.choices = tuple(choices)
+        self.tokens = sum(len(s.prompt) + len(s.output) for s in job.sequences)
+        self.submitted = submitted
+        self.started = submitted
+        self.closed = False
+        self._updates: list[SequenceUpdate] = []
+        self._error: ServingError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._on_stop = on_stop
+        self._on_cancel = on_cancel
+
+    async def next(self) -> Sequence[SequenceUpdate]:
+        """As `Generation.next`."""
+        while True:
+            if self._updates:
+                updates, self._updates = self._updates, []
+                return updates
+            if self._error is not None:
+                raise self._error
+            if self.closed:
+                return ()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def stop(self, index: int) -> None:
+        """As `Generation.stop`."""
+        self._updates = [update for update in self._updates if update.index != index]
+        self._on_stop(self, self.choices[index])
+
+    def cancel(self) -> None:
+        """As `Generation.cancel`."""
+        self._on_cancel(self)
+
+    def deliver(self, index: int, news: Deliver) -> None:
+        """Queue one update. Bounded by the sequence's own `max_tokens`, and slow readers get them in one go."""
+        self._updates.append(
+            SequenceUpdate(
+                index, news.tokens, news.logprobs, news.prompt_logprobs, news.cached_tokens, news.finish_reason
+            )
+        )
+        self.wake()
+
+    def fail(self, failure: Fail) -> None:
+        """End the job with an error; updates that came before it are still read first."""
+        if self._error is None:
+            self._error = as_error(failure)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the reader look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def as_error(failure: Fail) -> ServingError:
+    """The error that the HTTP side turns into a status."""
+    match failure.kind:
+        case FailKind.DEADLINE:
+            return DeadlineError(failure.reason)
+        case FailKind.UNAVAILABLE:
+            return UnavailableError(failure.reason, retry_after_s=RETRY_AFTER_S)
+        case FailKind.OVERLOADED:
+            return OverloadedError(failure.reason, retry_after_s=RETRY_AFTER_S)
+        case FailKind.INVALID:
+            return InvalidRequestError(failure.reason)
+        case FailKind.ENGINE:
+            return EngineError(failure.reason)

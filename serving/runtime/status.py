@@ -1,0 +1,83 @@
+"""The cluster in numbers, from what instances announce: for `GET /cluster`, `cloudmatrix status` and `/metrics`."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from serving.config.serve import ServeConfig
+from serving.runtime.pool_links import Address
+from serving.telemetry.stats import InstanceStats
+
+_REPLICA_FIELDS = (
+    "pid",
+    "npus",
+    "hbm_used_bytes",
+    "hbm_capacity_bytes",
+    "ub_bytes",
+    "kv_blocks_used",
+    "kv_blocks_cached",
+    "kv_blocks_total",
+    "running",
+    "waiting",
+    "held",
+    "pulling",
+    "queued_tokens",
+    "steps_total",
+    "prompt_tokens_total",
+    "generated_tokens_total",
+    "handoffs_in_total",
+    "handoff_bytes_in_total",
+    "preemptions_total",
+    "draining",
+)
+
+
+def cluster_status(config: ServeConfig, members: Iterable[Address], gateway: Mapping[str, int]) -> dict[str, Any]:
+    """Pools with their replicas, NPUs in use and offered, and the answering gateway's own counts. JSON-ready."""
+    listed = list(members)
+    pools: list[dict[str, Any]] = []
+    for pool, section in config.pools.items():
+        replicas = [_replica(member) for member in listed if member.pool == pool]
+        pools.append({"name": pool, "target_replicas": section.replicas, "replicas": replicas})
+    used = sum(len(replica["npus"]) for pool in pools for replica in pool["replicas"])
+    return {
+        "model": config.model.name or config.model.path.name,
+        "mode": config.serving.mode,
+        "npus": {"used": used, "offered": config.cluster.npus},
+        "gateway": dict(gateway),
+        "pools": pools,
+    }
+
+
+def _replica(member: Address) -> dict[str, Any]:
+    facts = member.facts
+    return {"replica": member.replica, "node": member.node, **{name: facts.get(name) for name in _REPLICA_FIELDS}}
+
+
+def instance_stats(member: Address) -> InstanceStats:
+    """One announcement as metrics."""
+    facts = member.facts
+    return InstanceStats(
+        replica=member.replica,
+        pool=member.pool,
+        running=facts["running"],
+        waiting=facts["waiting"],
+        queue_tokens=facts["queued_tokens"],
+        preemptions_total=facts["preemptions_total"],
+        kv_blocks=facts["kv_blocks_total"],
+        kv_blocks_used=facts["kv_blocks_used"],
+        kv_blocks_cached=facts["kv_blocks_cached"],
+        block_tokens=facts["block_tokens"],
+        prompt_tokens_total=facts["prompt_tokens_total"],
+        generation_tokens_total=facts["generated_tokens_total"],
+        prefix_queries_total=facts["prefix_queries_tokens_total"],
+        prefix_hits_total=facts["prefix_hits_tokens_total"],
+        handoffs_total=facts["handoffs_in_total"],
+        handoff_failures_total=facts["handoff_failures_total"],
+        handoff_bytes_total=facts["handoff_bytes_in_total"],
+        handoff_seconds_total=facts["pull_seconds_total"],
+        npus=len(facts["npus"]),
+        hbm_capacity_bytes=facts["hbm_capacity_bytes"],
+        hbm_used_bytes=facts["hbm_used_bytes"],
+        steps_total=facts["steps_total"],
+        busy_seconds_total=facts["busy_s"],
+    )

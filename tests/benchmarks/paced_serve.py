@@ -1,0 +1,156 @@
+"""`cloudmatrix serve` with another step executor in its instances: everything else is the product.
+
+    python -m tests.benchmarks.paced_serve --config FILE --meters DIR [--step-ms 50]
+
+With `--step-ms` a decode step takes that long, without computing, and gives fixed tokens: a model that streams at a
+steady pace whatever the machine. Without it the real executor runs. In both cases each instance notes in DIR how much
+CPU time its executor's calls have used, so that a benchmark can take the computing out of the bill.
+"""
+
+import argparse
+import mmap
+import struct
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serving.engine.ports import StepExecutor
+from serving.policy.step_plan import SequenceResult, StepPlan, StepResult
+
+PREFILL_STEP_S = 0.002
+_METER = struct.Struct("<dqq")  # CPU seconds, steps, native id of the engine's thread
+_TEXT = " and then the little dog ran over the hill and into the garden, there the others were waiting for the ball."
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an instance's replica is told. `step_s` None = the real executor."""
+
+    meters: Path
+    step_s: float | None
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One instance's note. `cpu_s` counts the calls of the executor alone."""
+
+    pid: int
+    pool: str
+    cpu_s: float
+    steps: int
+    thread: int
+
+
+class PacedExecutor:
+    """A `StepExecutor` that only takes its time: steps begin at least `step_s` apart."""
+
+    def __init__(self, step_s: float, tokens: tuple[int, ...]) -> None:
+        self._step_s = step_s
+        self._tokens = tokens
+        self._free_at = 0.0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Wait for the end of the step; each sampled position gets the next word of a fixed text."""
+        begun = time.perf_counter()
+        self._free_at = max(self._free_at, begun) + self._step_s
+        time.sleep(max(0.0, self._free_at - begun))
+        tokens = self._tokens
+        results = tuple(
+            SequenceResult(s.sequence_id)
+            if s.sample is None
+            else SequenceResult(s.sequence_id, (tokens[len(s.sample.output) % len(tokens)],))
+            for s in plan.sequences
+        )
+        return StepResult(plan.step, results, time.perf_counter() - begun)
+
+
+class MeteredExecutor:
+    """Passes steps on and keeps the note up to date."""
+
+    def __init__(self, inner: StepExecutor, path: Path) -> None:
+        path.write_bytes(bytes(_METER.size))
+        with path.open("r+b") as file:
+            self._note = mmap.mmap(file.fileno(), _METER.size)
+        self._inner = inner
+        self._cpu_s = 0.0
+        self._steps = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """As the inner executor."""
+        begun = time.thread_time()
+        try:
+            return self._inner.execute(plan)
+        finally:
+            self._cpu_s += time.thread_time() - begun
+            self._steps += 1
+            _METER.pack_into(self._note, 0, self._cpu_s, self._steps, _native_thread())
+
+
+def read_meters(folder: Path) -> list[Meter]:
+    """The notes of all instances that have made a step."""
+    found = []
+    for path in folder.glob("*.meter"):
+        pool, pid = path.stem.split("-")
+        cpu_s, steps, thread = _METER.unpack(path.read_bytes())
+        if steps:
+            found.append(Meter(int(pid), pool, cpu_s, steps, thread))
+    return found
+
+
+def _native_thread() -> int:
+    import threading
+
+    return threading.get_native_id()
+
+
+def _instance_class(options: Options) -> Any:
+    """A replica class with the executor exchanged. Defined in here, so that Ray sends it by value, options included."""
+    from serving.deployments.instance import InstanceDeployment
+
+    class BenchmarkInstance(InstanceDeployment):
+        async def __init__(self, config: Any, pool: str, *rest: Any) -> None:  # type: ignore[misc]  # as its base
+            import os
+
+            from tests.benchmarks.paced_serve import PREFILL_STEP_S, MeteredExecutor, PacedExecutor
+
+            await super().__init__(config, pool, *rest)
+            loop = self._instance.loop  # no request has come yet: the executor may still change
+            if options.step_s is not None:
+                step_s = PREFILL_STEP_S if pool == "prefill" else options.step_s
+                loop._executor = PacedExecutor(step_s, options.tokens)
+            loop._executor = MeteredExecutor(loop._executor, options.meters / f"{pool}-{os.getpid()}.meter")
+
+    return BenchmarkInstance
+
+
+def main() -> int:
+    """Serve until interrupted, as `cloudmatrix serve` does."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--meters", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--step-ms", type=float, help="duration of a decode step; without it the model is computed")
+    args = parser.parse_args()
+
+    from serving.api.settings import ServedModel
+    from serving.config.load import load_config, with_overrides
+
+    config = with_overrides(load_config(args.config))
+    model = ServedModel.from_folder(config.model.path, names=("bench",), max_model_len=1, created=0)
+    tokens = tuple(model.tokenizer.encode(_TEXT, add_special_tokens=False))
+    from serving.deployments.session import enter
+
+    session = enter()  # before Ray is imported, which reads the environment
+    from serving.deployments import app
+    from serving.deployments.launch import serve_forever
+
+    step_s = None if args.step_ms is None else args.step_ms / 1e3
+    replaced: Any = app
+    replaced.InstanceDeployment = _instance_class(Options(args.meters, step_s, tokens))
+    return serve_forever(config, session)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

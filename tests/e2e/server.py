@@ -1,0 +1,276 @@
+"""A whole system as a user starts it: one subprocess, known by a mark that all its processes inherit.
+
+Nothing here imports Ray: what the tests see is HTTP, standard output, and what is left on the machine.
+"""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+SHARED_MEMORY = Path("/dev/shm")
+MARK = "CLOUDMATRIX_TEST_MARK"
+PATIENCE_S = 120.0
+"""How long anything may take before a test gives up: generous, the machine may be busy."""
+STOP_S = 15.0
+"""Ctrl-C ends everything within this time."""
+
+
+def wait_for(
+    condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S, state: Callable[[], object] = str
+) -> None:
+    """Wait until `condition` holds; fail with `what` and the `state` that it is in if it takes too long."""
+    end = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < end, f"still not so after {patience_s:.0f} s: {what} {state()}"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class ProcessTable:
+    """All processes that run now, zombies excepted, by process id."""
+
+    titles: dict[int, str] = field(default_factory=dict)
+    environments: dict[int, bytes] = field(default_factory=dict)
+    parents: dict[int, int] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls) -> Self:
+        """Look now."""
+        table = cls()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    table._add(int(entry.name), entry)
+        return table
+
+    def _add(self, pid: int, entry: Path) -> None:
+        fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        if fields[0] in "ZX":
+            return
+        environment = (entry / "environ").read_bytes()
+        self.titles[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:90]
+        self.environments[pid] = environment
+        self.parents[pid], self.starts[pid] = int(fields[1]), int(fields[19])
+
+
+class Server:
+    """`cloudmatrix serve` in a process of its own, with a folder of its own for everything temporary.
+
+    with Server(config) as server:
+        server.post("/v1/completions", {...})
+    """
+
+    def __init__(self, config: Path, *arguments: str, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = [sys.executable, "-m", "serving.cli", "serve", "--config", str(config), "--port"]
+        self._command += [str(self.port), *arguments]
+        self._mark = secrets.token_hex(8)
+        self.folder = Path("/tmp", f"c{secrets.token_hex(3)}")  # short: socket paths below it have a limit
+        self.folder.mkdir(mode=0o700)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._segments: list[Path] = []
+        self._seen: dict[int, int] = {}
+        self.key: str | None = None
+
+    def __enter__(self) -> Self:
+        self.launch()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    def launch(self) -> None:
+        """Start the command; returns at once."""
+        environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"}
+        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
+            self._process = subprocess.Popen(
+                self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+
+    def wait_ready(self) -> None:
+        """Wait for the banner."""
+        wait_for(lambda: "Ctrl-C ends everything" in self.out or self.process.poll() is not None, "the banner")
+        assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.out}{self.err}"
+        self._segments = list(SHARED_MEMORY.glob(f"cloudmatrix-ub-{self.session}-*"))
+        assert self.processes(), "all that there is, before it can become orphans"
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """The launcher."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def out(self) -> str:
+        """Standard output so far."""
+        return (self.folder / "out").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        """Standard error so far."""
+        return (self.folder / "err").read_text(errors="replace")
+
+    @property
+    def session(self) -> str:
+        """Name of this start."""
+        (folder,) = self.folder.glob("cloudmatrix-*")
+        return folder.name.partition("-")[2]
+
+    def printed(self, label: str) -> str:
+        """A value of the banner."""
+        found = re.search(rf"{label} +(\S+)", self.out)
+        assert found is not None, f"no {label} in {self.out}"
+        return found[1]
+
+    def segments(self) -> list[Path]:
+        """UB segments of this start that exist now."""
+        return [path for path in self._segments if path.exists()]
+
+    def interrupt(self) -> float:
+        """Ctrl-C. Returns: how long everything took to end [s]."""
+        begun = time.monotonic()
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(PATIENCE_S)
+        self.wait_ended()
+        return time.monotonic() - begun
+
+    def wait_ended(self, patience_s: float = STOP_S) -> None:
+        """Wait until no process of this start exists."""
+        wait_for(lambda: not self.processes(), "every process has ended", patience_s, self.processes)
+
+    def assert_nothing_left(self) -> None:
+        """No process, no shared memory, no folder."""
+        assert not self.processes(), self.processes()
+        assert not self.segments()
+        assert sorted(path.name for path in self.folder.iterdir()) == ["err", "out"]
+
+    def end(self) -> None:
+        """End whatever still runs, by process id, and remove what is left. Never raises for what a test has ended."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(30)
+        self.kill_all()
+        for path in self._segments:
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill_all(self) -> None:
+        """SIGKILL to every process of this start."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(30)
+        self.wait_ended(30)
+
+    def processes(self) -> dict[int, str]:
+        """Titles of all processes of this start, by process id. Zombies do not count."""
+        table = ProcessTable.read()
+        # A process that gives itself a title overwrites its environment: it is found as somebody's child, once.
+        found = {pid for pid in table.titles if self._mark.encode() in table.environments[pid]}
+        found |= {pid for pid, start in self._seen.items() if table.starts.get(pid) == start}
+        grown = True
+        while grown:
+            children = {pid for pid, parent in table.parents.items() if parent in found} - found
+            found |= children
+            grown = bool(children)
+        self._seen |= {pid: table.starts[pid] for pid in found}
+        return {pid: table.titles[pid] for pid in sorted(found)}
+
+    # ---- HTTP --------------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, *, url: str | None = None, headers: dict[str, str] | None = None) -> str:
+        """Body of a GET.
+
+        Raises: urllib.error.HTTPError.
+        """
+        return self._fetch(urllib.request.Request(f"{url or self.url}{path}", headers=self._headers(headers)))
+
+    def post(
+        self, path: str, body: dict[str, Any], *, url: str | None = None, headers: dict[str, str] | None = None
+    ) -> Any:
+        """JSON of a POST.
+
+        Raises: urllib.error.HTTPError.
+        """
+        sent = {"Content-Type": "application/json", **self._headers(headers)}
+        request = urllib.request.Request(f"{url or self.url}{path}", json.dumps(body).encode(), sent)
+        return json.loads(self._fetch(request))
+
+    def cluster(self) -> dict[str, Any]:
+        """What `GET /cluster` tells now."""
+        status: dict[str, Any] = json.loads(self.get("/cluster"))
+        return status
+
+    def replicas(self, pool: str) -> list[dict[str, Any]]:
+        """Replicas of one pool that are listed now."""
+        return next(p["replicas"] for p in self.cluster()["pools"] if p["name"] == pool)
+
+    def busy(self) -> dict[str, Any]:
+        """Everything that is held or queued anywhere; empty at rest."""
+        status = self.cluster()
+        left = {f"gateway {name}": count for name, count in status["gateway"].items() if count}
+        for replica in (replica for pool in status["pools"] for replica in pool["replicas"]):
+            for name in ("kv_blocks_used", "waiting", "held", "pulling", "running", "queued_tokens"):
+                if replica[name]:
+                    left[f"{replica['replica']} {name}"] = replica[name]
+        return left
+
+    def wait_idle(self) -> None:
+        """Wait until nothing is held or queued anywhere, by two listings that were announced apart."""
+        wait_for(lambda: not self.busy(), "all at rest", state=self.busy)
+        time.sleep(1.5)  # announcements come once a second: the next one must agree
+        wait_for(lambda: not self.busy(), "all at rest", state=self.busy)
+
+    def _headers(self, headers: dict[str, str] | None) -> dict[str, str]:
+        own = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        return {**own, **(headers or {})}
+
+    @staticmethod
+    def _fetch(request: urllib.request.Request) -> str:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            body: bytes = response.read()
+            return body.decode()
+
+
+@contextlib.contextmanager
+def stopped(server: Server, pid: int) -> Iterator[None]:
+    """A process of the system is frozen inside the block; it goes on afterwards if it still exists."""
+    assert pid in server.processes()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if pid in server.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,110 @@
+"""Two Ray nodes with two prefill and two decode instances: handoffs between nodes, and instances that die or freeze."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import STOP_S, Server, stopped, wait_for
+from tests.e2e.streams import Streams
+from tests.e2e.topology import two_nodes
+from tests.runtime.workload import GREEDY, Ask, Reference, tokens, varied_asks
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+MODEL = "model"
+POOLS = ("prefill", "decode")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Server]:
+    config = two_nodes(tmp_path_factory.mktemp("config"))
+    with Server(config, "--model", str(checkpoint)) as running:
+        yield running
+        took = running.interrupt()
+        running.assert_nothing_left()
+        assert took < STOP_S
+
+
+def test_outputs_are_token_exact_and_handoffs_cross_nodes(server: Server, reference: Reference) -> None:
+    assert len(server.segments()) == 2, "one UB segment per node"
+    replicas = [replica for pool in POOLS for replica in server.replicas(pool)]
+    assert len({replica["node"] for replica in replicas}) == 2
+    asks = [
+        Ask(ask.prompt, replace(GREEDY, max_tokens=ask.sampling.max_tokens + 1))
+        for ask in varied_asks(block_tokens=16, step_tokens=128)[:80]
+    ]
+    streams = Streams(server, asks, MODEL)
+    asyncio.run(streams.run())
+    assert all(stream.follows(reference) for stream in streams.streams)
+    server.wait_idle()
+    handoffs = [replica["handoffs_in_total"] for replica in server.replicas("decode")]
+    assert sum(handoffs) == len(asks)
+    assert all(handoffs), "both decode instances had their share"
+    readers = [line for line in server.processes().values() if "SegmentReader" in line]
+    assert readers, "another node's segment was read through the object store"
+
+
+def long_streams(server: Server, seed: int) -> Streams:
+    """Eight streams of two prompts: four for each decode instance."""
+    rng = random.Random(seed)
+    prompts = [tokens(rng, 60), tokens(rng, 60)]
+    return Streams(server, [Ask(prompts[i % 2], replace(GREEDY, max_tokens=900)) for i in range(8)], MODEL)
+
+
+def recovered(server: Server, gone: int) -> bool:
+    """Every pool is at its target, without the process that was lost."""
+    pids = [replica["pid"] for pool in POOLS for replica in server.replicas(pool)]
+    return len(pids) == 4 and gone not in pids
+
+
+def test_streams_survive_a_killed_instance(server: Server, reference: Reference) -> None:
+    async def scene() -> int:
+        victim = (await asyncio.to_thread(server.replicas, "decode"))[0]
+        streams = long_streams(server, 1)
+        running = await streams.start()
+        os.kill(victim["pid"], signal.SIGKILL)
+        await running
+        assert all(stream.follows(reference) for stream in streams.streams)
+        return int(victim["pid"])
+
+    gone = asyncio.run(scene())
+    wait_for(lambda: recovered(server, gone), "the replacement is listed", state=server.cluster)
+    server.wait_idle()
+
+
+def test_streams_survive_a_frozen_instance(server: Server, reference: Reference) -> None:
+    async def scene() -> None:
+        victim = (await asyncio.to_thread(server.replicas, "decode"))[0]
+        streams = long_streams(server, 2)
+        running = await streams.start()
+        with stopped(server, victim["pid"]):
+            await running
+            assert all(stream.follows(reference) for stream in streams.streams)
+            gone = int(victim["pid"])
+            await asyncio.to_thread(wait_for, lambda: recovered(server, gone), "the replacement is listed")
+
+    asyncio.run(scene())
+    server.wait_idle()
+
+
+def test_prompts_survive_a_killed_prefill_instance(server: Server, reference: Reference) -> None:
+    async def scene() -> int:
+        victim = (await asyncio.to_thread(server.replicas, "prefill"))[0]
+        rng = random.Random(3)
+        asks = [Ask(tokens(rng, rng.randrange(300, 900)), replace(GREEDY, max_tokens=20)) for _ in range(60)]
+        streams = Streams(server, asks, MODEL)
+        running = await streams.start(first_only=True)
+        os.kill(victim["pid"], signal.SIGKILL)
+        await running
+        assert all(stream.follows(reference) for stream in streams.streams)
+        return int(victim["pid"])
+
+    gone = asyncio.run(scene())
+    wait_for(lambda: recovered(server, gone), "the replacement is listed", state=server.cluster)
+    server.wait_idle()

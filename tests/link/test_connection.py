@@ -1,0 +1,91 @@
+"""The connection cuts frames right whatever the chunks, and drops peers that misbehave."""
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import LinkError
+from serving.ids import SequenceId
+from serving.link import connection as c
+from serving.link import messages as m
+
+
+class FakeTransport(asyncio.Transport):
+    """Collects what is written; `unread` is what a peer has left in the buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.unread = 0
+        self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Peer:
+    """A connection with a fake transport and what it reported."""
+
+    def __init__(self, on_body: Callable[[bytes], None] | None = None) -> None:
+        self.bodies: list[bytes] = []
+        self.ends: list[str] = []
+        self.connection = c.Connection(lambda _, body: (on_body or self.bodies.append)(body), self._ended)
+        self.transport = FakeTransport()
+        self.connection.connection_made(self.transport)
+
+    def _ended(self, connection: c.Connection, reason: str) -> None:
+        self.ends.append(reason)
+
+
+@given(bodies=st.lists(st.binary(max_size=40), max_size=6), cuts=st.lists(st.integers(0, 300), max_size=8))
+def test_frames_come_whole_whatever_the_chunks(bodies: list[bytes], cuts: list[int]) -> None:
+    peer = Peer()
+    stream = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    for start, end in pairwise(edges):
+        peer.connection.data_received(stream[start:end])
+    assert peer.bodies == bodies
+
+
+def test_an_announced_giant_frame_ends_the_link_without_buffering_it() -> None:
+    peer = Peer()
+    peer.connection.data_received((m.MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+    peer.connection.connection_lost(None)
+    assert peer.transport.aborted
+    assert "announced a frame" in peer.ends[0]
+
+
+def test_a_frame_that_is_refused_ends_the_link() -> None:
+    def refuse(body: bytes) -> None:
+        raise LinkError("nonsense")
+
+    peer = Peer(refuse)
+    peer.connection.data_received(b"\0\0\0\1x\0\0\0\1y")
+    peer.connection.connection_lost(None)
+    assert peer.transport.aborted
+    assert peer.ends == ["nonsense"]
+
+
+def test_a_peer_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer()
+    assert peer.connection.send(m.Cancel(SequenceId("a")))
+    peer.transport.unread = c.MAX_UNSENT_BYTES + 1
+    assert not peer.connection.send(m.Cancel(SequenceId("a")))
+    assert peer.transport.aborted
+    assert not peer.connection.send(m.Cancel(SequenceId("a")))
+    peer.connection.connection_lost(None)
+    assert peer.ends == ["the peer does not read"]
+    assert not peer.connection.open

@@ -1,0 +1,276 @@
+"""Pools in one process: real instances, links, shared memory and model; no Ray.
+
+async with Pools(config, shm) as pools:
+    await pools.start("prefill", "decode", "decode")
+    told = await pools.ask(Ask(prompt))
+    await pools.audit()
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from hardware.topology import NpuId
+from hardware.ub.segment import UbSegment
+from serving.api.backend import GenerationJob
+from serving.config.cluster import HardwareConfig
+from serving.config.engine import EngineConfig, ServingConfig
+from serving.config.gateway import GatewayConfig
+from serving.config.model import ModelConfig
+from serving.config.pool import PoolConfig
+from serving.config.serve import ServeConfig
+from serving.engine.ports import StepExecutor
+from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
+from serving.policy.request import FinishReason, SequenceSpec
+from serving.policy.step_plan import StepPlan, StepResult
+from serving.runtime.instance import Instance, InstancePlace
+from serving.runtime.live_backend import LiveBackend
+from serving.runtime.live_generation import LiveGeneration
+from tests.runtime.workload import Ask
+
+SECRET = "between gateways and instances"
+PATIENCE_S = 60.0
+"""How long anything may take before a test gives up: generous, the machine may be busy."""
+
+
+def small_config(model: Path, *, mode: str = "disaggregated", pool_mib: int = 4, **sections: Any) -> ServeConfig:
+    """Small pools: blocks of 16 tokens, prefill chunks of 64, one NPU of two dies of 16 MiB each."""
+    pool = PoolConfig(
+        npus_per_instance=1, ub_memory_mib=pool_mib, max_step_tokens=64, max_sequences=32, max_waiting=512
+    )
+    config = ServeConfig(
+        model=ModelConfig(path=model, dtype="float32", device="cpu"),
+        gateway=GatewayConfig(),
+        hardware=HardwareConfig(hbm_per_die_mib=16),
+        engine=EngineConfig(threads=1),
+        serving=ServingConfig(mode="aggregated" if mode == "aggregated" else "disaggregated"),
+        prefill=pool,
+        decode=pool,
+        aggregated=pool,
+    )
+    changed = {name: replace(getattr(config, name), **values) for name, values in sections.items()}
+    return replace(config, **changed)
+
+
+class HookedExecutor:
+    """The real executor, with something done before each step. The hook may sleep, wait or raise."""
+
+    def __init__(self, executor: StepExecutor) -> None:
+        self._executor = executor
+        self.before: Callable[[StepPlan], None] | None = None
+        self.steps = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run the hook, then the step."""
+        self.steps += 1
+        if self.before is not None:
+            self.before(plan)
+        return self._executor.execute(plan)
+
+
+@dataclass
+class Member:
+    """What membership would list."""
+
+    replica: ReplicaId
+    pool: str
+    node: NodeId
+    host: str
+    port: int
+    incarnation: str = "first"
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Told:
+    """What a client got: per choice the tokens and how it ended."""
+
+    tokens: list[list[int]]
+    finish: list[FinishReason | None]
+    cached: list[int | None]
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until `condition` holds; fail with `what` if it takes too long."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - the conditions look at objects that have no event
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"still not so: {what}") from None
+
+
+async def collect(generation: LiveGeneration) -> Told:
+    """Read a job to its end."""
+    count = len(generation.choices)
+    told = Told([[] for _ in range(count)], [None] * count, [None] * count)
+    async with asyncio.timeout(PATIENCE_S):
+        while updates := await generation.next():
+            for update in updates:
+                assert told.finish[update.index] is None, "news after the end"
+                told.tokens[update.index] += update.tokens
+                told.finish[update.index] = update.finish_reason
+                if update.cached_tokens is not None:
+                    assert told.cached[update.index] is None, "cached tokens are told once"
+                    told.cached[update.index] = update.cached_tokens
+    return told
+
+
+class Pools:
+    """Instances and one gateway."""
+
+    def __init__(self, config: ServeConfig, folder: Path, nodes: Sequence[str] = ("node",)) -> None:
+        self.config = config
+        self.instances: list[Instance] = []
+        self.backend = self.gateway("gateway")
+        self._folder = folder
+        self._nodes = [NodeId(node) for node in nodes]
+        self._members: dict[ReplicaId, Member] = {}
+        self._backends = [self.backend]
+        self._follower: asyncio.Task[None] | None = None
+        self._jobs = 0
+
+    async def __aenter__(self) -> Self:
+        self._follower = asyncio.create_task(self._follow())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: Any, at: TracebackType | None) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._follower
+        for backend in self._backends:
+            backend.close()
+        await asyncio.sleep(0)
+        for instance in self.instances:
+            await instance.stop()
+        for segment in self._folder.glob("ub-*"):
+            segment.unlink()
+
+    async def start(self, *pools: str) -> None:
+        """Start instances and wait until the gateway has a link with news of each."""
+        for pool in pools:
+            await self.add(pool)
+        await self.linked()
+
+    async def add(self, pool: str, *, listed: bool = True) -> Instance:
+        """One more instance; nodes take turns."""
+        number = len(self.instances)
+        node = self._nodes[number % len(self._nodes)]
+        place = InstancePlace(
+            replica=ReplicaId(f"{pool}#{number}"),
+            pool=pool,
+            node=node,
+            npus=(NpuId(0, number),),
+            segment_path=self._folder / f"ub-{node}",
+            segment_mib=32,
+            segment_owner_pid=os.getpid(),
+            link_host="127.0.0.1",
+            threads=1,
+        )
+        instance = Instance(self.config, place, SECRET, read_from)
+        instance.loop._executor = HookedExecutor(instance.loop._executor)
+        host, port = await instance.start()
+        self.instances.append(instance)
+        if listed:
+            self._members[place.replica] = Member(place.replica, pool, node, host, port)
+        return instance
+
+    def gateway(self, name: str) -> LiveBackend:
+        """A gateway of its own; only the first one, `backend`, is closed and audited."""
+        return LiveBackend(GatewayId(name), SECRET, self.config, list(self.config.pools))
+
+    async def linked(self, *backends: LiveBackend) -> None:
+        """Wait until each listed instance can be routed to."""
+
+        def all_up() -> bool:
+            links = [backend.links.link(r) for backend in backends or [self.backend] for r in self._members]
+            return all(link is not None and link.status is not None for link in links)
+
+        await until(all_up, "every listed instance has a link")
+
+    def unlist(self, instance: Instance) -> None:
+        """Membership forgets an instance."""
+        self._members.pop(instance.place.replica, None)
+
+    def relist(self, instance: Instance) -> None:
+        """Membership tells of an instance that was started unlisted."""
+        place, server = instance.place, instance.server._server
+        assert server is not None
+        host, port = server.sockets[0].getsockname()
+        self._members[place.replica] = Member(place.replica, place.pool, place.node, host, port)
+
+    async def kill(self, instance: Instance) -> None:
+        """What gateways see of a process that dies: connections break, nobody listens any more."""
+        self.unlist(instance)
+        await instance.server.stop()
+
+    def of(self, pool: str) -> list[Instance]:
+        """Instances of one pool."""
+        return [instance for instance in self.instances if instance.place.pool == pool]
+
+    def submit(self, ask: Ask, time_left_s: float = 300.0) -> LiveGeneration:
+        """Hand a request to the gateway."""
+        return self.backend.submit(self.job(ask, time_left_s))
+
+    def job(self, ask: Ask, time_left_s: float = 300.0) -> GenerationJob:
+        """A request as the HTTP side would give it."""
+        self._jobs += 1
+        name = f"request-{self._jobs}"
+        specs = [
+            SequenceSpec(SequenceId(f"{name}/{i}"), ask.prompt, ask.choice(i), time_left_s=time_left_s)
+            for i in range(ask.n)
+        ]
+        return GenerationJob(RequestId(name), tuple(specs))
+
+    async def ask(self, ask: Ask) -> Told:
+        """One request, to its end."""
+        return await collect(self.submit(ask))
+
+    async def audit(self) -> None:
+        """Wait until nothing is left to do; then everything must be given back and every ledger balance."""
+        await until(self._quiet, f"all at rest: {self._state()}")
+        for instance in self.instances:
+            instance.engine.check()
+            snapshot = instance.engine.snapshot(0.0)
+            left = (snapshot.kv_blocks_used, snapshot.held, snapshot.pulling, snapshot.waiting, snapshot.running)
+            assert left == (0, 0, 0, 0, 0), f"{instance.place.replica} keeps {snapshot}"
+            assert snapshot.queued_tokens == 0
+            assert instance.loop.progress_age_s() == 0.0
+        assert self.backend.counts() == {"running": 0, "queued": 0, "sequences": 0}
+        for path in self._folder.glob("ub-*"):
+            with UbSegment.attach(path) as segment:
+                segment.check()
+
+    def _quiet(self) -> bool:
+        engines = all(i.engine.idle() and i.server.open_sequences == 0 for i in self.instances)
+        posted = any(i.loop._commands or i.loop.progress_age_s() for i in self.instances)
+        return engines and not posted and not any(self.backend.counts().values())
+
+    def _state(self) -> str:
+        parts = [f"{i.place.replica}: {i.server.open_sequences} open, idle={i.engine.idle()}" for i in self.instances]
+        return f"{self.backend.counts()}; " + "; ".join(parts)
+
+    async def _follow(self) -> None:
+        while True:
+            self.backend.links.update(self._members.values())
+            self.backend.links.check_silence()
+            await asyncio.sleep(0.05)
+
+
+def read_from(node: NodeId, path: str, extents: Sequence[tuple[int, int]], generation: int) -> Iterable[memoryview]:
+    """Another node's bytes, as if they had come over the network."""
+    with UbSegment.attach(path) as segment:
+        return [memoryview(bytes(segment.read(offset, size, generation))) for offset, size in extents]
+
+
+def executor(instance: Instance) -> HookedExecutor:
+    """The instance's executor, to hook into."""
+    hooked = instance.loop._executor
+    assert isinstance(hooked, HookedExecutor)
+    return hooked

@@ -1,0 +1,251 @@
+"""The thread around an engine: what it delivers, how it waits, and what it says when it does not move."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hardware.clock import WallClock
+from serving.engine.engine import InstanceEngine
+from serving.engine.events import AdoptedEvent, FailedEvent, HandoffClosedEvent, HandoffFailedEvent, TokensEvent
+from serving.engine.settings import EngineRole, EngineSettings
+from serving.errors import EngineError, HandoffError, InvalidRequestError, UnavailableError
+from serving.ids import ReplicaId, SequenceId
+from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
+from serving.runtime.engine_loop import EngineLoop, News, Refusal, TicketReady
+from tests.fakes.executor import FakeExecutor, reference_output
+from tests.fakes.transport import FakeFabric, FakeTransport
+
+PATIENCE_S = 20.0
+BLOCKS, BLOCK_TOKENS = 32, 4
+
+
+class Rig:
+    """One loop over fakes, and everything it delivered."""
+
+    def __init__(self, role: EngineRole, fabric: FakeFabric, name: str) -> None:
+        settings = EngineSettings(role=role, block_tokens=BLOCK_TOKENS, max_step_tokens=16, max_sequences=4)
+        self.engine = InstanceEngine(settings, BLOCKS)
+        self.executor = FakeExecutor(BLOCKS, BLOCK_TOKENS)
+        self.transport = FakeTransport(fabric, ReplicaId(name), self.executor)
+        self.news: list[News] = []
+        self.steps: list[tuple[int, float]] = []
+        self.loop = EngineLoop(
+            self.engine, self.executor, self.transport, WallClock(), self.news.extend, name, on_step=self._stepped
+        )
+
+    def _stepped(self, tokens: int, elapsed_s: float) -> None:
+        self.steps.append((tokens, elapsed_s))
+
+    def add(self, spec: SequenceSpec) -> None:
+        self.loop.submit(spec.sequence_id, lambda engine, now: engine.add(spec, now))
+
+    def adopt(self, spec: SequenceSpec, ticket: HandoffTicket) -> None:
+        self.loop.submit(spec.sequence_id, lambda engine, now: engine.adopt(spec, ticket, now))
+
+    def wait(self, kind: type[Any]) -> Any:
+        """The first piece of news of one kind."""
+        wait_for(lambda: any(isinstance(item, kind) for item in self.news), f"{kind.__name__} in {self.news}")
+        return next(item for item in self.news if isinstance(item, kind))
+
+    def quiet(self) -> None:
+        wait_for(lambda: self.engine.idle() and not self.loop._commands, "at rest")
+        wait_for(lambda: self.loop.progress_age_s() == 0.0, "no work")
+        self.engine.check()
+        assert self.engine.snapshot(0.0).kv_blocks_used == 0
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, f"still not so: {what}"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def fabric() -> FakeFabric:
+    return FakeFabric()
+
+
+def started(role: EngineRole, fabric: FakeFabric, name: str) -> Iterator[Rig]:
+    rig = Rig(role, fabric, name)
+    rig.loop.start()
+    yield rig
+    rig.loop.stop()
+    assert not rig.loop._thread.is_alive()
+
+
+@pytest.fixture
+def prefill(fabric: FakeFabric) -> Iterator[Rig]:
+    yield from started(EngineRole.PREFILL, fabric, "prefill")
+
+
+@pytest.fixture
+def decode(fabric: FakeFabric) -> Iterator[Rig]:
+    yield from started(EngineRole.DECODE, fabric, "decode")
+
+
+def spec(name: str = "s", prompt: int = 10, max_tokens: int = 6, **more: Any) -> SequenceSpec:
+    tokens = tuple(range(1, prompt + 1))
+    return SequenceSpec(SequenceId(name), tokens, SamplingParams(max_tokens=max_tokens, temperature=0.0), **more)
+
+
+def test_a_sequence_runs_to_its_end(decode: Rig) -> None:
+    decode.add(spec())
+    wait_for(lambda: any(isinstance(i, TokensEvent) and i.finish_reason for i in decode.news), "its end")
+    events = [item for item in decode.news if isinstance(item, TokensEvent)]
+    assert tuple(token for event in events for token in event.tokens) == reference_output(spec())[0]
+    assert events[-1].finish_reason is FinishReason.LENGTH
+    decode.quiet()
+    assert sum(tokens for tokens, _ in decode.steps) == 10 + 5, "prompt, and all but the last token"
+    assert decode.loop.busy_s == pytest.approx(sum(elapsed for _, elapsed in decode.steps))
+    assert decode.loop.snapshot.generated_tokens_total == 6
+
+
+def test_kv_moves_from_one_loop_to_another(prefill: Rig, decode: Rig) -> None:
+    prefill.add(spec("s@1"))
+    ready: TicketReady = prefill.wait(TicketReady)
+    assert ready.sequence_id == "s@1"
+    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
+    decode.wait(AdoptedEvent)
+    prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
+    prefill.wait(HandoffClosedEvent)
+    wait_for(lambda: any(isinstance(i, TokensEvent) and i.finish_reason for i in decode.news), "its end")
+    tokens = [t for item in decode.news if isinstance(item, TokensEvent) for t in item.tokens]
+    assert (*ready.ready.tokens, *tokens) == reference_output(spec())[0]
+    prefill.quiet()
+    decode.quiet()
+    assert decode.loop.pull_seconds > 0
+    assert decode.loop.pull_failures == 0
+
+
+def test_a_failed_pull_is_news_and_counted(prefill: Rig, decode: Rig) -> None:
+    prefill.add(spec("s@1"))
+    ready: TicketReady = prefill.wait(TicketReady)
+    decode.transport.fail_next = HandoffError("cable pulled")
+    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
+    failed: HandoffFailedEvent = decode.wait(HandoffFailedEvent)
+    assert "cable pulled" in failed.reason
+    assert decode.loop.pull_failures == 1
+    decode.quiet()
+    prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
+    prefill.quiet()
+
+
+def test_a_pull_that_breaks_in_an_unforeseen_way_fails_only_its_sequence(prefill: Rig, decode: Rig) -> None:
+    prefill.add(spec("s@1"))
+    ready: TicketReady = prefill.wait(TicketReady)
+
+    def broken(*_: object) -> int:
+        raise ValueError("a bug in the transport")
+
+    decode.transport.pull = broken  # type: ignore[method-assign, assignment]
+    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
+    assert "a bug in the transport" in decode.wait(HandoffFailedEvent).reason
+    decode.quiet()
+    prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
+    prefill.quiet()
+
+
+def test_blocks_that_cannot_be_registered_fail_the_sequence(prefill: Rig) -> None:
+    def broken(*_: object) -> HandoffTicket:
+        raise OSError("no shared memory")
+
+    prefill.transport.register = broken  # type: ignore[method-assign, assignment]
+    prefill.add(spec())
+    refusal: Refusal = prefill.wait(Refusal)
+    assert isinstance(refusal.error, HandoffError)
+    assert "no shared memory" in str(refusal.error)
+    prefill.quiet()
+
+
+def test_a_refused_sequence_is_news(decode: Rig) -> None:
+    decode.add(SequenceSpec(SequenceId("empty"), (), SamplingParams()))
+    refusal: Refusal = decode.wait(Refusal)
+    assert (refusal.sequence_id, type(refusal.error)) == ("empty", InvalidRequestError)
+    decode.loop.post(lambda engine, now: engine.drain())
+    decode.add(spec("late"))
+    wait_for(lambda: len(decode.news) == 2, "the second refusal")
+    late = decode.news[1]
+    assert isinstance(late, Refusal)
+    assert isinstance(late.error, UnavailableError)
+    decode.quiet()
+
+
+def test_a_failed_step_fails_its_sequences_and_the_loop_goes_on(decode: Rig) -> None:
+    decode.executor.fail_next = EngineError("device lost")
+    decode.add(spec("first"))
+    failed: FailedEvent = decode.wait(FailedEvent)
+    assert (failed.sequence_id, "device lost" in failed.reason) == ("first", True)
+    decode.add(spec("second"))
+    wait_for(lambda: any(isinstance(i, TokensEvent) and i.finish_reason for i in decode.news), "the second's end")
+    decode.quiet()
+
+
+def test_a_deadline_passes_without_any_command(decode: Rig) -> None:
+    blocked = threading.Event()
+    execute = decode.executor.execute
+    decode.executor.execute = lambda plan: (blocked.wait(0.05), execute(plan))[1]  # type: ignore[method-assign]
+    decode.add(spec(prompt=4, max_tokens=100, time_left_s=0.2))
+    wait_for(lambda: any(isinstance(i, TokensEvent) and i.finish_reason for i in decode.news), "its end")
+    last = decode.news[-1]
+    assert isinstance(last, TokensEvent)
+    assert last.finish_reason is FinishReason.DEADLINE
+    decode.quiet()
+
+
+def test_a_hanging_step_ages_and_recovers(decode: Rig) -> None:
+    go_on = threading.Event()
+    execute = decode.executor.execute
+
+    def hang(plan: Any) -> Any:
+        go_on.wait(PATIENCE_S)
+        return execute(plan)
+
+    decode.executor.execute = hang  # type: ignore[method-assign]
+    assert decode.loop.progress_age_s() == 0.0
+    decode.add(spec())
+    wait_for(lambda: decode.loop.progress_age_s() > 0.3, "it ages")
+    first = decode.loop.progress_age_s()
+    time.sleep(0.05)
+    assert decode.loop.progress_age_s() >= first + 0.04
+    go_on.set()
+    decode.quiet()
+
+
+def test_a_bug_in_the_loop_shows_for_ever(decode: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    def bug(engine: InstanceEngine, now: float) -> None:
+        raise ZeroDivisionError
+
+    decode.loop.post(bug)
+    wait_for(lambda: decode.loop.progress_age_s() == float("inf"), "health fails")
+    assert "engine thread died" in caplog.text
+    decode.loop.stop()
+
+
+def test_an_idle_loop_sleeps(decode: Rig) -> None:
+    decode.add(spec())
+    decode.quiet()
+    turns: list[float] = []
+    next_action = decode.engine.next_action
+
+    def counted(now: float) -> Any:
+        turns.append(now)
+        return next_action(now)
+
+    decode.engine.next_action = counted  # type: ignore[method-assign]
+    time.sleep(0.5)
+    assert len(turns) <= 2
+
+
+def test_commands_run_in_order_and_wake_the_loop(decode: Rig) -> None:
+    ran: list[int] = []
+    decode.quiet()
+    begun = time.monotonic()
+    for number in range(100):
+        decode.loop.post(lambda engine, now, number=number: ran.append(number))  # type: ignore[misc]
+    wait_for(lambda: len(ran) == 100, "all ran")
+    assert ran == list(range(100))
+    assert time.monotonic() - begun < 0.9, "it did not wait for the end of an idle wait"

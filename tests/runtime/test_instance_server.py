@@ -1,0 +1,185 @@
+"""What an instance answers to a gateway, frame by frame, and whom it refuses."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from serving.ids import GatewayId, SequenceId
+from serving.link import messages as m
+from serving.policy.journal_commands import FailKind
+from serving.policy.request import FinishReason, SamplingParams, SequenceSpec
+from serving.runtime.instance import Instance
+from tests.runtime.harness import SECRET, Pools, executor, small_config, until
+from tests.runtime.wire import RawGateway
+from tests.runtime.workload import GREEDY, Reference
+
+pytestmark = pytest.mark.asyncio
+
+PROMPT = tuple(range(40))
+
+
+def spec(name: str, sampling: SamplingParams = GREEDY, prompt: tuple[int, ...] = PROMPT) -> SequenceSpec:
+    return SequenceSpec(SequenceId(name), prompt, sampling, time_left_s=60.0)
+
+
+@pytest_asyncio.fixture
+async def pools(checkpoint: Path, shm: Path) -> AsyncIterator[Pools]:
+    """One prefill and one decode instance; the tests speak to them directly."""
+    small = {"max_waiting": 1}
+    async with Pools(small_config(checkpoint, prefill=small, decode=small), shm) as assembled:
+        await assembled.start("prefill", "decode")
+        yield assembled
+        await assembled.audit()
+
+
+def address(instance: Instance) -> tuple[str, int]:
+    assert instance.server._server is not None
+    host, port = instance.server._server.sockets[0].getsockname()
+    return host, port
+
+
+async def connect(instance: Instance, name: str = "raw") -> RawGateway:
+    return await RawGateway.connect(address(instance), name)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        m.encode(m.Hello(GatewayId("g"), "a guess")),
+        m.encode(m.Hello(GatewayId("g"), "")),
+        m.encode(m.Hello(GatewayId("g"), SECRET, protocol=99)),
+        m.encode(m.Cancel(SequenceId("before the hello"))),
+        (5).to_bytes(4, "big") + b"\x00junk",
+        b"GET /v1/models HTTP/1.1\r\n\r\n",
+        (2**31).to_bytes(4, "big"),
+    ],
+    ids=["wrong secret", "empty secret", "other protocol", "no hello", "garbage", "a browser", "a huge frame"],
+)
+async def test_strangers_are_refused(pools: Pools, first: bytes) -> None:
+    stranger = await RawGateway.connect(address(pools.instances[0]))
+    stranger.writer.write(first)
+    assert await stranger.closed()
+    await stranger.close()
+
+
+async def test_a_second_hello_ends_the_link(pools: Pools) -> None:
+    gateway = await connect(pools.instances[0])
+    assert isinstance(await gateway.read(), m.Status), "the first report comes with the welcome"
+    gateway.send(m.Hello(GatewayId("again"), SECRET))
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+        await gateway.news()
+    await gateway.close()
+
+
+async def test_a_sequence_goes_by_hand_from_prefill_to_decode(pools: Pools, reference: Reference) -> None:
+    source, target = [await connect(instance) for instance in pools.instances]
+    source.send(m.Add(spec("s@1")))
+    (prefilled,) = await source.news()
+    assert isinstance(prefilled, m.Prefilled)
+    expected = tuple(reference.output(PROMPT, GREEDY))
+    assert (prefilled.first.position, prefilled.first.tokens) == (0, expected[:1])
+    assert prefilled.first.finish is None
+    assert prefilled.ticket.computed_tokens == len(PROMPT)
+    assert pools.instances[0].server.open_sequences == 1, "held until it is released"
+
+    target.send(m.Adopt(replace(spec("s@2"), output=expected[:1]), prefilled.ticket))
+    news = await target.news_until(lambda item: isinstance(item, m.Tokens) and item.finish is not None)
+    assert news[0] == m.Adopted(SequenceId("s@2"), prefilled.ticket.ticket_id)
+    given = [item for item in news if isinstance(item, m.Tokens)]
+    assert [item.position for item in given] == list(range(1, 12))
+    assert [t for item in given for t in item.tokens] == list(expected[1:])
+    assert given[-1].finish is FinishReason.LENGTH
+    source.send(m.Release(prefilled.ticket.ticket_id))
+    await pools.audit()
+    await source.close()
+    await target.close()
+
+
+async def test_what_can_never_run_is_refused_as_invalid(pools: Pools) -> None:
+    gateway = await connect(pools.instances[0])
+    gateway.send(m.Add(spec("long@1", prompt=tuple([1] * 2000))))
+    (refused,) = await gateway.news()
+    assert isinstance(refused, m.Refused)
+    assert (refused.sequence_id, refused.kind) == ("long@1", FailKind.INVALID)
+    await gateway.close()
+
+
+async def test_a_full_queue_is_told(pools: Pools) -> None:
+    gateway = await connect(pools.instances[0])
+    executor(pools.instances[0]).before = lambda plan: time.sleep(0.2)
+    gateway.send(m.Add(spec("a@1")), m.Add(spec("b@1")), m.Add(spec("c@1")), m.Add(spec("d@1")))
+    news = await gateway.news()
+    refused = [item for item in news if isinstance(item, m.Refused)]
+    assert refused
+    assert all(item.kind is FailKind.OVERLOADED and item.retry_after_s > 0 for item in refused)
+    executor(pools.instances[0]).before = None
+    await gateway.close()
+
+
+async def test_a_ticket_that_does_not_fit_is_a_lost_handoff(pools: Pools) -> None:
+    source, target = [await connect(instance) for instance in pools.instances]
+    source.send(m.Add(spec("s@1")))
+    (prefilled,) = await source.news()
+    assert isinstance(prefilled, m.Prefilled)
+    target.send(m.Adopt(spec("s@2"), prefilled.ticket))  # without the token that prefill gave
+    (unfit,) = await target.news()
+    assert isinstance(unfit, m.Lost), "another target would not fit either: it must be prefilled again"
+    other = replace(prefilled.ticket, layout="another model")
+    target.send(m.Adopt(replace(spec("s@3"), output=prefilled.first.tokens), other))
+    (lost,) = await target.news()
+    assert isinstance(lost, m.Lost)
+    assert "does not fit" in lost.reason
+    source.send(m.Release(prefilled.ticket.ticket_id))
+    await source.close()
+    await target.close()
+
+
+async def test_a_draining_instance_says_so_and_refuses(pools: Pools) -> None:
+    instance = pools.instances[1]
+    gateway = await connect(instance)
+    await gateway.read()
+    instance.server.set_draining()
+    status = await gateway.read()
+    assert isinstance(status, m.Status)
+    assert status.draining
+    gateway.send(m.Add(spec("s@1")))
+    (refused,) = await gateway.news()
+    assert isinstance(refused, m.Refused)
+    assert refused.kind is FailKind.UNAVAILABLE
+    await gateway.close()
+
+
+async def test_two_gateways_get_their_own_news_only(pools: Pools, reference: Reference) -> None:
+    decode = pools.instances[1]
+    one, two = await connect(decode, "one"), await connect(decode, "two")
+    one.send(m.Add(spec("one@1")))
+    early = await one.news()  # it runs: only one sequence may wait here
+    two.send(m.Add(spec("two@1", replace(GREEDY, max_tokens=5))))
+    for gateway, name, count, heard in ((one, "one@1", 12, early), (two, "two@1", 5, [])):
+        news = heard + await gateway.news_until(lambda item: isinstance(item, m.Tokens) and item.finish is not None)
+        assert {item.sequence_id for item in news if isinstance(item, m.Tokens)} == {name}
+        got = [t for item in news if isinstance(item, m.Tokens) for t in item.tokens]
+        assert got == reference.output(PROMPT, GREEDY)[:count]
+        await gateway.close()
+
+
+async def test_a_gateway_that_leaves_takes_its_sequences_with_it(pools: Pools) -> None:
+    decode = pools.instances[1]
+    gateway = await connect(decode)
+    gateway.send(m.Add(spec("s@1", replace(GREEDY, max_tokens=900))))
+    await gateway.news()
+    assert decode.server.open_sequences == 1
+    await gateway.close()
+    await until(lambda: decode.server.open_sequences == 0, "nobody owns it")
+
+
+async def test_unknown_cancels_and_releases_are_ignored(pools: Pools) -> None:
+    gateway = await connect(pools.instances[0])
+    gateway.send(m.Cancel(SequenceId("never@1")), m.Release("never!1"), m.Add(spec("s@1")), m.Cancel(SequenceId("s@1")))
+    await pools.audit()
+    await gateway.close()

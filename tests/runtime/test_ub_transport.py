@@ -1,0 +1,194 @@
+"""KV blocks through shared memory: moved whole, checked, refused when they cannot be right."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hardware.ub.segment import UbSegment
+from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError
+from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
+from serving.policy.request import HandoffTicket
+from serving.runtime.ub_transport import RemoteReader, UbTransport
+
+BLOCK_BYTES = 4096
+BLOCKS = 8
+MIB = 1 << 20
+
+
+class End:
+    """One instance's transport and arena."""
+
+    def __init__(
+        self,
+        segment: UbSegment,
+        name: str,
+        *,
+        node: str = "left",
+        layout: str = "float32/16",
+        read_remote: RemoteReader | None = None,
+    ) -> None:
+        self.segment = segment
+        self.region = segment.allocate(BLOCKS * BLOCK_BYTES, owner=name)
+        self.arena = segment.view(self.region)
+        self.moved: list[int] = []
+        self.transport = UbTransport(
+            replica=ReplicaId(name),
+            node=NodeId(node),
+            segment=segment,
+            arena=self.arena,
+            arena_offset=self.region.offset,
+            generation=self.region.generation,
+            block_bytes=BLOCK_BYTES,
+            layout=layout,
+            read_remote=read_remote,
+            on_moved=self.moved.append,
+        )
+
+    def fill(self, block: int, byte: int) -> None:
+        self.arena[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES] = bytes([byte]) * BLOCK_BYTES
+
+    def block(self, block: int) -> bytes:
+        return bytes(self.arena[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES])
+
+    def register(self, *blocks: int) -> HandoffTicket:
+        ids = [BlockId(block) for block in blocks]
+        return self.transport.register("ticket", ids, [BlockHash(b"h" * 16)], len(blocks) * 16)
+
+    def pull(self, ticket: HandoffTicket, first: int, *blocks: int) -> int:
+        return self.transport.pull(ticket, first, [BlockId(block) for block in blocks])
+
+
+@pytest.fixture
+def left(shm: Path) -> Iterator[UbSegment]:
+    """The segment of the node `left`."""
+    with UbSegment.create(shm / "ub-left", MIB) as segment:
+        yield segment
+        segment.remove()
+
+
+@pytest.fixture
+def right(shm: Path) -> Iterator[UbSegment]:
+    """The segment of another node."""
+    with UbSegment.create(shm / "ub-right", MIB) as segment:
+        yield segment
+        segment.remove()
+
+
+def test_blocks_arrive_where_they_are_wanted(left: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(left, "decode")
+    for block in range(BLOCKS):
+        source.fill(block, block + 1)
+        target.fill(block, 99)
+    ticket = source.register(5, 2, 7)
+    assert [extent.prefix_hash for extent in ticket.blocks] == [b"h" * 16, b"", b""]
+    assert target.pull(ticket, 1, 6, 0) == 2 * BLOCK_BYTES
+    assert (target.block(6)[0], target.block(0)[0]) == (3, 8)
+    assert target.block(6) == source.block(2)
+    assert [target.block(block)[0] for block in (1, 2, 3, 4, 5, 7)] == [99] * 6
+    assert target.moved == [2 * BLOCK_BYTES]
+    target.transport.close()
+
+
+def test_a_changed_byte_is_noticed(left: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(left, "decode")
+    source.fill(1, 7)
+    ticket = source.register(0, 1)
+    source.arena[BLOCK_BYTES + 100] ^= 1
+    with pytest.raises(HandoffChecksumError, match="block 4 of ticket ticket from prefill"):
+        target.pull(ticket, 0, 3, 4)
+    assert target.moved == []
+
+
+def test_another_layout_is_refused(left: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(left, "decode", layout="bfloat16/16")
+    with pytest.raises(HandoffError, match=r"layout float32/16 from prefill does not fit bfloat16/16"):
+        target.pull(source.register(0), 0, 0)
+
+
+def test_a_ticket_gives_no_more_blocks_than_it_has(left: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(left, "decode")
+    with pytest.raises(HandoffError, match="has 2 blocks"):
+        target.pull(source.register(0, 1), 1, 0, 1)
+
+
+def test_a_region_that_was_given_back_is_refused(left: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(left, "decode")
+    ticket = source.register(0)
+    left.release(source.region)
+    with pytest.raises(HandoffExpiredError):
+        target.pull(ticket, 0, 0)
+    End(left, "another prefill")  # takes the same bytes
+    with pytest.raises(HandoffExpiredError):
+        target.pull(ticket, 0, 0)
+
+
+def test_a_segment_that_is_gone_is_refused(left: UbSegment, right: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(right, "decode")
+    ticket = source.register(0)
+    left.remove()
+    with pytest.raises(HandoffExpiredError, match="ub-left"):
+        target.pull(ticket, 0, 0)
+
+
+def test_an_extent_outside_the_segment_is_refused(left: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(left, "decode")
+    ticket = source.register(0)
+    outside = replace(ticket.blocks[0], offset=1 << 40)
+    with pytest.raises(HandoffExpiredError):
+        target.pull(replace(ticket, blocks=(outside,)), 0, 0)
+
+
+def test_a_second_segment_of_the_node_is_mapped_once(left: UbSegment, right: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(right, "decode")
+    source.fill(0, 5)
+    ticket = source.register(0)
+    for _ in range(3):
+        target.pull(ticket, 0, 1)
+    assert target.block(1) == source.block(0)
+    assert len(target.transport._segments) == 2
+    target.transport.close()
+    assert target.transport._segments == {}
+
+
+def test_another_node_is_out_of_reach_without_a_reader(left: UbSegment, right: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(right, "decode", node="right")
+    with pytest.raises(HandoffError, match="lies on node left, out of reach"):
+        target.pull(source.register(0), 0, 0)
+
+
+def test_another_node_is_read_through_the_reader(left: UbSegment, right: UbSegment) -> None:
+    asked: list[tuple[str, str, list[tuple[int, int]], int]] = []
+
+    def read(node: NodeId, path: str, extents: Sequence[tuple[int, int]], generation: int) -> Iterator[memoryview]:
+        asked.append((node, path, list(extents), generation))
+        for offset, size in extents:
+            yield memoryview(bytes(left.read(offset, size, generation)))
+
+    source, target = End(left, "prefill"), End(right, "decode", node="right", read_remote=read)
+    source.fill(2, 9)
+    ticket = source.register(0, 2)
+    assert target.pull(ticket, 0, 4, 5) == 2 * BLOCK_BYTES
+    assert target.block(5) == source.block(2)
+    places = [(extent.offset, BLOCK_BYTES) for extent in ticket.blocks]
+    assert asked == [("left", str(left.path), places, source.region.generation)]
+
+
+def test_damage_on_the_way_from_another_node_is_noticed(left: UbSegment, right: UbSegment) -> None:
+    def read(*_: object) -> list[memoryview]:
+        return [memoryview(b"\x01" * BLOCK_BYTES)]
+
+    source, target = End(left, "prefill"), End(right, "decode", node="right", read_remote=read)
+    with pytest.raises(HandoffChecksumError):
+        target.pull(source.register(0), 0, 0)
+
+
+def test_what_the_reader_raises_passes_through(left: UbSegment, right: UbSegment) -> None:
+    def read(*_: object) -> Iterator[memoryview]:
+        yield memoryview(bytes(BLOCK_BYTES))
+        raise HandoffExpiredError("the node is gone")
+
+    source, target = End(left, "prefill"), End(right, "decode", node="right", read_remote=read)
+    with pytest.raises(HandoffExpiredError, match="the node is gone"):
+        target.pull(source.register(0, 1), 0, 0, 1)

@@ -1,0 +1,93 @@
+"""What `cloudmatrix status` prints, and its one-line answers when there is nothing to print."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from serving.cli import main
+from serving.errors import UnavailableError
+from serving.status_table import fetch_status, print_status, short_npus
+
+REPLICA = {
+    "replica": "decode#abcdefgh",
+    "npus": ["n0.npu2", "n0.npu3", "n0.npu5"],
+    "hbm_used_bytes": 300 << 20,
+    "hbm_capacity_bytes": 512 << 20,
+    "kv_blocks_used": 7,
+    "kv_blocks_total": 4184,
+    "running": 3,
+    "waiting": 1,
+    "held": 2,
+    "pulling": 4,
+    "queued_tokens": 99,
+    "steps_total": 1234,
+    "draining": False,
+}
+STATUS = {
+    "model": "storyteller",
+    "mode": "disaggregated",
+    "npus": {"used": 3, "offered": 8},
+    "gateway": {"running": 3, "queued": 5},
+    "pools": [
+        {"name": "prefill", "target_replicas": 1, "replicas": []},
+        {"name": "decode", "target_replicas": 1, "replicas": [REPLICA]},
+    ],
+}
+
+
+def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(STATUS, as_json=False)
+    text = capsys.readouterr().out
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for part in ("3 of 8 NPUs", "5 queued", "abcdefgh", "n0: 2-3,5", "300/512", "7/4184", "1234", "none is up"):
+        assert part in text
+
+
+def test_json_is_the_raw_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(STATUS, as_json=True)
+    assert json.loads(capsys.readouterr().out) == STATUS
+
+
+def test_npus_are_shortened_to_runs() -> None:
+    assert short_npus(["n1.npu7"]) == "n1: 7"
+    assert short_npus(["n0.npu1", "n0.npu0", "n0.npu3"]) == "n0: 0-1,3"
+
+
+class _Gateway(BaseHTTPRequestHandler):
+    """Answers 401 without the key, and the status with it."""
+
+    def do_GET(self) -> None:
+        allowed = self.headers.get("Authorization") == "Bearer s3cret"
+        self.send_response(200 if allowed else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps(STATUS).encode() if allowed else b"{}")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def gateway() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), _Gateway)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_key_is_sent_and_its_lack_is_explained(gateway: str) -> None:
+    assert fetch_status(gateway, "s3cret") == STATUS
+    with pytest.raises(UnavailableError, match="give its key"):
+        fetch_status(gateway, None)
+
+
+def test_nobody_there_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--url", "http://127.0.0.1:9"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("cloudmatrix: no gateway at")
+    assert err.count("\n") == 1
