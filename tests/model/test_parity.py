@@ -130,7 +130,6 @@ def test_long_context_takes_several_query_blocks(tmp_path: Path) -> None:
     assert difference(runner.run("parts", tokens, [37, 600, 63]), expected) < TOLERANCE
 
 
-@pytest.mark.skipif(not (STORYTELLER / "model.safetensors").is_file(), reason="the demo model has no weights yet")
 def test_demo_model() -> None:
     reference = AutoModelForCausalLM.from_pretrained(STORYTELLER, dtype=torch.float32, attn_implementation="eager")
     tokens = torch.randint(8, 1000, (90,), generator=torch.Generator().manual_seed(4)).tolist()
