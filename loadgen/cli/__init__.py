@@ -1,0 +1,1 @@
+"""The `loadgen` command: flags in, exit status out."""

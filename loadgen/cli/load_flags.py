@@ -1,0 +1,227 @@
+"""Flags of `loadgen run` that say where requests go, when, and for how long. Names are those of `vllm bench serve`.
+
+Where aiperf or guidellm have another name for the same thing, it is an alias.
+"""
+
+import argparse
+
+from loadgen.cli import values
+
+
+def add_target_flags(parser: argparse.ArgumentParser) -> None:
+    """The server under test and the form of a request."""
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--url",
+        "--base-url",
+        "--target",
+        dest="url",
+        metavar="URL",
+        help="server under test, without /v1 (default http://HOST:PORT)",
+    )
+    group.add_argument("--host", default="127.0.0.1", help="if there is no --url (default %(default)s)")
+    group.add_argument("--port", type=values.count, default=8000, help="if there is no --url (default %(default)s)")
+    group.add_argument(
+        "-m", "--model", "--served-model-name", help="name sent as `model`; default: the only one that the server has"
+    )
+    group.add_argument(
+        "--backend",
+        "--endpoint-type",
+        choices=("openai", "openai-chat", "completions", "chat", "vllm"),
+        default="openai",
+        help="openai (= completions, vllm): /v1/completions; openai-chat (= chat): /v1/chat/completions",
+    )
+    group.add_argument("--endpoint", metavar="PATH", help="path, if it is another one")
+    _add_access_flags(group)
+
+
+def _add_access_flags(group: "argparse._ArgumentGroup") -> None:
+    """Keys, headers, timeouts."""
+    group.add_argument("--api-key", metavar="KEY", help="bearer token (default: OPENAI_API_KEY of the environment)")
+    group.add_argument(
+        "--header", type=values.key_value, nargs="*", default=[], metavar="K=V", help="more header lines"
+    )
+    group.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
+    group.add_argument(
+        "--ready-check-timeout-sec",
+        type=values.seconds,
+        default=0.0,
+        metavar="T",
+        help="wait this long for the server to come up (default: it must be there)",
+    )
+    group.add_argument("--request-timeout", type=values.seconds, default=600.0, metavar="T", help="default 10m")
+    group.add_argument("--connect-timeout", type=values.seconds, default=10.0, metavar="T", help="default 10s")
+
+
+def add_form_flags(parser: argparse.ArgumentParser) -> None:
+    """What every request body has in common."""
+    form = parser.add_argument_group("form of a request")
+    form.add_argument("--no-stream", dest="stream", action="store_false", help="ask for whole answers: no TTFT, no ITL")
+    form.add_argument("--temperature", type=float, default=0.0, help="default 0")
+    form.add_argument("--top-p", type=float)
+    form.add_argument("--top-k", type=int)
+    form.add_argument("--min-p", type=float)
+    form.add_argument("--repetition-penalty", type=float)
+    form.add_argument("--presence-penalty", type=float)
+    form.add_argument("--frequency-penalty", type=float)
+    form.add_argument(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="go on to the planned length whatever the model says (default: yes, unless the data set has no lengths)",
+    )
+    form.add_argument(
+        "--extra-body",
+        "--extra-request-body",
+        type=values.json_object,
+        default={},
+        metavar="JSON",
+        help="fields merged into every body; null removes one",
+    )
+
+
+def add_load_flags(parser: argparse.ArgumentParser) -> None:
+    """When requests are sent."""
+    group = parser.add_argument_group(
+        "load",
+        "Closed loop: --concurrency alone; each answer makes room for the next request. Open loop: --request-rate, "
+        "--rate-steps, a ramp, or a data set's own times; requests leave on schedule whatever the server does, and "
+        "latency counts from the scheduled time. With both, --concurrency caps the open loop; waiting for the cap "
+        "counts as latency.",
+    )
+    group.add_argument(
+        "--concurrency",
+        "--max-concurrency",
+        type=values.count,
+        metavar="N",
+        help="requests open at once (closed loop; default 8 if no rate is given)",
+    )
+    group.add_argument(
+        "--request-rate", "--rate", type=values.rate, metavar="R", help="requests per second; inf = all at once"
+    )
+    group.add_argument(
+        "--arrival",
+        "--arrival-pattern",
+        choices=("poisson", "constant", "gamma", "trace"),
+        help="gaps between requests: poisson (default), constant, gamma with --burstiness; "
+        "trace = the data set's own times (default for data sets that have them and no --request-rate)",
+    )
+    group.add_argument(
+        "--burstiness",
+        "--vllm-burstiness",
+        "--arrival-smoothness",
+        type=values.burstiness,
+        default=1.0,
+        metavar="SHAPE",
+        help="1 = Poisson, below 1 = bursts, above 1 = smoother, inf = constant",
+    )
+    _add_shape_flags(group)
+    _add_extent_flags(parser)
+
+
+def _add_shape_flags(group: "argparse._ArgumentGroup") -> None:
+    """Open loops whose rate changes, and replays."""
+    group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="rate grows over the whole run")
+    group.add_argument("--ramp-up-start-rps", type=values.positive_float, metavar="R")
+    group.add_argument("--ramp-up-end-rps", type=values.positive_float, metavar="R")
+    group.add_argument(
+        "--rate-steps",
+        type=values.rate_steps,
+        metavar="R:T,...",
+        help="rates one after another, e.g. 2:30s,8:30s,2:30s",
+    )
+    group.add_argument(
+        "--rate-scale",
+        type=values.positive_float,
+        default=1.0,
+        metavar="X",
+        help="trace arrival: 2 = twice as fast as recorded",
+    )
+    group.add_argument("--trace-from", type=values.seconds, metavar="T", help="trace arrival: begin at this time of it")
+    group.add_argument("--trace-to", type=values.seconds, metavar="T", help="trace arrival: end at this time of it")
+
+
+def _add_extent_flags(parser: argparse.ArgumentParser) -> None:
+    """How long, how many, and what makes it repeatable."""
+    group = parser.add_argument_group("extent")
+    group.add_argument(
+        "--num-prompts",
+        "--request-count",
+        "--max-requests",
+        type=values.count,
+        metavar="N",
+        help="stop after so many requests (conversations); default 100 if there is no --duration",
+    )
+    group.add_argument(
+        "--duration",
+        "--benchmark-duration",
+        "--max-seconds",
+        type=values.seconds,
+        metavar="T",
+        help="stop sending after this time",
+    )
+    group.add_argument(
+        "--drain",
+        "--benchmark-grace-period",
+        type=values.seconds,
+        default=60.0,
+        metavar="T",
+        help="then wait so long for answers (default 60s)",
+    )
+    group.add_argument(
+        "--num-warmups",
+        "--warmup-request-count",
+        type=values.whole,
+        default=0,
+        metavar="N",
+        help="requests before the run, under the same load, left out of every figure",
+    )
+    group.add_argument(
+        "--concurrency-ramp",
+        type=values.seconds,
+        default=0.0,
+        metavar="T",
+        help="closed loop: open the slots over this time",
+    )
+    group.add_argument("--workers", type=values.count, default=1, metavar="N", help="sending processes (default 1)")
+    group.add_argument(
+        "--seed", type=values.whole, metavar="N", help="repeats prompts and times exactly (default: new ones each run)"
+    )
+    group.add_argument("--cache-bust", metavar="SALT", help="with --seed: the same lengths and times, other prompts")
+
+
+def add_series_flags(parser: argparse.ArgumentParser) -> None:
+    """Several runs in one command."""
+    group = parser.add_argument_group("several runs")
+    group.add_argument("--sweep", choices=("rate", "concurrency"), help="one run for each of several values")
+    group.add_argument(
+        "--sweep-values",
+        type=values.numbers,
+        metavar="A,B,...",
+        help="default: chosen between an idle and a full server",
+    )
+    group.add_argument("--sweep-points", type=values.count, default=6, metavar="N", help="if there are no values")
+    group.add_argument(
+        "--find-max",
+        choices=("rate", "concurrency"),
+        help="search the largest value that holds --slo for --attainment of the requests",
+    )
+    group.add_argument(
+        "--attainment",
+        type=values.share,
+        default=0.9,
+        metavar="SHARE",
+        help="of requests within all SLOs (default 90%%)",
+    )
+    group.add_argument("--probe-requests", type=values.count, default=60, metavar="N", help="least requests per probe")
+    group.add_argument("--max-probes", type=values.count, default=16, metavar="N")
+    group.add_argument(
+        "--repeats",
+        "--num-runs",
+        "--num-profile-runs",
+        type=values.count,
+        default=1,
+        metavar="N",
+        help="repeat each run with new seeds and give confidence intervals over the repetitions",
+    )
+    group.add_argument("--pause", type=values.seconds, default=1.0, metavar="T", help="between runs (default 1s)")

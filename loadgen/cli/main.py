@@ -1,0 +1,77 @@
+"""`loadgen run | compare | report | trace | selftest`: reads the command line and turns errors into one line each.
+
+A command's code is imported when it is chosen, so that `--help` and every mistake answer at once.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from loadgen.errors import LoadgenError
+
+COMMANDS = {
+    "run": "send requests to a server and measure its answers",
+    "compare": "show how two or more runs differ, with confidence",
+    "report": "write report.html of a saved run or sweep again",
+    "trace": "turn a run into a trace file that replays exactly; describe a trace file",
+    "selftest": "measure how many streamed tokens this machine can take in",
+}
+
+_EXAMPLES = """examples:
+  loadgen run --concurrency 8 --duration 30s                      closed loop against 127.0.0.1:8000
+  loadgen run --request-rate 4 --slo ttft=500ms,tpot=50ms         open loop, Poisson
+  loadgen run --sweep rate --slo ttft=500ms,tpot=50ms --out sweep latency against rate, with report
+  loadgen run --find-max rate --slo ttft=500ms,tpot=50ms          the largest rate that holds the SLOs
+  loadgen run --dataset-name mooncake --dataset-path trace.jsonl --length-scale 0.03125 --out replay
+  loadgen compare before after
+"""
+
+
+class Command(Protocol):
+    """What a command's module has."""
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's flags."""
+
+    def run(self, flags: argparse.Namespace) -> int:
+        """Do it; gives the exit status. Raises: LoadgenError."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns: exit status: 0 fine, 1 an error of ours, 2 wrong flags or files, 3 the server cannot be used, 4 results
+        cannot be written, 5 too many requests failed, 130 interrupted (what was measured is kept).
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="loadgen",
+        description="Load generator for OpenAI-compatible servers. `loadgen COMMAND --help` has the flags.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    chosen = next((argument for argument in arguments if argument in COMMANDS), None)
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
+        if name == chosen:
+            command = _load(name)
+            command.add_flags(subparser)
+    flags = parser.parse_args(arguments)
+    try:
+        return command.run(flags)
+    except LoadgenError as error:
+        print(f"loadgen: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("loadgen: interrupted", file=sys.stderr)
+        return 130
+
+
+def _load(name: str) -> Command:
+    """The module of a command."""
+    module: Command = importlib.import_module(f"loadgen.cli.{name}_command")
+    return module

@@ -1,0 +1,156 @@
+"""Values as people type them: `500ms`, `2m`, `KEY=VALUE`, `1,2,4`. Each parser is an argparse `type`."""
+
+import argparse
+import math
+import re
+
+import msgspec
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9.eE+-]+?)\s*(us|ms|s|m|min|h)?")
+
+
+def seconds(text: str) -> float:
+    """A duration [s]: `2`, `2s`, `500ms`, `1.5m`.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    try:
+        value = float(found[1]) * _SECONDS[found[2] or ""] if found else math.nan
+    except ValueError:
+        value = math.nan
+    if not (0 <= value < math.inf):
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 500ms, 30s (or 30), 5m, 1h")
+    return value
+
+
+def rate(text: str) -> float:
+    """Requests per second, positive; `inf` = all at once, as `vllm bench serve` has it.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    value = _number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate; write requests per second, e.g. 4 or 0.5, or inf")
+    return value
+
+
+def positive_float(text: str) -> float:
+    """A finite number above zero.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def burstiness(text: str) -> float:
+    """Shape of the gamma distribution of gaps, above zero; `inf` = equal gaps.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    value = _number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no burstiness; 1 = Poisson, below 1 = bursts, inf = equal gaps")
+    return value
+
+
+def share(text: str) -> float:
+    """A share between 0 and 1, or a percentage such as `10%`.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    value = _number(text[:-1]) / 100 if text.endswith("%") else _number(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share; write 0.1 or 10%")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number above zero.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    value = whole(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return value
+
+
+def whole(text: str) -> int:
+    """A whole number, zero allowed.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    if not text.strip().isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def numbers(text: str) -> list[float]:
+    """Ascending positive numbers: `1,2,4`.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    found = sorted({positive_float(part) for part in text.split(",") if part.strip()})
+    if not found:
+        raise argparse.ArgumentTypeError("no values given; write 1,2,4")
+    return found
+
+
+def percentiles(text: str) -> list[float]:
+    """Percentiles between 0 and 100: `50,90,99.9`.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    found = sorted({_number(part) for part in text.split(",") if part.strip()})
+    if not found or not (0 <= found[0] and found[-1] <= 100):
+        raise argparse.ArgumentTypeError(f"{text!r} are no percentiles; write 50,90,99")
+    return found
+
+
+def rate_steps(text: str) -> list[tuple[float, float]]:
+    """Rates with how long each holds [s]: `2:30s,8:1m`.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    steps = []
+    for part in text.split(","):
+        step_rate, colon, duration = part.partition(":")
+        if not colon:
+            raise argparse.ArgumentTypeError(f"{part!r} is no step; write RATE:DURATION, e.g. 2:30s,8:30s")
+        steps.append((positive_float(step_rate), positive_float(str(seconds(duration)))))
+    return steps
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """`KEY=VALUE`.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    key, equals, value = text.partition("=")
+    if not (equals and key.strip()):
+        raise argparse.ArgumentTypeError(f"{text!r} has no '='; write KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def json_object(text: str) -> dict[str, object]:
+    """A JSON object.
+
+    Raises: argparse.ArgumentTypeError.
+    """
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise argparse.ArgumentTypeError(f"not a JSON object ({error}); write '{{\"top_k\": 20}}'") from None
+
+
+def _number(text: str) -> float:
+    """A number, or nan which passes no check."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

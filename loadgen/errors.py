@@ -1,0 +1,58 @@
+"""Everything that can go wrong on our side, as one tree. Each is one line on the terminal and an exit status.
+
+    LoadgenError                  exit status 1
+    ├── UsageError                flags, files and values that a person gave            exit status 2
+    │   └── TraceFormatError      a data set or trace file that cannot be read as what it is said to be
+    ├── ServerError               the server under test cannot be used at all           exit status 3
+    │   ├── ServerUnreachable     nobody listens, name unknown, TLS refused, not ready in time
+    │   ├── WrongModel            the server does not serve the model asked for
+    │   └── AuthRefused           401 or 403
+    ├── OutputError               the output folder or file cannot be written           exit status 4
+    └── WorkerLost                a worker process of ours ended early                  exit status 1
+
+What a *request* ran into is no exception but a value: `record.Outcome`.
+"""
+
+
+class LoadgenError(Exception):
+    """Base of the tree; its text is one line that says what to do next."""
+
+    exit_status = 1
+
+
+class UsageError(LoadgenError):
+    """A flag, a file or a value given by the user is wrong."""
+
+    exit_status = 2
+
+
+class TraceFormatError(UsageError):
+    """A data set or trace file is not what it is said to be. The text names file and line."""
+
+
+class ServerError(LoadgenError):
+    """The server under test cannot be used."""
+
+    exit_status = 3
+
+
+class ServerUnreachable(ServerError):
+    """Nobody listens there, or not in time."""
+
+
+class WrongModel(ServerError):
+    """The server does not know the model. The text lists those that it serves."""
+
+
+class AuthRefused(ServerError):
+    """The server wants a key, or another one."""
+
+
+class OutputError(LoadgenError):
+    """Results cannot be written."""
+
+    exit_status = 4
+
+
+class WorkerLost(LoadgenError):
+    """A worker process ended before its work did."""

@@ -1,0 +1,107 @@
+"""What one request did, as it was measured: stamps, counts and outcome, nothing derived.
+
+Every figure that is ever reported is computed from these records (see `metrics/`), so a saved run can be evaluated
+again. All times are seconds from the start of the run, taken from the system's monotonic clock, which the worker
+processes share:
+
+    intended          released      started       first_byte      chunks[0]   ...   chunks[-1]      ended
+    the schedule's    slot free     connect,      status line     first content    last content    answer complete or
+    own time          (cap)         write                                                           given up
+"""
+
+from array import array
+from enum import StrEnum
+
+import msgspec
+
+
+class Outcome(StrEnum):
+    """How a request ended; exactly one each."""
+
+    OK = "ok"  # complete: finish reason and end of stream seen
+    SHORT = "short"  # complete, but fewer tokens than asked for although `ignore_eos` was set
+    REJECTED = "rejected"  # 429 or 503: the server said "not now"
+    HTTP_ERROR = "http_error"  # any other status that is not 2xx
+    STREAM_ERROR = "stream_error"  # an error object inside a stream that began well
+    TRUNCATED = "truncated"  # the stream ended without finish reason or end mark
+    MALFORMED_REPLY = "malformed_reply"  # not HTTP, not SSE or not JSON
+    CONNECTION = "connection"  # refused, reset, name unknown, TLS
+    TIMEOUT = "timeout"  # our own deadline
+    CANCELLED = "cancelled"  # left on purpose (`Conduct.DISCONNECT`, `Conduct.TIMEOUT`)
+    REFUSED_AS_MEANT = "refused_as_meant"  # a malformed request that was answered with 4xx, as it should be
+    UNFINISHED = "unfinished"  # the run ended first
+
+
+SUCCESSES = frozenset({Outcome.OK})
+DELIBERATE = frozenset({Outcome.CANCELLED, Outcome.REFUSED_AS_MEANT})
+"""Ended early because the plan said so: neither success nor failure."""
+NOT_COUNTED = frozenset({Outcome.UNFINISHED})
+"""Said nothing about the server."""
+FAILURES = frozenset(Outcome) - SUCCESSES - DELIBERATE - NOT_COUNTED
+
+
+class RequestRecord(msgspec.Struct, kw_only=True):
+    """One request. Unknown is None, never a made-up number.
+
+    Attributes:
+        index: its job's index. turn: which turn of the conversation, from 0. worker: which process sent it.
+        warmup: left out of statistics.
+        conduct: `plan.Conduct` asked of the client, as text.
+        intended_s: when the schedule wanted it sent; in a closed loop equal to `released_s`.
+        released_s: when it could go: due, and (under a cap on concurrency) a slot was free.
+        started_s: when the client began to send; `started_s - released_s` is the generator's own lateness.
+        connect_s: duration of opening the connection [s]; None if a kept one was used.
+        first_byte_s: status line. ended_s: answer complete, or given up.
+        first_answer_s: first content that is not reasoning.
+        chunk_times: float64 array as bytes: arrival of each chunk that carried content (text, reasoning, tool call).
+        chunk_tokens: int32 array as bytes: tokens of each such chunk, where the server told; else empty.
+        status: HTTP status; 0 if none came. error: one line, empty if none.
+        input_tokens, output_tokens: from the server's usage, else None. cached_tokens, reasoning_tokens likewise.
+        planned_input_tokens, planned_output_tokens: what the plan asked for.
+        content_chars: characters of the answer.
+        finish_reason: of the (last) choice, empty if none came.
+        server_times: server-side times that came with the answer [s], e.g. "queue", "ttft".
+        request_id: the id that the server or the client gave it.
+        body, text: request body sent and answer text received, kept only where asked for.
+    """
+
+    index: int
+    turn: int = 0
+    worker: int = 0
+    warmup: bool = False
+    conduct: str = "normal"
+    tenant: str = ""
+    outcome: Outcome = Outcome.UNFINISHED
+    intended_s: float = 0.0
+    released_s: float = 0.0
+    started_s: float | None = None
+    connect_s: float | None = None
+    first_byte_s: float | None = None
+    first_answer_s: float | None = None
+    ended_s: float | None = None
+    chunk_times: bytes = b""
+    chunk_tokens: bytes = b""
+    status: int = 0
+    error: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    planned_input_tokens: int | None = None
+    planned_output_tokens: int | None = None
+    content_chars: int = 0
+    finish_reason: str = ""
+    server_times: dict[str, float] = {}
+    hash_ids: list[int] = []
+    block_tokens: int = 0
+    request_id: str = ""
+    body: bytes | None = None
+    text: str | None = None
+
+    def chunks(self) -> "array[float]":
+        """Arrival times of content chunks [s from run start], shape [chunks] float64."""
+        return array("d", self.chunk_times)
+
+    def tokens_of_chunks(self) -> "array[int]":
+        """Tokens of each content chunk, shape [chunks] int32; empty if the server did not tell."""
+        return array("i", self.chunk_tokens)

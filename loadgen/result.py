@@ -1,0 +1,221 @@
+"""The result of a run as it stands in `result.json`, key by key.
+
+The file's top level carries the flat keys of `vllm bench serve` (milliseconds, vLLM's meaning: latency counted from the
+actual send), so that scripts that read those go on working. Everything else stands under the key `"loadgen"`: the
+struct `RunResult` below, in seconds. Fields are only ever added within one schema version; a field that changes
+meaning gets a new version.
+"""
+
+import msgspec
+
+SCHEMA = "loadgen-result/1"
+
+
+class Distribution(msgspec.Struct, kw_only=True):
+    """One metric over the counted requests (or chunks).
+
+    Attributes:
+        unit: "s", "tokens" ...
+        count: values that it is made of; 0 leaves every other field None or empty.
+        percentiles: percentile as text ("50", "99.9") -> value; linear interpolation, exact.
+        with_failures: the same percentiles where each failed request counts as infinitely late; None where a failure
+            reaches that percentile. Empty for metrics that are no latency.
+        curve: [percentile, value] pairs for plotting, ascending, denser towards 100.
+        ci95: 95 % confidence interval of the mean, over repetitions if there are several, else over requests.
+    """
+
+    unit: str
+    count: int
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+    percentiles: dict[str, float] = {}
+    with_failures: dict[str, float | None] = {}
+    curve: list[tuple[float, float]] = []
+    ci95: tuple[float, float] | None = None
+
+
+class ErrorCount(msgspec.Struct, kw_only=True):
+    """How often one error came. `example` is its text, cut to one line."""
+
+    outcome: str
+    status: int
+    count: int
+    example: str
+
+
+class Throughput(msgspec.Struct, kw_only=True):
+    """Rates over the measured window [per second]; tokens of successful requests only."""
+
+    requests_per_s: float
+    input_tokens_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    goodput_per_s: float | None = None
+
+
+class SloResult(msgspec.Struct, kw_only=True):
+    """Attainment of the SLOs: a request is good if it succeeded and kept every one of them.
+
+    Attributes:
+        targets: metric name ("ttft", "tpot", "e2e", "itl") -> limit [s].
+        good: good requests. counted: successes plus failures (deliberate cancels are not counted).
+        attainment: good / counted. wilson95: its 95 % Wilson interval.
+        each: metric name -> share of the counted requests that kept this limit.
+        untestable: requests with one output token, whose TPOT does not exist; they pass TPOT and are told apart here.
+    """
+
+    targets: dict[str, float]
+    good: int
+    counted: int
+    attainment: float
+    wilson95: tuple[float, float]
+    each: dict[str, float] = {}
+    untestable: int = 0
+
+
+class CacheUse(msgspec.Struct, kw_only=True):
+    """Prompt tokens taken from a cache, where the server told. `hit_share` = cached / input tokens of those."""
+
+    reported_by: int
+    cached_tokens: int
+    input_tokens: int
+    hit_share: float | None = None
+
+
+class SteadyState(msgspec.Struct, kw_only=True):
+    """The longest stretch with at least 90 % of peak concurrency, and the main figures of requests that began in it."""
+
+    from_s: float
+    to_s: float
+    requests: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    metrics: dict[str, Distribution] = {}
+
+
+class TimelinePoint(msgspec.Struct, kw_only=True):
+    """One bin of the run's time axis; counts per bin, `running` at its end, percentiles of requests finished in it."""
+
+    t_s: float
+    sent: int
+    finished: int
+    failed: int
+    running: int
+    output_tokens: int
+    ttft_p50_s: float | None = None
+    ttft_p99_s: float | None = None
+    tpot_p50_s: float | None = None
+    tpot_p99_s: float | None = None
+
+
+class Generator(msgspec.Struct, kw_only=True):
+    """How well the generator itself kept up.
+
+    Attributes:
+        workers: worker processes.
+        cpu_share: largest CPU use of any worker, 1.0 = one core busy all the time.
+        loop_lag_p99_s: how late a worker's own timer fired, 99th percentile over all workers.
+        starved_s: time for which a slot was free and no prompt was ready, summed.
+        offered_per_s / achieved_per_s: rate of the schedule, and rate at which requests really left. None in a closed
+            loop.
+        is_bottleneck: whether the figures say more about this program than about the server. reasons: why, one line
+            each.
+        clock_warnings: the machine slept or its clock jumped during the run.
+    """
+
+    workers: int
+    cpu_share: float
+    loop_lag_p99_s: float
+    starved_s: float = 0.0
+    offered_per_s: float | None = None
+    achieved_per_s: float | None = None
+    is_bottleneck: bool = False
+    reasons: list[str] = []
+    clock_warnings: list[str] = []
+
+
+class Repetition(msgspec.Struct, kw_only=True):
+    """Main figures of one of several repetitions of the same run; `means` by metric name [s]."""
+
+    requests: int
+    duration_s: float
+    throughput: Throughput
+    means: dict[str, float]
+    p99: dict[str, float]
+    attainment: float | None = None
+
+
+class RunResult(msgspec.Struct, kw_only=True):
+    """All of one run (or of its repetitions taken together).
+
+    Attributes:
+        schema: `SCHEMA`. version: of the package. started_at: ISO 8601, UTC. command: as typed.
+        label: what tells this run from others of a sweep, e.g. "rate 4.0".
+        url, model, endpoint: where the requests went.
+        seed: repeats the run exactly. settings: every flag with its value.
+        interrupted: ended early by the user or by the loss of a worker; what is here is what was finished.
+        duration_s: from the first send to the last end, warm-up excluded. drain_s: part of it after the last send.
+        requests: measured ones sent. outcomes: `record.Outcome` -> count. warmup_requests: left out.
+        peak_concurrency, mean_concurrency: requests open at once: exact maximum, time average.
+        metrics: name (see `metrics.definitions`) -> distribution.
+        warnings: everything that a reader must know before believing a figure; one line each.
+        metadata: what the user attached.
+    """
+
+    schema: str = SCHEMA
+    version: str = ""
+    started_at: str = ""
+    command: str = ""
+    label: str = ""
+    url: str = ""
+    model: str = ""
+    endpoint: str = ""
+    seed: int = 0
+    settings: dict[str, object] = {}
+    interrupted: bool = False
+    duration_s: float = 0.0
+    drain_s: float = 0.0
+    requests: int = 0
+    warmup_requests: int = 0
+    outcomes: dict[str, int] = {}
+    errors: list[ErrorCount] = []
+    peak_concurrency: int = 0
+    mean_concurrency: float = 0.0
+    metrics: dict[str, Distribution] = {}
+    throughput: Throughput
+    slo: SloResult | None = None
+    cache: CacheUse | None = None
+    steady_state: SteadyState | None = None
+    generator: Generator
+    timeline: list[TimelinePoint] = []
+    repetitions: list[Repetition] = []
+    warnings: list[str] = []
+    metadata: dict[str, str] = {}
+
+
+class SweepPoint(msgspec.Struct, kw_only=True):
+    """One run of a sweep or search. `value`: the rate [per s] or the concurrency. `folder`: its own results."""
+
+    value: float
+    folder: str
+    result: RunResult
+    aborted: str = ""
+
+
+class SweepResult(msgspec.Struct, kw_only=True):
+    """Several runs that differ in one thing, as in `sweep.json`.
+
+    Attributes:
+        parameter: "rate" or "concurrency". points: ascending by value.
+        best: largest value that held the SLOs (saturation search, or a sweep with SLOs); None if none did.
+        first_failed: smallest value that did not. explanation: one line.
+    """
+
+    schema: str = "loadgen-sweep/1"
+    parameter: str
+    points: list[SweepPoint] = []
+    best: float | None = None
+    first_failed: float | None = None
+    explanation: str = ""
