@@ -29,6 +29,7 @@ class SequenceUpdate:
         logprobs: one per new token when asked.
         prompt_logprobs: for prompt positions 1 ...; only once, with the first update, when asked.
         cached_tokens: prompt tokens whose KV was reused; only with the first update.
+        queue_s: how long the sequence waited before work on it began; only with the first update, None = not known.
         finish_reason: STOP (a stop token, which is the last of `tokens`), LENGTH, or None.
     """
 
@@ -38,6 +39,7 @@ class SequenceUpdate:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
+    queue_s: float | None = None
 
 
 class Generation(Protocol):

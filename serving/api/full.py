@@ -7,15 +7,19 @@ import msgspec
 
 from serving.api.choice import Choice, LogprobEntry, Visible
 from serving.api.logprob_wire import chat_logprobs, completion_logprobs, prompt_logprobs
+from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import Kind, Order
-from serving.api.usage import usage
+from serving.api.usage import times, usage
 
 
 class FullResponse:
     """Collects all that became visible and encodes it once."""
 
-    def __init__(self, order: Order, choices: Sequence[Choice], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, order: Order, choices: Sequence[Choice], tokenizer: Tokenizer, timing: Timing | None = None
+    ) -> None:
+        self._timing = timing
         self._order = order
         self._choices = choices
         self._tokenizer = tokenizer
@@ -43,6 +47,7 @@ class FullResponse:
             "model": order.model,
             "choices": [self._choice(choice, chat=chat) for choice in self._choices],
             "usage": usage(order, self._choices),
+            **times(self._timing, self._choices),
         }
         if chat:  # one prompt, so what is known about it belongs to the response
             answer |= self._prompt_facts(self._choices[0])

@@ -20,6 +20,7 @@ from serving.api.full import FullResponse
 from serving.api.run import Run
 from serving.api.settings import ApiSettings
 from serving.api.sse import DONE, KEEPALIVE, StreamEncoder, event
+from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import Order
 from serving.telemetry.metrics import GatewayMetrics
@@ -72,7 +73,7 @@ class GenerationResponse(Response):
             run.close()
 
     async def _full(self, run: Run, send: Send, limit_s: float) -> None:
-        response = FullResponse(self._order, run.choices, self._tokenizer)
+        response = FullResponse(self._order, run.choices, self._tokenizer, self._timing(run))
         try:
             async with asyncio.timeout(limit_s):
                 while run.open:
@@ -85,7 +86,7 @@ class GenerationResponse(Response):
         await send_json(send, 200, response.body())
 
     async def _stream(self, run: Run, send: Send, limit_s: float) -> None:
-        encoder = StreamEncoder(self._order, run.choices, self._tokenizer)
+        encoder = StreamEncoder(self._order, run.choices, self._tokenizer, self._timing(run))
         started = False
         try:
             async with asyncio.timeout(limit_s):
@@ -107,6 +108,10 @@ class GenerationResponse(Response):
                 return
             body = event(reply.body()) + DONE
         await send({"type": "http.response.body", "body": body})
+
+    def _timing(self, run: Run) -> Timing | None:
+        """The times to tell the client."""
+        return run.timing if self._settings.per_request_metrics else None
 
     @asynccontextmanager
     async def _keepalive(self, send: Send) -> AsyncIterator[None]:

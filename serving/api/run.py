@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from serving.api.backend import Generation, GenerationBackend, SequenceUpdate
 from serving.api.choice import Choice, Visible
+from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import Order
 from serving.errors import EngineError, OverloadedError, UnavailableError
@@ -13,10 +14,10 @@ from serving.telemetry.metrics import GatewayMetrics
 class Run:
     """Owns the backend's `Generation`. `close` must be called exactly once, whatever happened.
 
-    `failed` tells a failure from a client that left.
+    `failed` tells a failure from a client that left; `timing` is there for a single choice only.
     """
 
-    __slots__ = ("_generation", "_metrics", "_open", "_timeline", "choices", "failed", "order")
+    __slots__ = ("_generation", "_metrics", "_open", "_timeline", "choices", "failed", "order", "timing")
 
     def __init__(
         self, order: Order, backend: GenerationBackend, tokenizer: Tokenizer, metrics: GatewayMetrics, arrived: float
@@ -32,6 +33,7 @@ class Run:
         self._open = len(self.choices)
         self.failed = False
         self._metrics = metrics
+        self.timing = Timing(metrics.clock()) if self._open == 1 else None
         try:
             self._generation: Generation = backend.submit(order.job)
         except OverloadedError:
@@ -66,9 +68,13 @@ class Run:
             choice = self.choices[index]
             if choice.finished:  # news that crossed our `stop` on the way
                 continue
+            if update.queue_s is not None and self.timing is not None:
+                self.timing.queue_s = update.queue_s
             out = choice.push(update)
             if out.tokens:
                 self._timeline.tokens(index, len(out.tokens), now)
+                if self.timing is not None:
+                    self.timing.token(now)
             if out.finish is not None:
                 self._open -= 1
                 self._timeline.finished(index, out.finish, now)

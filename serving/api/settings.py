@@ -106,6 +106,7 @@ class ApiSettings:
         max_logprobs: top alternatives a request may ask for per token.
         request_timeout_s: deadline of a request from its arrival, which the backend keeps.
         deadline_grace_s: a backend that does not keep it is given up so much later.
+        per_request_metrics: tell each request's times (vLLM's --enable-per-request-metrics).
         keepalive_s: a comment line is sent into streams silent for this long; 0 = never (some load generators
             cannot read comments).
         encode_in_thread_bytes: prompts longer than this are tokenized off the event loop.
@@ -120,5 +121,6 @@ class ApiSettings:
     max_stop_length: int = 1024
     request_timeout_s: float = 600.0
     deadline_grace_s: float = 5.0
+    per_request_metrics: bool = True
     keepalive_s: float = 0.0
     encode_in_thread_bytes: int = 32 * 2**10

@@ -12,9 +12,10 @@ import msgspec
 
 from serving.api.choice import Choice, Visible
 from serving.api.logprob_wire import chat_logprobs, completion_logprobs
+from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import Kind, Order
-from serving.api.usage import usage
+from serving.api.usage import times, usage
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keep-alive\n\n"
@@ -30,7 +31,10 @@ def event(payload: bytes) -> bytes:
 class StreamEncoder:
     """Events of one response."""
 
-    def __init__(self, order: Order, choices: Sequence[Choice], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, order: Order, choices: Sequence[Choice], tokenizer: Tokenizer, timing: Timing | None = None
+    ) -> None:
+        self._timing = timing
         self._order = order
         self._choices = choices
         self._tokenizer = tokenizer
@@ -89,10 +93,11 @@ class StreamEncoder:
         return before_end + event(_encode(ending))
 
     def closing(self) -> bytes:
-        """Usage, when asked, and the end mark."""
+        """Usage and times, when asked, and the end mark."""
         if not self._order.include_usage:
             return DONE
-        return event(_encode({**self._head, "choices": [], "usage": usage(self._order, self._choices)})) + DONE
+        chunk = {**self._head, "choices": [], "usage": usage(self._order, self._choices)}
+        return event(_encode(chunk | times(self._timing, self._choices))) + DONE
 
     def _shows(self, out: Visible) -> bool:
         return self._order.options.token_ids and bool(out.tokens)

@@ -1,9 +1,10 @@
-"""Token counts of a request, as clients are billed: each prompt once, every output token."""
+"""What a request came to: token counts, as clients are billed (each prompt once, every output token), and times."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from serving.api.choice import Choice
+from serving.api.timing import Timing
 from serving.api.translate import Order
 
 
@@ -17,3 +18,9 @@ def usage(order: Order, choices: Sequence[Choice]) -> dict[str, Any]:
         "completion_tokens": completion,
         "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in choices[:: order.n])},
     }
+
+
+def times(timing: Timing | None, choices: Sequence[Choice]) -> dict[str, Any]:
+    """The key `metrics` with vLLM's times of the only choice; empty if there are none to tell."""
+    fields = timing.as_wire(choices[0].completion_tokens) if timing is not None else {}
+    return {"metrics": fields} if fields else {}

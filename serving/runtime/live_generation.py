@@ -84,9 +84,16 @@ class LiveGeneration:
 
     def deliver(self, index: int, news: Deliver) -> None:
         """Queue one update. Bounded by the sequence's own `max_tokens`, and slow readers get them in one go."""
+        is_first = news.cached_tokens is not None
         self._updates.append(
             SequenceUpdate(
-                index, news.tokens, news.logprobs, news.prompt_logprobs, news.cached_tokens, news.finish_reason
+                index,
+                news.tokens,
+                news.logprobs,
+                news.prompt_logprobs,
+                news.cached_tokens,
+                news.finish_reason,
+                queue_s=self.started - self.submitted if is_first else None,
             )
         )
         self.wake()

@@ -1,0 +1,130 @@
+"""Does work pile up? The test that ends a probe early, and that fails one whose requests still looked good.
+
+A queue in balance wanders, and its samples resemble their neighbours, so an ordinary regression would see trends
+everywhere. Two precautions: samples are first averaged over a few stretches (long against the wandering), and the
+trend must be both significant and larger than what the luck of arrivals explains. n arrivals of a Poisson process
+scatter by sqrt(n): so many requests may have piled up in a server that is in balance.
+
+An overloaded server grows steadily by (offered - served) requests per second, in proportion to n, and so passes: at
+25 % overload within 200 requests in 9 of 10 cases, at 10 % within 700 in 8 of 10 (M/D/1, simulated); a server at 95 %
+of its capacity is wrongly called overloaded in less than 1 of 20. Each look at a run that goes on is another chance to
+be wrong, so look rarely, see `look_times`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+STRETCHES = 8
+_T95_ONE_SIDED = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943)
+"""Student's t, 95 % one-sided, for 1 to 6 degrees of freedom."""
+LEAST_SAMPLES_PER_STRETCH = 3
+LEAST_GROWTH = 5.0
+"""Requests by which a backlog must have grown; two or three more are no verdict."""
+Z95_ONE_SIDED = 1.645
+"""95 % quantile of the standard normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A straight line through the averages of `STRETCHES` stretches.
+
+    Attributes:
+        slope_per_s: growth per second. lower_per_s: its lower 95 % limit (one-sided).
+        growth: rise of the line over the window. start: its value at the window's beginning, at least 0.
+        window_s: length of the window.
+    """
+
+    slope_per_s: float
+    lower_per_s: float
+    growth: float
+    start: float
+    window_s: float
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether chance alone does not explain the rise."""
+        return self.lower_per_s > 0
+
+
+def look_times(planned_s: float) -> tuple[float, ...]:
+    """When to look at a probe of `planned_s` seconds for a backlog: few looks, each at twice the data of the last."""
+    return planned_s / 4, planned_s / 2, planned_s
+
+
+def trend(times_s: Sequence[float], values: Sequence[float]) -> Trend | None:
+    """The trend of a quantity over its whole window; None if there are too few samples to tell.
+
+    Args:
+        times_s: ascending. values: one per time.
+    """
+    times, quantity = np.asarray(times_s, np.float64), np.asarray(values, np.float64)
+    if len(times) < STRETCHES * LEAST_SAMPLES_PER_STRETCH or not times[-1] > times[0]:
+        return None
+    middles, means = _averaged(times, quantity)
+    if len(middles) < 4:
+        return None
+    window_s = float(times[-1] - times[0])
+    centred = middles - middles.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ means) / spread
+    rest = means - means.mean() - slope * centred
+    freedom = len(middles) - 2
+    error = math.sqrt(float(rest @ rest) / freedom / spread)
+    start = float(means.mean()) + slope * float(times[0] - middles.mean())
+    return Trend(slope, slope - _T95_ONE_SIDED[freedom - 1] * error, slope * window_s, max(0.0, start), window_s)
+
+
+def running_grows(times_s: Sequence[float], running: Sequence[float], rate_per_s: float) -> str:
+    """Whether requests in the server pile up in an open loop.
+
+    Args:
+        running: requests that were due and had not ended, at each time (those that waited for a slot included).
+        rate_per_s: offered.
+    Returns: what is wrong in one line; empty if it is in balance or cannot be told yet.
+    """
+    line = trend(times_s, running)
+    if line is None or not line.is_significant:
+        return ""
+    luck = Z95_ONE_SIDED * math.sqrt(rate_per_s * line.window_s)
+    if line.growth < max(LEAST_GROWTH, luck, line.start):
+        return ""
+    return (
+        f"requests piled up by {line.slope_per_s:.2g} a second at {rate_per_s:g} a second offered "
+        f"(from {line.start:.0f} to {line.start + line.growth:.0f} in {line.window_s:.0f} s)"
+    )
+
+
+def latency_grows(sent_s: Sequence[float], latency_s: Sequence[float], *, limit_s: float) -> str:
+    """Whether requests wait longer and longer: latency (TTFT) against the time at which each was due.
+
+    Args:
+        sent_s: ascending intended times of finished requests. limit_s: the SLO; growth that is small against it does
+            not matter.
+    Returns: as `running_grows`.
+    """
+    line = trend(sent_s, latency_s)
+    if line is None or not line.is_significant:
+        return ""
+    # As many requests as luck may pile up take so long to be served at the rate at which these came.
+    luck_s = Z95_ONE_SIDED * line.window_s / math.sqrt(len(sent_s))
+    if line.growth < max(limit_s, luck_s, line.start):
+        return ""
+    return (
+        f"TTFT grew from {1000 * line.start:.0f} to {1000 * (line.start + line.growth):.0f} ms "
+        f"within {line.window_s:.0f} s, without end"
+    )
+
+
+def _averaged(times: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+    """Mean time and mean value of each stretch of equal length; stretches without samples are left out."""
+    edges = np.linspace(times[0], times[-1], STRETCHES + 1)[1:-1]
+    stretch = np.searchsorted(edges, times, side="right")
+    counts = np.bincount(stretch, minlength=STRETCHES)
+    kept = counts > 0
+    sums_t = np.bincount(stretch, weights=times, minlength=STRETCHES)
+    sums_v = np.bincount(stretch, weights=values, minlength=STRETCHES)
+    return sums_t[kept] / counts[kept], sums_v[kept] / counts[kept]

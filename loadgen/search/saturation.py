@@ -1,0 +1,260 @@
+"""The largest rate (or concurrency) at which the server holds its SLOs: what to probe next, and when to end.
+
+    attainment
+      1.0 |*  *   *    *                 grow geometrically until a probe fails ...
+          |                 *
+   target |- - - - - - - - - - - - -     ... then halve the bracket (best held, first failed), on a logarithmic scale
+          |                   ? *        for rates, until it is as narrow as `resolution`
+          +--1--2---4----8--11-16-->
+
+A probe is only believed when its 95 % Wilson interval lies on one side of the target; else it is run again, for as
+many requests as it has so far, and the counts are taken together. A backlog that grows (see `backlog`) is a failure
+whatever the requests so far say: in a short probe the queue has not had the time to show. Pure: what is next follows
+from the list of results alone, so a search can be told again from its files.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from loadgen.search.estimate import least_requests, wilson
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """What is searched for, and how hard.
+
+    Attributes:
+        target: share of the counted requests that must keep every SLO, in (0, 1].
+        first: value of the first probe. smallest, largest: never probed beyond; largest None = no limit.
+        whole: values are integers (concurrency).
+        least_requests: per probe; raised to what the target needs to be shown at all.
+        least_duration_s: a rate is probed for at least so long, or queues have no time to form; without effect on a
+            concurrency, where the requests are at least `slots_turned` times the slots.
+        growth: factor between probes until the first one fails (or, downwards, holds).
+        resolution: the search ends when first failed / best held is below 1 + this.
+        most_probes: probes in all. most_repeats: probes of the same value before the nearer side is taken.
+    """
+
+    target: float = 0.9
+    first: float = 1.0
+    smallest: float = 0.01
+    largest: float | None = None
+    whole: bool = False
+    least_requests: int = 60
+    least_duration_s: float = 15.0
+    slots_turned: int = 4
+    growth: float = 2.0
+    resolution: float = 0.05
+    most_probes: int = 16
+    most_repeats: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """What one probe gave.
+
+    Attributes:
+        good, counted: as `result.SloResult` has them.
+        overloaded: why it was ended early, or what grew without end during it; empty if it was in balance.
+        generator_limited: the load generator could not send so much; the value says nothing about the server.
+    """
+
+    value: float
+    good: int
+    counted: int
+    overloaded: str = ""
+    generator_limited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Run this next. `repeat`: counts are added to those of the earlier probes of the same value."""
+
+    value: float
+    requests: int
+    repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The end of a search.
+
+    Attributes:
+        best: largest value that held; None if none did. first_failed: smallest that did not; None if none failed.
+        explanation: one line.
+    """
+
+    best: float | None
+    first_failed: float | None
+    explanation: str
+
+
+class Verdict(Enum):
+    """What the results of one value say."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    OPEN = "open"
+
+
+def next_step(settings: SearchSettings, results: Sequence[ProbeResult]) -> Probe | Found:
+    """The next probe, or the end.
+
+    Args:
+        results: of all probes so far, in order.
+    Returns: the same for the same arguments.
+    """
+    by_value = _by_value(results)
+    verdicts = {value: verdict(settings, group) for value, group in by_value.items()}
+    bracket = _bracket(verdicts)
+    if len(results) >= settings.most_probes:
+        decided = {value: _nearer(settings, group) for value, group in by_value.items()}
+        return _found(settings, by_value, _bracket(decided), f"after {len(results)} probes, the most allowed")
+    for value, state in verdicts.items():
+        if state is Verdict.OPEN:
+            return Probe(value, _counted(by_value[value]) or requests_for(settings, value), repeat=True)
+    following = _following(settings, bracket)
+    if following is None:
+        return _found(settings, by_value, bracket, "")
+    return Probe(following, requests_for(settings, following))
+
+
+def verdict(settings: SearchSettings, group: Sequence[ProbeResult]) -> Verdict:
+    """What the probes of one value say, taken together."""
+    if any(result.overloaded or result.generator_limited for result in group):
+        return Verdict.FAILS
+    good, counted = sum(result.good for result in group), _counted(group)
+    low, high = wilson(good, counted)
+    if counted and settings.target < 1.0:
+        if low >= settings.target - 1e-12:
+            return Verdict.HOLDS
+        if high < settings.target:
+            return Verdict.FAILS
+    if counted and (settings.target >= 1.0 or len(group) >= settings.most_repeats):
+        return _nearer(settings, group)
+    if len(group) >= settings.most_repeats:
+        return Verdict.FAILS  # not one request that counts, again and again
+    return Verdict.OPEN
+
+
+def requests_for(settings: SearchSettings, value: float) -> int:
+    """Requests of a first probe of a value."""
+    by_time = settings.slots_turned * value if settings.whole else settings.least_duration_s * value
+    return max(settings.least_requests, least_requests(settings.target), math.ceil(by_time))
+
+
+def hopeless(target: float, bad: int, planned: int) -> bool:
+    """Whether a probe that goes on cannot show the target any more: even if every request to come were good.
+
+    Args:
+        bad: counted requests that missed an SLO so far. planned: requests of the whole probe.
+    """
+    return planned > 0 and wilson(max(0, planned - bad), planned)[1] < target
+
+
+def _by_value(results: Sequence[ProbeResult]) -> dict[float, list[ProbeResult]]:
+    """Results of each value, in the order of its first probe."""
+    groups: dict[float, list[ProbeResult]] = {}
+    for result in results:
+        groups.setdefault(result.value, []).append(result)
+    return groups
+
+
+def _counted(group: Sequence[ProbeResult]) -> int:
+    return sum(result.counted for result in group)
+
+
+def _nearer(settings: SearchSettings, group: Sequence[ProbeResult]) -> Verdict:
+    """The verdict by the share itself, where certainty is not to be had."""
+    if any(result.overloaded or result.generator_limited for result in group):
+        return Verdict.FAILS
+    good, counted = sum(result.good for result in group), _counted(group)
+    return Verdict.HOLDS if counted and good >= settings.target * counted else Verdict.FAILS
+
+
+def _bracket(verdicts: dict[float, Verdict]) -> tuple[float | None, float | None]:
+    """Best held below the first failed, and the first failed.
+
+    A value that held above one that failed is luck: the smaller one counts.
+    """
+    failed = min((value for value, state in verdicts.items() if state is Verdict.FAILS), default=None)
+    held = [value for value, state in verdicts.items() if state is Verdict.HOLDS and (failed is None or value < failed)]
+    return max(held, default=None), failed
+
+
+def _following(settings: SearchSettings, bracket: tuple[float | None, float | None]) -> float | None:
+    """The next new value; None if there is nothing more to learn."""
+    best, failed = bracket
+    if best is None and failed is None:
+        return _within(settings, settings.first)
+    if failed is None:
+        assert best is not None, "one of the two is known"
+        following = _within(settings, best * settings.growth)
+        return following if following > best else None
+    if best is None:
+        following = _within(settings, failed / settings.growth)
+        return following if following < failed else None
+    if failed <= best * (1 + settings.resolution) or (settings.whole and failed - best <= 1):
+        return None
+    middle = math.sqrt(best * failed)
+    if settings.whole:
+        return float(min(max(round(middle), best + 1), failed - 1))
+    middle = _three_digits(middle)
+    return middle if best < middle < failed else None
+
+
+def _within(settings: SearchSettings, value: float) -> float:
+    """A value that may be probed."""
+    value = float(round(value)) if settings.whole else _three_digits(value)
+    smallest = max(1.0, math.ceil(settings.smallest)) if settings.whole else settings.smallest
+    return min(max(value, smallest), settings.largest if settings.largest is not None else math.inf)
+
+
+def _three_digits(value: float) -> float:
+    """Values that a person can read; far finer than any sensible resolution."""
+    return float(f"{value:.3g}")
+
+
+def _found(
+    settings: SearchSettings,
+    by_value: dict[float, list[ProbeResult]],
+    bracket: tuple[float | None, float | None],
+    why: str,
+) -> Found:
+    """The end, in words."""
+    best, failed = bracket
+    words = [_best_words(settings, by_value, best), _failed_words(settings, by_value, failed)]
+    return Found(best=best, first_failed=failed, explanation="; ".join(part for part in (*words, why) if part))
+
+
+def _best_words(settings: SearchSettings, by_value: dict[float, list[ProbeResult]], best: float | None) -> str:
+    if best is None:
+        return f"no value held the SLOs for {settings.target:.4g} of the requests"
+    unsure = "" if wilson(*_shares(by_value[best]))[0] >= settings.target - 1e-12 else ", by a hair, not for certain"
+    return f"{best:g} held{unsure} ({_share_words(by_value[best])})"
+
+
+def _failed_words(settings: SearchSettings, by_value: dict[float, list[ProbeResult]], failed: float | None) -> str:
+    if failed is None:
+        limit = "" if settings.largest is None else f", and {settings.largest:g} is the largest allowed"
+        return f"nothing failed{limit}"
+    group = by_value[failed]
+    for result in group:
+        if result.generator_limited:
+            return f"{failed:g} is more than this load generator can send"
+        if result.overloaded:
+            return f"{failed:g} did not hold: {result.overloaded}"
+    return f"{failed:g} did not hold ({_share_words(group)})"
+
+
+def _shares(group: Sequence[ProbeResult]) -> tuple[int, int]:
+    return sum(result.good for result in group), _counted(group)
+
+
+def _share_words(group: Sequence[ProbeResult]) -> str:
+    """`57 of 60 good, 95 % sure of 86 % to 98 %`."""
+    good, counted = _shares(group)
+    low, high = wilson(good, counted)
+    return f"{good} of {counted} good, 95 % interval {100 * low:.1f} to {100 * high:.1f} %"

@@ -1,0 +1,135 @@
+"""Before a run: is the server there, does it let us in, does it serve the model, and which is that."""
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+from loadgen.endpoint import Endpoint
+from loadgen.errors import ServerError, ServerUnreachable, WrongModel
+from loadgen.server.connection import Connection, refuse
+
+MODELS = "/v1/models"
+_RETRY_S = 0.5
+"""Between looks at a server that is coming up; those take a minute, so half a second is no delay."""
+_NAMES_SHOWN = 8
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """One entry of /v1/models, as far as it matters here. `root` and `parent` are vLLM's."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The answer of /v1/models."""
+
+    data: list[ModelCard]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What the server said of itself.
+
+    Attributes:
+        model: the name to send: the one asked for, or the only one served.
+        models: every name served; empty if the server has no list.
+        max_model_len: longest prompt plus output [tokens]; None if not told.
+        root: where the model came from, which often names its tokenizer; empty if not told.
+        warnings: what could not be checked, one line each.
+        waited_s: time that the server took to come up.
+    """
+
+    model: str
+    models: tuple[str, ...] = ()
+    max_model_len: int | None = None
+    root: str = ""
+    warnings: tuple[str, ...] = ()
+    waited_s: float = 0.0
+
+
+def check(endpoint: Endpoint, *, ready_timeout_s: float = 0.0, timeout_s: float = 10.0) -> ServerFacts:
+    """Ask for the list of models, and settle the one to be used.
+
+    Args:
+        endpoint: an empty `model` takes the only one that is served.
+        ready_timeout_s: how long to wait for a server that is coming up (refuses connections, answers 5xx, or has no
+            model yet); 0 = it must be there. At least one look is taken.
+        timeout_s: limit of one look.
+    Raises: ServerUnreachable, WrongModel (with the names that are served), AuthRefused; ServerError for what is no
+        OpenAI-compatible server. One line each.
+    """
+    started = time.monotonic()
+    connection = Connection(endpoint.base_url, endpoint.headers, verify_tls=endpoint.verify_tls)
+    try:
+        while True:
+            left_s = started + ready_timeout_s - time.monotonic()
+            try:
+                cards = _cards(connection, min(timeout_s, left_s) if left_s > _RETRY_S else timeout_s)
+                break
+            except ServerUnreachable:
+                left_s = started + ready_timeout_s - time.monotonic()
+                if left_s <= 0:
+                    raise
+                time.sleep(min(_RETRY_S, left_s))
+    finally:
+        connection.close()
+    return _settle(endpoint, cards, time.monotonic() - started)
+
+
+def _cards(connection: Connection, timeout_s: float) -> list[ModelCard] | None:
+    """What is served; None if the server has no such list.
+
+    Raises: ServerUnreachable if it is not there or has no model yet; AuthRefused, ServerError.
+    """
+    reply = connection.get(MODELS, timeout_s)
+    if reply.status in (404, 405, 501):
+        return None
+    if not 200 <= reply.status < 300:
+        refuse(connection, MODELS, reply)
+    try:
+        cards = msgspec.json.decode(reply.body, type=ModelList).data
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ServerError(
+            f"{connection.base_url}{MODELS} answers, but with no list of models: is it an OpenAI-compatible server?"
+        ) from None
+    if not cards:
+        raise ServerUnreachable(f"{connection.base_url} serves no model yet; --ready-check-timeout-sec waits for one")
+    return cards
+
+
+def _settle(endpoint: Endpoint, cards: list[ModelCard] | None, waited_s: float) -> ServerFacts:
+    """The model to use.
+
+    Raises: WrongModel.
+    """
+    if cards is None:
+        if not endpoint.model:
+            raise WrongModel(f"{endpoint.base_url} has no {MODELS} to pick a model from: give --model")
+        warning = f"the server has no {MODELS}: whether it serves {endpoint.model} was not checked"
+        return ServerFacts(endpoint.model, warnings=(warning,), waited_s=waited_s)
+    names = tuple(card.id for card in cards)
+    by_name = {card.id: card for card in reversed(cards)}
+    if endpoint.model and endpoint.model not in by_name:
+        raise WrongModel(f"{endpoint.base_url} does not serve {endpoint.model}, but {_listed(names)}")
+    if not endpoint.model and not _one_model(cards):
+        raise WrongModel(f"{endpoint.base_url} serves {_listed(names)}: choose one with --model")
+    card = by_name[endpoint.model or names[0]]
+    return ServerFacts(card.id, names, card.max_model_len, card.root or "", waited_s=waited_s)
+
+
+def _one_model(cards: list[ModelCard]) -> bool:
+    """Whether all names mean the same model: one entry, or several names of one root, as vLLM lists aliases."""
+    first = cards[0]
+    return len({card.id for card in cards}) == 1 or (
+        first.root is not None and all(card.root == first.root and card.parent is None for card in cards)
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """Names, not more than a line can hold."""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more

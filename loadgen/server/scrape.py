@@ -1,0 +1,157 @@
+"""Looks at the server's /metrics while a run goes on, in a thread of its own, and never lets a run fail.
+
+    start()          first look at once, then one each second          stop(): one last look
+       |                 |       |       |       |       |                |
+       before            ... the run ...                                  after
+
+The store is bounded: when it is full, every second look is dropped and the interval doubles, so that a run of a day
+keeps its whole time line.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+
+from loadgen.errors import ServerError, ServerUnreachable
+from loadgen.server.connection import Connection, refuse
+from loadgen.server.exposition import parse
+from loadgen.server.series import Look, ServerDeltas, ServerSeries, deltas_of, series_of
+
+METRICS = "/metrics"
+
+
+class Scraper:
+    """One run's looks at one server. Start it once, stop it once."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Sequence[tuple[str, str]] = (),
+        *,
+        verify_tls: bool = True,
+        interval_s: float = 1.0,
+        timeout_s: float = 2.0,
+        most_looks: int = 4096,
+    ) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            url: of the page itself, see `metrics_url`.
+            interval_s: from look to look. timeout_s: of one look.
+            most_looks: kept at the same time; at least 4.
+        Raises: UsageError if `url` is no address.
+        """
+        self._url = url
+        self._path = _path_of(url)
+        self._connection = Connection(url.removesuffix(self._path), headers, verify_tls=verify_tls)
+        self._path = self._path or "/"
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._most_looks = max(4, most_looks)
+        self._lock = threading.Lock()
+        self._looks: list[Look] = []
+        self._failures = 0
+        self._problem = ""
+        self._stopping = threading.Event()
+        self._first = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics-scraper", daemon=True)
+
+    def start(self) -> None:
+        """Begin. Returns when the first look is done or has failed, so that it shows the server before the run.
+
+        Effects: a thread, until `stop`.
+        """
+        self._thread.start()
+        self._first.wait(self._timeout_s + 1.0)
+
+    def stop(self) -> None:
+        """Take the last look and end the thread. Never waits longer than two looks may take; may be called twice."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(2 * self._timeout_s + 1.0)
+
+    def series(self, start_s: float) -> ServerSeries:
+        """What was seen so far, on the run's time axis.
+
+        Args:
+            start_s: the run's start, as `time.monotonic()` had it.
+        """
+        return series_of(self._kept(), start_s)
+
+    def deltas(self, start_s: float) -> ServerDeltas | None:
+        """What happened at the server between the first look and the last; None without two looks."""
+        return deltas_of(self._kept(), start_s)
+
+    def problem(self) -> str:
+        """Why figures of the server are missing, in one line; empty if none are."""
+        with self._lock:
+            if not self._failures:
+                return ""
+            if not self._looks:
+                return f"no figures of the server's own: {self._problem}"
+            looks = "1 look" if self._failures == 1 else f"{self._failures} looks"
+            return f"{looks} at {self._url} failed: {self._problem}"
+
+    def _kept(self) -> list[Look]:
+        """A copy of the store."""
+        with self._lock:
+            return list(self._looks)
+
+    def _run(self) -> None:
+        """The thread: looks at fixed times, and one more when asked to stop."""
+        due_s = time.monotonic()
+        with contextlib.closing(self._connection):
+            while True:
+                last = self._stopping.is_set()
+                self._look()
+                self._first.set()
+                if last:
+                    return
+                now_s = time.monotonic()
+                due_s = max(due_s + self._interval_s, now_s)
+                self._stopping.wait(due_s - now_s)
+
+    def _look(self) -> None:
+        """One look; a failure is counted."""
+        asked_s = time.monotonic()
+        try:
+            reply = self._connection.get(self._path, self._timeout_s)
+            answered_s = time.monotonic()
+            if reply.status != 200:
+                refuse(self._connection, self._path, reply)
+            page = parse(reply.body.decode("utf-8", errors="replace"))
+            if page.is_empty():
+                raise ServerError(f"{self._url} shows none of the known names (vllm:..., cloudmatrix:..., sglang:...)")
+        except (ServerError, ServerUnreachable) as error:
+            self._failed(str(error))
+        except Exception as error:  # whatever a foreign page does to the parser, the run goes on
+            self._failed(f"{self._url} is not in Prometheus' text format ({type(error).__name__})")
+        else:
+            self._keep(Look((asked_s + answered_s) / 2, page))
+
+    def _failed(self, why: str) -> None:
+        """Note a failed look."""
+        with self._lock:
+            self._failures += 1
+            self._problem = why
+
+    def _keep(self, look: Look) -> None:
+        """Store a look; thin out a full store, without its first look, which shows the server before the run."""
+        with self._lock:
+            self._looks.append(look)
+            if len(self._looks) >= self._most_looks:
+                del self._looks[1::2]
+                self._interval_s *= 2
+
+
+def metrics_url(base_url: str) -> str:
+    """Where a server has its metrics: beside /v1, under the same path prefix."""
+    return f"{base_url.rstrip('/')}{METRICS}"
+
+
+def _path_of(url: str) -> str:
+    """Path and query of an address, as they stand in it."""
+    rest = url.partition("://")[2]
+    slash = rest.find("/")
+    return rest[slash:] if slash >= 0 else ""

@@ -1,0 +1,183 @@
+"""The server's own figures on the run's time axis, as plotted and as kept in `server_metrics.jsonl`.
+
+    gauge                   its value, under its own name
+    counter                 its growth per second since the look before, as `NAME_per_s` (without `_total`)
+    histogram               the mean of what was observed since the look before, as `NAME_mean`; None if nothing was
+    prefix cache            share of looked-up tokens that were found since then, as `prefix_cache_hit_share`
+
+A counter that falls (the server was started again) gives None, never a negative rate.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadgen.errors import TraceFormatError, UsageError
+from loadgen.run_folder import SERVER_METRICS, explained
+from loadgen.server.exposition import Page
+
+HIT_SHARE = "prefix_cache_hit_share"
+_HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+_QUEUE = "vllm:request_queue_time_seconds"
+_TTFT = "vllm:time_to_first_token_seconds"
+_E2E = "vllm:e2e_request_latency_seconds"
+_TIME = "t_s"
+
+
+class Look(msgspec.Struct, frozen=True):
+    """A page with its time [s, any clock]."""
+
+    time_s: float
+    page: Page
+
+
+class ServerSeries(msgspec.Struct):
+    """Columns of equal length: `values[name][i]` belongs to `times_s[i]` [s from the run's start; before it < 0]."""
+
+    times_s: list[float] = []
+    values: dict[str, list[float | None]] = {}
+
+
+class ServerDeltas(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened at the server between two looks, by its own account. None where it does not tell.
+
+    Attributes:
+        from_s, to_s: times of the two looks [s from the run's start].
+        prefix_queries, prefix_hits: prompt tokens looked up and found in its prefix cache. hit_share: their ratio.
+        requests: that ended well. prompt_tokens, generation_tokens: counted by it.
+        queue_mean_s, ttft_mean_s, e2e_mean_s: means over the requests in between.
+        preemptions: sequences that had to give their memory back.
+    """
+
+    from_s: float
+    to_s: float
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
+    hit_share: float | None = None
+    requests: float | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    queue_mean_s: float | None = None
+    ttft_mean_s: float | None = None
+    e2e_mean_s: float | None = None
+    preemptions: float | None = None
+
+
+def series_of(looks: Sequence[Look], start_s: float) -> ServerSeries:
+    """Looks in order of time as columns.
+
+    Args:
+        start_s: the run's start, on the looks' clock.
+    """
+    rows: list[dict[str, float | None]] = []
+    for number, look in enumerate(looks):
+        row: dict[str, float | None] = dict(look.page.gauges)
+        if number:
+            row |= _between(looks[number - 1], look)
+        rows.append(row)
+    names = dict.fromkeys(name for row in rows for name in row)
+    times_s = [round(look.time_s - start_s, 3) for look in looks]
+    return ServerSeries(times_s, {name: [row.get(name) for row in rows] for name in names})
+
+
+def deltas_of(looks: Sequence[Look], start_s: float) -> ServerDeltas | None:
+    """What happened between the first and the last look; None if there are not two."""
+    if len(looks) < 2:
+        return None
+    first, last = looks[0], looks[-1]
+    queries, hits = _grown(first, last, _QUERIES), _grown(first, last, _HITS)
+    return ServerDeltas(
+        from_s=first.time_s - start_s,
+        to_s=last.time_s - start_s,
+        prefix_queries=queries,
+        prefix_hits=hits,
+        hit_share=hits / queries if hits is not None and queries else None,
+        requests=_grown(first, last, "vllm:request_success_total"),
+        prompt_tokens=_grown(first, last, "vllm:prompt_tokens_total"),
+        generation_tokens=_grown(first, last, "vllm:generation_tokens_total"),
+        queue_mean_s=_mean(first, last, _QUEUE),
+        ttft_mean_s=_mean(first, last, _TTFT),
+        e2e_mean_s=_mean(first, last, _E2E),
+        preemptions=_grown(first, last, "vllm:num_preemptions_total"),
+    )
+
+
+def write_series(folder: Path, series: ServerSeries) -> None:
+    """Write `server_metrics.jsonl`: one object per look, its time first; nothing if there is none.
+
+    Raises: OutputError.
+    """
+    if not series.times_s:
+        return
+    with explained(folder), (folder / SERVER_METRICS).open("wb") as file:
+        for number, time_s in enumerate(series.times_s):
+            row = {name: column[number] for name, column in series.values.items()}
+            file.write(msgspec.json.encode({_TIME: time_s} | row) + b"\n")
+
+
+def read_series(folder: Path) -> ServerSeries | None:
+    """What `write_series` wrote; None if the run has no such file.
+
+    Raises: UsageError if it cannot be read; TraceFormatError naming the line that is none.
+    """
+    path = folder / SERVER_METRICS
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    rows: list[dict[str, float | None]] = []
+    times_s = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = msgspec.json.decode(line, type=dict[str, float | None])
+            time_s = row.pop(_TIME, None)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise TraceFormatError(f"{path}:{number}: not a line of server metrics ({error})") from None
+        if time_s is None:
+            raise TraceFormatError(f"{path}:{number}: not a line of server metrics (no {_TIME})")
+        times_s.append(time_s)
+        rows.append(row)
+    return ServerSeries(times_s, {name: [row.get(name) for row in rows] for name in _names(rows)})
+
+
+def _names(rows: Iterable[dict[str, float | None]]) -> list[str]:
+    """All names in order of appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _between(before: Look, after: Look) -> dict[str, float | None]:
+    """Rates and means of one interval."""
+    seconds = after.time_s - before.time_s
+    row: dict[str, float | None] = {}
+    for name in after.page.counters:
+        grown = _grown(before, after, name)
+        row[f"{name.removesuffix('_total')}_per_s"] = None if grown is None or seconds <= 0 else grown / seconds
+    for name in after.page.sums:
+        row[f"{name}_mean"] = _mean(before, after, name)
+    queries, hits = _grown(before, after, _QUERIES), _grown(before, after, _HITS)
+    if _QUERIES in after.page.counters:
+        row[HIT_SHARE] = hits / queries if hits is not None and queries else None
+    return row
+
+
+def _grown(before: Look, after: Look, name: str) -> float | None:
+    """Growth of a counter.
+
+    A counter with labels may appear with its first event, so what was absent on a page with counters was 0.
+    """
+    if name not in after.page.counters or not before.page.counters:
+        return None
+    grown = after.page.counters[name] - before.page.counters.get(name, 0.0)
+    return grown if grown >= 0 else None
+
+
+def _mean(before: Look, after: Look, name: str) -> float | None:
+    """Mean of a histogram's new observations."""
+    if name not in after.page.sums:
+        return None
+    count = after.page.counts.get(name, 0.0) - before.page.counts.get(name, 0.0)
+    total = after.page.sums[name] - before.page.sums.get(name, 0.0)
+    return total / count if count > 0 and total >= 0 else None

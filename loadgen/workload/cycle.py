@@ -1,0 +1,44 @@
+"""A data set that begins again when it ends."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from loadgen.errors import UsageError
+from loadgen.plan import Conversation
+from loadgen.workload.ports import Workload
+
+
+@dataclass(frozen=True)
+class Cycled:
+    """Endless repetition of a finite workload.
+
+    Times of the data set go on: each round begins where the one before ended, plus the mean gap between its
+    conversations, so that the seam has the data set's own rate.
+    """
+
+    workload: Workload
+
+    def conversations(self, rng: np.random.Generator) -> Iterator[Conversation]:
+        """See `Workload`.
+
+        Raises: UsageError if the workload is empty, or if its times do not advance.
+        """
+        shift_s = 0.0
+        while True:
+            count, latest_s = 0, None
+            for conversation in self.workload.conversations(rng):
+                count += 1
+                if conversation.arrival_s is None:
+                    yield conversation
+                    continue
+                latest_s = conversation.arrival_s
+                yield msgspec.structs.replace(conversation, arrival_s=latest_s + shift_s)
+            if not count:
+                raise UsageError("the data set holds no conversation that can be sent")
+            if latest_s is not None:
+                if latest_s <= 0:
+                    raise UsageError("the data set's times are all 0, so that it cannot be cycled; give --request-rate")
+                shift_s += latest_s * count / max(1, count - 1)

@@ -1,0 +1,80 @@
+"""Conversations of one or several turns, made from any source of prompts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadgen.errors import UsageError
+from loadgen.plan import Conversation, Turn
+from loadgen.workload.distributions import Distribution, Fixed
+from loadgen.workload.lengths import Lengths
+from loadgen.workload.source import Asker, Question, Source
+
+_ONE_TURN = Lengths(Fixed(1))
+_NO_PAUSE = Fixed(0.0)
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Workload of users who ask, read the answer, think and ask again. Endless.
+
+    Attributes:
+        source: what they ask. output_tokens: length of each answer.
+        turns: of a conversation. think_s: pause before each turn but the first [s]; below 0 counts as 0.
+        max_model_tokens: most tokens that history, prompt and answer may have together. A first prompt and its answer
+            are shortened to fit; a conversation ends before a later turn that would not fit whole.
+        turn_overhead_tokens: tokens that the chat template adds to each turn, for that budget.
+    """
+
+    source: Source
+    output_tokens: Lengths
+    turns: Lengths = _ONE_TURN
+    think_s: Distribution = _NO_PAUSE
+    max_model_tokens: int | None = None
+    turn_overhead_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError if not even one token of prompt and one of answer fit."""
+        if self.max_model_tokens is not None and self.max_model_tokens < 2 + self.turn_overhead_tokens:
+            raise UsageError(
+                f"a model length of {self.max_model_tokens} tokens leaves no room for a prompt and an answer"
+            )
+
+    def conversations(self, rng: np.random.Generator) -> Iterator[Conversation]:
+        """See `Workload`.
+
+        Raises: UsageError for conversations of several turns from token ids, whose history cannot be written.
+        """
+        asker = self.source.open(rng)
+        while True:
+            yield self._conversation(asker, rng)
+
+    def _conversation(self, asker: Asker, rng: np.random.Generator) -> Conversation:
+        """One conversation."""
+        wanted = self.turns.draw(rng)
+        room = None if self.max_model_tokens is None else self.max_model_tokens - self.turn_overhead_tokens
+        first = asker.first(rng, None if room is None else room - 1)
+        answer_tokens = self.output_tokens.draw(rng, None if room is None else room - first.tokens)
+        turns = [_turn(first, answer_tokens)]
+        if wanted > 1 and isinstance(first.prompt, list) and any(isinstance(part, int) for part in first.prompt):
+            raise UsageError("conversations of several turns need --prompt-kind text: answers come as text, not as ids")
+        used = first.tokens + answer_tokens
+        for _ in range(wanted - 1):
+            think_s = max(0.0, self.think_s.value(rng))
+            question, answer_tokens = asker.later(rng), self.output_tokens.draw(rng)
+            used += question.tokens + answer_tokens + self.turn_overhead_tokens
+            if room is not None and used > room:
+                break
+            turns.append(_turn(question, answer_tokens, think_s))
+        return Conversation(turns=turns, tenant=first.tenant)
+
+
+def _turn(question: Question, output_tokens: int, think_s: float = 0.0) -> Turn:
+    """One turn; the length of its prompt only if it is certain."""
+    return Turn(
+        prompt=question.prompt,
+        output_tokens=output_tokens,
+        input_tokens=question.tokens if question.exact else None,
+        think_s=think_s,
+    )

@@ -1,0 +1,108 @@
+"""Where the prompts of conversations come from: what a session asks first, and what it asks later.
+
+A `Source` knows prompts and nothing of turns, think times or answers; `sessions.Sessions` makes conversations of it. A
+run of single requests is a run of sessions of one turn.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from loadgen.errors import UsageError
+from loadgen.plan import Message, Prompt, Role
+from loadgen.workload.ports import WordSource
+
+Piece = tuple[int, int]
+"""Seed and number of tokens of a stretch of text."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt.
+
+    Attributes:
+        tokens: of the prompt as the server will count it (without a chat template); an estimate unless `exact`.
+        tenant: see `plan.Conversation`.
+    """
+
+    prompt: Prompt
+    tokens: int
+    exact: bool
+    tenant: str = ""
+
+
+class Asker(Protocol):
+    """A source in use: what is drawn once a run (system prompts, the texts read) is drawn."""
+
+    def first(self, rng: np.random.Generator, limit: int | None) -> Question:
+        """What a conversation begins with, system prompt included, in at most `limit` tokens (>= 1).
+
+        Raises: UsageError if the shared beginning alone is longer.
+        Effects: advances `rng`.
+        """
+        ...
+
+    def later(self, rng: np.random.Generator) -> Question:
+        """What a later turn adds. Effects: advances `rng`."""
+        ...
+
+
+class Source(Protocol):
+    """Implementations are frozen dataclasses: settings only."""
+
+    def open(self, rng: np.random.Generator) -> Asker:
+        """Make it ready for one run.
+
+        Raises: UsageError if files cannot be read.
+        Effects: advances `rng`; may read files and count tokens.
+        """
+        ...
+
+
+def draw_seed(rng: np.random.Generator) -> int:
+    """Seed of a text."""
+    return int(rng.integers(2**63))
+
+
+def with_prefix(
+    words: WordSource, prefix: Sequence[Piece], question: Piece, *, system_role: bool = False, tenant: str = ""
+) -> Question:
+    """The first prompt of a conversation: a shared beginning and a question of its own.
+
+    Tokens that the tokenizer adds by itself count as the first ones of the prompt, so that lengths are those that the
+    server reports and shared beginnings are shared to the token; the question keeps at least one token.
+
+    Args:
+        system_role: send the beginning as a system message (chat) instead of as the beginning of the text.
+    """
+    added = words.overhead_tokens
+    pieces: list[Piece] = []
+    for seed, n_tokens in (*prefix, question):
+        taken = min(added, n_tokens)
+        added -= taken
+        pieces.append((seed, n_tokens - taken))
+    pieces[-1] = (question[0], max(1, pieces[-1][1]))
+    tokens = sum(n_tokens for _, n_tokens in pieces) + words.overhead_tokens
+    prompt = words.prompt(*pieces)
+    if system_role and prefix:
+        system, user = words.prompt(*pieces[:-1]), words.prompt(pieces[-1])
+        if isinstance(system, str) and isinstance(user, str):
+            prompt = [Message(Role.SYSTEM, system), Message(Role.USER, user)]
+    return Question(prompt, tokens, words.exact, tenant)
+
+
+def room_behind(prefix_tokens: int, limit: int | None) -> int | None:
+    """Tokens that a shared beginning leaves for the question; None = no limit.
+
+    Raises: UsageError if it leaves none.
+    """
+    if limit is None:
+        return None
+    if limit <= prefix_tokens:
+        raise UsageError(
+            f"a shared prefix of {prefix_tokens} tokens leaves no room for a question in a prompt of at most {limit}; "
+            "shorten it or raise --max-model-len"
+        )
+    return limit - prefix_tokens

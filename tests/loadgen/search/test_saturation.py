@@ -1,0 +1,205 @@
+"""The search: on hand-made results step by step, and on simulated servers with a known knee."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.search.saturation import (
+    Found,
+    Probe,
+    ProbeResult,
+    SearchSettings,
+    Verdict,
+    hopeless,
+    next_step,
+    requests_for,
+    verdict,
+)
+from tests.loadgen.search.simulated_server import Queue, search
+
+SETTINGS = SearchSettings(target=0.9, least_requests=60, least_duration_s=0.0)
+
+
+def result(value: float, good: int, counted: int = 100, **more: object) -> ProbeResult:
+    return ProbeResult(value=value, good=good, counted=counted, **more)  # type: ignore[arg-type]
+
+
+def walk(settings: SearchSettings, knee: float) -> tuple[Found, list[float]]:
+    """A search where everything below `knee` is good and everything above bad; the values probed."""
+    results: list[ProbeResult] = []
+    while isinstance(step := next_step(settings, results), Probe):
+        good = step.requests if step.value <= knee else 0
+        results.append(result(step.value, good, step.requests))
+    return step, [r.value for r in results]
+
+
+def test_growth_then_bisection() -> None:
+    found, values = walk(SETTINGS, 5.0)
+    assert values == [1.0, 2.0, 4.0, 8.0, 5.66, 4.76, 5.19, 4.97]
+    assert (found.best, found.first_failed) == (4.97, 5.19)
+    assert found.explanation == (
+        "4.97 held (60 of 60 good, 95 % interval 94.0 to 100.0 %); "
+        "5.19 did not hold (0 of 60 good, 95 % interval 0.0 to 6.0 %)"
+    )
+
+
+def test_downwards_if_the_first_one_fails() -> None:
+    found, values = walk(SETTINGS, 0.3)
+    assert values[:4] == [1.0, 0.5, 0.25, 0.354]
+    assert found.best is not None
+    assert 0.28 < found.best <= 0.3
+
+
+def test_no_finer_than_three_digits() -> None:
+    found, values = walk(SearchSettings(resolution=0.0, most_probes=100, least_duration_s=0.0), 5.0)
+    assert (found.best, found.first_failed) == (5.0, 5.01)
+    assert len(values) == len(set(values)) < 20
+
+
+def test_whole_numbers() -> None:
+    settings = SearchSettings(whole=True, first=4, slots_turned=1)
+    found, values = walk(settings, 13)
+    assert (found.best, found.first_failed) == (13.0, 14.0)
+    assert all(value == round(value) for value in values)
+    assert walk(settings, 1)[0].best == 1.0
+    assert walk(settings, 0)[0].best is None
+
+
+def test_limits() -> None:
+    found, values = walk(SearchSettings(largest=10.0, least_duration_s=0.0), 1e9)
+    assert values == [1.0, 2.0, 4.0, 8.0, 10.0]
+    assert (found.best, found.first_failed) == (10.0, None)
+    assert "nothing failed, and 10 is the largest allowed" in found.explanation
+    found, values = walk(SearchSettings(smallest=0.3, least_duration_s=0.0), 0.1)
+    assert values == [1.0, 0.5, 0.3]
+    assert (found.best, found.first_failed) == (None, 0.3)
+    assert "no value held the SLOs for 0.9" in found.explanation
+
+
+def test_the_cap_on_probes() -> None:
+    found, values = walk(SearchSettings(most_probes=5, least_duration_s=0.0), 5.0)
+    assert len(values) == 5
+    assert (found.best, found.first_failed) == (4.0, 5.66)
+    assert found.explanation.endswith("after 5 probes, the most allowed")
+
+
+def test_an_open_probe_is_repeated_for_as_long_again() -> None:
+    results = [result(1.0, 92)]
+    assert next_step(SETTINGS, results) == Probe(1.0, 100, repeat=True)
+    results.append(result(1.0, 91))
+    assert next_step(SETTINGS, results) == Probe(1.0, 200, repeat=True)
+    results.append(result(1.0, 195, 200))  # 378 of 400: sure now
+    assert next_step(SETTINGS, results) == Probe(2.0, 60)
+
+
+def test_after_the_last_repeat_the_nearer_side_is_taken() -> None:
+    above = [result(1.0, 91), result(1.0, 91), result(1.0, 182, 200)]
+    assert verdict(SETTINGS, above) is Verdict.HOLDS
+    step = next_step(SearchSettings(most_probes=3), above)
+    assert isinstance(step, Found)
+    assert "1 held, by a hair, not for certain" in step.explanation
+    assert verdict(SETTINGS, [result(1.0, 89)] * 3) is Verdict.FAILS
+
+
+def test_verdicts() -> None:
+    assert verdict(SETTINGS, [result(1.0, 60, 60)]) is Verdict.HOLDS
+    assert verdict(SETTINGS, [result(1.0, 40, 60)]) is Verdict.FAILS
+    assert verdict(SETTINGS, [result(1.0, 55, 60)]) is Verdict.OPEN
+    assert verdict(SETTINGS, [result(1.0, 0, 0)]) is Verdict.OPEN
+    assert verdict(SETTINGS, [result(1.0, 0, 0)] * 3) is Verdict.FAILS
+    every = SearchSettings(target=1.0)
+    assert verdict(every, [result(1.0, 60, 60)]) is Verdict.HOLDS
+    assert verdict(every, [result(1.0, 59, 60)]) is Verdict.FAILS
+
+
+def test_a_probe_without_one_counted_request_is_repeated() -> None:
+    assert next_step(SETTINGS, [result(1.0, 0, 0)]) == Probe(1.0, 60, repeat=True)
+
+
+def test_a_growing_backlog_fails_whatever_the_requests_say() -> None:
+    found = next_step(SearchSettings(resolution=1.0), [result(1.0, 100), result(2.0, 100, overloaded="it piled up")])
+    assert found == Found(
+        best=1.0,
+        first_failed=2.0,
+        explanation="1 held (100 of 100 good, 95 % interval 96.3 to 100.0 %); 2 did not hold: it piled up",
+    )
+
+
+def test_the_generators_own_limit_is_told() -> None:
+    found = next_step(SearchSettings(resolution=1.0), [result(1.0, 100), result(2.0, 100, generator_limited=True)])
+    assert isinstance(found, Found)
+    assert (found.best, found.first_failed) == (1.0, 2.0)
+    assert "2 is more than this load generator can send" in found.explanation
+
+
+def test_luck_above_a_failure_does_not_count() -> None:
+    results = [result(1.0, 100), result(4.0, 100), result(2.0, 0)]
+    step = next_step(SETTINGS, results)
+    assert isinstance(step, Probe)
+    assert 1.0 < step.value < 2.0
+
+
+def test_requests_of_a_probe() -> None:
+    assert requests_for(SearchSettings(least_requests=60, least_duration_s=15.0), 10.0) == 150
+    assert requests_for(SearchSettings(least_requests=60), 0.5) == 60
+    assert requests_for(SearchSettings(target=0.99), 0.5) == 381
+    assert requests_for(SearchSettings(whole=True, slots_turned=4), 64) == 256
+
+
+def test_hopeless() -> None:
+    assert not hopeless(0.9, 0, 100)
+    assert not hopeless(0.9, 10, 100)
+    assert hopeless(0.9, 20, 100)
+    assert verdict(SETTINGS, [result(1.0, 80)]) is Verdict.FAILS  # as it says of the whole probe
+    assert hopeless(0.9, 200, 100)
+    assert not hopeless(0.9, 5, 0)
+
+
+@given(
+    st.floats(0.02, 500),
+    st.floats(0.05, 50),
+    st.floats(1.2, 4),
+    st.floats(0.02, 0.5),
+    st.booleans(),
+)
+def test_every_search_ends_with_the_knee_in_a_narrow_bracket(
+    knee: float, first: float, growth: float, resolution: float, whole: bool
+) -> None:
+    settings = SearchSettings(
+        first=first, growth=growth, resolution=resolution, whole=whole, most_probes=200, largest=1000.0
+    )
+    found, values = walk(settings, knee)
+    assert len(values) == len(set(values)) < 100
+    if found.best is not None:
+        assert found.best <= knee
+    if found.first_failed is not None:
+        assert found.first_failed > knee
+    if found.best is not None and found.first_failed is not None:
+        gap = found.first_failed - found.best
+        assert gap <= found.best * resolution + 1e-9 or (whole and gap <= 1)
+
+
+@pytest.mark.parametrize(("service_s", "servers"), [(0.1, 1), (0.4, 8), (0.02, 1)])
+def test_the_knee_of_a_queue(service_s: float, servers: int) -> None:
+    """Requests may wait three service times: an M/D/1 queue holds that for 90 % up to about 0.8 of its capacity."""
+    limit_s = 3 * service_s
+    settings = SearchSettings(target=0.9, least_duration_s=30.0)
+    queue = Queue(service_s, servers, seed=1)
+    found, results = search(settings, queue, limit_s)
+    assert found.best is not None
+    # An independent and long look at what was found.
+    far_below, far_above = 0.75 * found.best, 1.3 * found.best
+    for rate, holds in ((far_below, True), (far_above, False)):
+        waits = Queue(service_s, servers, seed=2).run(rate, 20_000)[1]
+        assert bool((waits <= limit_s).mean() >= 0.9) is holds
+    assert 0.6 * queue.capacity_per_s < found.best < 1.05 * queue.capacity_per_s
+    assert len(results) <= settings.most_probes
+
+
+def test_a_search_can_be_told_again() -> None:
+    found, results = search(SETTINGS, Queue(0.1, seed=3), 0.3)
+    for number in range(len(results)):
+        step = next_step(SETTINGS, results[:number])
+        assert isinstance(step, Probe)
+        assert step.value == results[number].value
+    assert next_step(SETTINGS, results) == found

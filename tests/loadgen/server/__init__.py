@@ -1,0 +1,1 @@
+"""Tests of `loadgen.server`, against a real HTTP server."""

@@ -1,0 +1,103 @@
+"""Shares of conducts, their numbers, and that they do not disturb each other."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from loadgen.errors import UsageError
+from loadgen.plan import Behaviour, Conduct, Conversation, Turn
+from loadgen.workload.behaviours import Behaviours
+
+MIX = Behaviours(
+    disconnect_share=0.2,
+    disconnect_within_s=3.0,
+    slow_reader_share=0.1,
+    slow_reader_bytes_per_s=500.0,
+    timeout_share=0.05,
+    give_up_after_s=0.25,
+    malformed_share=0.15,
+    malformations=5,
+)
+MANY = 10_000
+ONE = Conversation(turns=[Turn(prompt="a", output_tokens=10)])
+
+
+def drawn(mix: Behaviours, count: int = MANY, conversation: Conversation = ONE) -> list[Behaviour]:
+    rng = np.random.default_rng(8)
+    return [mix.draw(conversation, rng)[0] for _ in range(count)]
+
+
+def test_shares_are_kept() -> None:
+    counts = Counter(behaviour.conduct for behaviour in drawn(MIX))
+    expected = {
+        Conduct.NORMAL: 0.5,
+        Conduct.DISCONNECT: 0.2,
+        Conduct.SLOW_READER: 0.1,
+        Conduct.TIMEOUT: 0.05,
+        Conduct.MALFORMED: 0.15,
+    }
+    assert {conduct: count / MANY for conduct, count in counts.items()} == pytest.approx(expected, abs=0.015)
+
+
+def test_clients_leave_at_random_moments_and_never_behind_the_answer() -> None:
+    leaving = [behaviour for behaviour in drawn(MIX) if behaviour.conduct is Conduct.DISCONNECT]
+    moments = np.array([behaviour.leave_after_s for behaviour in leaving])
+    assert (moments.min() >= 0, moments.max() < 3.0) == (True, True)
+    assert np.mean(moments) == pytest.approx(1.5, rel=0.05)
+    assert {behaviour.leave_after_chunks for behaviour in leaving} == set(range(1, 10))
+
+
+def test_an_answer_of_one_token_is_left_at_its_only_chunk() -> None:
+    short = Conversation(turns=[Turn(prompt="a", output_tokens=1)])
+    leaving = drawn(Behaviours(disconnect_share=1.0), 20, short)
+    assert {behaviour.leave_after_chunks for behaviour in leaving} == {1}
+
+
+def test_other_conducts_carry_their_own_number_only() -> None:
+    kinds = {behaviour.conduct: behaviour for behaviour in drawn(MIX)}
+    assert kinds[Conduct.NORMAL] == Behaviour()
+    assert kinds[Conduct.SLOW_READER] == Behaviour(conduct=Conduct.SLOW_READER, read_bytes_per_s=500.0)
+    assert kinds[Conduct.TIMEOUT] == Behaviour(conduct=Conduct.TIMEOUT, give_up_after_s=0.25)
+    wrong = Counter(behaviour.malformation for behaviour in drawn(MIX) if behaviour.conduct is Conduct.MALFORMED)
+    assert sorted(wrong) == [0, 1, 2, 3, 4]
+    assert list(wrong.values()) == pytest.approx([MANY * 0.15 / 5] * 5, rel=0.2)
+
+
+def test_a_later_share_leaves_the_earlier_ones_alone() -> None:
+    def leaving(mix: Behaviours) -> list[int]:
+        return [index for index, behaviour in enumerate(drawn(mix)) if behaviour.conduct is Conduct.DISCONNECT]
+
+    assert leaving(MIX) == leaving(replace(MIX, malformed_share=0.5, timeout_share=0.0))
+
+
+def test_each_turn_draws_for_itself() -> None:
+    talk = Conversation(turns=[Turn(prompt="a", output_tokens=5)] * 200)
+    conducts = {behaviour.conduct for behaviour in MIX.draw(talk, np.random.default_rng(0))}
+    assert conducts == set(Conduct)
+
+
+def test_a_well_behaved_run_draws_nothing() -> None:
+    rng = np.random.default_rng(1)
+    assert Behaviours().draw(ONE, rng) == []
+    assert rng.random() == np.random.default_rng(1).random()
+
+
+def test_shares_of_everything_leave_nobody_normal() -> None:
+    thirds = Behaviours(disconnect_share=0.1, slow_reader_share=0.2, timeout_share=0.7)
+    assert Conduct.NORMAL not in {behaviour.conduct for behaviour in drawn(thirds)}
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        {"disconnect_share": -0.1},
+        {"malformed_share": 1.1},
+        {"timeout_share": float("nan")},
+        {"disconnect_share": 0.6, "slow_reader_share": 0.5},
+    ],
+)
+def test_impossible_shares_are_refused(shares: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="shares"):
+        Behaviours(**shares)  # type: ignore[arg-type]
