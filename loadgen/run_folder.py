@@ -82,7 +82,7 @@ class RunFolder:
 
         Raises: OutputError.
         """
-        write_json(self.path / RESULT, {**flat, "loadgen": msgspec.to_builtins(result)})
+        write_result(self.path, result, flat)
 
     def close(self) -> None:
         """Close the files; an empty list of bodies is removed."""
@@ -91,6 +91,14 @@ class RunFolder:
             self._sent.close()
             if (self.path / SENT).exists() and not (self.path / SENT).stat().st_size:
                 (self.path / SENT).unlink()
+
+
+def write_result(folder: Path, result: RunResult, flat: dict[str, object]) -> None:
+    """Write `result.json` into a folder that exists; `flat`: vLLM's keys.
+
+    Raises: OutputError.
+    """
+    write_json(folder / RESULT, {**flat, "loadgen": msgspec.to_builtins(result)})
 
 
 def write_json(path: Path, value: object) -> None:

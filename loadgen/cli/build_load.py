@@ -18,14 +18,14 @@ class Load:
     Attributes:
         arrivals: None = closed loop. concurrency: slots of a closed loop, or the cap of an open one.
         conversations, duration_s: what ends it, whichever comes first; None = the other, or the data set.
-        offered_per_s: rate of the schedule where it is one number. label: for people.
+        rate_per_s: nominal rate where it is one number. label: for people.
     """
 
     arrivals: Arrivals | Replay | None
     concurrency: int | None
     conversations: int | None
     duration_s: float | None
-    offered_per_s: float | None
+    rate_per_s: float | None
     label: str
 
 
@@ -78,6 +78,8 @@ def _arrivals(
         if not timed:
             raise UsageError("--arrival trace needs a data set with times: mooncake, azure, servegen or trace")
         window = (flags.trace_from or 0.0, math.inf if flags.trace_to is None else flags.trace_to)
+        if flags.dataset_name == "servegen":
+            window = (0.0, math.inf)  # the workload makes the window only
         return Replay(flags.rate_scale, *window), f"recorded times x {flags.rate_scale:g}"
     if flags.arrival is not None:
         raise UsageError(f"--arrival {flags.arrival} needs --request-rate")

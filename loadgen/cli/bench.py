@@ -1,0 +1,165 @@
+"""What all runs of one command have in common, made ready once: server, tokenizer, content, SLOs."""
+
+import argparse
+import contextlib
+import secrets
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+from rich.console import Console
+
+from loadgen.cli.build_endpoint import build_endpoint
+from loadgen.cli.build_load import Load, build_load
+from loadgen.cli.build_workload import Content, Model, build_behaviours, build_content, ignores_eos
+from loadgen.client.malformed import MALFORMATIONS
+from loadgen.endpoint import Backend, Endpoint
+from loadgen.errors import UsageError
+from loadgen.metrics.goodput import parse_slo
+from loadgen.server import probe, tokenize
+from loadgen.workload.behaviours import Behaviours
+from loadgen.workload.ports import TokenCounter
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One command's setting.
+
+    Attributes:
+        seed: of the first run; later ones count up, so that no prompt is ever sent twice by accident.
+        slo: metric -> limit [s]; empty without SLOs. warnings: what every run's reader must know.
+        console: where progress and tables go.
+    """
+
+    flags: argparse.Namespace
+    endpoint: Endpoint
+    content: Content
+    behaviours: Behaviours
+    slo: dict[str, float]
+    seed: int
+    console: Console
+    warnings: tuple[str, ...]
+
+    def load(self, *, rate: float | None = None, slots: int | None = None) -> Load:
+        """The load of one run; a sweep gives the rate or the slots.
+
+        Raises: UsageError.
+        """
+        content = self.content
+        return build_load(self.flags, timed=content.timed, endless=content.endless, rate=rate, slots=slots)
+
+    def settings(self) -> dict[str, object]:
+        """Every flag with its value, for the result; keys of the user are left out."""
+        hidden = ("command", "api_key", "header")
+        return {name: _plain(value) for name, value in vars(self.flags).items() if name not in hidden}
+
+    def command(self) -> str:
+        """The command as typed, without keys."""
+        words = ["loadgen", *sys.argv[1:]]
+        for at, word in enumerate(words[:-1]):
+            if word == "--api-key":
+                words[at + 1] = "..."
+            elif word == "--header":
+                words[at + 1] = words[at + 1].partition("=")[0] + "=..."
+        return shlex.join(word if not word.startswith("--api-key=") else "--api-key=..." for word in words)
+
+
+@contextlib.contextmanager
+def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
+    """Ask the server what it is, and make everything ready.
+
+    Raises: ServerError and its kin if the server cannot be used; UsageError, TraceFormatError for flags and files.
+    Effects: requests to /v1/models and /tokenize; closes that connection at the end.
+    """
+    endpoint = build_endpoint(flags, ignore_eos=ignores_eos(flags))
+    slo = parse_slo(flags.slo) if flags.slo else {}
+    facts = probe.check(endpoint, ready_timeout_s=flags.ready_check_timeout_sec)
+    endpoint = msgspec.structs.replace(endpoint, model=facts.model)
+    counter, overhead, closing = _tokenizer(flags, endpoint)
+    with contextlib.closing(closing):
+        longest = flags.max_model_len or facts.max_model_len
+        content = build_content(flags, Model(endpoint, counter, longest, overhead))
+        yield Bench(
+            flags=flags,
+            endpoint=endpoint,
+            content=content,
+            behaviours=build_behaviours(flags, malformations=len(MALFORMATIONS)),
+            slo=slo,
+            seed=secrets.randbits(31) if flags.seed is None else flags.seed,
+            console=console,
+            warnings=(*facts.warnings, *_length_warnings(content, counter)),
+        )
+
+
+class _Closing:
+    """Something to close, or nothing."""
+
+    def __init__(self, close: Callable[[], None] | None = None) -> None:
+        self._close = close
+
+    def close(self) -> None:
+        """Close it."""
+        if self._close:
+            self._close()
+
+
+def _tokenizer(flags: argparse.Namespace, endpoint: Endpoint) -> tuple[TokenCounter | None, int, _Closing]:
+    """The tokenizer, what a chat template adds to a turn, and what has to be closed.
+
+    Raises: UsageError if a local one cannot be read; ServerError.
+    """
+    if flags.tokenizer == "none":
+        return None, 0, _Closing()
+    if flags.tokenizer != "server":
+        from pathlib import Path
+
+        from loadgen.workload.local_tokenizer import open_tokenizer
+
+        return open_tokenizer(Path(flags.tokenizer)), 0, _Closing()
+    counter = tokenize.connect(endpoint)
+    if counter is None:
+        return None, 0, _Closing()
+    overhead = counter.chat_overhead() if endpoint.backend is Backend.CHAT else 0
+    return counter, overhead or 0, _Closing(counter.close)
+
+
+def _length_warnings(content: Content, counter: TokenCounter | None) -> tuple[str, ...]:
+    """What to say when lengths are not exact."""
+    if content.exact_lengths:
+        return ()
+    if counter is None:
+        return (
+            "prompt lengths are estimates (about 1.3 tokens a word): the server has no /tokenize; give --tokenizer",
+        )
+    return ("prompt lengths are estimates: no words that are one token each were found in this tokenizer",)
+
+
+def check_series(flags: argparse.Namespace) -> None:
+    """Find contradictions between flags of several runs before any server is asked.
+
+    Raises: UsageError.
+    """
+    if flags.sweep and flags.find_max:
+        raise UsageError("--sweep and --find-max contradict each other; choose one")
+    if flags.find_max and not flags.slo:
+        raise UsageError("--find-max needs SLOs to hold: --slo ttft=500ms,tpot=50ms")
+    varied = flags.sweep or flags.find_max
+    if varied == "rate" and (flags.request_rate or flags.rate_steps or flags.ramp_up_strategy):
+        raise UsageError("the rate is what is varied; leave out --request-rate, --rate-steps and the ramp")
+    if varied == "rate" and flags.arrival == "trace":
+        raise UsageError("a sweep of the rate draws its own times; leave out --arrival trace")
+    if varied == "concurrency" and (flags.request_rate or flags.rate_steps or flags.ramp_up_strategy):
+        raise UsageError("a sweep of the concurrency is a closed loop; leave out rates")
+    if varied == "concurrency" and flags.concurrency:
+        raise UsageError("the concurrency is what is varied; leave out --concurrency")
+
+
+def _plain(value: object) -> object:
+    """A flag's value as JSON has it."""
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float) and value == float("inf"):
+        return "inf"
+    return value if isinstance(value, str | int | float | bool | dict | None) else str(value)

@@ -1,0 +1,196 @@
+"""From flags to what is sent: the workload, its text, its lengths, and how clients behave."""
+
+import argparse
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadgen.endpoint import Backend, Endpoint
+from loadgen.errors import UsageError
+from loadgen.workload.behaviours import Behaviours
+from loadgen.workload.calibrate import calibrate
+from loadgen.workload.cycle import Cycled
+from loadgen.workload.datasets.fit import Fit
+from loadgen.workload.lengths import Lengths, lengths, parse
+from loadgen.workload.ports import TokenCounter, Workload
+from loadgen.workload.words import PromptKind, Words
+
+SYNTHETIC = ("random", "shared-prefix", "text")
+TIMED = ("mooncake", "azure", "servegen", "trace")
+WITH_OWN_OUTPUT_LENGTHS = ("sharegpt", "mooncake", "azure", "servegen", "trace")
+DEFAULT_OUTPUT = "64"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of the model under test, as far as prompts need it.
+
+    Attributes:
+        counter: its tokenizer; None = lengths are estimates. max_tokens: longest prompt plus output; None = unknown.
+        chat_overhead_tokens: tokens that its chat template adds to a turn; 0 for completions.
+    """
+
+    endpoint: Endpoint
+    counter: TokenCounter | None
+    max_tokens: int | None
+    chat_overhead_tokens: int = 0
+
+    @property
+    def room_tokens(self) -> int | None:
+        """Longest text plus output."""
+        return None if self.max_tokens is None else self.max_tokens - self.chat_overhead_tokens
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is sent.
+
+    Attributes:
+        timed: it has times of its own. endless: it never ends by itself. fit: counts what had to be cut.
+    """
+
+    workload: Workload
+    timed: bool
+    endless: bool
+    exact_lengths: bool
+    fit: Fit = field(default_factory=Fit)
+
+
+def check_workload_flags(flags: argparse.Namespace) -> None:
+    """Find mistakes before any server is asked.
+
+    Raises: UsageError.
+    """
+    name, path = flags.dataset_name, flags.dataset_path
+    if name not in ("random", "shared-prefix") and path is None:
+        raise UsageError(f"--dataset-name {name} needs --dataset-path")
+    if path is not None and name != "text" and name not in ("random", "shared-prefix") and not Path(path).exists():
+        raise UsageError(f"--dataset-path {path}: no such file or folder")
+    if flags.prompt_kind == "ids" and flags.backend in ("openai-chat", "chat"):
+        raise UsageError("--prompt-kind ids needs the completions endpoint: --backend openai")
+    for text in (flags.input_len, flags.output_len or DEFAULT_OUTPUT, flags.turns, flags.think_time):
+        parse(text)
+    build_behaviours(flags, malformations=1)
+
+
+def ignores_eos(flags: argparse.Namespace) -> bool:
+    """Whether answers shall have the planned length: unless told, yes if the plan says how long they are."""
+    if flags.ignore_eos is not None:
+        return bool(flags.ignore_eos)
+    return flags.dataset_name != "custom" or flags.output_len is not None
+
+
+def build_behaviours(flags: argparse.Namespace, *, malformations: int) -> Behaviours:
+    """Shares of clients that do not behave.
+
+    Raises: UsageError if they sum to more than 1.
+    """
+    return Behaviours(
+        disconnect_share=flags.disconnect_share,
+        disconnect_within_s=flags.disconnect_after,
+        slow_reader_share=flags.slow_reader_share,
+        slow_reader_bytes_per_s=flags.slow_reader_bytes,
+        timeout_share=flags.timeout_share,
+        give_up_after_s=flags.timeout_after,
+        malformed_share=flags.malformed_share,
+        malformations=malformations,
+    )
+
+
+def build_content(flags: argparse.Namespace, model: Model) -> Content:
+    """The workload that the flags describe.
+
+    Raises: UsageError, TraceFormatError for flags and files; ServerError if the server cannot count tokens.
+    """
+    name = flags.dataset_name
+    chat = model.endpoint.backend is Backend.CHAT
+    words = calibrate(
+        model.counter,
+        kind=PromptKind(flags.prompt_kind),
+        chat=chat,
+        vocabulary_size=flags.vocab_size,
+        salt=flags.cache_bust or "",
+    )
+    if name in SYNTHETIC:
+        return Content(_sessions(flags, model, words, chat), timed=False, endless=True, exact_lengths=words.exact)
+    fit = Fit(flags.length_scale, model.room_tokens)
+    workload = _data_set(flags, model, words, fit)
+    if flags.cycle:
+        workload = Cycled(workload)
+    return Content(workload, name in TIMED, endless=flags.cycle, exact_lengths=words.exact, fit=fit)
+
+
+def _sessions(flags: argparse.Namespace, model: Model, words: Words, chat: bool) -> Workload:
+    """Synthetic prompts as conversations."""
+    from loadgen.workload.sessions import Sessions
+    from loadgen.workload.shared_prefix import SharedPrefix
+    from loadgen.workload.source import Source
+    from loadgen.workload.synthetic import RandomPrompts
+    from loadgen.workload.text_files import TextFiles
+
+    input_tokens = lengths(flags.input_len, range_ratio=flags.random_range_ratio)
+    source: Source
+    if flags.dataset_name == "shared-prefix":
+        source = SharedPrefix(
+            words,
+            input_tokens,
+            tenants=flags.tenants,
+            system_prompt_tokens=flags.system_prompt_len,
+            depth=flags.prefix_depth,
+            zipf=flags.zipf,
+            system_role=chat,
+        )
+    elif flags.dataset_name == "text":
+        source = TextFiles(tuple(map(Path, flags.dataset_path.split(","))), words, input_tokens, model.counter)
+    else:
+        source = RandomPrompts(words, input_tokens, flags.random_prefix_len, system_role=chat)
+    return Sessions(
+        source,
+        _output_lengths(flags),
+        turns=lengths(flags.turns),
+        think_s=parse(flags.think_time),
+        max_model_tokens=model.max_tokens,
+        turn_overhead_tokens=model.chat_overhead_tokens,
+    )
+
+
+def _output_lengths(flags: argparse.Namespace) -> Lengths:
+    """Lengths of answers; the range ratio applies to a plain number."""
+    text = flags.output_len or DEFAULT_OUTPUT
+    return lengths(text, range_ratio=flags.random_range_ratio if text.isdecimal() else 0.0)
+
+
+def _data_set(flags: argparse.Namespace, model: Model, words: Words, fit: Fit) -> Workload:
+    """A workload read from files."""
+    from loadgen.workload.datasets.azure import Azure
+    from loadgen.workload.datasets.custom import Custom
+    from loadgen.workload.datasets.measure import Measure
+    from loadgen.workload.datasets.mooncake import Mooncake
+    from loadgen.workload.datasets.servegen import ServeGen
+    from loadgen.workload.datasets.sharegpt import ShareGpt
+
+    path, measure = Path(flags.dataset_path), Measure(model.counter)
+    match flags.dataset_name:
+        case "sharegpt":
+            return ShareGpt(
+                path,
+                measure,
+                _output_lengths(flags) if flags.output_len else None,
+                whole=flags.turns not in ("1", "1.0"),
+                think_s=parse(flags.think_time),
+                fit=fit,
+            )
+        case "custom":
+            return Custom(path, _output_lengths(flags), measure, fit)
+        case "mooncake":
+            return Mooncake(path, words, fit)
+        case "azure":
+            return Azure(path, words, fit)
+        case "servegen":
+            # The recorded days are cut here, not while replaying: days of requests need not be drawn first.
+            until = math.inf if flags.trace_to is None else flags.trace_to
+            return ServeGen(path, words, fit, from_s=flags.trace_from or 0.0, to_s=until)
+        case _:
+            from loadgen.trace.workload import TraceReplay
+
+            return TraceReplay(path)

@@ -1,0 +1,214 @@
+"""One run from the first job to the summary: the driver sends, records are kept, metrics are made."""
+
+import contextlib
+import datetime
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from loadgen.cli.bench import Bench
+from loadgen.cli.build_load import Load
+from loadgen.driver.fleet import Fleet
+from loadgen.driver.interrupts import stop_on_signals
+from loadgen.driver.progress import FleetReport, Progress
+from loadgen.driver.settings import DriveSettings, Mode
+from loadgen.errors import UsageError
+from loadgen.metrics.summary import GeneratorFacts, Identity, summarize
+from loadgen.plan import Job
+from loadgen.record import RequestRecord
+from loadgen.report.live import LiveProgress
+from loadgen.result import RunResult
+from loadgen.run_folder import RunFolder
+from loadgen.server.scrape import Scraper, metrics_url
+from loadgen.server.series import ServerSeries, write_series
+from loadgen.workload.plan_jobs import plan_jobs
+
+Watch = Callable[[Progress], str]
+"""Sees the run's progress; a non-empty answer ends the run early and says why."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run. `aborted`: why a watch ended it early, else empty. `stopped`: the user did."""
+
+    result: RunResult
+    records: list[RequestRecord]
+    series: ServerSeries | None
+    aborted: str = ""
+    stopped: bool = False
+
+
+class _Schedule:
+    """Jobs on their way to the driver; remembers what rate they asked for."""
+
+    def __init__(self, jobs: Iterator[Job]) -> None:
+        self._jobs = jobs
+        self._measured = 0
+        self._first_s = self._last_s = 0.0
+
+    def __iter__(self) -> Iterator[Job]:
+        for job in self._jobs:
+            if job.due_s is not None and not job.warmup:
+                self._first_s = self._first_s if self._measured else job.due_s
+                self._last_s = job.due_s
+                self._measured += 1
+            yield job
+
+    @property
+    def offered_per_s(self) -> float | None:
+        """Rate of the measured part of the schedule as it was drawn; None if it has no extent."""
+        span_s = self._last_s - self._first_s
+        return (self._measured - 1) / span_s if self._measured > 1 and span_s > 0 else None
+
+
+def run_once(
+    bench: Bench, load: Load, *, seed: int, folder: Path | None, label: str = "", watch: Watch | None = None
+) -> Measured:
+    """Make one run and sum it up; what was measured before an interruption is kept.
+
+    Args:
+        folder: where its files go; None = nowhere.
+    Raises: UsageError, TraceFormatError for a workload that cannot be drawn; OutputError; WorkerLost.
+    Effects: sends requests; starts and ends processes; writes the folder's lines as requests end.
+    """
+    flags = bench.flags
+    records: list[RequestRecord] = []
+    stop, cut = threading.Event(), threading.Event()
+    aborted: list[str] = []
+    scraper = _start_scraper(bench)
+    schedule = _Schedule(_jobs(bench, load, seed))
+    with contextlib.ExitStack() as stack:
+        files = stack.enter_context(RunFolder(folder)) if folder else None
+        live = stack.enter_context(
+            LiveProgress(
+                bench.console,
+                total=load.conversations,
+                duration_s=load.duration_s,
+                label=label or load.label,
+                quiet=flags.quiet,
+            )
+        )
+        stack.enter_context(stop_on_signals(stop, cut))
+        if scraper:
+            stack.callback(scraper.stop)
+
+        def keep(ended: list[RequestRecord]) -> None:
+            records.extend(ended)
+            if files:
+                files.append(ended)
+
+        def show(progress: Progress) -> None:
+            live.update(progress)
+            why = watch(progress) if watch and not aborted else ""
+            if why:
+                aborted.append(why)
+                stop.set()
+                cut.set()
+
+        fleet = Fleet(_drive_settings(bench, load))
+        report = fleet.run(iter(schedule), on_records=keep, on_progress=show, stop=stop, cut=cut)
+    if not records and not report.interrupted:
+        raise UsageError("the workload had nothing to send; see --dataset-path, --trace-from, --trace-to")
+    result = _summary(bench, load, records, report, schedule, scraper, seed=seed, label=label)
+    series = scraper.series(report.t0) if scraper else None
+    if folder and series and series.times_s:
+        write_series(folder, series)
+    return Measured(result, records, series, aborted[0] if aborted else "", report.interrupted and not aborted)
+
+
+def _jobs(bench: Bench, load: Load, seed: int) -> Iterator[Job]:
+    """The plan of one run."""
+    return plan_jobs(
+        bench.content.workload,
+        seed=seed,
+        arrivals=load.arrivals,
+        behaviours=bench.behaviours,
+        warmups=bench.flags.num_warmups,
+        count=load.conversations,
+        duration_s=load.duration_s if load.duration_s is not None and load.arrivals is not None else float("inf"),
+    )
+
+
+def _drive_settings(bench: Bench, load: Load) -> DriveSettings:
+    """How the driver sends."""
+    flags = bench.flags
+    closed = load.arrivals is None
+    # An open loop's plan ends by itself, and its warm-up does not count; the driver's clock would include that.
+    plan_ends = not closed and flags.num_warmups > 0
+    return DriveSettings(
+        endpoint=bench.endpoint,
+        mode=Mode.CLOSED if closed else Mode.OPEN,
+        concurrency=load.concurrency,
+        duration_s=None if plan_ends else load.duration_s,
+        drain_s=flags.drain,
+        workers=flags.workers,
+        request_timeout_s=flags.request_timeout,
+        connect_timeout_s=flags.connect_timeout,
+        keep_body=bool(flags.out) and flags.save_prompts,
+        keep_text=flags.save_detailed,
+        concurrency_ramp_s=flags.concurrency_ramp,
+    )
+
+
+def _start_scraper(bench: Bench) -> Scraper | None:
+    """The reader of the server's own metrics, if wanted."""
+    flags, endpoint = bench.flags, bench.endpoint
+    if not flags.scrape:
+        return None
+    url = flags.metrics_url or metrics_url(endpoint.base_url)
+    scraper = Scraper(url, endpoint.headers, verify_tls=endpoint.verify_tls)
+    scraper.start()
+    return scraper
+
+
+def _summary(
+    bench: Bench,
+    load: Load,
+    records: list[RequestRecord],
+    report: FleetReport,
+    schedule: _Schedule,
+    scraper: Scraper | None,
+    *,
+    seed: int,
+    label: str,
+) -> RunResult:
+    """All figures of a run."""
+    flags = bench.flags
+    workers = report.workers
+    facts = GeneratorFacts(
+        workers=len(workers) + len(report.lost_workers),
+        cpu_share=max((worker.cpu_share for worker in workers), default=0.0),
+        loop_lag_p99_s=max((worker.loop_lag_p99_s for worker in workers), default=0.0),
+        starved_s=sum(worker.starved_s for worker in workers),
+        offered_per_s=schedule.offered_per_s,
+        clocks=[(clock.monotonic_s, clock.realtime_s, clock.boottime_s) for clock in report.clocks],
+        interrupted=report.interrupted,
+        lost_workers=report.lost_workers,
+        problems=report.problems,
+        cap=load.concurrency,
+        mode_closed=load.arrivals is None,
+    )
+    identity = Identity(
+        version=metadata.version("cloudmatrix-infer"),
+        started_at=datetime.datetime.fromtimestamp(report.started_at_unix, datetime.UTC).isoformat(timespec="seconds"),
+        command=bench.command(),
+        label=label or load.label,
+        url=bench.endpoint.base_url,
+        model=bench.endpoint.model,
+        endpoint=bench.endpoint.path,
+        seed=seed,
+        settings=bench.settings(),
+        metadata=dict(flags.metadata),
+    )
+    problem = scraper.problem() if scraper else ""
+    warnings = [*bench.warnings, *bench.content.fit.tally.warnings(), *([problem] if problem else [])]
+    return summarize(
+        records,
+        facts=facts,
+        slo=bench.slo or None,
+        percentiles=flags.metric_percentiles,
+        identity=identity,
+        warnings=warnings,
+    )

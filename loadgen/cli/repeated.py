@@ -1,0 +1,93 @@
+"""A run, or several repetitions of it, with its files: result.json, report.html, vLLM's flat file."""
+
+import datetime
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.cli.bench import Bench
+from loadgen.cli.build_load import Load
+from loadgen.cli.one_run import Measured, Watch, run_once
+from loadgen.cli.vllm_file import flat_result
+from loadgen.metrics.repetitions import merge
+from loadgen.report.html import write_report
+from loadgen.result import RunResult
+from loadgen.run_folder import REPORT, explained, write_result
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One point: a run or its repetitions taken together.
+
+    Attributes:
+        stopped: the user ended it early. aborted: why a watch did, else empty. runs: its repetitions.
+    """
+
+    result: RunResult
+    runs: list[Measured]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the user ended it early, so that nothing else should be started."""
+        return any(run.stopped for run in self.runs)
+
+    @property
+    def aborted(self) -> str:
+        """Why a watch ended it early; empty if none did."""
+        return next((run.aborted for run in self.runs if run.aborted), "")
+
+
+def run_repeated(
+    bench: Bench, load: Load, *, seed: int, folder: Path | None, label: str = "", watch: Watch | None = None
+) -> Finished:
+    """Run as often as `--repeats` says, each time with another seed, and write the files.
+
+    Raises: as `run_once`; OutputError.
+    """
+    repeats = bench.flags.repeats
+    runs: list[Measured] = []
+    for number in range(repeats):
+        if number and not rested(bench.flags.pause):
+            break
+        own_folder = folder / f"repetition-{number + 1}" if folder and repeats > 1 else folder
+        name = f"{label or load.label}, repetition {number + 1} of {repeats}" if repeats > 1 else label or load.label
+        run = run_once(bench, load, seed=seed + number, folder=own_folder, label=name, watch=watch)
+        runs.append(run)
+        if own_folder:
+            _write(bench, load, own_folder, run.result, [run])
+        if run.stopped or run.aborted:
+            break
+    if repeats == 1:
+        return Finished(runs[0].result, runs)
+    result = merge([run.result for run in runs], [run.records for run in runs])
+    result.label = label or load.label
+    if folder:
+        _write(bench, load, folder, result, runs)
+    return Finished(result, runs)
+
+
+def rested(pause_s: float) -> bool:
+    """Wait between runs; False if the user does not want to."""
+    try:
+        time.sleep(pause_s)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _write(bench: Bench, load: Load, folder: Path, result: RunResult, runs: list[Measured]) -> None:
+    """A folder's result and report.
+
+    Raises: OutputError.
+    """
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    records = [record for run in runs for record in run.records]
+    today = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    flat = flat_result(bench, load, result, records, date=today, detailed=False)
+    write_result(folder, result, flat)
+    if bench.flags.report:
+        one = runs[0] if len(runs) == 1 else None
+        write_report(
+            folder / REPORT, result, records=one.records if one else None, server_series=one.series if one else None
+        )

@@ -1,0 +1,121 @@
+"""`loadgen run`."""
+
+import argparse
+import sys
+
+import msgspec
+from rich.console import Console
+
+from loadgen.cli.bench import Bench, check_series, open_bench
+from loadgen.cli.build_endpoint import base_url
+from loadgen.cli.build_workload import check_workload_flags
+from loadgen.cli.load_flags import add_form_flags, add_load_flags, add_series_flags, add_target_flags
+from loadgen.cli.output_flags import add_output_flags
+from loadgen.cli.repeated import run_repeated
+from loadgen.cli.series import run_search, run_sweep
+from loadgen.cli.vllm_file import save_flat_file
+from loadgen.cli.workload_flags import add_behaviour_flags, add_workload_flags
+from loadgen.errors import OutputError
+from loadgen.record import FAILURES, NOT_COUNTED
+from loadgen.report.console import print_result, print_sweep
+from loadgen.result import RunResult, SweepResult
+from loadgen.run_folder import REPORT, RESULT, SWEEP, explained
+
+TOO_MANY_FAILURES = 5
+INTERRUPTED = 130
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare all flags of `loadgen run`."""
+    for add in (
+        add_target_flags,
+        add_form_flags,
+        add_load_flags,
+        add_series_flags,
+        add_workload_flags,
+        add_behaviour_flags,
+        add_output_flags,
+    ):
+        add(parser)
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Check everything that can be checked without the server, then run.
+
+    Raises: LoadgenError.
+    """
+    base_url(flags)
+    check_series(flags)
+    check_workload_flags(flags)
+    _check_out(flags)
+    # Progress and tables on stderr if stdout is to be read by a program.
+    console = Console(stderr=flags.json, soft_wrap=True)
+    with open_bench(flags, console) as bench:
+        if flags.sweep or flags.find_max:
+            return _series(bench)
+        return _single(bench)
+
+
+def _single(bench: Bench) -> int:
+    """One run, repeated or not."""
+    load = bench.load()
+    finished = run_repeated(bench, load, seed=bench.seed, folder=bench.flags.out)
+    records = [record for run in finished.runs for record in run.records]
+    path = save_flat_file(bench, load, finished.result, records)
+    _show(bench, finished.result)
+    if path:
+        bench.console.print(f"flat result: {path}")
+    return _status(bench, [finished.result], stopped=finished.stopped)
+
+
+def _series(bench: Bench) -> int:
+    """A sweep or a search."""
+    result = run_search(bench) if bench.flags.find_max else run_sweep(bench)
+    _show(bench, result)
+    stopped = any(point.result.interrupted and not point.aborted for point in result.points)
+    return _status(bench, [point.result for point in result.points if not point.aborted], stopped=stopped)
+
+
+def _show(bench: Bench, result: RunResult | SweepResult) -> None:
+    """The figures, and where the files are."""
+    flags, console = bench.flags, bench.console
+    if flags.json:
+        sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
+        sys.stdout.flush()
+    elif isinstance(result, SweepResult):
+        print_sweep(result, console)
+    else:
+        print_result(result, console)
+    if flags.out:
+        name = SWEEP if isinstance(result, SweepResult) else RESULT
+        report = f", {flags.out / REPORT}" if flags.report else ""
+        console.print(f"seed {bench.seed}; written: {flags.out / name}{report}")
+    else:
+        console.print(f"seed {bench.seed}; nothing written (--out DIR keeps results and makes a report)")
+
+
+def _status(bench: Bench, results: list[RunResult], *, stopped: bool) -> int:
+    """Exit status."""
+    if stopped:
+        return INTERRUPTED
+    failed = sum(count for result in results for name, count in result.outcomes.items() if name in FAILURES)
+    counted = sum(count for result in results for name, count in result.outcomes.items() if name not in NOT_COUNTED)
+    if counted == 0 or failed / counted > bench.flags.max_failure_share:
+        return TOO_MANY_FAILURES
+    return 0
+
+
+def _check_out(flags: argparse.Namespace) -> None:
+    """Find out before the run whether results can be written.
+
+    Raises: OutputError.
+    """
+    if flags.out is None:
+        return
+    if (flags.out / RESULT).exists() or (flags.out / SWEEP).exists():
+        raise OutputError(f"{flags.out} already holds a result; choose another --out, or remove it first")
+    with explained(flags.out):
+        flags.out.mkdir(parents=True, exist_ok=True)
+        probe = flags.out / ".writable"
+        probe.touch()
+        probe.unlink()

@@ -1,0 +1,39 @@
+"""`loadgen selftest`."""
+
+import argparse
+
+from loadgen.cli import values
+from loadgen.selftest.ceiling import Ceiling, measure_ceiling
+
+PACED_TOKENS_PER_S = 80.0
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags."""
+    parser.add_argument(
+        "--seconds", type=values.positive_float, default=3.0, metavar="T", help="of each of the two runs"
+    )
+    parser.add_argument("--streams", type=values.count, default=64, metavar="N", help="open at once (default 64)")
+    parser.epilog = "Beyond half of the paced figure per worker, the generator's own queueing begins to show in ITL."
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Measure against a server of our own: as fast as it goes, and with every token in a read of its own.
+
+    Raises: LoadgenError if the server does not start.
+    """
+    for title, pace in (
+        ("as fast as it goes", None),
+        (f"{PACED_TOKENS_PER_S:g} tokens/s a stream", PACED_TOKENS_PER_S),
+    ):
+        print(f"{title}: {_line(measure_ceiling(seconds=flags.seconds, streams=flags.streams, tokens_per_s=pace))}")
+    return 0
+
+
+def _line(found: Ceiling) -> str:
+    """One measurement."""
+    failed = f", {found.failed} requests FAILED" if found.failed else ""
+    return (
+        f"{found.tokens_per_cpu_s:,.0f} tokens per CPU second ({found.us_per_token:.2f} us each), "
+        f"{found.tokens_per_read:.1f} tokens a read, {found.tokens_per_s:,.0f} tokens/s in fact{failed}"
+    )

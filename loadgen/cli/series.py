@@ -1,0 +1,207 @@
+"""Several runs in one command: a sweep over values, and the search for the largest that holds the SLOs."""
+
+from pathlib import Path
+
+from loadgen.cli.bench import Bench
+from loadgen.cli.build_load import Load
+from loadgen.cli.one_run import run_once
+from loadgen.cli.repeated import Finished, rested, run_repeated
+from loadgen.driver.progress import Progress
+from loadgen.errors import UsageError
+from loadgen.report.html import write_report
+from loadgen.result import RunResult, SweepPoint, SweepResult
+from loadgen.run_folder import REPORT, SWEEP, explained, write_json
+from loadgen.search import backlog, saturation, sweep
+from loadgen.search.saturation import Found, Probe, ProbeResult, SearchSettings
+
+SEEDS_APART = 1000
+"""Between the points of a series, so that repetitions never share a seed."""
+_IDLE_REQUESTS = 8
+_FULL_REQUESTS = 64
+_LARGEST_CONCURRENCY = 4096
+
+
+class Series:
+    """Points measured so far, and their folder."""
+
+    def __init__(self, bench: Bench, parameter: str) -> None:
+        self.bench = bench
+        self.result = SweepResult(parameter=parameter)
+        self.stopped = False
+        self._seeds = 0
+
+    def point(self, value: float, *, requests: int | None = None, watch: "_Backlog | None" = None) -> Finished:
+        """Measure one value.
+
+        Args:
+            requests: instead of what the flags say.
+        Raises: as `run_once`.
+        """
+        bench, number = self.bench, len(self.result.points) + 1
+        load = self.load(value)
+        if requests is not None:
+            load = Load(load.arrivals, load.concurrency, requests, None, load.rate_per_s, load.label)
+        name = f"point-{number:02d}-{self.result.parameter}-{value:g}"
+        folder = bench.flags.out / name if bench.flags.out else None
+        finished = run_repeated(bench, load, seed=self.next_seed(), folder=folder, label=load.label, watch=watch)
+        self.result.points.append(
+            SweepPoint(value=value, folder=name, result=finished.result, aborted=finished.aborted)
+        )
+        self.stopped = finished.stopped
+        return finished
+
+    def pause(self) -> bool:
+        """Let the server come to rest between points; False if the user stops everything meanwhile."""
+        self.stopped = bool(self.result.points) and not rested(self.bench.flags.pause)
+        return not self.stopped
+
+    def load(self, value: float) -> Load:
+        """The load of one value."""
+        if self.result.parameter == "rate":
+            return self.bench.load(rate=value)
+        return self.bench.load(slots=round(value))
+
+    def next_seed(self) -> int:
+        """A seed that no other point of this series has."""
+        self._seeds += 1
+        return self.bench.seed + (self._seeds - 1) * SEEDS_APART
+
+    def finish(self) -> SweepResult:
+        """Order the points and write the files.
+
+        Raises: OutputError.
+        """
+        self.result.points.sort(key=lambda point: point.value)
+        out: Path | None = self.bench.flags.out
+        if out:
+            with explained(out):
+                out.mkdir(parents=True, exist_ok=True)
+            write_json(out / SWEEP, self.result)
+            if self.bench.flags.report:
+                write_report(out / REPORT, self.result)
+        return self.result
+
+
+def run_sweep(bench: Bench) -> SweepResult:
+    """One run for each value, ascending; those done are kept if the user stops it.
+
+    Raises: as `run_once`.
+    """
+    series = Series(bench, bench.flags.sweep)
+    whole = bench.flags.sweep == "concurrency"
+    if bench.flags.sweep_values:
+        values = sweep.explicit(bench.flags.sweep_values, whole=whole)
+    else:
+        values = _between_idle_and_full(bench, series, whole=whole)
+    for value in values:
+        if series.stopped or not series.pause():
+            break
+        series.point(value)
+    result = series.result
+    if bench.slo and result.points:
+        _judge(result, bench.flags.attainment)
+    return series.finish()
+
+
+def run_search(bench: Bench) -> SweepResult:
+    """Probe after probe until the largest value that holds the SLOs lies between two neighbours.
+
+    Raises: as `run_once`.
+    """
+    flags = bench.flags
+    whole = flags.find_max == "concurrency"
+    settings = SearchSettings(
+        target=flags.attainment,
+        first=1.0,
+        smallest=1.0 if whole else 0.01,
+        largest=_LARGEST_CONCURRENCY if whole else None,
+        whole=whole,
+        least_requests=flags.probe_requests,
+        least_duration_s=flags.duration or SearchSettings().least_duration_s,
+        most_probes=flags.max_probes,
+    )
+    series = Series(bench, flags.find_max)
+    results: list[ProbeResult] = []
+    step = saturation.next_step(settings, results)
+    while isinstance(step, Probe):
+        if not series.pause():
+            break
+        watch = None if whole else _Backlog(step.value, step.requests)
+        finished = series.point(step.value, requests=step.requests, watch=watch)
+        if series.stopped:
+            break
+        results.append(_probe_result(step.value, finished))
+        step = saturation.next_step(settings, results)
+    if isinstance(step, Found):
+        series.result.best, series.result.first_failed = step.best, step.first_failed
+        series.result.explanation = step.explanation
+    else:
+        series.result.explanation = "the search was stopped before it had found the limit"
+    return series.finish()
+
+
+class _Backlog:
+    """Ends a probe of a rate early when requests pile up beyond doubt."""
+
+    def __init__(self, rate_per_s: float, requests: int) -> None:
+        self._rate_per_s = rate_per_s
+        self._looks = list(backlog.look_times(requests / rate_per_s))
+        self._times_s: list[float] = []
+        self._running: list[float] = []
+
+    def __call__(self, progress: Progress) -> str:
+        """Why the probe cannot end well; empty if it may."""
+        if progress.now_s <= 0 or progress.draining:
+            return ""
+        self._times_s.append(progress.now_s)
+        self._running.append(progress.running + progress.waiting)
+        if not self._looks or progress.now_s < self._looks[0]:
+            return ""
+        del self._looks[0]
+        return backlog.running_grows(self._times_s, self._running, self._rate_per_s)
+
+
+def _probe_result(value: float, finished: Finished) -> ProbeResult:
+    """What a search needs to know of a probe."""
+    slo = finished.result.slo
+    return ProbeResult(
+        value=value,
+        good=slo.good if slo else 0,
+        counted=slo.counted if slo else 0,
+        overloaded=finished.aborted,
+        generator_limited=finished.result.generator.is_bottleneck,
+    )
+
+
+def _between_idle_and_full(bench: Bench, series: Series, *, whole: bool) -> list[float]:
+    """Values between one request at a time and everything at once, found by two short runs that are not reported.
+
+    Raises: UsageError if nothing succeeded.
+    """
+    idle = _short(bench, series, bench.load(slots=1), _IDLE_REQUESTS, "idle server")
+    full = _short(bench, series, bench.load(slots=_FULL_REQUESTS), _FULL_REQUESTS, "full server")
+    latency = idle.metrics.get("e2e_sent")
+    if not (latency and latency.mean):
+        raise UsageError("nothing succeeded in the first short run; see what `loadgen run --concurrency 1` says")
+    points: int = bench.flags.sweep_points
+    if whole:
+        return sweep.concurrencies(latency.mean, full.throughput.requests_per_s, points)
+    return sweep.rates(1 / latency.mean, full.throughput.requests_per_s, points)
+
+
+def _short(bench: Bench, series: Series, load: Load, requests: int, label: str) -> RunResult:
+    """A run of few requests."""
+    short = Load(load.arrivals, load.concurrency, requests, None, load.rate_per_s, label)
+    return run_once(bench, short, seed=series.next_seed(), folder=None, label=label).result
+
+
+def _judge(result: SweepResult, target: float) -> None:
+    """Say which values of a sweep held the SLOs: all up to the first that did not."""
+    for point in sorted(result.points, key=lambda point: point.value):
+        if not point.result.slo or point.result.slo.attainment < target:
+            result.first_failed = point.value
+            break
+        result.best = point.value
+    held = "no value" if result.best is None else f"{result.parameter} {result.best:g}"
+    failed = "" if result.first_failed is None else f"; {result.first_failed:g} did not"
+    result.explanation = f"{held} held the SLOs for {target:.0%} of the requests{failed}"

@@ -1,0 +1,51 @@
+"""Where to connect and what a request's first lines say, worked out once per run from the endpoint."""
+
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from loadgen.endpoint import Endpoint
+from loadgen.errors import UsageError
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Host and port to connect to, what stands in the Host header, the path in front of the endpoint's own."""
+
+    host: str
+    port: int
+    secure: bool
+    authority: str
+    prefix: str
+
+
+def parse_address(base_url: str) -> Address:
+    """Split a base URL.
+
+    Raises: UsageError if it names no http or https server.
+    """
+    try:
+        parts = urlsplit(base_url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"{base_url}: not an address ({error}); write e.g. http://127.0.0.1:8000") from error
+    if parts.scheme not in _DEFAULT_PORTS or not host:
+        raise UsageError(f"{base_url}: not an http or https address; write e.g. http://127.0.0.1:8000")
+    default = _DEFAULT_PORTS[parts.scheme]
+    shown = f"[{host}]" if ":" in host else host
+    authority = shown if port in (None, default) else f"{shown}:{port}"
+    return Address(host, port or default, parts.scheme == "https", authority, parts.path.rstrip("/"))
+
+
+def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:
+    """How to encrypt; None for plain http. With `verify_tls` off any certificate will do."""
+    if not parse_address(endpoint.base_url).secure:
+        return None
+    context = ssl.create_default_context()
+    if not endpoint.verify_tls:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["http/1.1"])  # a server that could speak HTTP/2 must not choose it
+    return context

@@ -1,0 +1,195 @@
+"""Sends requests and brings back what came, over kept connections.
+
+Everything that can go wrong with one request is a value on its `Exchange`; `exchange` raises nothing but the
+cancellation of its own task. The clock is the system's monotonic one, never the event loop's, which is cached and
+coarse.
+"""
+
+import asyncio
+from time import monotonic
+
+from loadgen.client.address import parse_address, tls_context
+from loadgen.client.conduct import Limit, limit_of, watch
+from loadgen.client.connection import Connection, Meter
+from loadgen.client.dialing import Dialer, connect_error
+from loadgen.client.digest import read_some
+from loadgen.client.exchange import Exchange, Failure, Keep
+from loadgen.client.malformed import malform
+from loadgen.client.request import PreparedRequest, RequestWriter
+from loadgen.endpoint import Endpoint
+from loadgen.plan import Behaviour, Conduct
+
+_NORMAL = Behaviour()
+_NEVER_KEPT = frozenset({Conduct.SLOW_READER, Conduct.MALFORMED})
+"""A slow reader has a connection with a small buffer of its own. After a malformed request a server may keep the
+connection open in a state in which the next, innocent request would suffer."""
+
+
+class Client:
+    """One event loop's connections to one endpoint.
+
+    Attributes:
+        meter: what was received so far, for live display.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        t0: float,
+        keep: Keep = Keep(),  # noqa: B008 # frozen
+        connect_timeout_s: float = 10.0,
+        request_timeout_s: float = 600.0,
+        max_idle: int = 4096,
+    ) -> None:
+        """Prepare; connections are opened when they are needed.
+
+        Args:
+            t0: the run's start, `time.monotonic()`; every stamp counts from it.
+            max_idle: connections kept open for later requests.
+        Raises: UsageError if the endpoint's address is none.
+        """
+        self.meter = Meter()
+        self.keep = keep
+        self._t0 = t0
+        self._address = parse_address(endpoint.base_url)
+        self._dialer = Dialer(self._address, tls_context(endpoint))
+        self._writer = RequestWriter(endpoint)
+        self._connect_timeout_s = connect_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._max_idle = max_idle
+        self._idle: dict[Connection, None] = {}  # insertion order: the one used last is taken first
+        self._open: set[Connection] = set()
+        self._running: dict[Exchange, asyncio.Timeout] = {}
+
+    @property
+    def running(self) -> int:
+        """Exchanges in progress."""
+        return len(self._running)
+
+    def prepare(self, body: bytes, request_id: str) -> PreparedRequest:
+        """Render a request ahead of its time."""
+        return self._writer.prepare(body, request_id)
+
+    async def exchange(self, request: PreparedRequest, behaviour: Behaviour = _NORMAL) -> Exchange:
+        """Send a request, now, and receive its answer to the end (or to whatever ends it).
+
+        A request on a kept connection that turns out dead before any byte of the answer is sent once more on a fresh
+        one: servers close idle connections when they like, which says nothing about this request. `started_s` stays
+        that of the first attempt.
+
+        Returns: stamps, status and raw bytes; `failure` tells what ended it early.
+        """
+        if behaviour.conduct is Conduct.MALFORMED:
+            request = malform(self._writer, request, behaviour.malformation)
+        exchange = Exchange(request.request_id, behaviour, monotonic() - self._t0)
+        if self.keep.body:
+            exchange.body = request.body
+        limit = limit_of(behaviour, self._request_timeout_s)
+        guard = self._running[exchange] = asyncio.timeout(limit.after_s)
+        try:
+            async with guard:
+                await self._attempt(exchange, request)
+        except TimeoutError:
+            self._end(exchange, limit)
+        finally:
+            del self._running[exchange]
+        return exchange
+
+    def cut(self) -> None:
+        """End every running exchange now, as one that the end of the run overtook.
+
+        Effects: closes their connections; each `exchange` call returns soon afterwards with `Failure.CUT`.
+        """
+        now = asyncio.get_running_loop().time()
+        for exchange, guard in self._running.items():
+            if exchange.ended_s is None and exchange.failure is None and not guard.expired():
+                exchange.failure, exchange.error = Failure.CUT, "the run ended first"
+                guard.reschedule(now)
+
+    async def close(self) -> None:
+        """Close all connections and wait until they are gone, one second at most."""
+        self.cut()
+        self._max_idle = 0
+        deadline = monotonic() + 1.0
+        while (self._open or self._running) and monotonic() < deadline:
+            for connection in [*self._idle]:
+                connection.abort()
+            await asyncio.sleep(0.001)
+        for connection in [*self._open]:
+            connection.abort()
+        await asyncio.sleep(0)
+
+    async def _attempt(self, exchange: Exchange, request: PreparedRequest) -> None:
+        own = exchange.conduct in _NEVER_KEPT
+        connection = None if own else self._take_idle()
+        kept = connection is not None
+        if connection is None:
+            connection = await self._connect(exchange)
+        while connection is not None:
+            await self._converse(connection, exchange, request)
+            if not (kept and connection.gone_unanswered and exchange.failure is Failure.LOST):
+                return
+            kept = False
+            self.meter.retries += 1
+            exchange.failure, exchange.error, exchange.ended_s = None, "", None
+            connection = await self._connect(exchange)
+
+    async def _converse(self, connection: Connection, exchange: Exchange, request: PreparedRequest) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        connection.after_read = watch(exchange, connection)
+        connection.send(request, exchange, waiter)
+        try:
+            await waiter
+        finally:
+            connection.after_read = None
+            self._settle(connection, exchange)
+
+    def _settle(self, connection: Connection, exchange: Exchange) -> None:
+        """Keep the connection for a later request, or close it."""
+        transport = connection.transport
+        fine = connection.reusable and exchange.failure is None and exchange.ended_s is not None
+        fine = fine and exchange.conduct not in _NEVER_KEPT and len(self._idle) < self._max_idle
+        if fine and transport is not None and not transport.is_closing() and not transport.get_write_buffer_size():
+            self._idle[connection] = None
+        else:
+            connection.abort()
+
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if connection.transport is not None and not connection.transport.is_closing():
+                return connection
+        return None
+
+    async def _connect(self, exchange: Exchange) -> Connection | None:
+        """A fresh connection; None if there is none to be had, which the exchange then says."""
+        begun = monotonic()
+        slow = exchange.conduct is Conduct.SLOW_READER
+        try:
+            async with asyncio.timeout(self._connect_timeout_s) as patience:
+                connection = await self._dialer.open(self._new_connection, small_buffer=slow)
+        except OSError as error:  # a TimeoutError is one
+            late = f"no connection within {self._connect_timeout_s:g} s ({self._address.authority})"
+            words = late if patience.expired() else connect_error(error, self._address)
+            exchange.failure, exchange.error = Failure.CONNECT, words
+            exchange.ended_s = monotonic() - self._t0
+            return None
+        exchange.connect_s = monotonic() - begun
+        if not connection.lost:
+            self._open.add(connection)
+        return connection
+
+    def _new_connection(self) -> Connection:
+        return Connection(self._t0, self.meter, self._forget, read_some)
+
+    def _forget(self, connection: Connection) -> None:
+        self._idle.pop(connection, None)
+        self._open.discard(connection)
+
+    def _end(self, exchange: Exchange, limit: Limit) -> None:
+        """Time is up; an answer that was complete at that very moment stays complete."""
+        if exchange.ended_s is None:
+            exchange.ended_s = monotonic() - self._t0
+            if exchange.failure is None:
+                exchange.failure, exchange.error = limit.failure, limit.error

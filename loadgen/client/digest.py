@@ -1,0 +1,190 @@
+"""From an exchange's raw bytes to the fields of its record, and to its one outcome; pure."""
+
+import msgspec
+
+from loadgen.client.exchange import Exchange, Failure, Keep
+from loadgen.client.malformed import malformation_name
+from loadgen.client.reader import AnswerReader
+from loadgen.client.reply import body_error
+from loadgen.plan import Conduct
+from loadgen.record import Outcome, RequestRecord
+
+_READ_AHEAD_PARTS = 64
+"""Of a long stream at a time, about 0.1 ms of work: what arrives meanwhile is stamped that much late at most."""
+
+_OF_FAILURE = {
+    Failure.CONNECT: Outcome.CONNECTION,
+    Failure.NOT_HTTP: Outcome.MALFORMED_REPLY,
+    Failure.DEADLINE: Outcome.TIMEOUT,
+    Failure.LEFT: Outcome.CANCELLED,
+    Failure.CUT: Outcome.UNFINISHED,
+}
+_NOT_NOW = (429, 503)
+
+
+class Digest(msgspec.Struct, kw_only=True):
+    """What an answer says; each field is that of `RequestRecord` of the same name.
+
+    Attributes:
+        text: the (first) answer without its reasoning, always there: a conversation's next turn needs it.
+    """
+
+    outcome: Outcome
+    error: str = ""
+    first_answer_s: float | None = None
+    chunk_times: bytes = b""
+    chunk_tokens: bytes = b""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    content_chars: int = 0
+    finish_reason: str = ""
+    server_times: dict[str, float] = {}
+    text: str = ""
+
+
+def digest(exchange: Exchange, expected_tokens: int | None = None) -> Digest:
+    """Interpret an exchange that has ended.
+
+    Args:
+        expected_tokens: tokens that the answer must have (asked for, with `ignore_eos`); fewer make it SHORT. None if
+            the model may stop where it likes.
+    Effects: takes the exchange's parts.
+    """
+    reader = reader_of(exchange)
+    reader.feed(*exchange.take_parts())
+    return conclude(exchange, reader, expected_tokens)
+
+
+def fill_record(record: RequestRecord, exchange: Exchange, found: Digest, keep: Keep) -> None:
+    """Write an exchange and its digest into a record.
+
+    Effects: sets the record's fields that the client knows; those of plan and schedule are left alone.
+    """
+    record.conduct = exchange.conduct.value
+    record.started_s = exchange.started_s
+    record.connect_s = exchange.connect_s
+    record.first_byte_s = exchange.first_byte_s
+    record.ended_s = exchange.ended_s
+    record.status = exchange.status
+    record.request_id = exchange.request_id
+    record.body = exchange.body if keep.body else None
+    for name in _SHARED_FIELDS:
+        setattr(record, name, getattr(found, name))
+    record.text = found.text if keep.text else None
+
+
+_SHARED_FIELDS = tuple(name for name in Digest.__struct_fields__ if name != "text")
+
+
+def reader_of(exchange: Exchange) -> AnswerReader:
+    """The reader of an exchange whose head has come.
+
+    Effects: makes it if there is none.
+    """
+    if exchange.reader is None:
+        kind = exchange.content_type.partition(";")[0].strip().lower()
+        streamed: bool | None = None  # no type, or one that says nothing: the bytes themselves tell
+        if not 200 <= exchange.status < 300 or kind == "application/json":
+            streamed = False
+        elif kind == "text/event-stream":
+            streamed = True
+        exchange.reader = AnswerReader(streamed=streamed)
+    return exchange.reader
+
+
+def read_ahead(exchange: Exchange) -> AnswerReader:
+    """Read everything that has come of an exchange that still runs."""
+    reader = reader_of(exchange)
+    if exchange.parts:
+        reader.feed(*exchange.take_parts())
+    return reader
+
+
+def read_some(exchange: Exchange) -> None:
+    """Read the oldest parts of a long stream, so that it need not be kept whole."""
+    reader_of(exchange).feed(exchange.times[:_READ_AHEAD_PARTS], exchange.parts[:_READ_AHEAD_PARTS])
+    del exchange.times[:_READ_AHEAD_PARTS]
+    del exchange.parts[:_READ_AHEAD_PARTS]
+
+
+def conclude(exchange: Exchange, reader: AnswerReader, expected_tokens: int | None = None) -> Digest:
+    """The digest of an exchange whose parts have all been read."""
+    if 200 <= exchange.status < 300:
+        reader.finish(clean=exchange.failure is None)
+    outcome, error = _outcome(exchange, reader, expected_tokens)
+    usage = reader.usage
+    found = Digest(
+        outcome=outcome,
+        error=error,
+        first_answer_s=reader.first_answer_s,
+        chunk_times=reader.times.tobytes(),
+        chunk_tokens=reader.tokens.tobytes() if reader.tokens_known else b"",
+        content_chars=reader.content_chars,
+        finish_reason=reader.finish_reason,
+        server_times=reader.server_times,
+        text="".join(reader.text),
+    )
+    if usage is not None:
+        found.input_tokens = usage.prompt_tokens
+        found.output_tokens = usage.completion_tokens
+        if usage.prompt_tokens_details is not None:
+            found.cached_tokens = usage.prompt_tokens_details.cached_tokens
+        if usage.completion_tokens_details is not None:
+            found.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
+    return found
+
+
+def _outcome(exchange: Exchange, reader: AnswerReader, expected_tokens: int | None) -> tuple[Outcome, str]:
+    """One outcome and its text. The earlier rule wins.
+
+    A deliberate departure counts as one even if the answer had already gone wrong, since nobody would have known.
+    """
+    failure = exchange.failure
+    if failure in _OF_FAILURE:
+        return _OF_FAILURE[failure], exchange.error
+    if exchange.status == 0:
+        return Outcome.CONNECTION, exchange.error
+    if exchange.conduct is Conduct.MALFORMED:
+        return _malformed_outcome(exchange, reader)
+    if not 200 <= exchange.status < 300:
+        return _status_outcome(exchange, reader)
+    if reader.stream_error:
+        return Outcome.STREAM_ERROR, reader.stream_error
+    if reader.malformed:
+        return Outcome.MALFORMED_REPLY, reader.malformed
+    if not reader.done or not reader.ended:
+        return Outcome.TRUNCATED, exchange.error if failure and not reader.done else _missing(reader)
+    tokens = reader.usage.completion_tokens if reader.usage is not None else None
+    if expected_tokens is not None and tokens is not None and tokens < expected_tokens:
+        return Outcome.SHORT, f"{tokens} of {expected_tokens} tokens came although the end was to be ignored"
+    return Outcome.OK, ""
+
+
+def _missing(reader: AnswerReader) -> str:
+    if not reader.ended:
+        return "the answer is empty" if reader.empty else "the answer has no finish reason"
+    return "the stream has no end mark ([DONE])"
+
+
+def _status_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[Outcome, str]:
+    text = body_error(reader.body())
+    error = f"HTTP {exchange.status}: {text}" if text else f"HTTP {exchange.status}"
+    if exchange.status in _NOT_NOW:
+        later = f" (retry after {exchange.retry_after})" if exchange.retry_after else ""
+        return Outcome.REJECTED, error + later
+    return Outcome.HTTP_ERROR, error
+
+
+def _malformed_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[Outcome, str]:
+    """A 4xx is what a malformed request wants; 2xx is as wrong as 5xx. 429 and 503 say nothing about the body."""
+    if exchange.status in _NOT_NOW:
+        return _status_outcome(exchange, reader)
+    if 400 <= exchange.status < 500:
+        return Outcome.REFUSED_AS_MEANT, ""
+    name = malformation_name(exchange.behaviour.malformation)
+    if exchange.status < 300:
+        return Outcome.HTTP_ERROR, f"a malformed request ({name}) was answered with HTTP {exchange.status}"
+    outcome, error = _status_outcome(exchange, reader)
+    return outcome, f"{error} (for a malformed request: {name})"

@@ -1,0 +1,114 @@
+"""What a server's JSON may hold, as far as it is measured: chunks of streams, whole answers, errors.
+
+Only what is read is declared; msgspec skips the rest without building it. Every field may be missing or null, for
+servers differ.
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class PromptDetails(msgspec.Struct):
+    """Part of the prompt that came from a cache."""
+
+    cached_tokens: int | None = None
+
+
+class CompletionDetails(msgspec.Struct):
+    """Part of the answer that was reasoning."""
+
+    reasoning_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """Token counts of the server; the only ones that are ever reported."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+
+
+class Said(msgspec.Struct):
+    """A chat delta or message. Servers name reasoning in one of two ways, or both at once with the same text."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+    function_call: dict[str, msgspec.Raw] | None = None
+
+
+class Choice(msgspec.Struct):
+    """One of `n` answers; `text` for completions, `delta` for chat streams, `message` for whole chat answers."""
+
+    index: int = 0
+    text: str | None = None
+    delta: Said | None = None
+    message: Said | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class Reply(msgspec.Struct):
+    """A chunk or a whole answer. `message` stands at the top only in errors of older servers."""
+
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    metrics: dict[str, Any] | None = None
+    error: Any = None
+    message: Any = None
+
+
+_DECODER = msgspec.json.Decoder(Reply)
+decode_reply = _DECODER.decode
+
+ERROR_CHARS = 300
+"""Of an error's text; more would be a page of HTML."""
+
+
+def error_text(error: object) -> str:
+    """The text of an error object, in one line."""
+    if isinstance(error, dict):
+        for name in ("message", "detail", "msg", "error"):
+            if error.get(name):
+                return error_text(error[name])
+    text = error if isinstance(error, str) else msgspec.json.encode(error).decode()
+    return " ".join(text.split())[:ERROR_CHARS]
+
+
+def body_error(body: bytes) -> str:
+    """The text of an error answer's body, JSON or not, in one line; empty for an empty body."""
+    try:
+        return error_text(msgspec.json.decode(body))
+    except msgspec.DecodeError:
+        return " ".join(body[: 4 * ERROR_CHARS].decode(errors="replace").split())[:ERROR_CHARS]
+
+
+def times_in_seconds(metrics: dict[str, Any]) -> dict[str, float]:
+    """Server-side times of vLLM's `metrics` object [s]: `queue_time_ms` -> "queue", `time_to_first_token_ms` -> "ttft".
+
+    Anything that is no time (no unit in its name) is left out.
+    """
+    found = {}
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        for suffix, factor in (("_ms", 1e-3), ("_us", 1e-6), ("_seconds", 1.0), ("_s", 1.0)):
+            if name.endswith(suffix):
+                plain = name.removesuffix(suffix)
+                short = _SHORT.get(plain, plain.removesuffix("_time"))
+                found[short] = value * factor
+                break
+    return found
+
+
+_SHORT = {
+    "time_to_first_token": "ttft",
+    "time_per_output_token": "tpot",
+    "mean_time_per_output_token": "tpot",
+    "mean_itl": "itl",
+    "e2e_latency": "e2e",
+}

@@ -1,0 +1,1 @@
+"""How runs differ, with confidence: `loadgen compare`."""

@@ -1,0 +1,255 @@
+"""Compares runs: which figures differ, how surely, and whether apples are compared with apples."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+
+from loadgen.compare.request_values import common_requests, request_values
+from loadgen.compare.sides import Side
+from loadgen.compare.statistics import Floats, bootstrap_ratio, welch_ratio
+from loadgen.report.names import METRIC_TITLES
+from loadgen.result import Repetition
+
+_LATENCIES = ("ttft", "tpot", "itl", "e2e")
+_PER_REQUEST = ("ttft", "tpot", "e2e")
+_IGNORED_SETTINGS = frozenset(
+    {"out", "label", "metadata", "json", "quiet", "report", "save_prompts"}
+    | {"save_result", "save_detailed", "append_result", "result_dir", "result_filename"}
+)
+"""Flags that only say what is shown and where it is written."""
+
+
+class Verdict(StrEnum):
+    """What the interval of a ratio says."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    NOT_SHOWN = "no difference shown"
+    UNKNOWN = "not known"  # no interval
+
+
+class Method(StrEnum):
+    """Where the intervals come from."""
+
+    REPETITIONS = "Welch's t interval over repetitions"
+    PAIRED = "bootstrap over the same requests in both runs"
+    REQUESTS = "bootstrap over requests"
+    NONE = "no intervals"
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of both sides. `ratio` = other / baseline; `higher_is_better` tells which way is good."""
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    baseline: float | None
+    other: float | None
+    ratio: float | None
+    ci95: tuple[float, float] | None
+    verdict: Verdict
+
+
+class SettingDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """A flag, or the server, that was not the same."""
+
+    name: str
+    baseline: object
+    other: object
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, or set of repetitions, against another."""
+
+    schema: str = "loadgen-comparison/1"
+    baseline: str
+    other: str
+    label: str = ""
+    method: Method
+    figures: list[Figure]
+    settings: list[SettingDifference]
+    warnings: list[str]
+
+
+def compare(baseline: Side, other: Side, rng: np.random.Generator, *, label: str = "") -> Comparison:
+    """Compare two sides.
+
+    Repetitions are used where both sides have at least two; else the requests of one run of each, which is said; else
+    only ratios are given.
+    """
+    sides = (baseline, other)
+    if all(len(side.repetitions) > 1 for side in sides):
+        method, latencies = Method.REPETITIONS, _by_repetitions(sides)
+    elif all(side.records for side in sides):
+        pairs = common_requests(baseline.records, other.records)
+        method = Method.PAIRED if pairs else Method.REQUESTS
+        latencies = _by_requests(sides, rng, pairs)
+    else:
+        method, latencies = Method.NONE, _by_means(sides)
+    return Comparison(
+        baseline=baseline.name,
+        other=other.name,
+        label=label,
+        method=method,
+        figures=[*_rates(sides, method), *latencies],
+        settings=setting_differences(baseline, other),
+        warnings=_warnings(sides, method),
+    )
+
+
+def setting_differences(baseline: Side, other: Side) -> list[SettingDifference]:
+    """Flags and places that differ, by name; those that only say where to write are left out."""
+    first, second = baseline.results[0], other.results[0]
+    pairs: dict[str, tuple[object, object]] = {
+        name: (first.settings.get(name), second.settings.get(name))
+        for name in sorted(first.settings.keys() | second.settings.keys())
+        if name not in _IGNORED_SETTINGS
+    }
+    for name in ("url", "endpoint", "model", "seed", "version"):
+        pairs[name] = (getattr(first, name), getattr(second, name))
+    return [
+        SettingDifference(name=name, baseline=left, other=right)
+        for name, (left, right) in pairs.items()
+        if left != right
+    ]
+
+
+def verdict_of(ci95: tuple[float, float] | None, *, higher_is_better: bool) -> Verdict:
+    """Better or worse only if the whole interval is on one side of 1."""
+    if ci95 is None:
+        return Verdict.UNKNOWN
+    low, high = ci95
+    if low <= 1 <= high:
+        return Verdict.NOT_SHOWN
+    return Verdict.BETTER if (low > 1) == higher_is_better else Verdict.WORSE
+
+
+def _rates(sides: tuple[Side, Side], method: Method) -> list[Figure]:
+    """Throughput, goodput and attainment: one value per run, so an interval needs repetitions."""
+    readers: list[tuple[str, str, Callable[[Repetition], float | None]]] = [
+        ("Request throughput", "requests/s", lambda run: run.throughput.requests_per_s),
+        ("Output throughput", "tokens/s", lambda run: run.throughput.output_tokens_per_s),
+        ("Goodput", "requests/s", lambda run: run.throughput.goodput_per_s),
+        ("SLO attainment", "", lambda run: run.attainment),
+    ]
+    figures = []
+    for name, unit, read in readers:
+        found = [_values(side, read) for side in sides]
+        if all(found):
+            figures.append(_from_repetitions(name, unit, True, found, with_interval=method is Method.REPETITIONS))
+    return figures
+
+
+def _by_repetitions(sides: tuple[Side, Side]) -> list[Figure]:
+    """Means and 99th percentiles of each latency, a value per repetition."""
+    figures = []
+    for name in _LATENCIES:
+        readers: list[tuple[str, Callable[[Repetition], float | None]]] = [
+            ("mean", lambda run, name=name: run.means.get(name)),  # type: ignore[misc]
+            ("p99", lambda run, name=name: run.p99.get(name)),  # type: ignore[misc]
+        ]
+        for part, read in readers:
+            found = [_values(side, read) for side in sides]
+            if all(found):
+                figures.append(
+                    _from_repetitions(f"{METRIC_TITLES[name]} {part}", "s", False, found, with_interval=True)
+                )
+    return figures
+
+
+def _by_means(sides: tuple[Side, Side]) -> list[Figure]:
+    """The same figures without intervals."""
+    return [msgspec.structs.replace(figure, ci95=None, verdict=Verdict.UNKNOWN) for figure in _by_repetitions(sides)]
+
+
+def _values(side: Side, read: Callable[[Repetition], float | None]) -> list[float]:
+    """A figure of every repetition; empty if some repetition lacks it."""
+    values = [read(run) for run in side.repetitions]
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
+
+
+def _from_repetitions(
+    name: str, unit: str, higher_is_better: bool, found: Sequence[list[float]], *, with_interval: bool
+) -> Figure:
+    """One figure from one value per repetition."""
+    means = [float(np.mean(values)) for values in found]
+    ratio: float | None = None
+    ci95 = None
+    if all(value > 0 for values in found for value in values):
+        ratio, ci95 = welch_ratio(*found)
+    elif means[0] > 0:
+        ratio = means[1] / means[0]
+    ci95 = ci95 if with_interval else None
+    return Figure(
+        name=name,
+        unit=unit,
+        higher_is_better=higher_is_better,
+        baseline=means[0],
+        other=means[1],
+        ratio=ratio,
+        ci95=ci95,
+        verdict=verdict_of(ci95, higher_is_better=higher_is_better),
+    )
+
+
+def _by_requests(sides: tuple[Side, Side], rng: np.random.Generator, pairs: list[tuple[int, int]]) -> list[Figure]:
+    """Mean, median and tail of each latency from the requests of one run each."""
+    chosen = [
+        [side.records[pair[position]] for pair in pairs] if pairs else side.records
+        for position, side in enumerate(sides)
+    ]
+    figures = []
+    for name in _PER_REQUEST:
+        values = [request_values(name, records) for records in chosen]
+        if all(np.isfinite(some).sum() > 1 for some in values):
+            for part, statistic in _STATISTICS.items():
+                ratio, ci95 = bootstrap_ratio(values[0], values[1], statistic, rng, paired=bool(pairs))
+                figures.append(
+                    Figure(
+                        name=f"{METRIC_TITLES[name]} {part}",
+                        unit="s",
+                        higher_is_better=False,
+                        baseline=statistic(values[0][np.isfinite(values[0])]),
+                        other=statistic(values[1][np.isfinite(values[1])]),
+                        ratio=ratio if np.isfinite(ratio) else None,
+                        ci95=ci95,
+                        verdict=verdict_of(ci95, higher_is_better=False),
+                    )
+                )
+    return figures
+
+
+def _warnings(sides: tuple[Side, Side], method: Method) -> list[str]:
+    """What must be known before believing a verdict."""
+    found = []
+    if method in (Method.PAIRED, Method.REQUESTS):
+        found.append(
+            "One run of each: the intervals ignore what differs from run to run, so a verdict may not hold in a second "
+            "pair of runs. Run with --repeats 3 or more to include it."
+        )
+    elif method is Method.NONE:
+        found.append("Neither repetitions nor requests.jsonl on both sides: ratios only, without confidence.")
+    for side in sides:
+        if any(result.interrupted for result in side.results):
+            found.append(f"{side.name} was interrupted.")
+        if any(result.generator.is_bottleneck for result in side.results):
+            found.append(f"In {side.name} the generator was the bottleneck: its figures are not the server's.")
+        failures = side.failure_share()
+        if failures > 0:
+            found.append(f"In {side.name} {100 * failures:.2g} % of the requests failed; latencies leave those out.")
+    return found
+
+
+def _percentile(percentile: float) -> Callable[[Floats], float]:
+    """A percentile as a statistic; NaN of nothing."""
+    return lambda values: float(np.percentile(values, percentile)) if len(values) else float("nan")
+
+
+_STATISTICS: dict[str, Callable[[Floats], float]] = {
+    "mean": lambda values: float(values.mean()) if len(values) else float("nan"),
+    "p50": _percentile(50),
+    "p99": _percentile(99),
+}

@@ -1,0 +1,97 @@
+"""Open loop: the schedule alone decides when a conversation begins."""
+
+import time
+from collections.abc import Callable
+
+from loadgen.driver.pacer import Pacer
+from loadgen.driver.supply import Rendered, Stock
+
+OPEN_DEPTH = 4096
+"""Jobs that a worker wants to hold ahead of their time."""
+
+StartSession = Callable[[Rendered, float], None]
+
+
+class OpenLoop:
+    """Takes jobs from the stock in their order, which is that of `due_s`, and starts each at its time.
+
+    A request that reaches this worker after its time leaves at once, and is late by its own fault: `intended` stays.
+
+    Attributes:
+        taken: jobs taken from the stock. depth: jobs wanted ahead. starved_s: time for which a job was due and had not
+            come.
+    """
+
+    def __init__(self, stock: Stock, pacer: Pacer, start: StartSession, t0: float, duration_s: float | None) -> None:
+        """Idle until `begin`.
+
+        Args:
+            start: begins a conversation; gets the job and when it was intended [run time].
+        """
+        self._stock = stock
+        self._pacer = pacer
+        self._start = start
+        self._t0 = t0
+        self._end_s = float("inf") if duration_s is None else duration_s
+        self._next: Rendered | None = None
+        self._starved_until_s = 0.0
+        self._was_empty = False
+        self._over = False
+        self.taken = 0
+        self.depth = OPEN_DEPTH
+        self.starved_s = 0.0
+
+    @property
+    def pending(self) -> bool:
+        """Whether a job has been taken from the stock that is not due yet."""
+        return self._next is not None
+
+    def begin(self) -> None:
+        """Take the first job, and every later one as it comes."""
+        self._stock.on_ready = self._pump
+        self._pump()
+
+    def end(self) -> None:
+        """Start nothing any more."""
+        self._over = True
+        self._next = None
+
+    def freed(self, free_s: float) -> None:
+        """A conversation ended; nothing depends on it here."""
+
+    def _pump(self) -> None:
+        """Start all that is due, then set the alarm for the next one."""
+        while not self._over and self._next is None:
+            rendered = self._stock.take()
+            if rendered is None:
+                self._was_empty = True
+                return
+            self.taken += 1
+            due_s = rendered.job.due_s or 0.0
+            if due_s >= self._end_s:
+                continue
+            self._next = rendered
+            now_s = time.monotonic() - self._t0
+            if now_s < due_s:
+                self._was_empty = False
+                self._pacer.call_at(self._t0 + due_s, self._due)
+                return
+            self._note_starved(due_s, now_s)
+            self._was_empty = False
+            self._send()
+
+    def _due(self) -> None:
+        """The next job's time has come."""
+        self._send()
+        self._pump()
+
+    def _note_starved(self, due_s: float, now_s: float) -> None:
+        """A job was taken after its time: was it because the stock was empty? Overlapping waits count once."""
+        if self._was_empty:
+            self.starved_s += max(0.0, now_s - max(due_s, self._starved_until_s))
+            self._starved_until_s = now_s
+
+    def _send(self) -> None:
+        if self._next is not None:
+            rendered, self._next = self._next, None
+            self._start(rendered, rendered.job.due_s or 0.0)

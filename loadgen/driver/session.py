@@ -1,0 +1,202 @@
+"""One conversation: its turns one after another, each with its stamps, and the history between them."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from loadgen.client import Client, Digester, Exchange, Failure, PreparedRequest, fill_record
+from loadgen.driver.outbox import Outbox
+from loadgen.driver.pacer import Pacer
+from loadgen.driver.slots import Slots
+from loadgen.driver.supply import Rendered
+from loadgen.endpoint import Endpoint, History
+from loadgen.plan import Job, Turn
+from loadgen.record import DELIBERATE, SUCCESSES, Outcome, RequestRecord
+
+GOES_ON = SUCCESSES | DELIBERATE | {Outcome.SHORT}
+"""After these a conversation with history continues. After a failure it ends: the next turn would build on an answer
+that nobody got. Without history each turn stands for itself and is sent in any case."""
+
+
+UNREACHABLE_PAUSE_S = 0.1
+"""A closed loop's slot pauses so long when no connection could be made: to try again at once, without end, would only
+burn the processor that the server may need to come back."""
+
+_NOTHING_SAID: History = ""
+_FORCED = (b'"ignore_eos":true', b'"ignore_eos": true')
+
+
+class Phase(Enum):
+    """What a conversation does at this moment."""
+
+    NEW = auto()  # its task has not run yet
+    WAITING = auto()  # for the cap
+    SENDING = auto()  # or receiving
+    THINKING = auto()  # between two turns
+    OVER = auto()  # sends nothing any more; the last answer may still be under evaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What all conversations of a worker share.
+
+    Attributes:
+        t0: run time 0 [monotonic]. slots: the cap of an open loop; unbounded in a closed one.
+        may_send: whether a request may leave now.
+        render: makes a job's turn behind a history ready to be written.
+        on_last_sent: called when a conversation's last request leaves, or when it is clear that none will.
+    """
+
+    worker: int
+    t0: float
+    endpoint: Endpoint
+    client: Client
+    digester: Digester
+    pacer: Pacer
+    slots: Slots
+    outbox: Outbox
+    may_send: Callable[[], bool]
+    render: Callable[[Job, int, History], PreparedRequest]
+    on_last_sent: Callable[[], None]
+
+
+class Session:
+    """Runs one conversation; its task may be cancelled while it is WAITING or THINKING.
+
+    Attributes:
+        phase: what it does.
+    """
+
+    def __init__(self, desk: Desk, rendered: Rendered, on_over: Callable[[float], None]) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            on_over: called once, with the run time from which another conversation may take this one's place.
+        """
+        self._desk = desk
+        self._job: Job = rendered.job
+        self._request = rendered.request
+        self._on_over = on_over
+        self._last_sent = False
+        self.phase = Phase.NEW
+
+    async def run(self, intended_s: float) -> None:
+        """Send every turn; the first was intended at this run time.
+
+        Raises: asyncio.CancelledError; a request that waited for the cap is delivered as UNFINISHED then, because to
+            leave it out would hide how long it had waited.
+        """
+        desk, conversation = self._desk, self._job.conversation
+        free_s, history = intended_s, _NOTHING_SAID
+        try:
+            for number, turn in enumerate(conversation.turns):
+                last = number == len(conversation.turns) - 1
+                record = self._begin_record(number, turn, intended_s)
+                exchange = await self._send(record, last=last)
+                if exchange is None:
+                    return
+                ended_s = exchange.ended_s or record.released_s
+                free_s = ended_s + (UNREACHABLE_PAUSE_S if exchange.failure is Failure.CONNECT else 0.0)
+                if last:
+                    self._end(free_s)
+                text = await self._finish(record, exchange)
+                if last or not desk.may_send() or (conversation.history and record.outcome not in GOES_ON):
+                    return
+                if conversation.history and record.outcome is not Outcome.REFUSED_AS_MEANT:
+                    history = desk.endpoint.extend(history, turn, text)
+                following = conversation.turns[number + 1]
+                self._request = desk.render(self._job, number + 1, history)
+                intended_s = ended_s + following.think_s
+                self.phase = Phase.THINKING
+                await desk.pacer.sleep_until(desk.t0 + intended_s)
+                if not desk.may_send():
+                    return
+        finally:
+            self._end(free_s)
+
+    async def _send(self, record: RequestRecord, *, last: bool) -> Exchange | None:
+        """One request, as soon as the cap allows; None if no request may leave any more."""
+        desk = self._desk
+        if not desk.may_send():
+            self._deliver_unsent(record)
+            return None
+        self.phase = Phase.WAITING
+        try:
+            given_s = await desk.slots.acquire()
+        except asyncio.CancelledError:
+            self._deliver_unsent(record)
+            raise
+        if given_s is not None:
+            record.released_s = given_s - desk.t0
+        try:
+            if not desk.may_send():
+                self._deliver_unsent(record)
+                return None
+            self.phase = Phase.SENDING
+            desk.outbox.note_sent(time.monotonic() - desk.t0, record.released_s)
+            if last:
+                self._note_last_sent()
+            exchange = await desk.client.exchange(self._request, self._job.behaviour(record.turn))
+            desk.outbox.note_ended(exchange.ended_s or record.released_s)
+            return exchange
+        finally:
+            desk.slots.release()
+
+    async def _finish(self, record: RequestRecord, exchange: Exchange) -> str:
+        """Evaluate an answer and deliver its record; gives the answer's text."""
+        desk = self._desk
+        turn = self._job.conversation.turns[record.turn]
+        found = await desk.digester.digest(exchange, expected_tokens(turn, desk.endpoint))
+        fill_record(record, exchange, found, desk.client.keep)
+        desk.outbox.add(record)
+        return found.text
+
+    def _deliver_unsent(self, record: RequestRecord) -> None:
+        """A request that was due and never left. Where nothing but a free slot made it due, nothing is missing."""
+        if self._job.due_s is None:
+            return
+        record.error = "the run ended before a slot was free"
+        record.released_s = record.ended_s = time.monotonic() - self._desk.t0
+        self._desk.outbox.add(record)
+
+    def _begin_record(self, number: int, turn: Turn, intended_s: float) -> RequestRecord:
+        """What is known before sending."""
+        return RequestRecord(
+            index=self._job.index,
+            turn=number,
+            worker=self._desk.worker,
+            warmup=self._job.warmup,
+            conduct=self._job.behaviour(number).conduct.value,
+            tenant=self._job.conversation.tenant,
+            intended_s=intended_s,
+            released_s=intended_s,
+            planned_input_tokens=turn.input_tokens,
+            planned_output_tokens=turn.output_tokens,
+            hash_ids=turn.hash_ids,
+            block_tokens=turn.block_tokens,
+            request_id=self._request.request_id,
+        )
+
+    def _end(self, free_s: float) -> None:
+        """No request follows; told once."""
+        if self.phase is not Phase.OVER:
+            self.phase = Phase.OVER
+            self._note_last_sent()
+            self._on_over(free_s)
+
+    def _note_last_sent(self) -> None:
+        if not self._last_sent:
+            self._last_sent = True
+            self._desk.on_last_sent()
+
+
+def expected_tokens(turn: Turn, endpoint: Endpoint) -> int | None:
+    """Tokens that the answer must have; None if the model may stop where it likes.
+
+    An exact body (a replay) decides for itself. Inside a JSON string the quotes would be escaped, so that these bytes
+    can only be a field.
+    """
+    forced = endpoint.ignore_eos if turn.body is None else any(field in turn.body for field in _FORCED)
+    return turn.output_tokens if forced else None

@@ -1,0 +1,6 @@
+"""`python -m loadgen.metrics` prints the table of metrics, as it stands in the README."""
+
+from loadgen.metrics.definitions import metrics_table
+
+if __name__ == "__main__":
+    print(metrics_table())

@@ -1,0 +1,85 @@
+"""Everything that a reader must know before believing a figure; one sentence each."""
+
+from collections.abc import Sequence
+
+from loadgen.metrics.facts import GeneratorFacts
+from loadgen.record import FAILURES, SUCCESSES, Outcome, RequestRecord
+
+SHORT_RUN_S = 10.0
+FEW_REQUESTS = 30
+TOKENS_OFF = 0.05
+
+
+def cautions(
+    records: Sequence[RequestRecord], facts: GeneratorFacts, *, duration_s: float, percentiles: Sequence[float]
+) -> list[str]:
+    """Warnings about a run's measured requests."""
+    good = [record for record in records if record.outcome in SUCCESSES]
+    return [
+        *_interrupted(facts),
+        *_failures(records),
+        *_tokens(good),
+        *_extent(len(good), duration_s, percentiles),
+    ]
+
+
+def _interrupted(facts: GeneratorFacts) -> list[str]:
+    found = list(facts.problems)
+    if facts.lost_workers:
+        numbers = ", ".join(map(str, facts.lost_workers))
+        found.append(f"worker process {numbers} was lost; its open requests are missing")
+    if facts.interrupted and not found:
+        found.append("the run was interrupted; what had ended by then is here")
+    return found
+
+
+def _failures(records: Sequence[RequestRecord]) -> list[str]:
+    failed = [record for record in records if record.outcome in FAILURES]
+    found = []
+    if failed:
+        worst = max({record.outcome for record in failed}, key=lambda kind: sum(r.outcome == kind for r in failed))
+        found.append(
+            f"{len(failed)} of {len(records)} requests failed (most: {worst.value.replace('_', ' ')}); latencies are "
+            "those of the others, and `with_failures` counts failures as infinitely late"
+        )
+    cut = sum(record.outcome is Outcome.UNFINISHED for record in records)
+    if cut:
+        found.append(f"{cut} requests had not ended when the run did and are left out; raise --drain to wait for them")
+    return found
+
+
+def _tokens(good: Sequence[RequestRecord]) -> list[str]:
+    found = []
+    unknown = sum(record.output_tokens is None for record in good)
+    if unknown:
+        found.append(
+            f"{unknown} answers came without usage: their tokens are counted as chunks, so TPOT and token rates are "
+            "guesses"
+        )
+    planned = [
+        (record.planned_input_tokens, record.input_tokens)
+        for record in good
+        if record.planned_input_tokens and record.input_tokens is not None and record.turn == 0
+    ]
+    off = [told / plan - 1 for plan, told in planned if abs(told - plan) > max(1, TOKENS_OFF * plan)]
+    if off:
+        mean = sum(off) / len(off)
+        found.append(
+            f"{len(off)} prompts had other lengths than planned ({mean:+.0%} on average by the server's count), for "
+            "instance because a chat template adds its own; figures are by the server's count"
+        )
+    return found
+
+
+def _extent(good: int, duration_s: float, percentiles: Sequence[float]) -> list[str]:
+    if not good:
+        return ["no request succeeded: there is nothing to say about latency"]
+    found = []
+    if duration_s < SHORT_RUN_S:
+        found.append(f"the measured part lasted {duration_s:.1f} s; short runs are ruled by start-up and drain")
+    if good < FEW_REQUESTS:
+        found.append(f"only {good} requests succeeded; percentiles of so few say little")
+    beyond = [f"p{p:g}" for p in percentiles if 50 < p < 100 and good * (1 - p / 100) < 1 and good >= FEW_REQUESTS]
+    if beyond:
+        found.append(f"{', '.join(beyond)} of {good} requests is made of the slowest one or two; run longer")
+    return found

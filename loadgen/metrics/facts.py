@@ -1,0 +1,44 @@
+"""What a summary needs besides the records: who ran what, and how the generator itself did."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Fields of `RunResult` that are handed through."""
+
+    version: str = ""
+    started_at: str = ""
+    command: str = ""
+    label: str = ""
+    url: str = ""
+    model: str = ""
+    endpoint: str = ""
+    seed: int = 0
+    settings: dict[str, object] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorFacts:
+    """How the generator did, as its driver saw it.
+
+    Attributes:
+        workers: processes. cpu_share: the busiest one's CPU time / wall time. loop_lag_p99_s: the laggiest one's.
+        starved_s: time for which it could have sent and had nothing to send, summed over slots.
+        offered_per_s: rate of the schedule; None in a closed loop.
+        clocks: (monotonic, realtime, boottime or None) during the run [s].
+        problems: of the driver, one line each. cap: slots of a closed loop, or cap of an open one.
+    """
+
+    workers: int = 1
+    cpu_share: float = 0.0
+    loop_lag_p99_s: float = 0.0
+    starved_s: float = 0.0
+    offered_per_s: float | None = None
+    clocks: list[tuple[float, float, float | None]] = field(default_factory=list)
+    interrupted: bool = False
+    lost_workers: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    cap: int | None = None
+    mode_closed: bool = False

@@ -1,0 +1,50 @@
+"""Confidence intervals: of a share (Wilson), of a mean (Student's t)."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Z95 = 1.959963984540054
+"""97.5 % quantile of the standard normal distribution."""
+
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+        2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+"""97.5 % quantiles of Student's t with 1 to 30 degrees of freedom."""
+
+
+def wilson(good: int, counted: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson score interval of a share; (0, 1) if nothing was counted.
+
+    Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
+    """
+    if counted <= 0:
+        return 0.0, 1.0
+    share = good / counted
+    scale = 1 + z * z / counted
+    middle = (share + z * z / (2 * counted)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / counted + z * z / (4 * counted * counted))
+    low = 0.0 if good == 0 else max(0.0, middle - half)
+    return low, (1.0 if good == counted else min(1.0, middle + half))
+
+
+def t95(freedom: int) -> float:
+    """97.5 % quantile of Student's t; beyond 30 degrees of freedom by the usual expansion (error below 0.001).
+
+    Raises: ValueError below one degree of freedom.
+    """
+    if freedom < 1:
+        raise ValueError("Student's t needs at least one degree of freedom")
+    if freedom <= len(_T95):
+        return _T95[freedom - 1]
+    return Z95 + (Z95**3 + Z95) / (4 * freedom) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * freedom**2)
+
+
+def mean_interval(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float] | None:
+    """95 % interval of the mean of independent values; None with fewer than two."""
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < 2:
+        return None
+    half = t95(len(array) - 1) * float(array.std(ddof=1)) / math.sqrt(len(array))
+    return float(array.mean()) - half, float(array.mean()) + half

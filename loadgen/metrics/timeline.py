@@ -1,0 +1,75 @@
+"""The run's time axis in bins: what was sent, what ended, how long it took."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.metrics.concurrency import Concurrency
+from loadgen.metrics.definitions import BY_NAME, chunk_times, tokens_of
+from loadgen.record import FAILURES, SUCCESSES, RequestRecord
+from loadgen.result import TimelinePoint
+
+_WIDTHS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
+_MOST_BINS = 240
+
+
+def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> list[TimelinePoint]:
+    """Bins of a round width, at most 240 of them, from 0 to the last end; warm-up included, as the server saw it."""
+    ends = [record.ended_s for record in records if record.ended_s is not None]
+    if not ends:
+        return []
+    width_s = next((width for width in _WIDTHS_S if max(ends) / width <= _MOST_BINS), max(ends) / _MOST_BINS)
+    count = max(1, math.ceil(max(ends) / width_s))
+    edges = np.arange(count + 1, dtype=np.float64) * np.float64(width_s)
+    sent = _histogram([r.started_s for r in records if r.started_s is not None], edges)
+    finished = _histogram([r.ended_s for r in records if r.ended_s is not None and r.outcome in SUCCESSES], edges)
+    failed = _histogram([r.ended_s for r in records if r.ended_s is not None and r.outcome in FAILURES], edges)
+    running = open_requests.at(edges[1:])
+    tokens = _tokens(records, edges)
+    latencies = {name: _by_bin(records, name, edges) for name in ("ttft", "tpot")}
+    return [
+        TimelinePoint(
+            t_s=float(edges[at]),
+            sent=int(sent[at]),
+            finished=int(finished[at]),
+            failed=int(failed[at]),
+            running=int(running[at]),
+            output_tokens=round(float(tokens[at])),
+            ttft_p50_s=_percentile(latencies["ttft"][at], 50),
+            ttft_p99_s=_percentile(latencies["ttft"][at], 99),
+            tpot_p50_s=_percentile(latencies["tpot"][at], 50),
+            tpot_p99_s=_percentile(latencies["tpot"][at], 99),
+        )
+        for at in range(count)
+    ]
+
+
+def _histogram(times: Sequence[float], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Times in each bin; the last bin includes its end."""
+    return np.histogram(np.array(times, dtype=np.float64), edges)[0]
+
+
+def _tokens(records: Sequence[RequestRecord], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Output tokens that arrived in each bin, each chunk with its request's mean tokens per chunk."""
+    total = np.zeros(len(edges) - 1)
+    for record in records:
+        times = chunk_times(record)
+        if len(times):
+            total += np.histogram(times, edges)[0] * (tokens_of(record) / len(times))
+    return total
+
+
+def _by_bin(records: Sequence[RequestRecord], name: str, edges: NDArray[np.float64]) -> list[list[float]]:
+    """Values of a metric by the bin in which the request ended."""
+    bins: list[list[float]] = [[] for _ in range(len(edges) - 1)]
+    for record in records:
+        if record.ended_s is not None and record.outcome in SUCCESSES:
+            at = min(len(bins) - 1, max(0, int(np.searchsorted(edges, record.ended_s, side="right")) - 1))
+            bins[at].extend(BY_NAME[name].values(record).tolist())
+    return bins
+
+
+def _percentile(values: list[float], percentile: float) -> float | None:
+    return float(np.percentile(values, percentile)) if values else None

@@ -1,0 +1,159 @@
+"""The flat result of `vllm bench serve` 0.33: its key names, its units (milliseconds), its definitions.
+
+Latency counts from the actual send, as there. Waiting for a slot is a metric of its own (`client_queue_time`). Where
+vLLM's meaning is odd it is kept, since scripts expect it: `max_concurrent_requests` counts requests that touch a
+one-second bucket.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.metrics.definitions import BY_NAME, chunk_times, last_content_s, tokens_of
+from loadgen.record import SUCCESSES, RequestRecord
+from loadgen.result import RunResult
+
+Floats = NDArray[np.float64]
+
+_METRICS = {
+    "ttft": "ttft_sent",
+    "tpot": "tpot",
+    "itl": "itl",
+    "e2el": "e2e_sent",
+    "client_queue_time": "client_queue",
+    "e2el_including_client_queue": "e2e",
+}
+
+
+def flat(
+    result: RunResult,
+    records: Sequence[RequestRecord],
+    *,
+    percentile_metrics: Sequence[str],
+    percentiles: Sequence[float],
+    detailed: bool,
+    request_rate: float | None,
+    burstiness: float,
+    max_concurrency: int | None,
+    num_prompts: int,
+    backend: str,
+    tokenizer: str | None,
+    date: str,
+) -> dict[str, object]:
+    """vLLM's keys in vLLM's order.
+
+    Args:
+        percentile_metrics: of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue; unknown ones are
+            left out, as there.
+        detailed: with the lists of single requests (`--save-detailed`).
+        request_rate: None or infinite = "inf".
+        date: as `%Y%m%d-%H%M%S`.
+    """
+    measured = sorted((r for r in records if not r.warmup), key=lambda r: (r.intended_s, r.index, r.turn))
+    good = [record for record in measured if record.outcome in SUCCESSES]
+    finite = request_rate is not None and math.isfinite(request_rate)
+    found: dict[str, object] = {
+        "date": date,
+        "endpoint_type": backend,
+        "backend": backend,
+        "label": None,
+        "model_id": result.model,
+        "tokenizer_id": tokenizer,
+        "num_prompts": num_prompts,
+        "request_rate": request_rate if finite else "inf",
+        "burstiness": burstiness if math.isfinite(burstiness) else "inf",
+        "max_concurrency": max_concurrency,
+        "duration": result.duration_s,
+        "completed": len(good),
+        "failed": len(measured) - len(good),
+        "total_input_tokens": sum(_input_tokens(record) for record in good),
+        "total_output_tokens": sum(map(tokens_of, good)),
+        "request_throughput": result.throughput.requests_per_s,
+        "request_goodput": result.throughput.goodput_per_s,
+        "output_throughput": result.throughput.output_tokens_per_s,
+        "total_token_throughput": result.throughput.total_tokens_per_s,
+        "max_output_tokens_per_s": _busiest_second(good),
+        "max_concurrent_requests": _most_in_a_second(good),
+        "rtfx": 0.0,
+    }
+    if detailed:
+        found |= _lists(measured)
+    for name in percentile_metrics:
+        if name in _METRICS:
+            found |= _statistics(name, good, percentiles)
+    return found
+
+
+def _statistics(name: str, good: Sequence[RequestRecord], percentiles: Sequence[float]) -> dict[str, float]:
+    """mean, median, std and percentiles of one metric [ms]; zeros without any value, as vLLM has it."""
+    values = [BY_NAME[_METRICS[name]].values(record) for record in good]
+    pooled = np.concatenate(values) if values else np.empty(0)
+    array = pooled * 1e3 if len(pooled) else np.zeros(1)
+    found = {
+        f"mean_{name}_ms": float(array.mean()),
+        f"median_{name}_ms": float(np.median(array)),
+        f"std_{name}_ms": float(array.std()),
+    }
+    return found | {f"p{percentile:g}_{name}_ms": float(np.percentile(array, percentile)) for percentile in percentiles}
+
+
+def _lists(measured: Sequence[RequestRecord]) -> dict[str, object]:
+    """Single requests, in the order of the plan; seconds, as vLLM's lists are. Failed ones have zeros."""
+    ok = [record.outcome in SUCCESSES for record in measured]
+    return {
+        "input_lens": [_input_tokens(record) for record in measured],
+        "output_lens": [tokens_of(record) if fine else 0 for record, fine in zip(measured, ok, strict=True)],
+        "ttfts": [_first(BY_NAME["ttft_sent"].values(record)) for record in measured],
+        "itls": [np.diff(chunk_times(record)).tolist() for record in measured],
+        "latencies": [_first(BY_NAME["e2e_sent"].values(record)) for record in measured],
+        "start_times": [record.started_s for record in measured],
+        "queue_times": [_first(BY_NAME["client_queue"].values(record)) for record in measured],
+        "generated_texts": [record.text or "" for record in measured],
+        "errors": [record.error for record in measured],
+    }
+
+
+def _first(values: Floats) -> float:
+    return float(values[0]) if len(values) else 0.0
+
+
+def _input_tokens(record: RequestRecord) -> int:
+    """By the server's count, else as planned."""
+    return record.input_tokens or record.planned_input_tokens or 0
+
+
+def _seconds(good: Sequence[RequestRecord]) -> tuple[float, int]:
+    """First send, and number of one-second buckets after it."""
+    begin = min(record.started_s or 0.0 for record in good)
+    end = max(last_content_s(record) or begin for record in good)
+    return begin, int(end - begin) + 1
+
+
+def _busiest_second(good: Sequence[RequestRecord]) -> float:
+    """Most chunks that arrived in one second after the first send, each with its request's tokens per chunk."""
+    if not good:
+        return 0.0
+    begin, count = _seconds(good)
+    buckets = np.zeros(count)
+    for record in good:
+        times = chunk_times(record)
+        if len(times):
+            places = np.clip((times - begin).astype(np.int64), 0, count - 1)
+            buckets += np.bincount(places, minlength=count) * (tokens_of(record) / len(times))
+    return float(buckets.max())
+
+
+def _most_in_a_second(good: Sequence[RequestRecord]) -> int:
+    """Most requests that touch one second after the first send."""
+    if not good:
+        return 0
+    begin, count = _seconds(good)
+    change = np.zeros(count + 1, dtype=np.int64)
+    for record in good:
+        first = int((record.started_s or begin) - begin)
+        last = int((last_content_s(record) or begin) - begin)
+        change[max(0, first)] += 1
+        change[min(count, last + 1)] -= 1
+    return int(np.cumsum(change).max())

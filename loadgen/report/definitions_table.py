@@ -1,0 +1,17 @@
+"""The table of metric definitions in the page, from the one place where they are defined."""
+
+from collections.abc import Sequence
+
+from loadgen.metrics.definitions import DEFINITIONS
+from loadgen.report.fragments import Html, element, table
+from loadgen.report.names import metric_title
+
+
+def definitions_table(names: Sequence[str]) -> Html:
+    """What the metrics mean that a page shows, in the order of the definitions."""
+    rows: list[list[object]] = [
+        [metric_title(metric.name), metric.what, element("code", metric.formula)]
+        for metric in DEFINITIONS
+        if metric.name in names
+    ]
+    return table(["metric", "meaning", "formula"], rows, css="text stack") if rows else Html("")

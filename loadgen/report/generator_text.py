@@ -1,0 +1,20 @@
+"""How well the generator itself kept up, as a sentence for terminal and page."""
+
+from loadgen.report import numbers
+from loadgen.result import Generator
+
+
+def generator_figures(generator: Generator) -> str:
+    """What the verdict on the generator rests on, as one sentence."""
+    processes = "one process" if generator.workers == 1 else f"{generator.workers} processes"
+    parts = [
+        f"{processes}, busy for at most {numbers.share(generator.cpu_share)} of a core",
+        f"timers late by {numbers.duration(generator.loop_lag_p99_s)} (p99)",
+    ]
+    if generator.offered_per_s is not None and generator.achieved_per_s is not None:
+        achieved, offered = numbers.significant(generator.achieved_per_s), numbers.significant(generator.offered_per_s)
+        parts.append(f"{achieved} of {offered} offered requests per second sent")
+    if generator.starved_s > 0:
+        parts.append(f"slots empty for {numbers.duration(generator.starved_s)} for want of prompts")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."

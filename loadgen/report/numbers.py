@@ -1,0 +1,71 @@
+"""Numbers as people read them: three significant digits, the unit that fits, and a dash for what is not known."""
+
+import math
+
+MISSING = "–"
+_DIGITS = 3
+_MINUTE_S = 60.0
+_SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def significant(value: float | None, digits: int = _DIGITS) -> str:
+    """A number with so many significant digits; digits before the point are never cut: 1234.5 -> "1,234"."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    if value == 0:
+        return "0"
+    before = math.floor(math.log10(abs(float(f"{value:.{digits}g}")))) + 1
+    return f"{value:,.{max(0, digits - before)}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """A duration in the unit that fits: "84.0 µs", "312 ms", "1.24 s", "2 min 05 s"."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    size = abs(seconds)
+    if size >= 2 * _MINUTE_S:
+        whole = round(seconds)
+        return f"{whole // 60} min {whole % 60:02d} s"
+    factor, unit = next(((factor, unit) for factor, unit in _SCALES if size >= 0.9995 * factor), _SCALES[-1])
+    return f"{significant(seconds / factor)} {unit}"
+
+
+def limit(seconds: float) -> str:
+    """A limit that a person set, without digits that nobody typed: "50 ms", "1.5 s"."""
+    factor, unit = next(((factor, unit) for factor, unit in _SCALES if seconds >= 0.9995 * factor), _SCALES[-1])
+    return f"{seconds / factor:.6g} {unit}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A duration as milliseconds without the unit, two digits after the point, as `vllm bench serve` prints it."""
+    return MISSING if seconds is None or not math.isfinite(seconds) else f"{seconds * 1e3:,.2f}"
+
+
+def count(value: int | None) -> str:
+    """A whole number with separators."""
+    return MISSING if value is None else f"{value:,}"
+
+
+def share(value: float | None) -> str:
+    """A share as per cent; what is not exactly 0 or 1 is never rounded to it: 0.9996 -> "99.96 %"."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    percent = 100 * value
+    for digits in range(1, 5):
+        text = f"{percent:.{digits}f}"
+        if (float(text) in (0.0, 100.0)) == (value in (0.0, 1.0)):
+            return f"{float(text):g} %" if value in (0.0, 1.0) else f"{text} %"
+    return "< 0.001 %" if value < 0.5 else "> 99.999 %"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value of a metric in its unit: durations scaled, everything else with the unit's name."""
+    if unit == "s":
+        return duration(value)
+    text = significant(value)
+    return text if text == MISSING or not unit else f"{text} {unit}"
+
+
+def percentile_name(percentile: str | float) -> str:
+    """ "99" -> "p99", 99.90 -> "p99.9"."""
+    return f"p{float(percentile):g}"

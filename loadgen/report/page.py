@@ -1,0 +1,36 @@
+"""A page while it is put together: its sections, the charts that they want, and its navigation."""
+
+from collections.abc import Sequence
+
+from loadgen.report.chart import Chart
+from loadgen.report.fragments import Html, element, figures, html, join, section
+
+
+class Page:
+    """Parts of a page, collected: body, the charts that its figures want, and where the navigation leads."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.charts: list[Chart] = []
+        self.navigation: list[tuple[str, str]] = []
+        self.body: list[Html] = []
+
+    def add(self, anchor: str, title: str, *content: object) -> None:
+        """A section, unless it is empty."""
+        part = section(anchor, title, *content)
+        if part:
+            self.body.append(part)
+            self.navigation.append((anchor, title))
+
+    def draw(self, charts: Sequence[Chart], *, single: bool = False) -> Html:
+        """Places for charts; remembers their data."""
+        self.charts.extend(charts)
+        return figures(charts, single=single)
+
+
+def facts(pairs: Sequence[tuple[str, object]]) -> Html:
+    """One line of names and values."""
+    items = [
+        Html(f"<span>{html(name)} <b>{html(value)}</b></span>") for name, value in pairs if value not in ("", None)
+    ]
+    return element("p", join(items), "facts")

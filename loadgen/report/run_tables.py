@@ -1,0 +1,170 @@
+"""Tables of one run's page: latencies, steady state, outcomes, errors, repetitions."""
+
+from loadgen.report import numbers
+from loadgen.report.fragments import Html, cell, details, element, join, table
+from loadgen.report.latency_table import TOKEN_METRICS, all_metrics, has_both_clocks, percentile_columns, present, title
+from loadgen.report.names import MAIN_METRICS, METRIC_TITLES, count_by_kind, outcome_kind, outcome_title
+from loadgen.result import Distribution, RunResult
+
+_KIND_TITLES = {
+    "ok": "successful", "failed": "failed", "deliberate": "ended on purpose", "unfinished": "unfinished",
+}  # fmt: skip
+_STEADY_METRICS = ("ttft", "tpot", "itl", "e2e")
+
+
+def latency_tables(result: RunResult) -> Html:
+    """Main metrics in a table, all others to be opened."""
+    both = has_both_clocks(result)
+    main = [(name, values) for name, values in present(result, MAIN_METRICS) if both or not name.endswith("_sent")]
+    shown = {name for name, _ in main}
+    others = [(name, values) for name, values in all_metrics(result) if name not in shown]
+    columns = percentile_columns(result)
+    parts = [_metric_table(main, columns, both)] if main else []
+    if any(values.with_failures for _, values in main) and count_by_kind(result.outcomes)["failed"]:
+        parts.append(_failure_table(main, columns, both))
+    if others:
+        parts.append(details(f"{len(others)} more metrics", _metric_table(others, columns, both)))
+    return join(parts)
+
+
+def steady_state(result: RunResult) -> Html:
+    """The main figures without ramp and drain, beside those of the whole run."""
+    steady = result.steady_state
+    if steady is None:
+        return Html("")
+    text = (
+        f"From {numbers.duration(steady.from_s)} to {numbers.duration(steady.to_s)}: the longest stretch with "
+        f"at least 90 % of peak concurrency; {steady.requests:,} requests began in it."
+    )
+    rows: list[list[object]] = [
+        [
+            "Requests/s",
+            numbers.significant(result.throughput.requests_per_s),
+            numbers.significant(steady.requests_per_s),
+        ],
+        [
+            "Output tokens/s",
+            numbers.significant(result.throughput.output_tokens_per_s),
+            numbers.significant(steady.output_tokens_per_s),
+        ],
+    ]
+    for name in _STEADY_METRICS:
+        whole, part = result.metrics.get(name), steady.metrics.get(name)
+        if whole and part:
+            rows.extend(
+                [
+                    f"{METRIC_TITLES[name]} {numbers.percentile_name(percentile)}",
+                    numbers.duration(whole.percentiles.get(percentile)),
+                    numbers.duration(part.percentiles.get(percentile)),
+                ]
+                for percentile in ("50", "99")
+                if percentile in whole.percentiles and percentile in part.percentiles
+            )
+    return details("Steady state", element("p", text, "soft"), table(["", "whole run", "steady state"], rows))
+
+
+def outcome_bar(result: RunResult) -> Html:
+    """All requests as one bar, and each outcome with its number."""
+    total = sum(result.outcomes.values())
+    if not total:
+        return Html("")
+    kinds = {kind: number for kind, number in count_by_kind(result.outcomes).items() if number}
+    spans = "".join(
+        f'<span class="back-{kind}" style="flex:{number}" title="{number:,} {_KIND_TITLES[kind]}"></span>'
+        for kind, number in kinds.items()
+    )
+    text = ", ".join(
+        f"{number:,} {outcome_title(outcome)}" for outcome, number in sorted(result.outcomes.items(), key=_by_number)
+    )
+    mean = numbers.significant(result.mean_concurrency)
+    warmup = f" {result.warmup_requests:,} warm-up requests are left out everywhere." if result.warmup_requests else ""
+    open_at_once = f" At most {result.peak_concurrency:,} were open at once, {mean} on average."
+    return join(
+        [Html(f'<div class="shares" aria-hidden="true">{spans}</div>'), element("p", f"{text}.{open_at_once}{warmup}")]
+    )
+
+
+def errors_table(result: RunResult) -> Html:
+    """Errors with an example of each."""
+    rows = [
+        [
+            outcome_title(error.outcome),
+            f"{error.count:,} ×",
+            f"HTTP {error.status}" if error.status else "",
+            error.example,
+        ]
+        for error in result.errors
+        if outcome_kind(error.outcome) != "ok"
+    ]
+    return table(["error", "count", "status", "example"], rows, css="text stack") if rows else Html("")
+
+
+def repetitions_table(result: RunResult) -> Html:
+    """Main figures of each repetition; the spread between them is what single runs hide."""
+    runs = result.repetitions
+    if len(runs) < 2:
+        return Html("")
+    names = [name for name in _STEADY_METRICS if all(name in run.means for run in runs)]
+    head = ["", "requests/s", "output tokens/s"]
+    for name in names:
+        head += [f"{METRIC_TITLES[name]} mean", f"{METRIC_TITLES[name]} p99"]
+    rows: list[list[object]] = []
+    for number, run in enumerate(runs, start=1):
+        row: list[object] = [
+            number,
+            numbers.significant(run.throughput.requests_per_s),
+            numbers.significant(run.throughput.output_tokens_per_s),
+        ]
+        for name in names:
+            row += [numbers.duration(run.means[name]), numbers.duration(run.p99.get(name))]
+        rows.append(row)
+    return table(head, rows)
+
+
+def _metric_table(metrics: list[tuple[str, Distribution]], columns: list[str], both: bool) -> Html:
+    """Mean with its interval, percentiles and the maximum of each metric."""
+    rows = [
+        [
+            title(name, both),
+            numbers.quantity(values.mean, _unit(name, values)),
+            _interval(values, _unit(name, values)),
+            *(numbers.quantity(values.percentiles.get(column), _unit(name, values)) for column in columns),
+            numbers.quantity(values.max, _unit(name, values)),
+        ]
+        for name, values in metrics
+    ]
+    return table(["", "mean", "95 % interval", *map(numbers.percentile_name, columns), "max"], rows)
+
+
+def _failure_table(metrics: list[tuple[str, Distribution]], columns: list[str], both: bool) -> Html:
+    """Percentiles when a failed request counts as one that never came."""
+    rows = [
+        [title(name, both), *(_with_failure(values, column) for column in columns)]
+        for name, values in metrics
+        if values.with_failures
+    ]
+    text = "Failed requests are missing above. Here each counts as infinitely late: failing fast must not look good."
+    return join([element("p", text, "soft"), table(["with failures", *map(numbers.percentile_name, columns)], rows)])
+
+
+def _with_failure(values: Distribution, column: str) -> object:
+    """A percentile; infinity where failures reach it."""
+    value = values.with_failures.get(column)
+    return numbers.quantity(value, values.unit) if value is not None else cell("∞", "bad")
+
+
+def _interval(values: Distribution, unit: str) -> object:
+    """The interval of the mean, as half its width."""
+    if values.ci95 is None:
+        return numbers.MISSING
+    low, high = values.ci95
+    return element("span", f"{numbers.quantity(low, unit)} … {numbers.quantity(high, unit)}", "soft")
+
+
+def _unit(name: str, values: Distribution) -> str:
+    """Tokens stand in the metric's name already."""
+    return "" if name in TOKEN_METRICS else values.unit
+
+
+def _by_number(item: tuple[str, int]) -> int:
+    return -item[1]

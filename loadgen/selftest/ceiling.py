@@ -1,0 +1,206 @@
+"""How many streamed tokens one core of this machine can take in, everything included that a real run does per token.
+
+The client runs in this process on one core, the blast server in a process of its own. What counts is tokens per CPU
+second of the client: it does not matter then whether the two had to share a core. Tokens per second of wall time are
+what came in fact; they are lower when the server was the slower one.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import msgspec
+import uvloop
+
+from loadgen.client import Client, Digester, Keep, fill_record
+from loadgen.endpoint import DEFAULT_PATHS, Backend, Endpoint
+from loadgen.plan import Turn
+from loadgen.record import Outcome, RequestRecord
+from loadgen.selftest.process import start_blast_server
+
+WARM_UP_S = 20.0
+"""Patience until every stream has had its first answer; only then are there as many tokens begun as ended."""
+
+BURST = 4
+"""Tokens per write when all goes as fast as it can: with one per write the server would be the slower one."""
+PROMPT = "what can this machine take in"
+Ask = Callable[[int], Awaitable[int]]
+
+
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement.
+
+    Attributes:
+        streams: open at once. seconds: wall time measured. cpu_s: CPU time of the client in it.
+        tokens: received, interpreted and written into records. requests: answers that they belong to.
+        reads: how often the event loop handed bytes over. failed: answers that were not complete.
+    """
+
+    streams: int
+    seconds: float
+    cpu_s: float
+    tokens: int
+    requests: int
+    reads: int
+    failed: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second of wall time."""
+        return self.tokens / self.seconds
+
+    @property
+    def tokens_per_cpu_s(self) -> float:
+        """Tokens that one core can take in per second, were it busy with nothing else: the ceiling."""
+        return self.tokens / self.cpu_s
+
+    @property
+    def us_per_token(self) -> float:
+        """CPU time of one token [us]."""
+        return self.cpu_s / self.tokens * 1e6
+
+    @property
+    def tokens_per_read(self) -> float:
+        """1 is the worst case: every token costs a read of its own."""
+        return self.tokens / self.reads
+
+
+def measure_ceiling(
+    *,
+    seconds: float = 3.0,
+    streams: int = 64,
+    tokens_per_answer: int = 256,
+    backend: Backend = Backend.CHAT,
+    tokens_per_s: float | None = None,
+) -> Ceiling:
+    """Measure.
+
+    Args:
+        tokens_per_s: of each stream, all in lockstep as from an engine that decodes a batch: one token per read, the
+            worst case (512 streams at 100/s show it well). None for as fast as it goes: the client is then behind
+            all the time and finds many tokens in each read.
+    Raises: LoadgenError if the server does not start.
+    Effects: a server process for a while; this process stays on one core meanwhile, its garbage collector off.
+    """
+    mode, burst = ("blast", BURST) if tokens_per_s is None else ("paced", 1)
+    with one_core() as (_, other):
+        with start_blast_server(
+            mode, burst=burst, tokens_per_s=tokens_per_s or 1.0, lockstep=True, core=other
+        ) as server:
+            endpoint = Endpoint(base_url=server.url, path=DEFAULT_PATHS[backend], model=server.model, backend=backend)
+            measured = measure_client(endpoint, seconds=seconds, streams=streams, tokens_per_answer=tokens_per_answer)
+            with no_collector(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(measured)
+
+
+class Streams:
+    """Keeps so many streams open without pause and measures what they bring.
+
+    Any client can be measured so: what it does for one answer is a function.
+    """
+
+    def __init__(self, ask: Ask, *, streams: int, tokens_per_answer: int, reads: Callable[[], int] = lambda: 0) -> None:
+        """Prepare.
+
+        Args:
+            ask: gets one answer of so many tokens and tells how many came.
+            reads: how many reads there were so far, if the client knows.
+        """
+        self._ask = ask
+        self._streams = streams
+        self._tokens_per_answer = tokens_per_answer
+        self._reads = reads
+        self._warm = asyncio.Event()
+        self._first_answers = 0
+        self._tokens = self._requests = self._failed = 0
+
+    async def measure(self, seconds: float) -> Ceiling:
+        """Warm up, then count for so long."""
+        tasks = [asyncio.create_task(self._stream(number)) for number in range(self._streams)]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WARM_UP_S):
+                await self._warm.wait()
+        before = self._count()
+        await asyncio.sleep(seconds)
+        wall, cpu, tokens, requests, reads, failed = (b - a for a, b in zip(before, self._count(), strict=True))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return Ceiling(
+            streams=self._streams,
+            seconds=wall,
+            cpu_s=cpu,
+            tokens=int(tokens),
+            requests=int(requests),
+            reads=int(reads),
+            failed=int(failed),
+        )
+
+    def _count(self) -> tuple[float, ...]:
+        counts = self._tokens, self._requests, self._reads(), self._failed
+        return time.monotonic(), time.process_time(), *counts
+
+    async def _stream(self, number: int) -> None:
+        """One answer after the other; the first ones have different lengths, so that the streams end at any time."""
+        tokens = 1 + self._tokens_per_answer * number // self._streams
+        await self._answer(tokens)
+        self._first_answers += 1
+        if self._first_answers == self._streams:
+            self._warm.set()
+        while True:
+            await self._answer(self._tokens_per_answer)
+
+    async def _answer(self, tokens: int) -> None:
+        came = await self._ask(tokens)
+        self._requests += 1
+        self._tokens += came
+        self._failed += came != tokens
+
+
+async def measure_client(endpoint: Endpoint, *, seconds: float, streams: int, tokens_per_answer: int) -> Ceiling:
+    """Everything that a real run does with an answer, down to its record."""
+    client, digester = Client(endpoint, t0=time.monotonic()), Digester()
+    records: list[RequestRecord] = []
+
+    async def ask(tokens: int) -> int:
+        body = endpoint.body(Turn(prompt=PROMPT, output_tokens=tokens))
+        exchange = await client.exchange(client.prepare(body, f"ceiling-{len(records)}"))
+        found = await digester.digest(exchange, tokens)
+        record = RequestRecord(index=len(records))
+        fill_record(record, exchange, found, Keep())
+        records.append(record)
+        return (found.output_tokens or 0) if found.outcome is Outcome.OK else 0
+
+    open_streams = Streams(ask, streams=streams, tokens_per_answer=tokens_per_answer, reads=lambda: client.meter.reads)
+    try:
+        return await open_streams.measure(seconds)
+    finally:
+        await client.close()
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[tuple[int | None, int | None]]:
+    """This process on one core; gives that one and another one, None where the system has no such thing."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield None, None
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[0]})
+    try:
+        yield cores[0], cores[-1] if len(cores) > 1 else None
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextlib.contextmanager
+def no_collector() -> Iterator[None]:
+    """As the worker processes run: a collection of everything would be a pause of its own."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

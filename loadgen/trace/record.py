@@ -1,0 +1,212 @@
+"""Turn the folder of a run into a trace file.
+
+What was sent stands in `sent.jsonl`, when in `requests.jsonl`. Everything that a replay reproduces is written so that
+recording the replay gives the same bytes: times are those of the schedule (in a closed loop: when the slot was free),
+think times the pauses that were planned, ids those of the workload or computed from the bodies alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from loadgen.errors import UsageError
+from loadgen.plan import Conduct
+from loadgen.record import Outcome, RequestRecord
+from loadgen.run_folder import read_bodies, read_records, read_result
+from loadgen.trace.file import TraceHeader, TraceRequest, mooncake_line, write_lines, write_trace
+from loadgen.trace.hashing import BlockHasher, RecordedPrompt, prompt_of
+
+DEFAULT_BLOCK_TOKENS = 16
+"""Block of most servers' prefix caches."""
+_BYTES_PER_TOKEN = 4.0
+"""Of English text, where not one prompt's tokens are known."""
+_COMPLETE = frozenset({Outcome.OK, Outcome.SHORT})
+
+
+class TraceFormat(StrEnum):
+    """Form of the file; the names are those of `--format`."""
+
+    LOADGEN = "loadgen"
+    MOONCAKE = "mooncake"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What became of a run. `left_out`: requests that never left, malformed ones, and those without a saved body."""
+
+    requests: int
+    sessions: int
+    left_out: int
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """One request that belongs into the trace; times in whole microseconds."""
+
+    record: RequestRecord
+    body: str
+    prompt: RecordedPrompt | None
+    session: int
+    turn: int
+    timestamp_us: int
+    think_us: int
+
+    @property
+    def known_tokens(self) -> int | None:
+        """Tokens of the whole prompt: as the server said, else as planned, which for a later turn is only a part."""
+        if self.record.input_tokens is not None or self.turn:
+            return self.record.input_tokens
+        return self.record.planned_input_tokens
+
+
+def record_trace(
+    folder: Path, out: Path, *, form: TraceFormat = TraceFormat.LOADGEN, block_tokens: int = DEFAULT_BLOCK_TOKENS
+) -> Recorded:
+    """Write the trace of a run.
+
+    Args:
+        folder: of the run. form: Mooncake's has no header, whole milliseconds, real times of later turns, and nothing
+            but the four keys.
+        block_tokens: of `hash_ids`, where the workload had none of its own.
+    Raises: UsageError if the folder is not that of a run with saved bodies, or nothing in it was sent;
+        TraceFormatError if its files cannot be read; OutputError if the trace cannot be written.
+    Effects: replaces `out`.
+    """
+    result, bodies = read_result(folder), read_bodies(folder)
+    records = list(read_records(folder))
+    sent = _sessions(records, bodies)
+    if not sent:
+        raise UsageError(f"{folder} holds no request that was sent, so there is nothing to record")
+    given = sorted({one.record.block_tokens for one in sent if one.record.hash_ids})
+    header = TraceHeader(
+        block_tokens=given[0] if len(given) == 1 else block_tokens,
+        hash_ids="given" if len(given) == 1 else "computed",
+        bytes_per_block=0 if len(given) == 1 else _bytes_per_block(sent, block_tokens),
+        endpoint=urlsplit(result.endpoint).path,
+        requests=len(sent),
+    )
+    requests = _requests(sent, header)
+    if form is TraceFormat.MOONCAKE:
+        _write_mooncake(out, sent, requests)
+    else:
+        write_trace(out, header, requests)
+    return Recorded(len(sent), sent[-1].session + 1, len(records) - len(sent))
+
+
+def _sessions(records: Sequence[RequestRecord], bodies: dict[tuple[int, int], str]) -> list[_Sent]:
+    """What was sent, session by session in the order in which they began, numbered without gaps."""
+    kept = [
+        record
+        for record in records
+        if record.started_s is not None
+        and record.conduct != Conduct.MALFORMED
+        and (record.index, record.turn) in bodies
+    ]
+    kept.sort(key=lambda record: (record.index, record.turn))
+    conversations = [list(group) for _, group in groupby(kept, key=lambda record: record.index)]
+    conversations.sort(key=lambda turns: (_microseconds(turns[0].intended_s), turns[0].index))
+    return [
+        sent
+        for session, turns in enumerate(conversations)
+        for sent in _turns(session, turns, [bodies[record.index, record.turn] for record in turns])
+    ]
+
+
+def _turns(session: int, turns: list[RequestRecord], bodies: list[str]) -> list[_Sent]:
+    """The turns of one session. A pause counts from the end of the turn that is in front of it in the trace."""
+    found: list[_Sent] = []
+    timestamp_us = _microseconds(turns[0].intended_s)
+    for turn, (record, body) in enumerate(zip(turns, bodies, strict=True)):
+        ended_s = turns[turn - 1].ended_s if turn else None
+        think_us = 0 if ended_s is None else max(0, _microseconds(record.intended_s - ended_s))
+        timestamp_us += think_us
+        found.append(_Sent(record, body, prompt_of(body), session, turn, timestamp_us, think_us))
+    return found
+
+
+def _requests(sent: list[_Sent], header: TraceHeader) -> list[TraceRequest]:
+    """The lines of the trace."""
+    bytes_per_token = _bytes_per_token(sent)
+    hasher = BlockHasher(header.block_tokens, header.bytes_per_block)
+    return [
+        TraceRequest(
+            timestamp_us=one.timestamp_us,
+            input_length=(tokens := _input_tokens(one, bytes_per_token)),
+            output_length=_output_tokens(one.record),
+            hash_ids=_hash_ids(one, tokens, None if header.hash_ids == "given" else hasher),
+            session=one.session,
+            turn=one.turn,
+            input_length_estimated=one.known_tokens is None and not isinstance(one.prompt, list),
+            think_us=one.think_us,
+            tenant=one.record.tenant,
+            conduct=one.record.conduct,
+            body=one.body,
+        )
+        for one in sent
+    ]
+
+
+def _hash_ids(one: _Sent, tokens: int, hasher: BlockHasher | None) -> list[int]:
+    """Ids of a prompt's blocks; without a hasher those that the workload gave. Effects: the hasher remembers them."""
+    if hasher is None:
+        return one.record.hash_ids
+    return [] if one.prompt is None else hasher.hash_ids(one.prompt, tokens)
+
+
+def _input_tokens(one: _Sent, bytes_per_token: float) -> int:
+    """Tokens of the whole prompt, an estimate if nobody counted."""
+    if one.known_tokens is not None:
+        return one.known_tokens
+    if isinstance(one.prompt, list):
+        return len(one.prompt)
+    return 0 if one.prompt is None else max(1, round(_bytes(one.prompt) / bytes_per_token))
+
+
+def _output_tokens(record: RequestRecord) -> int:
+    """Tokens of the answer if it was complete, else those that were asked for: a cut answer says nothing."""
+    answered, planned = record.output_tokens, record.planned_output_tokens
+    if record.outcome in _COMPLETE and answered is not None:
+        return answered
+    return planned if planned is not None else answered or 0
+
+
+def _bytes_per_token(sent: list[_Sent]) -> float:
+    """Of all prompts that are text and whose tokens are known, taken together."""
+    known = [(_bytes(one.prompt), one.known_tokens) for one in sent if isinstance(one.prompt, str) and one.known_tokens]
+    total = sum(tokens or 0 for _, tokens in known)
+    return sum(n_bytes for n_bytes, _ in known) / total if total else _BYTES_PER_TOKEN
+
+
+def _bytes_per_block(sent: list[_Sent], block_tokens: int) -> int:
+    """Bytes of a block of text; 0 if there is no text."""
+    if not any(isinstance(one.prompt, str) for one in sent):
+        return 0
+    return max(1, round(block_tokens * _bytes_per_token(sent)))
+
+
+def _bytes(text: str) -> int:
+    """Length in UTF-8."""
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _write_mooncake(out: Path, sent: list[_Sent], requests: list[TraceRequest]) -> None:
+    """Whole milliseconds, in the order in which requests really were due.
+
+    Raises: OutputError.
+    """
+    timed = [
+        msgspec.structs.replace(request, timestamp_us=round(one.record.intended_s * 1000) * 1000)
+        for one, request in zip(sent, requests, strict=True)
+    ]
+    timed.sort(key=lambda request: request.timestamp_us)
+    write_lines(out, map(mooncake_line, timed))
+
+
+def _microseconds(time_s: float) -> int:
+    """Whole microseconds; times before the start count as the start."""
+    return max(0, round(time_s * 1e6))

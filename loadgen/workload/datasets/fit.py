@@ -1,0 +1,54 @@
+"""Make the lengths of a data set fit another, usually smaller, model: scale all of them, then clip what is too long."""
+
+import math
+from dataclasses import dataclass, field
+
+from loadgen.errors import UsageError
+from loadgen.workload.datasets.tally import Tally
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What happens to lengths.
+
+    Attributes:
+        length_scale: prompts and answers times this.
+        max_model_tokens: most tokens that prompt and answer may have together (less what a chat template adds).
+        tally: counts what was clipped; shared by all who use this fit, and no part of its identity.
+    """
+
+    length_scale: float = 1.0
+    max_model_tokens: int | None = None
+    tally: Tally = field(default_factory=Tally, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError for a scale that is not above 0, or a model with no room for prompt and answer."""
+        if not 0 < self.length_scale < math.inf:
+            raise UsageError(f"the length scale must be above 0, not {self.length_scale}")
+        if self.max_model_tokens is not None and self.max_model_tokens < 2:
+            raise UsageError(f"a model length of {self.max_model_tokens} leaves no room for a prompt and an answer")
+
+    def scaled(self, tokens: int) -> int:
+        """A length scaled, to the nearest whole number, at least 1."""
+        return max(1, math.floor(tokens * self.length_scale + 0.5))
+
+    def clipped(self, input_tokens: int, output_tokens: int, block_tokens: int = 1) -> tuple[int, int]:
+        """Lengths that the model can take: the answer keeps its length if it can, the prompt loses its end.
+
+        Args:
+            block_tokens: a prompt that must lose something is cut to whole blocks of this size, if one fits at all, so
+                that what is left of it has whole blocks of the original only.
+        Effects: counts in the tally if anything was cut.
+        """
+        if self.max_model_tokens is None or input_tokens + output_tokens <= self.max_model_tokens:
+            return input_tokens, output_tokens
+        self.tally.clipped += 1
+        output_tokens = min(output_tokens, self.max_model_tokens - 1)
+        room = self.max_model_tokens - output_tokens
+        if input_tokens > room:
+            input_tokens = room // block_tokens * block_tokens or room
+        return input_tokens, output_tokens
+
+    def fits(self, total_tokens: int) -> bool:
+        """Whether a text that cannot be changed, with its answer, fits the model."""
+        return self.max_model_tokens is None or total_tokens <= self.max_model_tokens

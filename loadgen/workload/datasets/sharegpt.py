@@ -1,0 +1,127 @@
+"""Conversations between people and assistants, as ShareGPT and many after it have them: a JSON list (or JSON lines).
+
+[{"id": "...", "conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}, ...]}, ...]
+
+`messages` with `role` and `content`, as OpenAI has it, is understood, too. Entries without a question and an answer are
+left out. Entries come in the file's order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from loadgen.errors import TraceFormatError
+from loadgen.plan import Conversation, Message, Prompt, Role, Turn
+from loadgen.workload.datasets.fit import Fit
+from loadgen.workload.datasets.json_stream import entries
+from loadgen.workload.datasets.measure import Measure
+from loadgen.workload.distributions import Distribution, Fixed
+from loadgen.workload.lengths import Lengths
+
+_ROLES = {
+    "human": Role.USER,
+    "user": Role.USER,
+    "gpt": Role.ASSISTANT,
+    "assistant": Role.ASSISTANT,
+    "chatgpt": Role.ASSISTANT,
+    "bing": Role.ASSISTANT,
+    "bard": Role.ASSISTANT,
+    "system": Role.SYSTEM,
+}
+_NO_PAUSE = Fixed(0.0)
+
+
+@dataclass(frozen=True)
+class ShareGpt:
+    """Workload of recorded conversations: their questions are asked, their answers only tell how long ours should be.
+
+    Attributes:
+        measure: counts questions and recorded answers.
+        output_tokens: length of each answer; None = that of the recorded one.
+        whole: ask every question of a conversation (with the server's own answers as history), not only the first.
+        think_s: pause before each turn but the first [s]; below 0 counts as 0.
+        fit: texts cannot be scaled; conversations end before a turn that does not fit the model, and are left out if
+            that is the first one.
+    """
+
+    path: Path
+    measure: Measure = field(default_factory=Measure)
+    output_tokens: Lengths | None = None
+    whole: bool = False
+    think_s: Distribution = _NO_PAUSE
+    fit: Fit = field(default_factory=Fit)
+
+    def conversations(self, rng: np.random.Generator) -> Iterator[Conversation]:
+        """See `Workload`.
+
+        Raises: UsageError if the file cannot be read; TraceFormatError naming the line that is no conversation;
+            ServerError where a server counts and cannot be asked.
+        """
+        for line, entry in entries(self.path):
+            turns = self._turns(_said(self.path, line, entry), rng)
+            if turns:
+                self.fit.tally.taken += 1
+                yield Conversation(turns=turns)
+            else:
+                self.fit.tally.left_out += 1
+
+    def _turns(self, said: list[tuple[Role | None, str]], rng: np.random.Generator) -> list[Turn]:
+        """Questions with the lengths of their answers, as far as they fit."""
+        turns: list[Turn] = []
+        used = 0
+        for prompt, question, answer in _pairs(said):
+            output_tokens = self.output_tokens.draw(rng) if self.output_tokens else self.measure.tokens(answer)
+            think_s = max(0.0, self.think_s.value(rng)) if turns else 0.0
+            input_tokens = self.measure.tokens(question)
+            used += input_tokens + output_tokens
+            if not self.fit.fits(used):
+                break
+            turns.append(
+                Turn(
+                    prompt=prompt,
+                    output_tokens=output_tokens,
+                    input_tokens=input_tokens if self.measure.exact else None,
+                    think_s=think_s,
+                )
+            )
+            if not self.whole:
+                break
+        return turns
+
+
+def _pairs(said: list[tuple[Role | None, str]]) -> Iterator[tuple[Prompt, str, str]]:
+    """Prompt, its text and the recorded answer, as long as people and assistants take turns.
+
+    What an assistant said before the first question is dropped: such entries are cut out of longer conversations. A
+    system message goes with the first question.
+    """
+    system = "\n".join(text for role, text in said if role is Role.SYSTEM)
+    rest = [(role, text) for role, text in said if role is not Role.SYSTEM]
+    while rest and rest[0][0] is not Role.USER:
+        del rest[0]
+    for (asker, question), (answerer, answer) in zip(rest[::2], rest[1::2], strict=False):
+        if asker is not Role.USER or answerer is not Role.ASSISTANT or not question.strip():
+            return
+        if system:
+            prompt: Prompt = [Message(Role.SYSTEM, system), Message(Role.USER, question)]
+            yield prompt, f"{system}\n{question}", answer
+            system = ""
+        else:
+            yield question, question, answer
+
+
+def _said(path: Path, line: int, entry: object) -> list[tuple[Role | None, str]]:
+    """Who said what; an unknown speaker is None.
+
+    Raises: TraceFormatError if the entry is no conversation.
+    """
+    spoken = entry.get("conversations", entry.get("messages")) if isinstance(entry, dict) else None
+    if not isinstance(spoken, list) or not all(isinstance(one, dict) for one in spoken):
+        raise TraceFormatError(f"{path}:{line}: no list of conversations with from and value (or role and content)")
+    found = []
+    for one in spoken:
+        role, text = one.get("from", one.get("role")), one.get("value", one.get("content"))
+        found.append((_ROLES.get(str(role).lower()), text if isinstance(text, str) else ""))
+    return found

@@ -1,0 +1,131 @@
+"""Every mistake is one line that says what to do, with an exit status of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from loadgen import run_folder
+from loadgen.cli.main import main
+from loadgen.selftest.process import BlastServer, start_blast_server
+from tests.loadgen.cli.conftest import Run
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line on stderr."""
+    [line] = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--request-rate", "4", "--rate-steps", "2:3s"), "contradict"),
+        (("--sweep", "rate", "--find-max", "rate"), "contradict"),
+        (("--find-max", "rate"), "needs SLOs"),
+        (("--sweep", "rate", "--request-rate", "4"), "leave out --request-rate"),
+        (("--sweep", "concurrency", "--concurrency", "4"), "leave out --concurrency"),
+        (("--sweep", "concurrency", "--request-rate", "4"), "leave out rates"),
+        (("--sweep", "rate", "--arrival", "trace"), "leave out --arrival"),
+        (("--slo", "ttfb=1s"), "ttfb"),
+        (("--input-len", "many"), "no length"),
+        (("--dataset-name", "mooncake"), "needs --dataset-path"),
+        (("--dataset-name", "mooncake", "--dataset-path", "nowhere.jsonl"), "no such file"),
+        (("--prompt-kind", "ids", "--backend", "openai-chat"), "--backend openai"),
+        (("--url", "ftp://host"), "not an address"),
+        (("--url", "http://host:port"), "not an address"),
+        (("--endpoint", "v1/completions"), "begins with /"),
+        (("--arrival", "trace"), "data set with times"),
+        (("--arrival", "constant"), "needs --request-rate"),
+        (("--arrival", "poisson", "--request-rate", "1", "--burstiness", "2"), "--arrival gamma"),
+        (("--ramp-up-strategy", "linear"), "--ramp-up-start-rps"),
+        (("--disconnect-share", "0.6", "--timeout-share", "0.6"), "sum to at most 1"),
+        (("--tokenizer", "nowhere"), "no tokenizer"),
+        (("--header", "X=a\nb"), "plain text"),
+    ],
+)
+def test_wrong_flags(loadgen_run: Run, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], words: str) -> None:
+    assert loadgen_run(*flags) == 2
+    assert words in complaint(capsys)
+
+
+def test_values_that_argparse_refuses(loadgen_run: Run) -> None:
+    with pytest.raises(SystemExit) as refused:
+        loadgen_run("--request-rate", "-1")
+    assert refused.value.code == 2
+
+
+def test_nobody_listens(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert loadgen_run(url="http://127.0.0.1:9") == 3
+    assert "127.0.0.1:9" in complaint(capsys)
+
+
+def test_the_wrong_model(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert loadgen_run("--model", "other") == 3
+    assert "blast" in complaint(capsys)
+
+
+def test_a_key_is_missing(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with start_blast_server("paced", api_key="secret") as closed:
+        assert loadgen_run(url=closed.url) == 3
+        assert "--api-key" in complaint(capsys)
+        assert loadgen_run("--api-key", "secret", "--num-prompts", "2", "--out", "run", url=closed.url) == 0
+    assert "secret" not in Path("run/result.json").read_text()
+
+
+def test_results_cannot_be_written(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").write_text("")
+    assert loadgen_run("--out", "file/run") == 4
+    assert "cannot write" in complaint(capsys)
+
+
+def test_results_are_not_overwritten(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert loadgen_run("--num-prompts", "1", "--out", "run") == 0
+    capsys.readouterr()
+    assert loadgen_run("--num-prompts", "1", "--out", "run") == 4
+    assert "already holds" in complaint(capsys)
+
+
+def test_failures_show_in_the_exit_status(loadgen_run: Run) -> None:
+    flags = ("--num-prompts", "3", "--request-timeout", "0.01s")
+    assert loadgen_run(*flags) == 5
+    assert loadgen_run(*flags, "--max-failure-share", "100%") == 0
+
+
+def test_compare_and_trace_need_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
+    assert "result.json" in complaint(capsys)
+    assert main(["trace", "record", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path)]) == 2
+
+
+def test_an_interrupted_run_keeps_what_it_has(server: BlastServer, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadgen", "run", "--url", server.url, "--concurrency", "2", "--duration", "60s"]
+    command += ["--output-len", "5", "--drain", "1s", "--out", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        requests = tmp_path / "run" / "requests.jsonl"
+        deadline = time.monotonic() + 20
+        while not (requests.exists() and requests.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=20)
+    assert process.returncode == 130, errors
+    result = run_folder.read_result(tmp_path / "run")
+    assert result.interrupted
+    assert result.outcomes["ok"] > 0
+    assert "interrupted" in output.lower()
+
+
+def test_the_command_starts_at_once() -> None:
+    """Neither torch nor transformers nor anything of the server is imported."""
+    code = (
+        "import sys, loadgen.cli.run_command, loadgen.cli.compare_command, loadgen.cli.trace_command;"
+        "print([name for name in ('torch', 'transformers', 'ray', 'serving', 'hardware', 'tokenizers') "
+        "if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

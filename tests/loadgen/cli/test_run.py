@@ -1,0 +1,150 @@
+"""`loadgen run` from the command line to the files, against a real server in a process of its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen import run_folder
+from loadgen.cli.main import main
+from loadgen.record import Outcome
+from tests.loadgen.cli.conftest import Run
+
+
+def result_of(folder: str) -> dict:
+    """`result.json` as any script reads it."""
+    return json.loads(Path(folder, "result.json").read_text())
+
+
+def test_closed_loop(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert loadgen_run("--concurrency", "4", "--num-prompts", "20", "--num-warmups", "4", "--out", "run") == 0
+    flat = result_of("run")
+    own = flat["loadgen"]
+    assert flat["completed"] == own["outcomes"]["ok"] == 20
+    assert own["warmup_requests"] == 4
+    assert own["schema"] == "loadgen-result/1"
+    assert 4 <= flat["mean_ttft_ms"] < 200
+    assert own["metrics"]["tpot"]["mean"] == pytest.approx(0.005, rel=0.5)
+    assert own["peak_concurrency"] <= 4
+    records = list(run_folder.read_records(Path("run")))
+    assert len(records) == 24
+    assert {record.outcome for record in records} == {Outcome.OK}
+    assert len(run_folder.read_bodies(Path("run"))) == 24
+    assert "<html" in Path("run/report.html").read_text()[:200].lower()
+    printed = capsys.readouterr().out
+    assert "Successful requests" in printed
+    assert "TTFT" in printed
+
+
+def test_a_seed_repeats_prompts_and_times(loadgen_run: Run) -> None:
+    for name in ("a", "b"):
+        assert loadgen_run("--request-rate", "50", "--num-prompts", "10", "--seed", "7", "--out", name) == 0
+    assert run_folder.read_bodies(Path("a")) == run_folder.read_bodies(Path("b"))
+    times = [sorted(record.intended_s for record in run_folder.read_records(Path(name))) for name in ("a", "b")]
+    assert times[0] == times[1]
+    assert loadgen_run("--request-rate", "50", "--num-prompts", "10", "--out", "c") == 0
+    assert run_folder.read_bodies(Path("a")) != run_folder.read_bodies(Path("c"))
+
+
+def test_chat_sessions_carry_their_history(loadgen_run: Run) -> None:
+    flags = ("--backend", "openai-chat", "--turns", "3", "--num-prompts", "2", "--concurrency", "2", "--out", "run")
+    assert loadgen_run(*flags) == 0
+    bodies = run_folder.read_bodies(Path("run"))
+    assert set(bodies) == {(index, turn) for index in range(2) for turn in range(3)}
+    roles = [message["role"] for message in json.loads(bodies[0, 2])["messages"]]
+    assert roles == ["user", "assistant", "user", "assistant", "user"]
+
+
+def test_a_sweep_with_slos(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--sweep", "rate", "--sweep-values", "20,60", "--num-prompts", "15", "--slo", "ttft=2s,tpot=1s")
+    assert loadgen_run(*flags, "--out", "sweep") == 0
+    sweep = run_folder.read_sweep(Path("sweep"))
+    assert [point.value for point in sweep.points] == [20, 60]
+    assert sweep.best == 60
+    assert Path("sweep/point-02-rate-60/result.json").exists()
+    assert Path("sweep/report.html").exists()
+    assert sweep.points[0].result.seed != sweep.points[1].result.seed
+    assert "rate" in capsys.readouterr().out
+
+
+def test_a_sweep_chooses_its_own_values(loadgen_run: Run) -> None:
+    flags = ("--sweep", "concurrency", "--sweep-points", "3", "--num-prompts", "6", "--no-report", "--out", "sweep")
+    assert loadgen_run(*flags) == 0
+    values = [point.value for point in run_folder.read_sweep(Path("sweep")).points]
+    assert values[0] == 1
+    assert len(values) == 3
+
+
+def test_a_search_says_what_held(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--find-max", "concurrency", "--slo", "ttft=5s", "--probe-requests", "10", "--max-probes", "3")
+    assert loadgen_run(*flags, "--attainment", "50%", "--duration", "0.01s", "--out", "search") == 0
+    sweep = run_folder.read_sweep(Path("search"))
+    assert sweep.best is not None
+    assert sweep.explanation in " ".join(capsys.readouterr().out.split())
+
+
+def test_repetitions_are_merged(loadgen_run: Run) -> None:
+    assert loadgen_run("--concurrency", "2", "--num-prompts", "6", "--repeats", "3", "--out", "run") == 0
+    own = result_of("run")["loadgen"]
+    assert len(own["repetitions"]) == 3
+    assert own["requests"] == 18
+    assert own["metrics"]["ttft"]["ci95"]
+    assert Path("run/repetition-3/requests.jsonl").exists()
+
+
+def test_vllms_flat_file(loadgen_run: Run) -> None:
+    flags = ("--num-prompts", "4", "--concurrency", "2", "--save-detailed", "--metadata", "gpu=none", "team=x")
+    assert loadgen_run(*flags, "--save-result", "--result-dir", "results") == 0
+    [path] = Path("results").glob("openai-infqps-concurrency2-blast-*.json")
+    flat = json.loads(path.read_text())
+    assert flat["gpu"] == "none"
+    assert len(flat["ttfts"]) == len(flat["itls"]) == 4
+    assert "loadgen" not in flat
+
+
+def test_appended_results_are_lines(loadgen_run: Run) -> None:
+    for _ in range(2):
+        flags = ("--num-prompts", "2", "--concurrency", "1", "--append-result", "--result-filename", "all.json")
+        assert loadgen_run(*flags) == 0
+    assert [json.loads(line)["completed"] for line in Path("all.json").read_text().splitlines()] == [2, 2]
+
+
+def test_json_on_stdout_is_only_json(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert loadgen_run("--num-prompts", "3", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["outcomes"] == {"ok": 3}
+
+
+def test_clients_that_do_not_behave(loadgen_run: Run) -> None:
+    flags = ("--disconnect-share", "30%", "--malformed-share", "30%", "--slow-reader-share", "20%", "--seed", "1")
+    assert loadgen_run(*flags, "--num-prompts", "40", "--max-failure-share", "1", "--out", "run") == 0
+    outcomes = result_of("run")["loadgen"]["outcomes"]
+    assert outcomes["cancelled"] > 0
+    assert outcomes["refused_as_meant"] > 0
+    assert outcomes["ok"] > 0
+
+
+def test_a_run_becomes_a_trace_and_the_trace_the_same_trace(loadgen_run: Run) -> None:
+    flags = ("--request-rate", "100", "--num-prompts", "12", "--dataset-name", "shared-prefix", "--tenants", "2")
+    assert loadgen_run(*flags, "--system-prompt-len", "32", "--out", "first") == 0
+    assert main(["trace", "record", "first"]) == 0
+    assert loadgen_run("--dataset-name", "trace", "--dataset-path", "first/trace.jsonl", "--out", "second") == 0
+    assert main(["trace", "record", "second"]) == 0
+    assert Path("first/trace.jsonl").read_bytes() == Path("second/trace.jsonl").read_bytes()
+    assert main(["trace", "info", "second/trace.jsonl"]) == 0
+
+
+def test_runs_are_compared(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        assert loadgen_run("--num-prompts", "10", "--concurrency", "2", "--out", name) == 0
+    capsys.readouterr()
+    assert main(["compare", "a", "b"]) == 0
+    assert "TTFT" in capsys.readouterr().out
+    assert main(["compare", "a", "b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_a_report_can_be_made_again(loadgen_run: Run) -> None:
+    assert loadgen_run("--num-prompts", "4", "--no-report", "--out", "run") == 0
+    assert not Path("run/report.html").exists()
+    assert main(["report", "run"]) == 0
+    assert Path("run/report.html").exists()

@@ -1,0 +1,283 @@
+import asyncio
+import socket
+
+import pytest
+
+from loadgen.client import Client, Exchange, Failure, Keep, digest
+from loadgen.endpoint import Endpoint
+from loadgen.errors import UsageError
+from loadgen.record import Outcome
+from tests.loadgen.client.events import CHAT, DONE, chunked, frame, plain, text
+from tests.loadgen.client.loops import on_both_loops
+from tests.loadgen.client.scripted import CLOSE, HANG, READ, RESET, Script, client_of, scripted
+
+ANSWER = chunked(*CHAT)
+HEAD = ANSWER[: ANSWER.index(b"\r\n\r\n") + 4]
+
+
+async def ask(client: Client, body: bytes = b"{}") -> Exchange:
+    return await client.exchange(client.prepare(body, "r-1"))
+
+
+@on_both_loops
+async def test_stamps_stand_in_order() -> None:
+    script: Script = [
+        READ,
+        0.05,
+        HEAD,
+        0.05,
+        *(frame(part) for part in CHAT[:-1]),
+        0.05,
+        frame(DONE) + b"0\r\n\r\n",
+        HANG,
+    ]
+    async with scripted(script) as server, client_of(server.url) as client:
+        made = await ask(client)
+        found = digest(made)
+    assert found.outcome is Outcome.OK
+    assert made.connect_s is not None
+    assert made.first_byte_s is not None
+    assert made.ended_s is not None
+    assert made.first_byte_s - made.started_s >= 0.045
+    assert found.first_answer_s is not None
+    assert found.first_answer_s - made.first_byte_s >= 0.045
+    assert made.ended_s - found.first_answer_s >= 0.045
+    assert (made.status, made.content_type) == (200, "text/event-stream")
+
+
+@on_both_loops
+async def test_a_connection_is_used_again() -> None:
+    async with scripted([READ, ANSWER, READ, plain(b"{}", 404, "x-request-id: s-2"), HANG]) as server:
+        async with client_of(server.url, keep=Keep(body=True)) as client:
+            first, second = await ask(client, b"{1}"), await ask(client, b"{2}")
+        assert server.connections == 1
+    assert first.connect_s is not None
+    assert second.connect_s is None
+    assert (first.request_id, second.request_id) == ("r-1", "s-2")
+    assert (first.body, second.body) == (b"{1}", b"{2}")
+    assert second.status == 404
+    assert client.meter.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+    ],
+)
+@on_both_loops
+async def test_a_connection_is_not_used_again_when_the_server_says_so(answer: bytes) -> None:
+    async with scripted([READ, answer, HANG]) as server, client_of(server.url) as client:
+        assert [(await ask(client)).status for _ in range(2)] == [200, 200]
+        assert server.connections == 2
+
+
+@on_both_loops
+async def test_no_more_idle_connections_than_allowed() -> None:
+    async with scripted([READ, ANSWER, HANG]) as server, client_of(server.url, max_idle=0) as client:
+        assert [(await ask(client)).failure for _ in range(2)] == [None, None]
+        assert server.connections == 2
+
+
+@on_both_loops
+async def test_one_silent_retry_when_a_kept_connection_was_dead() -> None:
+    """The second request is read and not answered: as if it had crossed the server's own closing."""
+    async with scripted([READ, ANSWER, READ, CLOSE], [READ, ANSWER, HANG]) as server:
+        async with client_of(server.url) as client:
+            await ask(client)
+            made = await ask(client)
+        assert len(server.requests) == 3
+    assert digest(made).outcome is Outcome.OK
+    assert made.connect_s is not None
+    assert client.meter.retries == 1
+
+
+@on_both_loops
+async def test_no_second_retry() -> None:
+    async with scripted([READ, ANSWER, READ, CLOSE], [READ, CLOSE]) as server, client_of(server.url) as client:
+        await ask(client)
+        made = await ask(client)
+        assert len(server.requests) == 3
+    assert (made.failure, digest(made).outcome) == (Failure.LOST, Outcome.CONNECTION)
+    assert made.error == "connection closed by the server before an answer came"
+
+
+@on_both_loops
+async def test_no_retry_on_a_fresh_connection() -> None:
+    async with scripted([READ, RESET]) as server, client_of(server.url) as client:
+        made = await ask(client)
+        assert len(server.requests) == 1
+    assert made.failure is Failure.LOST
+    assert made.error == "connection reset by the server before an answer came"
+
+
+@on_both_loops
+async def test_no_retry_after_the_first_byte_of_an_answer() -> None:
+    async with scripted([READ, ANSWER, READ, HEAD[:20], 0.02, CLOSE]) as server, client_of(server.url) as client:
+        await ask(client)
+        made = await ask(client)
+        assert len(server.requests) == 2
+    assert digest(made).outcome is Outcome.CONNECTION
+    assert "in the middle of the answer" in made.error
+
+
+@on_both_loops
+async def test_a_connection_closed_while_idle_is_forgotten() -> None:
+    async with scripted([READ, ANSWER, CLOSE], [READ, ANSWER, HANG]) as server, client_of(server.url) as client:
+        await ask(client)
+        await asyncio.sleep(0.05)
+        assert digest(await ask(client)).outcome is Outcome.OK
+        assert len(server.requests) == 2
+    assert client.meter.retries == 0
+
+
+@on_both_loops
+async def test_a_stream_that_breaks_off() -> None:
+    async with scripted([READ, HEAD, *(frame(part) for part in CHAT[:3]), CLOSE]) as server:
+        async with client_of(server.url) as client:
+            made = await ask(client)
+    found = digest(made)
+    assert (made.failure, found.outcome) == (Failure.LOST, Outcome.TRUNCATED)
+    assert found.text == "Once upon"
+
+
+@on_both_loops
+async def test_a_body_without_a_length_ends_with_its_connection() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    async with scripted([READ, head, *CHAT, CLOSE]) as server, client_of(server.url) as client:
+        made = await ask(client)
+    assert (made.failure, digest(made).outcome) == (None, Outcome.OK)
+
+
+@on_both_loops
+async def test_an_interim_answer_is_passed_over() -> None:
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+    async with scripted([READ, interim, 0.05, ANSWER, HANG]) as server, client_of(server.url) as client:
+        made = await ask(client)
+    assert (made.status, digest(made).outcome) == (200, Outcome.OK)
+    assert made.first_byte_s is not None
+    assert made.first_byte_s - made.started_s >= 0.045
+
+
+@on_both_loops
+async def test_bytes_in_any_portions() -> None:
+    script: Script = [READ, *(step for at in range(len(ANSWER)) for step in (ANSWER[at : at + 1], 0.0)), HANG]
+    async with scripted(script) as server, client_of(server.url) as client:
+        found = digest(await ask(client))
+    assert (found.outcome, found.text) == (Outcome.OK, "Once upon")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        HEAD + b"nonsense\r\n\r\n",
+    ],
+)
+@on_both_loops
+async def test_what_is_not_http(answer: bytes) -> None:
+    async with scripted([READ, answer, HANG]) as server, client_of(server.url) as client:
+        made = await ask(client)
+    assert (made.failure, digest(made).outcome) == (Failure.NOT_HTTP, Outcome.MALFORMED_REPLY)
+    assert "not a valid HTTP/1.1 answer" in made.error
+
+
+@on_both_loops
+async def test_bytes_after_the_answer_close_the_connection() -> None:
+    async with scripted([READ, ANSWER + b"HTTP/1.1 200 OK\r\n\r\n", HANG], [READ, ANSWER, HANG]) as server:
+        async with client_of(server.url) as client:
+            assert [digest(await ask(client)).outcome for _ in range(2)] == [Outcome.OK, Outcome.OK]
+        assert server.connections == 2
+
+
+@on_both_loops
+async def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with client_of(f"http://127.0.0.1:{port}") as client:
+        made = await ask(client)
+    assert (made.failure, digest(made).outcome) == (Failure.CONNECT, Outcome.CONNECTION)
+    assert made.error == f"connection refused (127.0.0.1, port {port})"
+    assert made.ended_s is not None
+
+
+@on_both_loops
+async def test_an_unknown_name() -> None:
+    async with client_of("http://no-such-host.invalid:1") as client:
+        made = await ask(client)
+    assert made.failure is Failure.CONNECT
+    assert made.error == "the name no-such-host.invalid is unknown"
+
+
+@on_both_loops
+async def test_a_server_that_does_not_take_the_connection_in_time() -> None:
+    """TLS against a server that never answers the handshake."""
+    async with (
+        scripted([HANG]) as server,
+        client_of(server.url.replace("http", "https"), connect_timeout_s=0.1) as client,
+    ):
+        made = await ask(client)
+    assert made.failure is Failure.CONNECT
+    assert made.error.startswith("no connection within 0.1 s")
+
+
+@on_both_loops
+async def test_an_answer_that_comes_too_late() -> None:
+    async with scripted([READ, HEAD + frame(CHAT[1]), HANG]) as server:
+        async with client_of(server.url, request_timeout_s=0.1) as client:
+            made = await ask(client)
+            await asyncio.wait_for(server.left.wait(), 5)
+    found = digest(made)
+    assert (found.outcome, found.text) == (Outcome.TIMEOUT, "Once")
+    assert found.error == "not complete after 0.1 s"
+    assert made.ended_s is not None
+    assert made.ended_s - made.started_s >= 0.09
+
+
+@on_both_loops
+async def test_cut_ends_what_runs_and_what_connects() -> None:
+    async with scripted([READ, HEAD + frame(CHAT[1]), HANG]) as server, client_of(server.url) as client:
+        running = [asyncio.create_task(ask(client)) for _ in range(3)]
+        await server.until_requests(3)
+        connecting = asyncio.create_task(ask(client))
+        await asyncio.sleep(0)
+        assert client.running == 4
+        client.cut()
+        client.cut()
+        made = await asyncio.gather(*running, connecting)
+        assert client.running == 0
+    assert [one.failure for one in made] == [Failure.CUT] * 4
+    assert {digest(one).outcome for one in made} == {Outcome.UNFINISHED}
+
+
+@on_both_loops
+async def test_a_cancelled_exchange_closes_its_connection() -> None:
+    async with scripted([READ, HEAD, HANG]) as server, client_of(server.url) as client:
+        task = asyncio.create_task(ask(client))
+        await server.until_requests(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.left.wait(), 5)
+        assert client.running == 0
+
+
+@on_both_loops
+async def test_a_long_stream_is_read_while_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.client.connection.LONG_STREAM_PARTS", 100)
+    events = [frame(text(f" {number}")) for number in range(1000)]
+    script: Script = [READ, HEAD, *events, frame(text("", finish="stop")), frame(DONE) + b"0\r\n\r\n", HANG]
+    async with scripted(script) as server, client_of(server.url) as client:
+        made = await ask(client)
+    assert len(made.parts) < 1002
+    found = digest(made)
+    assert (found.outcome, found.text) == (Outcome.OK, "".join(f" {number}" for number in range(1000)))
+    assert client.meter.chunks == 1002
+
+
+@on_both_loops
+async def test_no_address() -> None:
+    with pytest.raises(UsageError):
+        Client(Endpoint(base_url="x", path="/", model="m"), t0=0.0)

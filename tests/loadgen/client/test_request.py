@@ -1,0 +1,67 @@
+import pytest
+
+from loadgen.client.address import Address, parse_address, tls_context
+from loadgen.client.request import prepare
+from loadgen.endpoint import Endpoint
+from loadgen.errors import UsageError
+from tests.loadgen.client.wire_reading import read_request
+
+
+def endpoint(base_url: str = "http://127.0.0.1:8000", **more: object) -> Endpoint:
+    return Endpoint(base_url=base_url, path="/v1/completions", model="m", **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://127.0.0.1:8000", Address("127.0.0.1", 8000, False, "127.0.0.1:8000", "")),
+        ("http://example.org", Address("example.org", 80, False, "example.org", "")),
+        ("https://example.org/a/b/", Address("example.org", 443, True, "example.org", "/a/b")),
+        ("https://example.org:443", Address("example.org", 443, True, "example.org", "")),
+        ("http://[::1]:81", Address("::1", 81, False, "[::1]:81", "")),
+    ],
+)
+def test_addresses(url: str, address: Address) -> None:
+    assert parse_address(url) == address
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:99999", "http://x:port"])
+def test_no_address(url: str) -> None:
+    with pytest.raises(UsageError, match="address"):
+        parse_address(url)
+
+
+def test_head_and_body() -> None:
+    made = prepare(endpoint("http://h:1/base", headers=[("Authorization", "Bearer k"), ("X-Own", "é")]), b"{}", "r-1")
+    headers, body = read_request(made.wire)
+    assert body == made.body == b"{}"
+    assert headers == {
+        ":target": "/base/v1/completions",
+        "host": "h:1",
+        "accept": "*/*",
+        "accept-encoding": "identity",
+        "authorization": "Bearer k",
+        "x-own": "é",
+        "content-type": "application/json",
+        "content-length": "2",
+        "x-request-id": "r-1",
+    }
+
+
+def test_given_headers_replace_ours_but_never_the_framing() -> None:
+    given = [("host", "other"), ("Accept", "text/event-stream"), ("Content-Length", "7"), ("X-Request-Id", "mine")]
+    headers, _ = read_request(prepare(endpoint(headers=given), b"{}", "r-1").wire)
+    assert headers["host"] == "other"
+    assert headers["accept"] == "text/event-stream"
+    assert headers["content-length"] == "2"
+    assert headers["x-request-id"] == "r-1"
+
+
+def test_tls_only_for_https_and_strict_unless_told_otherwise() -> None:
+    assert tls_context(endpoint()) is None
+    strict = tls_context(endpoint("https://x"))
+    assert strict is not None
+    assert strict.check_hostname
+    lax = tls_context(endpoint("https://x", verify_tls=False))
+    assert lax is not None
+    assert not lax.check_hostname

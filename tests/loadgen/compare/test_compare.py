@@ -1,0 +1,176 @@
+"""Comparisons of saved runs: repetitions, single runs, sweeps; what differs in the settings; what is warned of."""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from loadgen.compare.comparison import Comparison, Method, Verdict, verdict_of
+from loadgen.compare.table import WIDTH, compare_folders, comparisons_json, print_comparisons
+from loadgen.errors import TraceFormatError, UsageError
+from loadgen.record import RequestRecord
+from loadgen.result import Generator, Repetition, RunResult
+from loadgen.run_folder import RunFolder, write_json
+from tests.loadgen.report.samples import make_records, make_result, make_sweep
+
+
+def _save(folder: Path, result: RunResult, records: Sequence[RequestRecord] = ()) -> Path:
+    with RunFolder(folder) as writer:
+        writer.append(records)
+        writer.write_result(result, {})
+    return folder
+
+
+def _repeated(ttfts: Sequence[float], rates: Sequence[float]) -> RunResult:
+    result = make_result(make_records(requests=30, failures=0.0))
+    throughput = result.throughput
+    result.repetitions = [
+        Repetition(
+            requests=30,
+            duration_s=5.0,
+            throughput=msgspec.structs.replace(throughput, requests_per_s=rate),
+            means={"ttft": ttft},
+            p99={"ttft": 3 * ttft},
+        )
+        for ttft, rate in zip(ttfts, rates, strict=True)
+    ]
+    return result
+
+
+def _figure(comparison: Comparison, name: str) -> tuple[float | None, Verdict]:
+    figure = next(figure for figure in comparison.figures if figure.name == name)
+    return figure.ratio, figure.verdict
+
+
+def test_repetitions(tmp_path: Path) -> None:
+    before = _save(tmp_path / "before", _repeated([0.10, 0.11, 0.105], [8.0, 8.1, 7.9]))
+    after = _save(tmp_path / "after", _repeated([0.15, 0.16, 0.155], [8.1, 8.0, 7.95]))
+    (comparison,) = compare_folders([before, after])
+    assert comparison.method is Method.REPETITIONS
+    ratio, verdict = _figure(comparison, "TTFT mean")
+    assert ratio == pytest.approx(1.476, abs=0.01)
+    assert verdict is Verdict.WORSE
+    assert _figure(comparison, "Request throughput")[1] is Verdict.NOT_SHOWN
+    assert _figure(compare_folders([after, before])[0], "TTFT p99")[1] is Verdict.BETTER
+    assert comparison.settings == []
+
+
+def test_single_runs_of_the_same_plan_are_compared_request_by_request(tmp_path: Path) -> None:
+    records = make_records(requests=200, failures=0.0)
+    slower = make_records(requests=200, failures=0.0)
+    for record in slower:
+        times = record.chunks()
+        record.chunk_times = type(times)("d", [time + 0.05 for time in times]).tobytes()
+    before = _save(tmp_path / "before", make_result(records), records)
+    after = _save(tmp_path / "after", make_result(slower), slower)
+    (comparison,) = compare_folders([before, after])
+    assert comparison.method is Method.PAIRED
+    assert _figure(comparison, "TTFT p50")[1] is Verdict.WORSE
+    assert _figure(comparison, "TPOT mean")[1] is Verdict.NOT_SHOWN
+    assert _figure(comparison, "Output throughput")[1] is Verdict.UNKNOWN
+    assert any("ignore what differs from run to run" in text for text in comparison.warnings)
+    assert compare_folders([before, after]) == [comparison]  # the same seed, the same intervals
+
+
+def test_runs_of_other_plans_are_compared_as_samples(tmp_path: Path) -> None:
+    folders = []
+    for seed in (1, 2):
+        records = make_records(requests=200, seed=seed, failures=0.0, rate_per_s=2.0)
+        folders.append(_save(tmp_path / str(seed), make_result(records), records))
+    (comparison,) = compare_folders(folders)
+    assert comparison.method is Method.REQUESTS
+    assert _figure(comparison, "TPOT mean")[1] is Verdict.NOT_SHOWN
+
+
+def test_results_without_requests_give_ratios_only(tmp_path: Path) -> None:
+    result = make_result(make_records(requests=40))
+    paths = []
+    for name in ("one.json", "two.json"):
+        write_json(tmp_path / name, {"loadgen": msgspec.to_builtins(result)})
+        paths.append(tmp_path / name)
+    (comparison,) = compare_folders(paths)
+    assert comparison.method is Method.NONE
+    assert _figure(comparison, "TTFT mean") == (1.0, Verdict.UNKNOWN)
+
+
+def test_a_folder_of_several_runs_is_a_side_with_repetitions(tmp_path: Path) -> None:
+    for side in ("a", "b"):
+        for number in range(3):
+            records = make_records(requests=60, seed=number, failures=0.0)
+            _save(tmp_path / side / str(number), make_result(records))
+    (comparison,) = compare_folders([tmp_path / "a", tmp_path / "b"])
+    assert comparison.method is Method.REPETITIONS
+    ratio, verdict = _figure(comparison, "E2E mean")
+    assert ratio == pytest.approx(1.0)
+    assert verdict is Verdict.NOT_SHOWN
+
+
+def test_what_differs_and_what_to_know(tmp_path: Path) -> None:
+    records = make_records(requests=60, failures=0.1)
+    first = make_result(records)
+    second = make_result(records, rate_per_s=9.0, model="other", interrupted=True)
+    second.settings["out"] = "elsewhere"
+    second.generator = Generator(workers=1, cpu_share=1.0, loop_lag_p99_s=0.1, is_bottleneck=True)
+    (comparison,) = compare_folders([_save(tmp_path / "a", first), _save(tmp_path / "b", second)])
+    differing = {one.name: (one.baseline, one.other) for one in comparison.settings}
+    assert differing == {"model": ("demo", "other"), "request_rate": (8.0, 9.0)}
+    text = "\n".join(comparison.warnings)
+    assert "b was interrupted" in text
+    assert "generator was the bottleneck" in text
+    assert "of the requests failed" in text
+
+
+def test_sweeps_are_compared_where_they_have_the_same_load(tmp_path: Path) -> None:
+    for name, rates in (("a", (2, 4, 8)), ("b", (4, 8, 10)), ("c", (16, 20))):
+        sweep = make_sweep(rates=rates, requests=30)
+        for point in sweep.points:
+            _save(tmp_path / name / point.folder, point.result)
+        write_json(tmp_path / name / "sweep.json", msgspec.to_builtins(sweep))
+    comparisons = compare_folders([tmp_path / "a", tmp_path / "b"])
+    assert [one.label for one in comparisons] == ["4 requests/s", "8 requests/s"]
+    with pytest.raises(UsageError, match="no load in common"):
+        compare_folders([tmp_path / "a", tmp_path / "c"])
+    with pytest.raises(UsageError, match="sweep only"):
+        compare_folders([tmp_path / "a", tmp_path / "a" / "rate-2"])
+
+
+def test_what_cannot_be_compared(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at least two"):
+        compare_folders([tmp_path])
+    with pytest.raises(UsageError, match=r"holds no result\.json"):
+        compare_folders([tmp_path, tmp_path])
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(TraceFormatError):
+        compare_folders([tmp_path, tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("interval", "higher", "verdict"),
+    [
+        ((0.8, 0.9), False, Verdict.BETTER), ((0.8, 0.9), True, Verdict.WORSE), ((1.1, 1.2), False, Verdict.WORSE),
+        ((1.1, 1.2), True, Verdict.BETTER), ((0.9, 1.1), True, Verdict.NOT_SHOWN),
+        ((1.0, 1.0), True, Verdict.NOT_SHOWN),
+        (None, True, Verdict.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_verdicts(interval: tuple[float, float] | None, higher: bool, verdict: Verdict) -> None:
+    assert verdict_of(interval, higher_is_better=higher) is verdict
+
+
+def test_table_and_json(tmp_path: Path) -> None:
+    before = _save(tmp_path / "before", _repeated([0.10, 0.11, 0.105], [8.0, 8.1, 7.9]))
+    after = _save(tmp_path / "after", _repeated([0.15, 0.16, 0.155], [8.1, 8.0, 7.95]))
+    comparisons = compare_folders([before, after])
+    file = io.StringIO()
+    print_comparisons(comparisons, Console(file=file, width=WIDTH))
+    text = file.getvalue()
+    row = next(line for line in text.splitlines() if line.startswith("TTFT mean"))
+    assert row.split()[-1] == "worse"
+    assert "105 ms" in row
+    assert "one in twenty" in " ".join(text.split())
+    assert max(len(line) for line in text.splitlines() if "before" not in line) <= WIDTH
+    assert json.loads(comparisons_json(comparisons))[0]["schema"] == "loadgen-comparison/1"

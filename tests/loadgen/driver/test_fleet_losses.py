@@ -1,0 +1,207 @@
+"""Workers that are killed or hang, a parent that dies, Ctrl-C: results are kept, and no process survives."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from loadgen.driver import fleet as fleet_module
+from loadgen.driver import worker_process
+from loadgen.driver.interrupts import stop_on_signals
+from loadgen.driver.progress import Progress
+from loadgen.driver.settings import Mode
+from loadgen.errors import WorkerLost
+from loadgen.record import Outcome
+from loadgen.selftest.process import BlastServer, start_blast_server
+from tests.loadgen.driver.driving import Run, drive_settings, scheduled, unscheduled
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[BlastServer]:
+    with start_blast_server("paced", tokens_per_s=200, ttft_s=0.02) as started:
+        yield started
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """Worker processes among the children."""
+    return [child for child in psutil.Process(pid).children() if "loadgen.driver.worker" in " ".join(child.cmdline())]
+
+
+def wait_until_gone(processes: list[psutil.Process], deadline_s: float = 15.0) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=deadline_s)
+    assert alive == []
+
+
+def send_once(run: Run, number: int, after_s: float = 0.3) -> list[psutil.Process]:
+    """Have the first worker get a signal during the run; gives the list in which it will be."""
+    hit: list[psutil.Process] = []
+
+    def interfere(progress: Progress) -> None:
+        if progress.now_s > after_s and not hit:
+            hit.extend(workers_of(os.getpid()))
+            hit[0].send_signal(number)
+
+    run.at_progress = interfere
+    return hit
+
+
+def test_a_killed_worker_ends_the_run_and_the_rest_is_kept(server: BlastServer) -> None:
+    run = Run()
+    processes = send_once(run, signal.SIGKILL)
+    report = run.go(drive_settings(server, Mode.CLOSED, concurrency=4, workers=2), unscheduled())
+    assert report.lost_workers == [0]
+    assert [health.worker for health in report.workers] == [1]
+    assert report.interrupted
+    assert "worker 0 was lost (killed by signal 9)" in report.problems[0]
+    outcomes = Counter((record.worker, record.outcome) for record in run.records)
+    assert outcomes[0, Outcome.OK] > 2
+    assert outcomes[1, Outcome.OK] > 2
+    wait_until_gone(processes)
+
+
+def test_a_worker_that_hangs_is_ended(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "SILENCE_S", 0.7)
+    run = Run()
+    processes = send_once(run, signal.SIGSTOP)
+    report = run.go(drive_settings(server, Mode.CLOSED, concurrency=2), unscheduled())
+    assert report.lost_workers == [0]
+    assert "said nothing any more" in report.problems[0]
+    wait_until_gone(processes)
+
+
+def test_a_worker_that_does_not_end_in_time_is_ended(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "GRACE_S", 0.3)
+    run = Run()
+    processes = send_once(run, signal.SIGSTOP)
+    report = run.go(drive_settings(server, duration_s=0.5, drain_s=0.1), scheduled([0.0, 0.1, 0.4]))
+    assert report.lost_workers == [0]
+    assert "did not end in time" in report.problems[0]
+    wait_until_gone(processes)
+
+
+def test_a_worker_that_never_starts_is_an_error(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.driver.worker_process._BOOT", "raise SystemExit(3)")
+    with pytest.raises(WorkerLost, match="worker 0 did not start: exit status 3"):
+        Run().go(drive_settings(server), scheduled([0.0]))
+
+
+def test_no_interpreter_is_an_error(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(WorkerLost, match="could not be started"):
+        Run().go(drive_settings(server), scheduled([0.0]))
+
+
+def test_a_worker_that_is_not_ready_in_time_is_an_error(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "READY_DEADLINE_S", 0.2)
+    monkeypatch.setattr("loadgen.driver.worker_process._BOOT", "import time; time.sleep(60)")
+    with pytest.raises(WorkerLost, match=r"workers \[0\] were not ready"):
+        Run().go(drive_settings(server), scheduled([0.0]))
+    assert workers_of(os.getpid()) == []
+
+
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [
+        ("d.conclude = None", "TypeError"),  # evaluation fails in the digester
+        ("d._Item.read_batch = lambda self: 1 / 0", "ZeroDivisionError"),  # in a callback of the event loop
+        ("d.Digester._slice = lambda self, loop: None", "1 answers could not be evaluated in time"),
+    ],
+)
+def test_a_mistake_of_ours_ends_the_run_instead_of_hanging(
+    server: BlastServer, monkeypatch: pytest.MonkeyPatch, patch: str, words: str
+) -> None:
+    imports = "import loadgen.client.digester as d, loadgen.driver.conductor as c"
+    lines = [imports, patch, "c.EVALUATION_DEADLINE_S = 0.2", "main("]
+    boot = worker_process._BOOT.replace("main(", "\n".join(lines))
+    monkeypatch.setattr(worker_process, "_BOOT", boot)
+    report = Run().go(drive_settings(server, drain_s=0.2), scheduled([0.0]))
+    assert report.lost_workers == [0]
+    assert words in report.problems[0]
+
+
+def _program(server: BlastServer) -> str:
+    """A main program that runs a long closed loop and says what came of it."""
+    return textwrap.dedent(f"""
+        import threading
+        from loadgen.driver.interrupts import stop_on_signals
+        from loadgen.selftest.process import BlastServer
+        from tests.loadgen.driver.driving import Run, drive_settings, unscheduled
+        from loadgen.driver.settings import Mode
+        run = Run()
+        run.at_progress = lambda progress: print("tick", progress.finished, flush=True)
+        with stop_on_signals(run.stop, run.cut):
+            report = run.go(
+                drive_settings(BlastServer({server.url!r}, {server.port}, 0, {server.model!r}), Mode.CLOSED,
+                    concurrency=4, workers=2), unscheduled(output_tokens=60))
+        print("end", report.interrupted, len(report.workers), sorted(set(r.outcome.value for r in run.records)))
+    """)
+
+
+@pytest.fixture
+def program(server: BlastServer) -> Iterator["subprocess.Popen[str]"]:
+    """It, in a process group of its own as a shell would start it, some time after its first answers."""
+    command = [sys.executable, "-c", _program(server)]
+    root = Path(__file__).resolve().parents[3]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=root)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("tick") and int(line.split()[1]) > 4:
+            break
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_ctrl_c_reaches_all_but_only_the_main_process_decides(program: "subprocess.Popen[str]") -> None:
+    workers = workers_of(program.pid)
+    assert len(workers) == 2
+    os.killpg(program.pid, signal.SIGINT)  # as a terminal does
+    output, _ = program.communicate(timeout=30)
+    assert output.splitlines()[-1] == "end True 2 ['ok']"
+    assert program.returncode == 0
+    wait_until_gone(workers)
+
+
+def test_a_second_ctrl_c_cuts(program: "subprocess.Popen[str]") -> None:
+    os.killpg(program.pid, signal.SIGINT)
+    time.sleep(0.05)
+    os.killpg(program.pid, signal.SIGINT)
+    output, _ = program.communicate(timeout=30)
+    assert output.splitlines()[-1] == "end True 2 ['ok', 'unfinished']"
+
+
+def test_workers_die_with_a_killed_parent(program: "subprocess.Popen[str]") -> None:
+    workers = workers_of(program.pid)
+    program.kill()
+    wait_until_gone(workers)
+
+
+def test_signals_are_restored_and_other_threads_left_alone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    stop, cut = threading.Event(), threading.Event()
+    with stop_on_signals(stop, cut):
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.is_set()
+        assert not cut.is_set()
+        signal.raise_signal(signal.SIGINT)
+        assert cut.is_set()
+    assert signal.getsignal(signal.SIGINT) is before
+    seen = []
+
+    def elsewhere() -> None:
+        with stop_on_signals(stop, cut):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [before]

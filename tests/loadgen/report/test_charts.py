@@ -1,0 +1,164 @@
+"""What the plots of a run and of a sweep show."""
+
+import itertools
+import json
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.record import Outcome, RequestRecord
+from loadgen.report.chart import compact, percentile_position
+from loadgen.report.run_charts import bin_width, percentile_charts, prompt_length_chart, time_charts
+from loadgen.report.server_charts import main_server_charts, other_server_charts
+from loadgen.report.sweep_charts import sweep_charts, sweep_warnings
+from loadgen.report.waterfall import thin, waterfall_chart
+from loadgen.result import Distribution, SweepResult, TimelinePoint
+from loadgen.server.series import ServerSeries
+from tests.loadgen.report.samples import make_records, make_result, make_series, make_sweep
+
+RECORDS = make_records(requests=120, failures=0.05)
+RESULT = make_result(RECORDS)
+
+
+@pytest.mark.parametrize(("percentile", "position"), [(0, 0.0), (90, 1.0), (99, 2.0), (99.9, 3.0)])
+def test_each_further_nine_is_as_far_as_the_last(percentile: float, position: float) -> None:
+    assert percentile_position(percentile, 10**6) == pytest.approx(position)
+
+
+@given(st.integers(1, 10**6))
+def test_the_largest_value_stands_right_of_all_others(count: int) -> None:
+    below = 100.0 * (1 - 1 / count) if count > 1 else 0.0
+    assert percentile_position(below, count) < percentile_position(100, count) < math.inf
+
+
+@given(st.floats(allow_nan=True, allow_infinity=True) | st.none())
+def test_what_json_cannot_say_is_none(value: float | None) -> None:
+    found = compact(value)
+    json.dumps(found, allow_nan=False)
+    if found is not None and value:
+        assert found == pytest.approx(value, rel=1e-5)
+
+
+def test_percentile_curves_of_both_clocks_and_the_slo() -> None:
+    charts = {chart.id: chart for chart in percentile_charts(RESULT)}
+    assert set(charts) == {"ttft-percentiles", "e2e-percentiles", "tpot-percentiles", "itl-percentiles"}
+    ttft = charts["ttft-percentiles"]
+    assert [line.name for line in ttft.lines] == ["from the intended send", "from the actual send"]
+    assert ttft.limits[0].name == "SLO 500 ms"
+    assert ttft.xs == sorted(ttft.xs)
+    median = ttft.lines[0].values[ttft.xs.index(percentile_position(50, RESULT.metrics["ttft"].count))]
+    assert median == compact(RESULT.metrics["ttft"].percentiles["50"])
+
+
+def test_curves_with_other_positions_are_aligned() -> None:
+    result = make_result(RECORDS)
+    result.metrics = {
+        "ttft": Distribution(unit="s", count=2, curve=[(0, 1.0), (100, 3.0)]),
+        "ttft_sent": Distribution(unit="s", count=4, curve=[(0, 0.5), (50, 1.0), (100, 2.0)]),
+    }
+    chart = percentile_charts(result)[0]
+    assert chart.lines[0].values == [1.0, None, 3.0, None]
+    assert chart.lines[1].values == [0.5, 1.0, None, 2.0]
+
+
+def test_rates_are_per_second_whatever_the_bins() -> None:
+    points = [TimelinePoint(t_s=t, sent=3, finished=1, failed=0, running=2, output_tokens=50) for t in (0.0, 0.5, 1.0)]
+    result = make_result(RECORDS, timeline=points)
+    charts = {chart.id: chart for chart in time_charts(result)}
+    assert bin_width(points) == 0.5
+    assert charts["rates"].lines[0].values == [6.0, 6.0, 6.0]
+    assert charts["rates"].xs == [0.25, 0.75, 1.25]
+    assert charts["running"].xs == [0.5, 1.0, 1.5]  # at the end of a bin
+    assert charts["tokens"].lines[0].values == [100.0, 100.0, 100.0]
+    assert [line.name for line in charts["rates"].lines] == ["sent", "finished"]  # nothing failed
+    assert "ttft-over-time" not in charts  # nothing to show
+    assert time_charts(make_result(RECORDS, timeline=[])) == []
+
+
+def test_dots_by_prompt_length_know_cached_ones() -> None:
+    chart = prompt_length_chart(RECORDS)
+    assert chart is not None
+    successes = [record for record in RECORDS if record.outcome is Outcome.OK and not record.warmup]
+    assert sum(len(trace.xs) for trace in chart.traces) == len(successes)
+    assert [trace.name for trace in chart.traces] == ["no cached tokens", "part of the prompt cached"]
+    alike = [RequestRecord(index=number, outcome=Outcome.OK, input_tokens=5) for number in range(9)]
+    assert prompt_length_chart(alike) is None
+
+
+def test_waterfall_leaves_out_warmup_and_says_how_many_it_shows() -> None:
+    whole = waterfall_chart(RECORDS)
+    assert whole is not None
+    assert len(whole.names) == 115
+    assert whole.note.startswith("All 115 measured requests")
+    assert whole.intended_s == sorted(whole.intended_s)
+    part = waterfall_chart(RECORDS, max_rows=10)
+    assert part is not None
+    assert part.note.startswith("10 of 115 measured requests, evenly picked")
+    assert waterfall_chart([]) is None
+
+
+def test_a_request_that_was_never_sent_has_a_row() -> None:
+    chart = waterfall_chart([RequestRecord(index=0, intended_s=1.0, outcome=Outcome.CONNECTION, ended_s=2.0)])
+    assert chart is not None
+    assert (chart.started_s, chart.first_s, chart.kinds) == ([None], [None], ["failed"])
+
+
+@given(st.integers(0, 300), st.integers(1, 50))
+def test_thinning_is_even(size: int, limit: int) -> None:
+    records = [RequestRecord(index=number) for number in range(size)]
+    chosen = [record.index for record in thin(records, limit)]
+    assert len(chosen) == min(size, limit)
+    gaps = {second - first for first, second in itertools.pairwise(chosen)}
+    assert max(gaps, default=1) - min(gaps, default=1) <= 1
+
+
+def test_server_charts() -> None:
+    series = make_series(RECORDS)
+    main = {chart.id: chart for chart in main_server_charts(series)}
+    assert set(main) == {"server-requests", "server-kv", "server-hits", "server-tokens", "server-times"}
+    assert [line.name for line in main["server-requests"].lines] == ["running", "waiting"]
+    assert main["server-hits"].lines[0].values[0] is None
+    others = other_server_charts(series)
+    assert [(chart.title, chart.y.unit) for chart in others] == [("cloudmatrix:ub_link_bytes", "per_s")]  # what moved
+    assert main_server_charts(ServerSeries([0.0], {"other": [1.0]})) == []
+
+
+def test_sweep_charts_follow_the_points() -> None:
+    sweep = make_sweep(rates=(2, 8, 12), requests=60)
+    charts: dict[str, Any] = {chart.id: chart for chart in sweep_charts(sweep)}
+    assert charts["requests-by-load"].lines[0].values == [2, 8, 12]
+    assert charts["attainment-by-load"].lines[0].band
+    assert charts["throughput-ttft"].traces[1].marks == ["2", "8", "12"]
+    assert charts["ttft-by-load"].limits[0].value == 0.5
+    assert sweep_charts(SweepResult(parameter="rate")) == []
+
+
+def test_a_sweep_over_concurrency_without_slos() -> None:
+    sweep = make_sweep(rates=(2, 8), requests=60)
+    sweep.parameter = "concurrency"
+    for point in sweep.points:
+        point.result.slo = None
+        point.result.throughput.goodput_per_s = None
+    charts: dict[str, Any] = {chart.id: chart for chart in sweep_charts(sweep)}
+    assert "attainment-by-load" not in charts
+    assert [line.name for line in charts["requests-by-load"].lines] == ["completed"]
+    assert charts["ttft-by-load"].limits == []
+
+
+def test_warnings_of_a_sweep_name_their_loads() -> None:
+    sweep = make_sweep(rates=(2, 8, 12), requests=60)
+    for point in sweep.points:
+        point.result.warnings = ["usage is missing"]
+    warnings = sweep_warnings(sweep)
+    assert "At every load: usage is missing" in warnings
+    assert "12 requests/s: stopped early: the backlog grew without end" in warnings
+    assert any(text.startswith("8 requests/s: the generator was the bottleneck") for text in warnings)
+
+
+def test_charts_are_json() -> None:
+    for chart in [*percentile_charts(RESULT), *time_charts(RESULT), *sweep_charts(make_sweep(requests=40))]:
+        assert json.loads(msgspec.json.encode(chart))["kind"] in ("lines", "scatter")

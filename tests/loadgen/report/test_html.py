@@ -1,0 +1,123 @@
+"""The report's file: self-contained, small, escaped, and with every table that it should have."""
+
+import hashlib
+import importlib.resources
+import re
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import OutputError
+from loadgen.report.fragments import Html, html, table
+from loadgen.report.html import write_report
+from loadgen.report.latency_table import all_metrics, has_both_clocks
+from loadgen.result import Generator, Repetition, SweepResult
+from tests.loadgen.report.samples import make_records, make_result, make_sweep
+
+RECORDS = make_records(requests=80, failures=0.08)
+
+
+def _report(tmp_path: Path, **changes: object) -> str:
+    write_report(tmp_path / "report.html", make_result(RECORDS, **changes))  # type: ignore[arg-type]
+    return (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_it_is_small_and_asks_for_nothing(tmp_path: Path) -> None:
+    text = _report(tmp_path)
+    assert len(text) < 300_000
+    assert "default-src 'none'" in text
+    own = re.sub(r"<script>!?function.*?</script>|<script>/\*!.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r"(src|href)=\"(https?:)?//", own)
+    assert "@import" not in own
+    assert "MIT License" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_the_vendored_library_is_the_one_that_is_named() -> None:
+    assets = importlib.resources.files("loadgen.report") / "assets"
+    stated = {
+        name: digest
+        for digest, name in re.findall(
+            r"^([0-9a-f]{64})  (.+)$", (assets / "uPlot.SOURCE.txt").read_text(), re.MULTILINE
+        )
+    }
+    assert set(stated) == {"uPlot.iife.min.js", "uPlot.min.css"}
+    for name, digest in stated.items():
+        assert hashlib.sha256((assets / name).read_bytes()).hexdigest() == digest
+
+
+def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
+    text = _report(tmp_path, warnings=["<b>bold</b> & more"], model="<i>", metadata={"<k>": "<v>"})
+    assert "&lt;b&gt;bold&lt;/b&gt; &amp; more" in text
+    assert "<title>Load test of &lt;i&gt;</title>" in text
+    assert "&lt;k&gt;" in text
+    assert html("<") == "&lt;"
+    assert html(Html("<p>")) == "<p>"
+    assert "<td>&lt;x&gt;</td>" in table(["a", "b"], [["1", "<x>"]])
+
+
+def test_data_cannot_end_its_script(tmp_path: Path) -> None:
+    write_report(tmp_path / "report.html", make_sweep(rates=(2, 4), requests=30))
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    data = text.split('id="charts">')[1].split("</script>")[0]
+    assert "<" not in data
+
+
+def test_the_verdict_stands_at_the_top(tmp_path: Path) -> None:
+    good = _report(tmp_path)
+    assert "The generator kept up." in good
+    generator = Generator(
+        workers=2, cpu_share=0.98, loop_lag_p99_s=0.02, is_bottleneck=True, reasons=["too slow", "late"]
+    )
+    bad = _report(tmp_path, generator=generator, interrupted=True)
+    assert "The generator was the bottleneck" in bad
+    assert "<li>too slow</li>" in bad
+    assert bad.index("The run was interrupted.") < bad.index('class="tiles"')
+    clock = Generator(workers=1, cpu_share=0.1, loop_lag_p99_s=0.001, clock_warnings=["the machine slept for 3 s"])
+    assert "the machine slept for 3 s" in _report(tmp_path, generator=clock)
+
+
+def test_failures_that_count_as_infinite(tmp_path: Path) -> None:
+    result = make_result(RECORDS)
+    result.metrics["ttft"].with_failures = {"50": 0.1, "90": None, "95": None, "99": None}
+    write_report(tmp_path / "report.html", result)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count('<td class="bad">∞</td>') >= 3
+
+
+def test_repetitions_have_a_table(tmp_path: Path) -> None:
+    throughput = make_result(RECORDS).throughput
+    runs = [
+        Repetition(requests=75, duration_s=9.0, throughput=throughput, means={"ttft": 0.1234}, p99={"ttft": 0.5})
+        for _ in range(3)
+    ]
+    assert 'id="repetitions"' in _report(tmp_path, repetitions=runs)
+    assert 'id="repetitions"' not in _report(tmp_path, repetitions=runs[:1])
+
+
+def test_a_sweep_links_to_its_points_and_marks_the_best(tmp_path: Path) -> None:
+    write_report(tmp_path / "report.html", make_sweep(rates=(2, 8, 12), requests=40))
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count('<tr class="best">') == 1
+    assert 'href="rate-8/report.html"' in text
+    assert "8 requests/s: the generator was the bottleneck" in text
+
+
+def test_a_sweep_without_points_is_a_page_still(tmp_path: Path) -> None:
+    write_report(tmp_path / "report.html", SweepResult(parameter="rate", explanation="Nothing could be measured."))
+    assert "Nothing could be measured." in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot write"):
+        write_report(tmp_path / "missing" / "report.html", make_result(RECORDS))
+
+
+def test_metrics_that_say_the_same_are_shown_once() -> None:
+    result = make_result(RECORDS)
+    result.metrics["itl_token"] = result.metrics["itl"]
+    result.metrics["ttfo"] = result.metrics["ttft"]
+    assert not {"itl_token", "ttfo"} & {name for name, _ in all_metrics(result)}
+    assert has_both_clocks(result)
+    result.metrics["ttft_sent"], result.metrics["e2e_sent"] = result.metrics["ttft"], result.metrics["e2e"]
+    assert not has_both_clocks(result)

@@ -1,0 +1,69 @@
+"""Numbers as people read them."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.report import numbers
+from loadgen.report.generator_text import generator_figures
+from loadgen.result import Generator
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 µs"), (84e-6, "84.0 µs"), (0.0123, "12.3 ms"), (0.312, "312 ms"), (0.9999, "1.00 s"),
+        (1.239, "1.24 s"), (0.00012345, "123 µs"), (0.09999, "100 ms"),
+        (75.0, "75.0 s"), (125.4, "2 min 05 s"), (3600.0, "60 min 00 s"), (None, "–"), (math.inf, "–"),
+    ],
+)  # fmt: skip
+def test_duration(seconds: float | None, text: str) -> None:
+    assert numbers.duration(seconds) == text
+
+
+@given(st.floats(1e-6, 100.0))
+def test_a_duration_keeps_three_digits(seconds: float) -> None:
+    value, unit = numbers.duration(seconds).split(" ")
+    read = float(value.replace(",", "")) * {"s": 1.0, "ms": 1e-3, "µs": 1e-6}[unit]
+    assert read == pytest.approx(seconds, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0 %"), (1.0, "100 %"), (0.974, "97.4 %"), (0.9996, "99.96 %"), (0.99996, "99.996 %"), (0.0004, "0.04 %"),
+     (1e-9, "< 0.001 %"), (1 - 1e-9, "> 99.999 %"), (None, "–")],
+)  # fmt: skip
+def test_a_share_is_never_rounded_to_none_or_all(share: float | None, text: str) -> None:
+    assert numbers.share(share) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234.5, "1,234"), (0.0456, "0.0456"), (0, "0"), (None, "–"), (9.5, "9.50")]
+)
+def test_significant(value: float | None, text: str) -> None:
+    assert numbers.significant(value) == text
+
+
+def test_limits_have_the_digits_that_were_typed() -> None:
+    assert [numbers.limit(value) for value in (0.05, 1.5, 0.5, 0.0002)] == ["50 ms", "1.5 s", "500 ms", "200 µs"]
+
+
+def test_quantities_and_names() -> None:
+    assert numbers.quantity(0.25, "s") == "250 ms"
+    assert numbers.quantity(128, "tokens") == "128 tokens"
+    assert numbers.quantity(None, "tokens") == "–"
+    assert [numbers.percentile_name(name) for name in ("99", "99.90", 50)] == ["p99", "p99.9", "p50"]
+
+
+def test_what_the_generators_verdict_rests_on() -> None:
+    generator = Generator(
+        workers=2, cpu_share=0.034, loop_lag_p99_s=0.0004, starved_s=0.25, offered_per_s=8.0, achieved_per_s=7.5
+    )
+    assert generator_figures(generator) == (
+        "2 processes, busy for at most 3.4 % of a core; timers late by 400 µs (p99); 7.50 of 8.00 offered requests per "
+        "second sent; slots empty for 250 ms for want of prompts."
+    )
+    closed_loop = Generator(workers=1, cpu_share=0.5, loop_lag_p99_s=0.001)
+    assert generator_figures(closed_loop).startswith("One process, busy for at most 50.0 % of a core; timers late")

@@ -1,0 +1,1 @@
+"""Tests of the trace file: writing, reading, recording, replaying."""

@@ -1,0 +1,89 @@
+"""A run as far as its folder is concerned: every job is answered at once by a server that counts words as tokens."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from loadgen.endpoint import Backend, Endpoint, History
+from loadgen.plan import Conduct, Job
+from loadgen.record import Outcome, RequestRecord
+from loadgen.result import Generator, RunResult, Throughput
+from loadgen.run_folder import RunFolder
+from loadgen.trace.hashing import prompt_of
+
+COMPLETIONS = Endpoint(base_url="http://localhost:1", path="/v1/completions", model="m")
+CHAT = Endpoint(base_url="http://localhost:1", path="/v1/chat/completions", model="m", backend=Backend.CHAT)
+
+
+def run(
+    folder: Path, jobs: Iterable[Job], *, endpoint: Endpoint = COMPLETIONS, usage: bool = True, seed: int = 0
+) -> Path:
+    """Write the folder of a run of these jobs.
+
+    Args:
+        usage: whether the server tells token counts. seed: of how long answers take and of how late sends are.
+    """
+    rng = np.random.default_rng(seed)
+    with RunFolder(folder) as out:
+        for job in jobs:
+            out.append(_answered(job, endpoint, usage, rng))
+        out.write_result(
+            RunResult(
+                endpoint=endpoint.path,
+                throughput=Throughput(
+                    requests_per_s=1, input_tokens_per_s=1, output_tokens_per_s=1, total_tokens_per_s=1
+                ),
+                generator=Generator(workers=1, cpu_share=0, loop_lag_p99_s=0),
+            ),
+            {},
+        )
+    return folder
+
+
+def edit(folder: Path, **changes: object) -> None:
+    """Change fields of the first record."""
+    path = folder / "requests.jsonl"
+    first, *rest = path.read_bytes().splitlines()
+    fields = msgspec.json.decode(first) | changes
+    path.write_bytes(b"\n".join([msgspec.json.encode(fields), *rest]) + b"\n")
+
+
+def _answered(job: Job, endpoint: Endpoint, usage: bool, rng: np.random.Generator) -> list[RequestRecord]:
+    """The records of one conversation."""
+    history: History = [] if endpoint.backend is Backend.CHAT else ""
+    intended_s = float(rng.random()) if job.due_s is None else job.due_s
+    records = []
+    for number, turn in enumerate(job.conversation.turns):
+        body = endpoint.body(turn, history)
+        prompt = prompt_of(body.decode())
+        tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt or [])
+        ended_s = intended_s + float(rng.random())
+        records.append(
+            RequestRecord(
+                index=job.index,
+                turn=number,
+                warmup=job.warmup,
+                tenant=job.conversation.tenant,
+                conduct=Conduct.NORMAL,
+                outcome=Outcome.OK,
+                intended_s=intended_s,
+                released_s=intended_s,
+                started_s=intended_s + float(rng.random()) / 1000,
+                ended_s=ended_s,
+                status=200,
+                input_tokens=tokens if usage else None,
+                output_tokens=turn.output_tokens if usage else None,
+                planned_input_tokens=turn.input_tokens,
+                planned_output_tokens=turn.output_tokens,
+                hash_ids=turn.hash_ids,
+                block_tokens=turn.block_tokens,
+                body=body,
+            )
+        )
+        if job.conversation.history:
+            history = endpoint.extend(history, turn, f" answer {rng.integers(1000)}")
+        if number + 1 < len(job.conversation.turns):
+            intended_s = ended_s + job.conversation.turns[number + 1].think_s
+    return records

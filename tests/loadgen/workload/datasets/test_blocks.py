@@ -1,0 +1,123 @@
+"""Prompts from hash ids: equal ids give equal tokens, unequal ones differ, whatever the tokenizer and the lengths."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.errors import UsageError
+from loadgen.workload.calibrate import calibrate
+from loadgen.workload.datasets import BlockPrompts
+from loadgen.workload.local_tokenizer import LocalTokenizer
+from loadgen.workload.words import PromptKind, Words, ordinary_ids
+from tests.loadgen.workload.counters import Bytes, byte_level_bpe
+
+_BPE = byte_level_bpe()
+_WORDS = calibrate(_BPE)
+_BLOCK = 16
+
+ids_lists = st.lists(st.one_of(st.integers(0, 9), st.integers(0, 10**6), st.integers(0, 2**63 - 1)), max_size=5)
+
+
+def _tokens(prompt: object) -> list[int]:
+    assert isinstance(prompt, str)
+    return _BPE.ids(prompt) or []
+
+
+def _shared(first: list[int], second: list[int]) -> int:
+    """Tokens that two prompts have in common at the beginning."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+@given(ids_lists, ids_lists, st.integers(1, 80), st.integers(1, 80))
+def test_prompts_share_exactly_the_blocks_whose_ids_they_share(
+    first: list[int], second: list[int], n_first: int, n_second: int
+) -> None:
+    prompts = BlockPrompts(_WORDS, _BLOCK)
+    n_first, n_second = (max(2, min(n, len(ids) * _BLOCK)) for n, ids in ((n_first, first), (n_second, second)))
+    one, other = _tokens(prompts.prompt(first, n_first)), _tokens(prompts.prompt(second, n_second))
+    assert (len(one), len(other)) == (n_first, n_second)
+    common = _shared(first, second)
+    covered = min(common * _BLOCK, n_first, n_second)
+    assert _shared(one, other) >= covered
+    if min(n_first, n_second) >= (common + 1) * _BLOCK:  # both have the block behind, whole
+        assert _shared(one, other) < (common + 1) * _BLOCK
+
+
+def test_neighbouring_ids_differ_in_their_first_token() -> None:
+    prompts = BlockPrompts(_WORDS, _BLOCK)
+    tokens = [_tokens(prompts.prompt([0, number], 32)) for number in (7, 8)]
+    assert _shared(*tokens) == 16
+
+
+def test_ids_far_apart_differ_within_their_codes() -> None:
+    """More ids than words: the first token cannot tell them all apart, the first three can."""
+    prompts = BlockPrompts(_WORDS, _BLOCK)
+    beginnings = {tuple(_tokens(prompts.prompt([number], 16))[:4]) for number in range(0, 200_000, 101)}
+    assert len(beginnings) == len(range(0, 200_000, 101))
+
+
+def test_blocks_no_longer_than_codes_are_all_different() -> None:
+    """No code may be the beginning of another: what follows it is random, and two tokens leave no room for luck."""
+    prompts = BlockPrompts(calibrate(Bytes()), 2)  # 62 letters and digits: 31 x 31 ids have codes of two at most
+    assert len({str(prompts.prompt([number], 2)) for number in range(31 * 31)}) == 31 * 31
+
+
+def test_a_block_does_not_depend_on_what_is_in_front_of_it() -> None:
+    prompts = BlockPrompts(_WORDS, _BLOCK)
+    first, second = (_tokens(prompts.prompt([number, 5], 32)) for number in (1, 2))
+    assert first[16:] == second[16:]
+
+
+def test_text_behind_the_last_id_is_told_by_its_seed() -> None:
+    prompts = BlockPrompts(_WORDS, _BLOCK)
+    first, again, other = (_tokens(prompts.prompt([3], 40, seed)) for seed in (1, 1, 2))
+    assert first == again
+    assert len(first) == 40
+    assert 16 <= _shared(first, other) < 40
+
+
+def test_a_prompt_has_at_least_one_token_of_its_own() -> None:
+    assert len(_tokens(BlockPrompts(_WORDS, _BLOCK).prompt([3], 1))) == 2  # begin-of-text and one word
+    assert len(_tokens(BlockPrompts(_WORDS, _BLOCK).prompt([], 1))) == 2
+
+
+@given(ids_lists, st.integers(1, 80))
+def test_token_ids_are_told_apart_likewise(hash_ids: list[int], n_tokens: int) -> None:
+    words = Words(_WORDS.vocabulary, ordinary_ids(50_000), PromptKind.IDS)
+    prompt = BlockPrompts(words, _BLOCK).prompt(hash_ids, n_tokens)
+    assert isinstance(prompt, list)
+    assert len(prompt) == n_tokens
+    assert all(isinstance(token, int) and token in ordinary_ids(50_000) for token in prompt)
+    other = BlockPrompts(words, _BLOCK).prompt([(number + 1) % 2**63 for number in hash_ids], n_tokens)
+    if hash_ids:
+        assert prompt[0] != other[0]
+
+
+def test_a_tokenizer_of_bytes_will_do() -> None:
+    words = calibrate(Bytes())
+    first, second = (BlockPrompts(words, _BLOCK).prompt([1, number], 32) for number in (2**63 - 1, 2**63 - 2))
+    assert isinstance(first, str)
+    assert isinstance(second, str)
+    assert len(first.encode()) == len(second.encode()) == 32
+    assert first[:16] == second[:16]
+    assert first != second
+
+
+def test_salt_changes_whole_blocks(bpe: LocalTokenizer) -> None:
+    salted = replace(_WORDS, salt="another run")
+    prompts = [BlockPrompts(words, _BLOCK).prompt([0], 16) for words in (_WORDS, salted)]
+    assert prompts[0] != prompts[1]
+
+
+def test_blocks_too_short_for_their_ids() -> None:
+    with pytest.raises(UsageError, match="too short"):
+        BlockPrompts(_WORDS, 2).prompt([10**9], 2)
+
+
+def test_token_ids_that_nobody_knows() -> None:
+    with pytest.raises(UsageError, match="--vocab-size"):
+        BlockPrompts(replace(_WORDS, token_ids=None, kind=PromptKind.IDS), _BLOCK).prompt([1], 16)

@@ -1,0 +1,104 @@
+"""Recorded conversations: which questions are asked, how long answers are to be, what is left out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen.errors import TraceFormatError
+from loadgen.plan import Message, Role
+from loadgen.workload.datasets import Fit, Measure, ShareGpt
+from loadgen.workload.distributions import Fixed
+from loadgen.workload.lengths import Lengths
+from loadgen.workload.local_tokenizer import LocalTokenizer
+from tests.loadgen.workload.counters import Bytes
+
+_RNG = np.random.default_rng
+
+
+def _said(*texts: str, first: str = "human") -> list[dict[str, str]]:
+    speakers = ("human", "gpt") if first == "human" else ("gpt", "human")
+    return [{"from": speakers[index % 2], "value": text} for index, text in enumerate(texts)]
+
+
+def _file(path: Path, *entries: Any) -> Path:
+    (path / "share.json").write_text(json.dumps(list(entries), indent=1))
+    return path / "share.json"
+
+
+def test_the_first_question_with_the_length_of_its_answer(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"id": "a", "conversations": _said("Why?", "Because it is.", "Really?", "Yes.")})
+    [conversation] = ShareGpt(path, Measure(Bytes())).conversations(_RNG(0))
+    [turn] = conversation.turns
+    assert (turn.prompt, turn.input_tokens, turn.output_tokens) == ("Why?", 4, 14)
+    assert conversation.arrival_s is None
+
+
+def test_whole_conversations_with_pauses(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"conversations": _said("Why?", "Because it is.", "Really?", "Yes.")})
+    workload = ShareGpt(path, Measure(Bytes()), whole=True, think_s=Fixed(2.0))
+    [conversation] = workload.conversations(_RNG(0))
+    assert [(turn.prompt, turn.output_tokens, turn.think_s) for turn in conversation.turns] == [
+        ("Why?", 14, 0.0),
+        ("Really?", 4, 2.0),
+    ]
+    assert conversation.history
+
+
+def test_answers_of_a_wanted_length_and_estimates(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"conversations": _said("one two three four five six seven eight nine ten", "x")})
+    [wanted] = ShareGpt(path, output_tokens=Lengths(Fixed(77))).conversations(_RNG(0))
+    assert (wanted.turns[0].output_tokens, wanted.turns[0].input_tokens) == (77, None)
+    workload = ShareGpt(path, fit=Fit(max_model_tokens=13))
+    assert list(workload.conversations(_RNG(0))) == []  # 13 estimated tokens of prompt and 1 of answer
+    assert workload.fit.tally.left_out == 1
+
+
+def test_a_real_tokenizer_counts(tmp_path: Path, bpe: LocalTokenizer) -> None:
+    path = _file(tmp_path, {"conversations": _said("the people of the world", "yes")})
+    [conversation] = ShareGpt(path, Measure(bpe)).conversations(_RNG(0))
+    assert conversation.turns[0].input_tokens == bpe.count("the people of the world")
+
+
+def test_system_messages_and_the_form_of_openai(tmp_path: Path) -> None:
+    entry = {
+        "messages": [
+            {"role": "system", "content": "Be short."},
+            {"role": "user", "content": "Why?"},
+            {"role": "assistant", "content": "No."},
+        ]
+    }
+    [conversation] = ShareGpt(_file(tmp_path, entry), Measure(Bytes())).conversations(_RNG(0))
+    assert conversation.turns[0].prompt == [Message(Role.SYSTEM, "Be short."), Message(Role.USER, "Why?")]
+    assert conversation.turns[0].input_tokens == len("Be short.\nWhy?")
+
+
+def test_entries_without_question_and_answer_are_left_out(tmp_path: Path) -> None:
+    path = _file(
+        tmp_path,
+        {"conversations": []},
+        {"conversations": _said("alone")},
+        {"conversations": _said("  ", "an answer to nothing")},
+        {"conversations": [{"from": "human", "value": "a"}, {"from": "human", "value": "b"}]},
+        {"conversations": [{"from": "narrator", "value": "a"}, {"from": "gpt", "value": "b"}]},
+        {"conversations": _said("cut off in front", "Why?", "Because.", first="gpt")},
+    )
+    workload = ShareGpt(path)
+    assert [conversation.turns[0].prompt for conversation in workload.conversations(_RNG(0))] == ["Why?"]
+    assert (workload.fit.tally.taken, workload.fit.tally.left_out) == (1, 5)
+
+
+def test_conversations_end_before_a_turn_that_does_not_fit(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"conversations": _said("aaaa", "bbbb", "cccc", "dddd", "e", "f")})
+    [conversation] = ShareGpt(path, Measure(Bytes()), whole=True, fit=Fit(max_model_tokens=17)).conversations(_RNG(0))
+    assert [turn.prompt for turn in conversation.turns] == ["aaaa", "cccc"]
+
+
+@pytest.mark.parametrize("entry", [7, {"text": "x"}, {"conversations": "x"}, {"conversations": ["x"]}])
+def test_an_entry_that_is_no_conversation_is_named(tmp_path: Path, entry: Any) -> None:
+    path = tmp_path / "share.json"
+    path.write_text("[\n" + json.dumps(entry) + "]")
+    with pytest.raises(TraceFormatError, match=r"share\.json:2: "):
+        list(ShareGpt(path).conversations(_RNG(0)))
