@@ -48,7 +48,6 @@ def summarize(
     open_requests = concurrency(records)
     metrics = distributions(measured, percentiles)
     slo_result = evaluate(measured, slo) if slo else None
-    rates = throughput(measured, duration_s, slo_result)
     generator = judge(
         facts,
         duration_s=duration_s,
@@ -57,18 +56,13 @@ def summarize(
         client_queue=metrics.get("client_queue"),
         ttft=metrics.get("ttft"),
     )
-    found = cautions(measured, facts, duration_s=duration_s, percentiles=percentiles)
+    warnings = [
+        *cautions(measured, facts, duration_s=duration_s, percentiles=percentiles),
+        *generator.clock_warnings,
+        *warnings,
+    ]
     return RunResult(
-        version=identity.version,
-        started_at=identity.started_at,
-        command=identity.command,
-        label=identity.label,
-        url=identity.url,
-        model=identity.model,
-        endpoint=identity.endpoint,
-        seed=identity.seed,
-        settings=identity.settings,
-        metadata=identity.metadata,
+        **vars(identity),
         interrupted=facts.interrupted,
         duration_s=duration_s,
         drain_s=max(0.0, end_s - last_send_s),
@@ -79,13 +73,13 @@ def summarize(
         peak_concurrency=open_requests.peak,
         mean_concurrency=open_requests.mean(),
         metrics=metrics,
-        throughput=rates,
+        throughput=throughput(measured, duration_s, slo_result),
         slo=slo_result,
         cache=_cache(measured),
         steady_state=_steady_state(measured, open_requests, percentiles),
         generator=generator,
         timeline=timeline(records, open_requests),
-        warnings=[*found, *generator.clock_warnings, *warnings],
+        warnings=warnings,
     )
 
 

@@ -11,12 +11,12 @@ from loadgen.metrics.definitions import BY_NAME, chunk_times, tokens_of
 from loadgen.record import FAILURES, SUCCESSES, RequestRecord
 from loadgen.result import TimelinePoint
 
-_WIDTHS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
-_MOST_BINS = 240
+_WIDTHS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
+_MOST_BINS = 120
 
 
 def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> list[TimelinePoint]:
-    """Bins of a round width, at most 240 of them, from 0 to the last end; warm-up included, as the server saw it."""
+    """Bins of a round width, at most 120 of them, from 0 to the last end; warm-up included, as the server saw it."""
     ends = [record.ended_s for record in records if record.ended_s is not None]
     if not ends:
         return []

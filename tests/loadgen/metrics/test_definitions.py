@@ -1,0 +1,102 @@
+"""Each definition on stamps whose results were worked out by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.metrics.definitions import BY_NAME, metrics_table
+from loadgen.record import RequestRecord
+from tests.loadgen.metrics.stamps import record
+
+README = Path(__file__).parents[3] / "README.md"
+
+# Due at 1.0, released at 1.25, sent at 1.5; four chunks; the answer's end (usage chunk) comes at 4.25.
+FOUR = record([2.0, 2.5, 3.5, 4.0], connect_s=0.125, server_times={"queue": 0.1, "ttft": 0.3}, cached_tokens=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ttft", [1.0]),
+        ("ttft_sent", [0.5]),
+        ("ttfo", [1.0]),
+        ("tpot", [2.0 / 3]),
+        ("itl", [0.5, 1.0, 0.5]),
+        ("itl_token", [0.5, 1.0, 0.5]),
+        ("e2e", [3.0]),
+        ("e2e_sent", [2.5]),
+        ("ntpot", [0.75]),
+        ("server_queue", [0.1]),
+        ("server_ttft", [0.3]),
+        ("lateness", [0.25]),
+        ("client_queue", [0.25]),
+        ("connect", [0.125]),
+        ("input_tokens", [10]),
+        ("output_tokens", [4]),
+        ("cached_tokens", [8]),
+    ],
+)
+def test_four_chunks_of_one_token(name: str, expected: list[float]) -> None:
+    assert BY_NAME[name].values(FOUR).tolist() == pytest.approx(expected)
+
+
+def values(name: str, one: RequestRecord) -> list[float]:
+    """As plain numbers."""
+    return BY_NAME[name].values(one).tolist()
+
+
+def test_every_definition_was_worked_out() -> None:
+    assert len(BY_NAME) == 17
+
+
+def test_chunks_of_several_tokens() -> None:
+    """Gaps 1.0 (two tokens) and 0.5 (one token); usage says 4 tokens in all."""
+    one = record([2.0, 3.0, 3.5], tokens=[1, 2, 1], output_tokens=4)
+    assert values("itl", one) == [1.0, 0.5]
+    assert values("itl_token", one) == [0.5, 0.5, 0.5]
+    assert values("tpot", one) == [0.5]
+
+
+def test_itl_per_token_is_not_guessed() -> None:
+    assert values("itl_token", record([2.0, 3.0], output_tokens=5)) == []
+
+
+def test_one_token_has_no_tpot() -> None:
+    one = record([2.0])
+    assert values("tpot", one) == []
+    assert values("itl", one) == []
+    assert values("ttft", one) == [1.0]
+
+
+def test_all_tokens_in_one_chunk() -> None:
+    assert values("tpot", record([2.0], output_tokens=4)) == [0.0]
+
+
+def test_without_a_stream_there_is_only_e2e() -> None:
+    one = record([], output_tokens=4, ended_s=3.0)
+    assert values("e2e", one) == [2.0]
+    assert values("ttft", one) == values("tpot", one) == values("itl", one) == []
+
+
+def test_without_usage_chunks_are_counted() -> None:
+    assert values("tpot", record([2.0, 3.0, 4.0], output_tokens=None)) == [1.0]
+    assert values("output_tokens", record([2.0, 3.0], output_tokens=None)) == []
+
+
+def test_a_request_that_never_left() -> None:
+    one = record([], started_s=None, ended_s=5.0, output_tokens=None)
+    assert values("ttft_sent", one) == values("lateness", one) == values("e2e_sent", one) == []
+    assert values("client_queue", one) == [0.25]
+
+
+def test_reasoning_comes_before_the_first_output() -> None:
+    one = record([2.0, 2.5], first_answer_s=2.5)
+    assert values("ttft", one) == [1.0]
+    assert values("ttfo", one) == [1.5]
+
+
+def test_readme_is_in_step() -> None:
+    text = README.read_text(encoding="utf-8")
+    start = "<!-- metrics-table: python -m loadgen.metrics -->\n"
+    printed = text.partition(start)[2].partition("\n<!-- /metrics-table -->")[0]
+    assert printed == metrics_table(), "README out of step: paste what `python -m loadgen.metrics` prints"

@@ -1,0 +1,52 @@
+"""Percentiles, failures as infinity, intervals."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.metrics.distribution import distribution
+from loadgen.metrics.intervals import mean_interval, t95, wilson
+
+
+def test_percentiles_are_exact() -> None:
+    found = distribution(np.array([4.0, 1.0, 3.0, 2.0]), "s", [50, 75, 99.9])
+    assert found.percentiles["50"] == 2.5
+    assert found.percentiles["75"] == 3.25
+    assert found.percentiles["99.9"] == pytest.approx(3.997)
+    assert (found.count, found.mean, found.min, found.max) == (4, 2.5, 1.0, 4.0)
+    assert found.std == pytest.approx(1.118, abs=1e-3)
+    assert found.with_failures == {}
+
+
+def test_failures_count_as_infinitely_late() -> None:
+    """Values 1, 2, 3 and one failure: the median lies between 2 and 3, the 99th percentile is infinite."""
+    found = distribution(np.array([1.0, 2.0, 3.0]), "s", [50, 99], failures=1)
+    assert found.with_failures == {"50": 2.5, "99": None}
+
+
+def test_nothing_at_all() -> None:
+    assert distribution(np.empty(0), "s", [50], failures=2).with_failures == {"50": None}
+    assert distribution(np.empty(0), "s", [50]).mean is None
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=50), st.integers(0, 10))
+def test_curve_ascends_and_failures_only_raise(values: list[float], failures: int) -> None:
+    found = distribution(np.array(values), "s", [50, 90], failures=failures)
+    heights = [height for _, height in found.curve]
+    assert heights == sorted(heights)
+    for name, value in found.with_failures.items():
+        assert value is None or value >= found.percentiles[name] - 1e-9
+
+
+def test_intervals_against_tables() -> None:
+    assert wilson(90, 100) == pytest.approx((0.8256, 0.9448), abs=1e-4)
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert wilson(10, 10)[1] == 1.0
+    assert t95(1) == 12.706
+    assert t95(60) == pytest.approx(2.0003, abs=1e-3)
+    assert t95(120) == pytest.approx(1.9799, abs=1e-3)
+    with pytest.raises(ValueError, match="degree of freedom"):
+        t95(0)
+    assert mean_interval([1.0]) is None
+    assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((-0.484, 4.484), abs=1e-3)

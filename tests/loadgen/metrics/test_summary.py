@@ -1,0 +1,179 @@
+"""A whole run of hand-made records."""
+
+import pytest
+
+from loadgen.metrics.concurrency import concurrency
+from loadgen.metrics.facts import GeneratorFacts, Identity
+from loadgen.metrics.repetitions import merge
+from loadgen.metrics.summary import summarize
+from loadgen.metrics.vllm_keys import flat
+from loadgen.record import Outcome, RequestRecord
+from loadgen.result import RunResult
+from tests.loadgen.metrics.stamps import failed, record
+
+RUN = [
+    record([0.1], index=0, warmup=True, intended_s=0.0, released_s=0.0, started_s=0.0),
+    record([2.0, 2.5, 3.0], index=1, cached_tokens=4),
+    record([3.0, 4.0, 5.0], index=2, intended_s=2.0, released_s=2.0, started_s=2.0, cached_tokens=0),
+    failed(index=3),
+    record([2.0], index=4, outcome=Outcome.CANCELLED, ended_s=2.0),
+    record([], index=5, outcome=Outcome.UNFINISHED, ended_s=60.0),
+]
+
+
+def summary(records: list[RequestRecord] = RUN, **facts: object) -> RunResult:
+    """With an SLO that both successes keep."""
+    return summarize(
+        records,
+        facts=GeneratorFacts(**facts),  # type: ignore[arg-type]
+        slo={"ttft": 1.0},
+        percentiles=[90],
+        identity=Identity(url="http://h", model="m", settings={"a": 1}),
+        warnings=["from elsewhere"],
+    )
+
+
+def test_the_window_and_the_rates() -> None:
+    """First send 1.5, last end 5.25: 3.75 s; two successes, six tokens out, twenty in."""
+    found = summary()
+    assert found.duration_s == pytest.approx(3.75)
+    assert found.drain_s == pytest.approx(3.25)
+    assert (found.requests, found.warmup_requests) == (5, 1)
+    assert found.outcomes == {"ok": 2, "rejected": 1, "cancelled": 1, "unfinished": 1}
+    assert found.throughput.requests_per_s == pytest.approx(2 / 3.75)
+    assert found.throughput.output_tokens_per_s == pytest.approx(6 / 3.75)
+    assert found.throughput.input_tokens_per_s == pytest.approx(20 / 3.75)
+    assert found.throughput.goodput_per_s == pytest.approx(2 / 3.75)
+    assert found.slo is not None
+    assert found.slo.attainment == pytest.approx(2 / 3)
+
+
+def test_latencies_are_of_successes_and_failures_are_infinite() -> None:
+    ttft = summary().metrics["ttft"]
+    assert (ttft.count, ttft.mean) == (2, 1.0)
+    assert set(ttft.percentiles) == {"50", "90", "99"}
+    assert ttft.with_failures["99"] is None
+    assert summary().metrics["lateness"].count == 5
+
+
+def test_errors_cache_and_warnings() -> None:
+    found = summary(interrupted=True, lost_workers=[1])
+    [error] = found.errors
+    assert (error.outcome, error.status, error.count, error.example) == ("rejected", 429, 1, "full")
+    assert found.cache is not None
+    assert found.cache.cached_tokens == 4
+    assert found.cache.hit_share == pytest.approx(0.2)
+    text = "\n".join(found.warnings)
+    for words in ("1 of 5 requests failed", "1 requests had not ended", "only 2 requests", "from elsewhere", "worker"):
+        assert words in text
+
+
+def test_warnings_about_tokens() -> None:
+    odd = [record([2.0, 3.0], output_tokens=None), record([2.0], input_tokens=20)]
+    text = "\n".join(summary(odd).warnings)
+    assert "1 answers came without usage" in text
+    assert "1 prompts had other lengths" in text
+    assert "no request succeeded" in "\n".join(summary([failed()]).warnings)
+
+
+def test_concurrency_is_exact() -> None:
+    """Open from 0 to 2, from 1 to 3, from 2 to 4: the end at 2 comes before the begin at 2."""
+    spans = [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)]
+    found = concurrency([record(started_s=begin, ended_s=end) for begin, end in spans])
+    assert found.peak == 2
+    assert found.mean() == pytest.approx(6 / 4)
+    assert found.longest_above(0.9) == (1.0, 3.0)
+
+
+def test_steady_state_and_timeline() -> None:
+    many = [
+        record([0.25 + at, 0.5 + at], index=at, intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0)
+        for at in range(20)
+    ]
+    found = summary(many)
+    assert found.steady_state is not None
+    assert found.steady_state.requests == 20
+    assert found.steady_state.requests_per_s == pytest.approx(1.0, rel=0.1)
+    assert sum(point.sent for point in found.timeline) == 20
+    assert sum(point.output_tokens for point in found.timeline) == 40
+    assert found.peak_concurrency == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"cpu_share": 0.9}, "used 90% of a core"),
+        ({"loop_lag_p99_s": 0.02}, "timer fired 20.0 ms late"),
+        ({"starved_s": 1.0}, "slots stood free"),
+        ({"offered_per_s": 10.0}, "only"),
+    ],
+)
+def test_the_generator_is_the_bottleneck(facts: dict[str, float], words: str) -> None:
+    prompt = [
+        record([at + 0.5], intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0) for at in range(4)
+    ]
+    assert not summary(prompt, offered_per_s=1.0).generator.is_bottleneck
+    generator = summary(prompt, **facts).generator
+    assert generator.is_bottleneck
+    assert words in generator.reasons[0]
+
+
+def test_late_sends_and_what_a_cap_caused() -> None:
+    late = [record([at + 0.5], intended_s=at, released_s=at, started_s=at + 0.2) for at in range(40)]
+    assert "left 200.0 ms late" in summary(late, offered_per_s=1.0).generator.reasons[0]
+    capped = [
+        record([2.0 * at + 0.5], intended_s=at, released_s=2.0 * at, started_s=2.0 * at, ended_s=2.0 * at + 2)
+        for at in range(40)
+    ]
+    assert not summary(capped, offered_per_s=1.0, cap=1).generator.is_bottleneck
+
+
+def test_clock_trouble() -> None:
+    steady = [(0.0, 100.0, 5.0), (1.0, 101.0, 6.0)]
+    assert summary(clocks=steady).generator.clock_warnings == []
+    [slept] = summary(clocks=[(0.0, 100.0, 5.0), (1.0, 111.0, 16.0)]).generator.clock_warnings
+    assert "slept for 10.0 s" in slept
+    [stepped] = summary(clocks=[(0.0, 100.0, 5.0), (1.0, 98.0, 6.0)]).generator.clock_warnings
+    assert "set by -3.0 s" in stepped
+
+
+def test_repetitions() -> None:
+    runs = [summary(), summary([record([2.0 + shift, 3.0]) for shift in (0.0, 0.5)])]
+    found = merge(runs, [RUN, [record([2.0 + shift, 3.0]) for shift in (0.0, 0.5)]])
+    assert found.requests == 7
+    assert found.metrics["ttft"].count == 4
+    assert found.metrics["ttft"].ci95 is not None
+    assert [one.means["ttft"] for one in found.repetitions] == [pytest.approx(1.0), pytest.approx(1.25)]
+    assert found.slo is not None
+    assert (found.slo.good, found.slo.counted) == (3, 5)
+    assert found.outcomes["ok"] == 4
+    assert found.errors[0].count == 1
+
+
+def test_vllms_keys() -> None:
+    """vLLM counts from the actual send and reports milliseconds."""
+    found = flat(
+        summary(),
+        RUN,
+        percentile_metrics=["ttft", "tpot", "itl", "e2el", "client_queue_time", "unknown"],
+        percentiles=[99],
+        detailed=True,
+        request_rate=None,
+        burstiness=1.0,
+        max_concurrency=2,
+        num_prompts=5,
+        backend="openai",
+        tokenizer=None,
+        date="20261121-000000",
+    )
+    assert found["mean_ttft_ms"] == pytest.approx(750)  # 0.5 s and 1.0 s from the send
+    assert found["mean_tpot_ms"] == pytest.approx(750)  # 0.5 s and 1.0 s
+    assert found["median_itl_ms"] == pytest.approx(750)
+    assert found["mean_e2el_ms"] == pytest.approx(2250)  # 1.5 s and 3.0 s
+    assert found["mean_client_queue_time_ms"] == pytest.approx(125)
+    assert found["p99_ttft_ms"] == pytest.approx(995)
+    assert (found["completed"], found["failed"], found["request_rate"]) == (2, 3, "inf")
+    assert (found["total_input_tokens"], found["total_output_tokens"]) == (20, 6)
+    assert found["output_throughput"] == pytest.approx(6 / 3.75)
+    assert found["max_concurrent_requests"] == 2
+    assert len(found["ttfts"]) == len(found["errors"]) == 5  # type: ignore[arg-type]
