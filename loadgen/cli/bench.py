@@ -13,7 +13,7 @@ from rich.console import Console
 
 from loadgen.cli.build_endpoint import build_endpoint
 from loadgen.cli.build_load import Load, build_load
-from loadgen.cli.build_workload import Content, Model, build_behaviours, build_content, ignores_eos
+from loadgen.cli.build_workload import Content, Model, build_behaviours, build_content, build_words, ignores_eos
 from loadgen.client.malformed import MALFORMATIONS
 from loadgen.endpoint import Backend, Endpoint
 from loadgen.errors import UsageError
@@ -21,6 +21,7 @@ from loadgen.metrics.goodput import parse_slo
 from loadgen.server import probe, tokenize
 from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.ports import TokenCounter
+from loadgen.workload.words import Words
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Bench:
     """One command's setting.
 
     Attributes:
+        content: of the first run, for what all have in common.
         seed: of the first run; later ones count up, so that no prompt is ever sent twice by accident.
         slo: metric -> limit [s]; empty without SLOs. warnings: what every run's reader must know.
         console: where progress and tables go.
@@ -35,12 +37,21 @@ class Bench:
 
     flags: argparse.Namespace
     endpoint: Endpoint
+    model: Model
+    words: Words
     content: Content
     behaviours: Behaviours
     slo: dict[str, float]
     seed: int
     console: Console
     warnings: tuple[str, ...]
+
+    def content_of(self, seed: int) -> Content:
+        """What one run sends.
+
+        Raises: UsageError, TraceFormatError.
+        """
+        return build_content(self.flags, self.model, self.words, seed)
 
     def load(self, *, rate: float | None = None, slots: int | None = None) -> Load:
         """The load of one run; a sweep gives the rate or the slots.
@@ -80,14 +91,19 @@ def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
     counter, overhead, closing = _tokenizer(flags, endpoint)
     with contextlib.closing(closing):
         longest = flags.max_model_len or facts.max_model_len
-        content = build_content(flags, Model(endpoint, counter, longest, overhead))
+        seed = secrets.randbits(31) if flags.seed is None else flags.seed
+        model = Model(endpoint, counter, longest, overhead)
+        words = build_words(flags, model)
+        content = build_content(flags, model, words, seed)
         yield Bench(
             flags=flags,
             endpoint=endpoint,
+            model=model,
+            words=words,
             content=content,
             behaviours=build_behaviours(flags, malformations=len(MALFORMATIONS)),
             slo=slo,
-            seed=secrets.randbits(31) if flags.seed is None else flags.seed,
+            seed=seed,
             console=console,
             warnings=(*facts.warnings, *_length_warnings(content, counter)),
         )

@@ -1,6 +1,7 @@
 """From flags to what is sent: the workload, its text, its lengths, and how clients behave."""
 
 import argparse
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,20 +98,27 @@ def build_behaviours(flags: argparse.Namespace, *, malformations: int) -> Behavi
     )
 
 
-def build_content(flags: argparse.Namespace, model: Model) -> Content:
-    """The workload that the flags describe.
+def build_words(flags: argparse.Namespace, model: Model) -> Words:
+    """The words that prompts are made of, found once a command.
 
-    Raises: UsageError, TraceFormatError for flags and files; ServerError if the server cannot count tokens.
+    Raises: ServerError if the server cannot count tokens; UsageError for a vocabulary that is too small.
+    """
+    chat = model.endpoint.backend is Backend.CHAT
+    kind = PromptKind(flags.prompt_kind)
+    return calibrate(model.counter, kind=kind, chat=chat, vocabulary_size=flags.vocab_size)
+
+
+def build_content(flags: argparse.Namespace, model: Model, words: Words, seed: int) -> Content:
+    """The workload that the flags describe, for one run.
+
+    Args:
+        seed: of the run. It salts the words, so that also texts which a data set fixes (blocks with an id) are new to
+            the server in every run that has another seed.
+    Raises: UsageError, TraceFormatError for flags and files.
     """
     name = flags.dataset_name
     chat = model.endpoint.backend is Backend.CHAT
-    words = calibrate(
-        model.counter,
-        kind=PromptKind(flags.prompt_kind),
-        chat=chat,
-        vocabulary_size=flags.vocab_size,
-        salt=flags.cache_bust or "",
-    )
+    words = dataclasses.replace(words, salt=f"{seed}:{flags.cache_bust or ''}")
     if name in SYNTHETIC:
         return Content(_sessions(flags, model, words, chat), timed=False, endless=True, exact_lengths=words.exact)
     fit = Fit(flags.length_scale, model.room_tokens)
@@ -193,4 +201,4 @@ def _data_set(flags: argparse.Namespace, model: Model, words: Words, fit: Fit) -
         case _:
             from loadgen.trace.workload import TraceReplay
 
-            return TraceReplay(path)
+            return TraceReplay(path, flags.model, words)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import Load
+from loadgen.cli.build_workload import Content
 from loadgen.driver.fleet import Fleet
 from loadgen.driver.interrupts import stop_on_signals
 from loadgen.driver.progress import FleetReport, Progress
@@ -78,7 +79,8 @@ def run_once(
     stop, cut = threading.Event(), threading.Event()
     aborted: list[str] = []
     scraper = _start_scraper(bench)
-    schedule = _Schedule(_jobs(bench, load, seed))
+    content = bench.content_of(seed)
+    schedule = _Schedule(_jobs(bench, content, load, seed))
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(RunFolder(folder)) if folder else None
         live = stack.enter_context(
@@ -111,17 +113,18 @@ def run_once(
         report = fleet.run(iter(schedule), on_records=keep, on_progress=show, stop=stop, cut=cut)
     if not records and not report.interrupted:
         raise UsageError("the workload had nothing to send; see --dataset-path, --trace-from, --trace-to")
-    result = _summary(bench, load, records, report, schedule, scraper, seed=seed, label=label)
+    cut_short = content.fit.tally.warnings()
+    result = _summary(bench, load, records, report, schedule, scraper, cut_short, seed=seed, label=label)
     series = scraper.series(report.t0) if scraper else None
     if folder and series and series.times_s:
         write_series(folder, series)
     return Measured(result, records, series, aborted[0] if aborted else "", report.interrupted and not aborted)
 
 
-def _jobs(bench: Bench, load: Load, seed: int) -> Iterator[Job]:
+def _jobs(bench: Bench, content: Content, load: Load, seed: int) -> Iterator[Job]:
     """The plan of one run."""
     return plan_jobs(
-        bench.content.workload,
+        content.workload,
         seed=seed,
         arrivals=load.arrivals,
         behaviours=bench.behaviours,
@@ -170,6 +173,7 @@ def _summary(
     report: FleetReport,
     schedule: _Schedule,
     scraper: Scraper | None,
+    cut_short: list[str],
     *,
     seed: int,
     label: str,
@@ -182,6 +186,7 @@ def _summary(
         cpu_share=max((worker.cpu_share for worker in workers), default=0.0),
         loop_lag_p99_s=max((worker.loop_lag_p99_s for worker in workers), default=0.0),
         starved_s=sum(worker.starved_s for worker in workers),
+        late_digests=sum(worker.late_digests for worker in workers),
         offered_per_s=schedule.offered_per_s,
         clocks=[(clock.monotonic_s, clock.realtime_s, clock.boottime_s) for clock in report.clocks],
         interrupted=report.interrupted,
@@ -203,7 +208,7 @@ def _summary(
         metadata=dict(flags.metadata),
     )
     problem = scraper.problem() if scraper else ""
-    warnings = [*bench.warnings, *bench.content.fit.tally.warnings(), *([problem] if problem else [])]
+    warnings = [*bench.warnings, *cut_short, *([problem] if problem else [])]
     return summarize(
         records,
         facts=facts,

@@ -9,7 +9,7 @@ import msgspec
 from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import Load
 from loadgen.errors import OutputError
-from loadgen.metrics import vllm_keys
+from loadgen.metrics.vllm_keys import flat as vllm_keys
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult
 from loadgen.run_folder import explained
@@ -20,7 +20,7 @@ def flat_result(
 ) -> dict[str, object]:
     """vLLM's keys for one result."""
     flags = bench.flags
-    flat = vllm_keys.flat(
+    flat = vllm_keys(
         result,
         records,
         percentile_metrics=[name.strip() for name in flags.percentile_metrics.split(",") if name.strip()],

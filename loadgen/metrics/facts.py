@@ -26,6 +26,7 @@ class GeneratorFacts:
     Attributes:
         workers: processes. cpu_share: the busiest one's CPU time / wall time. loop_lag_p99_s: the laggiest one's.
         starved_s: time for which it could have sent and had nothing to send, summed over slots.
+        late_digests: answers interpreted at once because too many were waiting, at the cost of later stamps.
         offered_per_s: rate of the schedule; None in a closed loop.
         clocks: (monotonic, realtime, boottime or None) during the run [s].
         problems: of the driver, one line each. cap: slots of a closed loop, or cap of an open one.
@@ -35,6 +36,7 @@ class GeneratorFacts:
     cpu_share: float = 0.0
     loop_lag_p99_s: float = 0.0
     starved_s: float = 0.0
+    late_digests: int = 0
     offered_per_s: float | None = None
     clocks: list[tuple[float, float, float | None]] = field(default_factory=list)
     interrupted: bool = False

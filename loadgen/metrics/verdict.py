@@ -34,6 +34,7 @@ def judge(
     """
     reasons = [
         *_busy(facts),
+        *_overrun(facts),
         *_late(lateness, ttft),
         *_starved(facts, duration_s),
         *_slow(facts.offered_per_s, achieved_per_s, lateness, client_queue),
@@ -63,6 +64,12 @@ def _busy(facts: GeneratorFacts) -> list[str]:
             "too busy to take times to the millisecond; leave it cores, or run the generator elsewhere"
         )
     return found
+
+
+def _overrun(facts: GeneratorFacts) -> list[str]:
+    if not facts.late_digests:
+        return []
+    return [f"{facts.late_digests} answers came faster than they could be interpreted; raise --workers"]
 
 
 def _late(lateness: Distribution | None, ttft: Distribution | None) -> list[str]:

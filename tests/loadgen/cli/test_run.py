@@ -133,6 +133,22 @@ def test_a_run_becomes_a_trace_and_the_trace_the_same_trace(loadgen_run: Run) ->
     assert main(["trace", "info", "second/trace.jsonl"]) == 0
 
 
+def test_a_data_set_with_fixed_blocks_is_new_to_the_server_in_every_run(loadgen_run: Run) -> None:
+    """Equal ids give equal prefixes within a run; another seed gives other text, the same seed the same."""
+    lines = [{"timestamp": 0, "input_length": 1024, "output_length": 160, "hash_ids": [0, at]} for at in (1, 2)]
+    Path("trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    flags = ("--dataset-name", "mooncake", "--dataset-path", "trace.jsonl", "--length-scale", "0.03125")
+    prompts = {}
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert loadgen_run(*flags, "--seed", seed, "--tokenizer", "none", "--out", name) == 0
+        bodies = run_folder.read_bodies(Path(name))
+        prompts[name] = [json.loads(bodies[index, 0])["prompt"].split() for index in range(2)]
+    first, second = prompts["a"]
+    shared = next(at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1])
+    assert 8 <= shared < len(first)
+    assert prompts["a"] == prompts["b"] != prompts["c"]
+
+
 def test_runs_are_compared(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         assert loadgen_run("--num-prompts", "10", "--concurrency", "2", "--out", name) == 0

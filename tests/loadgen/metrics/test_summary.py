@@ -105,6 +105,7 @@ def test_steady_state_and_timeline() -> None:
         ({"cpu_share": 0.9}, "used 90% of a core"),
         ({"loop_lag_p99_s": 0.02}, "timer fired 20.0 ms late"),
         ({"starved_s": 1.0}, "slots stood free"),
+        ({"late_digests": 3}, "3 answers came faster"),
         ({"offered_per_s": 10.0}, "only"),
     ],
 )
