@@ -27,6 +27,7 @@ INTERRUPTED = 130
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare all flags of `loadgen run`."""
+    parser.usage = "loadgen run [--url URL] [--concurrency N | --request-rate R | ...] [FLAGS]"
     for add in (
         add_target_flags,
         add_form_flags,

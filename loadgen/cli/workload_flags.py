@@ -11,7 +11,8 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     """Prompts, lengths, sessions."""
     group = parser.add_argument_group(
         "workload",
-        "Lengths: 128 | uniform:64-256 | normal:512,64 | lognormal:512,0.8 | histogram:FILE, in tokens, text only "
+        "Lengths: 128 | uniform:64-256 | normal:512,64 (mean, deviation) | lognormal:512,0.8 (median, sigma) | "
+        "histogram:FILE, in tokens, text only "
         "(a chat template adds its own). Prompts get exactly that many tokens through the tokenizer.",
     )
     group.add_argument(
