@@ -115,6 +115,8 @@ def run_once(
         raise UsageError("the workload had nothing to send; see --dataset-path, --trace-from, --trace-to")
     cut_short = content.fit.tally.warnings()
     result = _summary(bench, load, records, report, schedule, scraper, cut_short, seed=seed, label=label)
+    if aborted:
+        result.warnings = []  # a run ended by a watch is told by its reason alone
     series = scraper.series(report.t0) if scraper else None
     if folder and series and series.times_s:
         write_series(folder, series)
