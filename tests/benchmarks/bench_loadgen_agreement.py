@@ -1,8 +1,8 @@
 """Does our load generator report the same figures as other tools, on the same server under the same load?
 
-The server is the load generator's own test server: 30 ms to the first token, then 80 tokens/s a stream, one write per
-token; it is no limit, so that what differs is the tools. Runs alternate (ours, theirs, ours, theirs); ratios are ours
-divided by theirs. Each tool comes from an environment of its own: --vllm PYTHON --guidellm PYTHON --aiperf PYTHON.
+The server is the load generator's own test server: 30 ms (--ttft-ms) to the first token, then 80 tokens/s a stream, one
+write per token; it is no limit, so that what differs is the tools. Runs alternate (ours, theirs, ours, theirs); ratios
+are ours divided by theirs. Each tool comes from its own environment: --vllm PYTHON --guidellm PYTHON --aiperf PYTHON.
 """
 
 import tempfile
@@ -44,18 +44,19 @@ def theirs(tool: str, python: Path, target: Target, load: Load, out: Path) -> Pe
 def main() -> None:
     """Alternate with every tool given."""
     parser = make_parser("bench_loadgen_agreement", __doc__, repeats=2)
+    parser.add_argument("--ttft-ms", type=float, default=30.0, help="the server's time to first token (default 30)")
     add_peers(parser)
     options = parser.parse_args()
     peers = chosen_peers(options)
     if not peers:
         print("no other tool given (--vllm, --guidellm, --aiperf PYTHON): nothing to compare with")
         return
-    found = conditions(None, server="30 ms to the first token, 80 tokens/s a stream", loads=list(LOADS))
+    found = conditions(None, server=f"{options.ttft_ms:g} ms to the first token, 80 tokens/s", loads=list(LOADS))
     show_conditions(found)
     ratios: dict[tuple[str, str, str], list[float]] = {}
     with (
         tempfile.TemporaryDirectory() as folder,
-        start_blast_server("paced", ttft_s=0.03, tokens_per_s=80, model="storyteller") as server,
+        start_blast_server("paced", ttft_s=options.ttft_ms / 1e3, tokens_per_s=80, model="storyteller") as server,
     ):
         target = Target(server.url, "storyteller", options.model or STORYTELLER)
         for repeat in range(options.repeats):
