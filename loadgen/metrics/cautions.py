@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from loadgen.metrics.distribution import name_of
 from loadgen.metrics.facts import GeneratorFacts
 from loadgen.record import FAILURES, SUCCESSES, Outcome, RequestRecord
 
@@ -79,7 +80,9 @@ def _extent(good: int, duration_s: float, percentiles: Sequence[float]) -> list[
         found.append(f"the measured part lasted {duration_s:.1f} s; short runs are ruled by start-up and drain")
     if good < FEW_REQUESTS:
         found.append(f"only {good} requests succeeded; percentiles of so few say little")
-    beyond = [f"p{p:g}" for p in percentiles if 50 < p < 100 and good * (1 - p / 100) < 1 and good >= FEW_REQUESTS]
+    beyond = [
+        f"p{name_of(p)}" for p in percentiles if 50 < p < 100 and good * (1 - p / 100) < 1 and good >= FEW_REQUESTS
+    ]
     if beyond:
         found.append(f"{', '.join(beyond)} of {good} requests is made of the slowest one or two; run longer")
     return found

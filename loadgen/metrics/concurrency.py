@@ -23,13 +23,12 @@ class Concurrency:
         """Largest number of requests open at one moment."""
         return int(self.open_requests.max(initial=0))
 
-    def mean(self) -> float:
-        """Time average between the first send and the last end."""
-        if len(self.times_s) < 2:
+    def mean(self, begin_s: float, end_s: float) -> float:
+        """Time average over a window; 0 if it has no extent."""
+        if len(self.times_s) < 2 or end_s <= begin_s:
             return 0.0
-        widths = np.diff(self.times_s)
-        total = float(widths.sum())
-        return float(widths @ self.open_requests[:-1]) / total if total > 0 else 0.0
+        widths = np.diff(np.clip(self.times_s, begin_s, end_s))
+        return float(widths @ self.open_requests[:-1]) / (end_s - begin_s)
 
     def at(self, times_s: Floats) -> NDArray[np.int64]:
         """Open requests right after each moment."""
@@ -39,24 +38,20 @@ class Concurrency:
     def longest_above(self, share: float) -> tuple[float, float]:
         """The longest stretch with at least `share` of the peak; (0, 0) if there were no requests.
 
-        A request that ends and the one that takes its place are some microseconds apart; gaps of less than 1 % of the
-        whole time do not break a stretch.
+        A request that ends and the one that takes its place are some microseconds apart; a dip of less than 1 % of the
+        whole time, in however many steps, does not break a stretch.
         """
-        if len(self.times_s) < 2:
+        if self.peak < 1:
             return 0.0, 0.0
-        high = self.open_requests >= share * self.peak
+        begins, ends = self.times_s[:-1], self.times_s[1:]
+        high = self.open_requests[:-1] >= share * self.peak
+        begins, ends = begins[high], ends[high]
         patience_s = 0.01 * float(self.times_s[-1] - self.times_s[0])
-        best = current = (0.0, 0.0)
-        running = False
-        for at in range(len(self.times_s) - 1):
-            begin, end = float(self.times_s[at]), float(self.times_s[at + 1])
-            if high[at]:
-                current = (current[0], end) if running else (begin, end)
-                running = True
-            elif end - begin > patience_s:
-                running = False
-            best = max(best, current, key=lambda span: span[1] - span[0])
-        return best
+        parted = begins[1:] - ends[:-1] > patience_s
+        first = begins[np.concatenate([[True], parted])]
+        last = ends[np.concatenate([parted, [True]])]
+        best = int(np.argmax(last - first))
+        return float(first[best]), float(last[best])
 
 
 def concurrency(records: Sequence[RequestRecord]) -> Concurrency:

@@ -8,6 +8,7 @@ A function gives an array because some metrics have many values a request (gaps 
 of a single token).
 """
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from loadgen.record import RequestRecord
 Values = NDArray[np.float64]
 NONE: Values = np.empty(0)
 NONE.setflags(write=False)
+_TIME = struct.Struct("d")
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,13 @@ def tokens_of(record: RequestRecord) -> int:
 
 def last_content_s(record: RequestRecord) -> float | None:
     """Arrival of the last content; the end of the answer where it did not come in chunks."""
-    times = chunk_times(record)
-    return float(times[-1]) if len(times) else record.ended_s
+    return _last(record) if record.chunk_times else record.ended_s
 
 
 def tpot_s(record: RequestRecord) -> float | None:
     """Time per output token behind the first; None with fewer than two tokens, or without a stream."""
-    times, tokens = chunk_times(record), tokens_of(record)
-    return float(times[-1] - times[0]) / (tokens - 1) if len(times) and tokens > 1 else None
+    first, last, tokens = _first(record), _last(record), tokens_of(record)
+    return (last - first) / (tokens - 1) if first is not None and last is not None and tokens > 1 else None
 
 
 def _one(value: float | None) -> Values:
@@ -70,8 +71,14 @@ def _since(start: float | None, end: float | None) -> Values:
 
 
 def _first(record: RequestRecord) -> float | None:
-    times = chunk_times(record)
-    return float(times[0]) if len(times) else None
+    """Arrival of the first content; read in place, because an array for one number costs more than all else here."""
+    times: tuple[float, ...] = _TIME.unpack_from(record.chunk_times) if record.chunk_times else ()
+    return times[0] if times else None
+
+
+def _last(record: RequestRecord) -> float | None:
+    times: tuple[float, ...] = _TIME.unpack_from(record.chunk_times, -_TIME.size) if record.chunk_times else ()
+    return times[0] if times else None
 
 
 def _per_token_gaps(record: RequestRecord) -> Values:

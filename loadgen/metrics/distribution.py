@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.intervals import mean_interval
+from loadgen.metrics.intervals import grouped_mean_interval, mean_interval
 from loadgen.result import Distribution
 
 CURVE = (0, 1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 82.5, 85, 87.5, 90, 91, 92, 93, 94, 95,
@@ -15,14 +15,20 @@ CURVE = (0, 1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80,
 
 
 def distribution(
-    values: NDArray[np.float64], unit: str, percentiles: Sequence[float], *, failures: int | None = None
+    values: NDArray[np.float64],
+    unit: str,
+    percentiles: Sequence[float],
+    *,
+    failures: int | None = None,
+    sizes: NDArray[np.int64] | None = None,
 ) -> Distribution:
     """Everything that is told of one metric.
 
     Args:
-        values: shape [count], any order.
+        values: shape [count], any order; with `sizes` request after request.
         percentiles: wanted ones, besides those of the curve.
         failures: requests that have no value because they failed; None if the metric is no latency.
+        sizes: values of each request, shape [requests]; None = one each. The interval of the mean is over requests.
     """
     if not len(values):
         return Distribution(
@@ -40,13 +46,13 @@ def distribution(
         percentiles={name_of(p): float(np.percentile(ordered, p)) for p in percentiles},
         with_failures={} if failures is None else _with_failures(ordered, failures, percentiles),
         curve=[(float(p), float(value)) for p, value in zip(CURVE, curve, strict=True)],
-        ci95=mean_interval(ordered),
+        ci95=mean_interval(values) if sizes is None else grouped_mean_interval(values, sizes),
     )
 
 
 def name_of(percentile: float) -> str:
     """A percentile as a key: 50 -> "50", 99.9 -> "99.9"."""
-    return f"{percentile:g}"
+    return f"{percentile:.12g}"
 
 
 def _with_failures(

@@ -11,7 +11,7 @@ from loadgen.record import FAILURES, SUCCESSES, RequestRecord
 from loadgen.result import SloResult
 
 _NAMES = {"ttft": "ttft", "ttfo": "ttfo", "tpot": "tpot", "itl": "itl", "e2e": "e2e", "e2el": "e2e", "ntpot": "ntpot"}
-_VALUE = re.compile(r"([0-9.]+(?:[eE][-+]?[0-9]+)?)(us|ms|s)?")
+_VALUE = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(us|ms|s)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 

@@ -1,4 +1,4 @@
-"""Confidence intervals: of a share (Wilson), of a mean (Student's t)."""
+"""Confidence intervals: of a share (Wilson), of a mean (Student's t), of a mean over groups of values."""
 
 import math
 from collections.abc import Sequence
@@ -48,3 +48,24 @@ def mean_interval(values: Sequence[float] | NDArray[np.float64]) -> tuple[float,
         return None
     half = t95(len(array) - 1) * float(array.std(ddof=1)) / math.sqrt(len(array))
     return float(array.mean()) - half, float(array.mean()) + half
+
+
+def grouped_mean_interval(values: NDArray[np.float64], sizes: NDArray[np.int64]) -> tuple[float, float] | None:
+    """95 % interval of the mean of values that come in groups, such as the gaps between the chunks of one request.
+
+    Values of one group resemble each other, so a thousand gaps of one slow request are not a thousand observations; the
+    groups are what is independent. With groups of one value it is `mean_interval`.
+
+    Args:
+        values: shape [values], group after group. sizes: values of each group, shape [groups].
+    Returns: None with fewer than two groups that have values.
+    Source: W. G. Cochran, "Sampling Techniques", 3rd edition, section 6.3 (variance of a ratio estimate).
+    """
+    sizes = sizes[sizes > 0]
+    if len(sizes) < 2:
+        return None
+    mean = float(values.mean())
+    sums = np.add.reduceat(values, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
+    scatter = float((sums - mean * sizes).std(ddof=1))
+    half = t95(len(sizes) - 1) * scatter / (math.sqrt(len(sizes)) * float(sizes.mean()))
+    return mean - half, mean + half

@@ -21,11 +21,13 @@ def merge(results: Sequence[RunResult], records: Sequence[Sequence[RequestRecord
     """
     first = results[0]
     measured = [record for part in records for record in part if not record.warmup]
-    names = next(iter(first.metrics.values())).percentiles if first.metrics else {}
-    metrics = distributions(measured, [float(name) for name in names])
+    names = {name for result in results for metric in result.metrics.values() for name in metric.percentiles}
+    metrics = distributions(measured, sorted(float(name) for name in names))
     for name, metric in metrics.items():
-        means = [result.metrics[name].mean for result in results if name in result.metrics]
-        metric.ci95 = mean_interval([mean for mean in means if mean is not None])
+        told = [result.metrics[name].mean for result in results if name in result.metrics]
+        means = [mean for mean in told if mean is not None]
+        if len(results) > 1:
+            metric.ci95 = mean_interval(means)
     return msgspec.structs.replace(
         first,
         interrupted=any(result.interrupted for result in results),

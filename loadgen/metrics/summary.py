@@ -71,7 +71,7 @@ def summarize(
         outcomes=_outcomes(measured),
         errors=_errors(measured),
         peak_concurrency=open_requests.peak,
-        mean_concurrency=open_requests.mean(),
+        mean_concurrency=open_requests.mean(begin_s, end_s),
         metrics=metrics,
         throughput=throughput(measured, duration_s, slo_result),
         slo=slo_result,
@@ -115,8 +115,13 @@ def _distribution(
     definition: Definition, records: Sequence[RequestRecord], failures: int, percentiles: Sequence[float]
 ) -> Distribution:
     parts = [definition.values(record) for record in records]
-    values = np.concatenate(parts) if parts else np.empty(0)
-    return distribution(values, definition.unit, percentiles, failures=failures if definition.is_latency else None)
+    return distribution(
+        np.concatenate(parts) if parts else np.empty(0),
+        definition.unit,
+        percentiles,
+        failures=failures if definition.is_latency else None,
+        sizes=np.array([len(part) for part in parts], dtype=np.int64),
+    )
 
 
 def _window(records: Sequence[RequestRecord]) -> tuple[float, float, float]:

@@ -13,6 +13,8 @@ from loadgen.result import TimelinePoint
 
 _WIDTHS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
 _MOST_BINS = 120
+_RECORDS_AT_ONCE = 4096
+"""Whose chunks are put into bins together: fewer calls, and a bound on memory."""
 
 
 def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> list[TimelinePoint]:
@@ -23,6 +25,7 @@ def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> li
     width_s = next((width for width in _WIDTHS_S if max(ends) / width <= _MOST_BINS), max(ends) / _MOST_BINS)
     count = max(1, math.ceil(max(ends) / width_s))
     edges = np.arange(count + 1, dtype=np.float64) * np.float64(width_s)
+    edges[-1] = max(edges[-1], *ends)  # rounding must not lose the last end
     sent = _histogram([r.started_s for r in records if r.started_s is not None], edges)
     finished = _histogram([r.ended_s for r in records if r.ended_s is not None and r.outcome in SUCCESSES], edges)
     failed = _histogram([r.ended_s for r in records if r.ended_s is not None and r.outcome in FAILURES], edges)
@@ -54,20 +57,28 @@ def _histogram(times: Sequence[float], edges: NDArray[np.float64]) -> NDArray[np
 def _tokens(records: Sequence[RequestRecord], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Output tokens that arrived in each bin, each chunk with its request's mean tokens per chunk."""
     total = np.zeros(len(edges) - 1)
-    for record in records:
-        times = chunk_times(record)
-        if len(times):
-            total += np.histogram(times, edges)[0] * (tokens_of(record) / len(times))
+    streamed = [record for record in records if record.chunk_times]
+    for start in range(0, len(streamed), _RECORDS_AT_ONCE):
+        block = [(chunk_times(record), tokens_of(record)) for record in streamed[start : start + _RECORDS_AT_ONCE]]
+        sizes = [len(times) for times, _ in block]
+        shares = np.array([tokens for _, tokens in block]) / sizes
+        places = _places(np.concatenate([times for times, _ in block]), edges)
+        total += np.bincount(places, weights=np.repeat(shares, sizes), minlength=len(total))
     return total
+
+
+def _places(times: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The bin of each time; the last bin includes its end."""
+    return np.clip(np.searchsorted(edges, times, side="right") - 1, 0, len(edges) - 2)
 
 
 def _by_bin(records: Sequence[RequestRecord], name: str, edges: NDArray[np.float64]) -> list[list[float]]:
     """Values of a metric by the bin in which the request ended."""
     bins: list[list[float]] = [[] for _ in range(len(edges) - 1)]
-    for record in records:
-        if record.ended_s is not None and record.outcome in SUCCESSES:
-            at = min(len(bins) - 1, max(0, int(np.searchsorted(edges, record.ended_s, side="right")) - 1))
-            bins[at].extend(BY_NAME[name].values(record).tolist())
+    ended = [record for record in records if record.ended_s is not None and record.outcome in SUCCESSES]
+    places = _places(np.array([record.ended_s for record in ended], dtype=np.float64), edges)
+    for record, place in zip(ended, places.tolist(), strict=True):
+        bins[place].extend(BY_NAME[name].values(record).tolist())
     return bins
 
 

@@ -1,8 +1,9 @@
 """The flat result of `vllm bench serve` 0.33: its key names, its units (milliseconds), its definitions.
 
-Latency counts from the actual send, as there. Waiting for a slot is a metric of its own (`client_queue_time`). Where
-vLLM's meaning is odd it is kept, since scripts expect it: `max_concurrent_requests` counts requests that touch a
-one-second bucket.
+Latency counts from the actual send, as there, for goodput too. Waiting for a slot is a metric of its own
+(`client_queue_time`). Where vLLM's meaning is odd it is kept, since scripts expect it: `max_concurrent_requests` counts
+requests that touch a one-second bucket, `max_output_tokens_per_s` counts chunks, not tokens, and `failed` is everything
+that did not succeed.
 """
 
 import math
@@ -12,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.metrics.definitions import BY_NAME, chunk_times, last_content_s, tokens_of
+from loadgen.metrics.distribution import name_of
+from loadgen.metrics.goodput import evaluate
 from loadgen.record import SUCCESSES, RequestRecord
 from loadgen.result import RunResult
 
@@ -25,6 +28,8 @@ _METRICS = {
     "client_queue_time": "client_queue",
     "e2el_including_client_queue": "e2e",
 }
+
+_FROM_SEND = {"ttft": "ttft_sent", "e2e": "e2e_sent"}
 
 
 def flat(
@@ -71,7 +76,7 @@ def flat(
         "total_input_tokens": sum(_input_tokens(record) for record in good),
         "total_output_tokens": sum(map(tokens_of, good)),
         "request_throughput": result.throughput.requests_per_s,
-        "request_goodput": result.throughput.goodput_per_s,
+        "request_goodput": _goodput_per_s(result, measured),
         "output_throughput": result.throughput.output_tokens_per_s,
         "total_token_throughput": result.throughput.total_tokens_per_s,
         "max_output_tokens_per_s": _busiest_second(good),
@@ -86,6 +91,14 @@ def flat(
     return found
 
 
+def _goodput_per_s(result: RunResult, measured: Sequence[RequestRecord]) -> float | None:
+    """Requests that kept the SLOs when counted from the actual send; None without SLOs."""
+    if result.slo is None:
+        return None
+    targets = {_FROM_SEND.get(name, name): limit_s for name, limit_s in result.slo.targets.items()}
+    return evaluate(measured, targets).good / result.duration_s if result.duration_s > 0 else 0.0
+
+
 def _statistics(name: str, good: Sequence[RequestRecord], percentiles: Sequence[float]) -> dict[str, float]:
     """mean, median, std and percentiles of one metric [ms]; zeros without any value, as vLLM has it."""
     values = [BY_NAME[_METRICS[name]].values(record) for record in good]
@@ -96,23 +109,36 @@ def _statistics(name: str, good: Sequence[RequestRecord], percentiles: Sequence[
         f"median_{name}_ms": float(np.median(array)),
         f"std_{name}_ms": float(array.std()),
     }
-    return found | {f"p{percentile:g}_{name}_ms": float(np.percentile(array, percentile)) for percentile in percentiles}
+    return found | {
+        f"p{name_of(percentile)}_{name}_ms": float(np.percentile(array, percentile)) for percentile in percentiles
+    }
 
 
 def _lists(measured: Sequence[RequestRecord]) -> dict[str, object]:
-    """Single requests, in the order of the plan; seconds, as vLLM's lists are. Failed ones have zeros."""
+    """Single requests, in the order of the plan; seconds, as vLLM's lists are.
+
+    Where something does not exist there is a zero, as there: lengths and latency of failed requests, TTFT of those
+    without a chunk.
+    """
     ok = [record.outcome in SUCCESSES for record in measured]
-    return {
+    found: dict[str, object] = {
         "input_lens": [_input_tokens(record) for record in measured],
         "output_lens": [tokens_of(record) if fine else 0 for record, fine in zip(measured, ok, strict=True)],
         "ttfts": [_first(BY_NAME["ttft_sent"].values(record)) for record in measured],
         "itls": [np.diff(chunk_times(record)).tolist() for record in measured],
-        "latencies": [_first(BY_NAME["e2e_sent"].values(record)) for record in measured],
-        "start_times": [record.started_s for record in measured],
+        "latencies": [
+            _first(BY_NAME["e2e_sent"].values(record)) if fine else 0.0
+            for record, fine in zip(measured, ok, strict=True)
+        ],
+        "start_times": [record.started_s or 0.0 for record in measured],
         "queue_times": [_first(BY_NAME["client_queue"].values(record)) for record in measured],
         "generated_texts": [record.text or "" for record in measured],
         "errors": [record.error for record in measured],
     }
+    if any(record.server_times for record in measured):
+        found["server_queue_times"] = [record.server_times.get("queue") for record in measured]
+        found["server_ttfts"] = [record.server_times.get("ttft") for record in measured]
+    return found
 
 
 def _first(values: Floats) -> float:
@@ -132,16 +158,16 @@ def _seconds(good: Sequence[RequestRecord]) -> tuple[float, int]:
 
 
 def _busiest_second(good: Sequence[RequestRecord]) -> float:
-    """Most chunks that arrived in one second after the first send, each with its request's tokens per chunk."""
+    """Most chunks that arrived in one of the seconds after the first send."""
     if not good:
         return 0.0
     begin, count = _seconds(good)
-    buckets = np.zeros(count)
+    buckets = np.zeros(count, dtype=np.int64)
     for record in good:
-        times = chunk_times(record)
-        if len(times):
-            places = np.clip((times - begin).astype(np.int64), 0, count - 1)
-            buckets += np.bincount(places, minlength=count) * (tokens_of(record) / len(times))
+        seconds = (chunk_times(record) - begin).astype(np.int64)
+        if len(seconds):
+            low, high = int(seconds[0]), int(seconds[-1])
+            buckets[low : high + 1] += np.bincount(seconds - low, minlength=high + 1 - low)
     return float(buckets.max())
 
 

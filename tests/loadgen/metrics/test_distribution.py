@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.distribution import distribution
-from loadgen.metrics.intervals import mean_interval, t95, wilson
+from loadgen.metrics.distribution import distribution, name_of
+from loadgen.metrics.intervals import grouped_mean_interval, mean_interval, t95, wilson
 
 
 def test_percentiles_are_exact() -> None:
@@ -50,3 +50,32 @@ def test_intervals_against_tables() -> None:
         t95(0)
     assert mean_interval([1.0]) is None
     assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((-0.484, 4.484), abs=1e-3)
+
+
+def test_values_of_one_request_are_not_independent() -> None:
+    """Ten gaps of 1 s and ten of 3 s, from two requests: two observations, so the interval is that of (1, 3)."""
+    gaps, sizes = np.repeat([1.0, 3.0], 10), np.array([10, 10])
+    found = distribution(gaps, "s", [50], sizes=sizes)
+    assert found.ci95 == pytest.approx(mean_interval([1.0, 3.0]))
+    alone = mean_interval(gaps)
+    assert alone is not None
+    assert found.ci95 is not None
+    assert alone[0] > found.ci95[0]
+
+
+def test_groups_of_other_sizes() -> None:
+    """(1), () and (2, 3): the mean is 2, the sums 1 and 5 are off by -1 and +1 from it; t = 12.706, mean size 1.5."""
+    half = 12.706 * 2**0.5 / (2**0.5 * 1.5)
+    found = grouped_mean_interval(np.array([1.0, 2.0, 3.0]), np.array([1, 0, 2]))
+    assert found == pytest.approx((2 - half, 2 + half))
+    assert grouped_mean_interval(np.array([1.0, 2.0]), np.array([2, 0])) is None
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=30))
+def test_groups_of_one_are_a_plain_mean(values: list[float]) -> None:
+    grouped = grouped_mean_interval(np.array(values), np.ones(len(values), dtype=np.int64))
+    assert grouped == pytest.approx(mean_interval(values), abs=1e-9)
+
+
+def test_percentiles_keep_their_names_apart() -> None:
+    assert [name_of(p) for p in (50.0, 99.9, 99.99999, 100.0)] == ["50", "99.9", "99.99999", "100"]

@@ -14,7 +14,9 @@ def test_both_ways_of_writing() -> None:
     assert parse_slo(["ttft=2"]) == {"ttft": 2.0}
 
 
-@pytest.mark.parametrize("text", ["", "ttft", "ttfb=1s", "ttft=fast", "ttft=0", "ttft=1s,ttft=2s", "e2e=1s,e2el=2s"])
+@pytest.mark.parametrize(
+    "text", ["", "ttft", "ttfb=1s", "ttft=fast", "ttft=0", "ttft=1s,ttft=2s", "e2e=1s,e2el=2s", "ttft=1.2.3s", "ttft=."]
+)
 def test_mistakes(text: str) -> None:
     with pytest.raises(UsageError, match="--slo"):
         parse_slo([text])

@@ -81,8 +81,45 @@ def test_concurrency_is_exact() -> None:
     spans = [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)]
     found = concurrency([record(started_s=begin, ended_s=end) for begin, end in spans])
     assert found.peak == 2
-    assert found.mean() == pytest.approx(6 / 4)
+    assert found.mean(0.0, 4.0) == pytest.approx(6 / 4)
+    assert found.mean(1.0, 3.0) == pytest.approx(2)
+    assert found.mean(3.0, 3.0) == 0.0
     assert found.longest_above(0.9) == (1.0, 3.0)
+
+
+def test_steady_state_is_broken_by_a_long_dip_of_short_steps() -> None:
+    """Ten requests for 5 s; then for 90 s 4 or 5 of them, changing each 20 ms; then ten again for 5 s."""
+    ten = [record(started_s=begin, ended_s=begin + 5.0) for begin in [0.0] * 10 + [95.0] * 10]
+    four = [record(started_s=5.0, ended_s=95.0) for _ in range(4)]
+    flicker = [record(started_s=5 + 0.04 * at, ended_s=5.02 + 0.04 * at) for at in range(2250)]
+    assert concurrency(ten + four + flicker).longest_above(0.9) == (0.0, 5.0)
+
+
+def test_a_short_dip_does_not_break_the_steady_state() -> None:
+    spans = [(0.0, 50.0), (0.0, 20.0), (20.1, 50.0)]
+    assert concurrency([record(started_s=begin, ended_s=end) for begin, end in spans]).longest_above(0.9) == (0.0, 50.0)
+
+
+def test_no_concurrency_at_all() -> None:
+    assert concurrency([]).longest_above(0.9) == (0.0, 0.0)
+    assert concurrency([record(started_s=1.0, ended_s=1.0)]).longest_above(0.9) == (0.0, 0.0)
+
+
+def test_mean_concurrency_is_of_the_measured_window() -> None:
+    """An idle minute between the warm-up and the only request does not dilute it."""
+    warm = record([0.5], warmup=True, started_s=0.0, ended_s=0.5)
+    found = summary([warm, record([61.0], started_s=60.0, ended_s=62.0)])
+    assert found.mean_concurrency == pytest.approx(1.0)
+
+
+def test_the_timeline_holds_every_token_and_both_ends() -> None:
+    """Three tokens in the first bin, both ends in their own."""
+    found = summary([record([0.1, 0.3], started_s=0.0, ended_s=1.5, output_tokens=3), failed(started_s=1.4)]).timeline
+    assert [point.t_s for point in found] == [0.0, 0.5, 1.0, 1.5]
+    assert [point.output_tokens for point in found] == [3, 0, 0, 0]
+    assert [point.finished for point in found] == [0, 0, 0, 1]
+    assert [point.failed for point in found] == [0, 0, 0, 1]
+    assert found[3].ttft_p50_s == pytest.approx(-0.9)  # due at 1.0, as all of these
 
 
 def test_steady_state_and_timeline() -> None:
@@ -119,6 +156,12 @@ def test_the_generator_is_the_bottleneck(facts: dict[str, float], words: str) ->
     assert words in generator.reasons[0]
 
 
+def test_a_run_that_ended_early_is_not_held_against_its_schedule() -> None:
+    few = [record([at + 0.5], intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0) for at in range(4)]
+    assert not summary(few, offered_per_s=10.0, interrupted=True).generator.is_bottleneck
+    assert not summary(few, offered_per_s=10.0, lost_workers=[0]).generator.is_bottleneck
+
+
 def test_late_sends_and_what_a_cap_caused() -> None:
     late = [record([at + 0.5], intended_s=at, released_s=at, started_s=at + 0.2) for at in range(40)]
     assert "left 200.0 ms late" in summary(late, offered_per_s=1.0).generator.reasons[0]
@@ -151,6 +194,15 @@ def test_repetitions() -> None:
     assert found.errors[0].count == 1
 
 
+def test_one_repetition_keeps_its_interval_and_an_empty_one_its_percentiles() -> None:
+    alone = merge([summary()], [RUN])
+    assert alone.metrics["ttft"].ci95 == summary().metrics["ttft"].ci95
+    nothing = [failed()]
+    found = merge([summary(nothing), summary()], [nothing, RUN])
+    assert set(found.metrics["ttft"].percentiles) == {"50", "90", "99"}
+    assert found.metrics["ttft"].ci95 is None
+
+
 def test_vllms_keys() -> None:
     """vLLM counts from the actual send and reports milliseconds."""
     found = flat(
@@ -178,3 +230,37 @@ def test_vllms_keys() -> None:
     assert found["output_throughput"] == pytest.approx(6 / 3.75)
     assert found["max_concurrent_requests"] == 2
     assert len(found["ttfts"]) == len(found["errors"]) == 5  # type: ignore[arg-type]
+
+
+def test_vllms_goodput_is_blind_to_waiting_and_its_peak_counts_chunks() -> None:
+    """TTFT 1.0 s from the schedule, 0.5 s from the send; ten tokens in three chunks; 1.0 s in all."""
+    records = [
+        record([2.0, 2.25, 2.5], output_tokens=10, ended_s=2.5, server_times={"queue": 0.125}),
+        failed(index=1, started_s=None, ended_s=2.0),
+    ]
+    result = summarize(
+        records, facts=GeneratorFacts(), slo={"ttft": 0.75, "e2e": 1.25}, percentiles=[50], identity=Identity()
+    )
+    found = flat(
+        result,
+        records,
+        percentile_metrics=[],
+        percentiles=[],
+        detailed=True,
+        request_rate=2.0,
+        burstiness=float("inf"),
+        max_concurrency=None,
+        num_prompts=2,
+        backend="openai",
+        tokenizer=None,
+        date="",
+    )
+    assert result.throughput.goodput_per_s == 0.0
+    assert found["request_goodput"] == pytest.approx(1.0)
+    assert found["max_output_tokens_per_s"] == 2.0  # seconds begin at 1.5: chunks at 2.0 and 2.25, then the one at 2.5
+    assert found["latencies"] == [1.0, 0.0]
+    assert found["start_times"] == [1.5, 0.0]
+    assert found["server_queue_times"] == [0.125, None]
+    assert found["server_ttfts"] == [None, None]
+    assert found["errors"] == ["", "full"]
+    assert (found["request_rate"], found["burstiness"]) == (2.0, "inf")
