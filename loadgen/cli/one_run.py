@@ -16,7 +16,8 @@ from loadgen.driver.interrupts import stop_on_signals
 from loadgen.driver.progress import FleetReport, Progress
 from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.errors import UsageError
-from loadgen.metrics.summary import GeneratorFacts, Identity, summarize
+from loadgen.metrics.facts import GeneratorFacts, Identity
+from loadgen.metrics.summary import summarize
 from loadgen.plan import Job
 from loadgen.record import RequestRecord
 from loadgen.report.live import LiveProgress

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.metrics.intervals import student_quantile
+
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], float]
 
@@ -79,29 +81,6 @@ def block_indices(size: int, rng: np.random.Generator) -> NDArray[np.int64]:
     starts = rng.integers(0, size, -(-size // length))
     indices: NDArray[np.int64] = ((starts[:, None] + np.arange(length)) % size).reshape(-1)[:size]
     return indices
-
-
-def student_quantile(probability: float, freedom: float) -> float:
-    """Quantile of Student's t distribution, by bisection over its integrated density.
-
-    Args:
-        probability: above 0.5. freedom: degrees of freedom, need not be whole.
-    """
-    low, high = 0.0, 1e4
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student_cdf(middle, freedom) < probability else (low, middle)
-    return (low + high) / 2
-
-
-def _student_cdf(value: float, freedom: float) -> float:
-    """P(T <= value) for value >= 0: with t = sqrt(f) tan(a) the density is proportional to cos(a)^(f-1)."""
-    angles = np.linspace(0.0, math.atan(value / math.sqrt(freedom)), 2001)
-    heights = np.cos(angles) ** (freedom - 1)
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    weights = np.ones(2001)
-    weights[1:-1:2], weights[2:-1:2] = 4, 2
-    return 0.5 + scale * float(weights @ heights) * float(angles[1]) / 3
 
 
 def _known(values: Floats) -> Floats:

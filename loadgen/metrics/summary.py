@@ -15,8 +15,6 @@ from loadgen.metrics.verdict import judge
 from loadgen.record import FAILURES, NOT_COUNTED, SUCCESSES, RequestRecord
 from loadgen.result import CacheUse, Distribution, ErrorCount, RunResult, SloResult, SteadyState, Throughput
 
-__all__ = ["GeneratorFacts", "Identity", "distributions", "summarize", "throughput"]
-
 STEADY_SHARE = 0.9
 """Of the peak concurrency: what counts as steady."""
 _STEADY_METRICS = ("ttft", "tpot", "itl", "e2e")

@@ -1,10 +1,8 @@
-"""How sure a share of good requests is, and how many requests it takes to be sure."""
+"""How many requests it takes to be sure of a share."""
 
 import math
 
-from loadgen.metrics.intervals import Z95, wilson
-
-__all__ = ["Z95", "least_requests", "wilson"]
+from loadgen.metrics.intervals import Z95
 
 
 def least_requests(target: float, z: float = Z95) -> int:

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from loadgen.search.estimate import least_requests, wilson
+from loadgen.metrics.intervals import wilson
+from loadgen.search.estimate import least_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from loadgen.compare.statistics import block_indices, bootstrap_ratio, student_quantile, welch_ratio
+from loadgen.compare.statistics import block_indices, bootstrap_ratio, welch_ratio
+from loadgen.metrics.intervals import student_quantile
 
 
 @pytest.mark.parametrize(

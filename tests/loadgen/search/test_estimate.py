@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.search.estimate import least_requests, wilson
+from loadgen.metrics.intervals import wilson
+from loadgen.search.estimate import least_requests
 
 
 def test_known_intervals() -> None:
