@@ -15,11 +15,15 @@ from serving.version import VERSION
 
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "deploy" / "small.toml"
 DEFAULT_URL = "http://127.0.0.1:8000"
+EXIT_PROBLEM = 1
 EXIT_USAGE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns: exit code; 2 for mistakes that the user can correct, with one line on stderr."""
+    """Run one command.
+
+    Returns: exit code; 1 when an audit found something, 2 for mistakes that the user can correct, told in one line.
+    """
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
@@ -33,13 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cloudmatrix",
-        description="Disaggregated LLM serving on virtual Ascend NPUs: prefill and decode pools behind one endpoint.",
+        description="Disaggregated LLM serving on virtual Ascend NPUs: pools for prefill, decode and KV cache.",
         epilog="Start with `cloudmatrix serve`; it needs no network and no accelerator.",
     )
     parser.add_argument("--version", action="version", version=f"cloudmatrix {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands)
     _add_status(commands)
+    _add_pool(commands)
     return parser
 
 
@@ -66,10 +71,59 @@ def _add_status(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="pools, replicas, NPUs, HBM and queues of a running system",
         description="Ask a running gateway what there is, and print it as a table.",
     )
-    status.add_argument("--url", default=DEFAULT_URL, help=f"the gateway's address (default {DEFAULT_URL})")
-    status.add_argument("--api-key", metavar="KEY", help="when the gateway wants one")
-    status.add_argument("--json", action="store_true", help="print the raw numbers instead of a table")
+    _add_gateway_options(status)
     status.set_defaults(run=_status)
+
+
+def _add_pool(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    pool = commands.add_parser(
+        "pool",
+        help="the KV-cache pool: its servers, how full they are, what is found there",
+        description=(
+            "Show the KV-cache pool of a running system: each memory server's share of the ring and of new blocks "
+            "(weight), how full its memory and its SSD tier are, what was found there, and who holds how much."
+        ),
+        epilog=(
+            "With a tenant's key you see that tenant's namespace; with one of `[gateway] admin_keys`, or on a server "
+            "without keys, all. Examples: cloudmatrix pool --json; cloudmatrix pool audit; cloudmatrix pool forget acme"
+        ),
+    )
+    _add_gateway_options(pool)
+    pool.set_defaults(run=_pool)
+    actions = pool.add_subparsers(metavar="ACTION", title="actions", description="without one: show the pool")
+    audit = actions.add_parser(
+        "audit",
+        help="prove that ledgers, memory and SSD folders agree",
+        description="Let every memory server compare its ledger, the bytes in memory and its SSD folder.",
+        epilog="Exit code: 0 = sound, 1 = something was found or a server did not answer, 2 = the question failed.",
+    )
+    audit.add_argument("--repair", action="store_true", help="remove what is wrong; it will be computed again")
+    forget = actions.add_parser(
+        "forget",
+        help="delete a namespace's cache",
+        description="Delete all blocks of a namespace from the pool. Requests under way compute again what they miss.",
+    )
+    forget.add_argument("namespace", metavar="NAMESPACE", help="whose cache; needs its key, or an admin key")
+    for action, run in ((audit, _pool_audit), (forget, _pool_forget)):
+        _add_gateway_options(action, inherited=True)
+        action.set_defaults(run=run)
+
+
+def _add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = False) -> None:
+    """Where the gateway is.
+
+    Args:
+        inherited: the parser above has these too; only what is given here may override what was given there.
+    """
+
+    def default(value: object) -> object:
+        return argparse.SUPPRESS if inherited else value
+
+    url_help = f"the gateway's address (default {DEFAULT_URL})"
+    parser.add_argument("--url", default=default(DEFAULT_URL), help=url_help)
+    parser.add_argument("--api-key", metavar="KEY", default=default(None), help="when the gateway wants one")
+    json_help = "print the raw numbers instead of a table"
+    parser.add_argument("--json", action="store_true", default=default(False), help=json_help)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -98,6 +152,30 @@ def _status(arguments: argparse.Namespace) -> int:
 
     status = fetch_status(arguments.url, arguments.api_key)
     print_status(status, as_json=arguments.json)
+    return 0
+
+
+def _pool(arguments: argparse.Namespace) -> int:
+    from serving.pool_table import fetch_pool, print_json, print_pool
+
+    pool = fetch_pool(arguments.url, arguments.api_key)
+    (print_json if arguments.json else print_pool)(pool)
+    return 0
+
+
+def _pool_audit(arguments: argparse.Namespace) -> int:
+    from serving.pool_table import audit_pool, print_audit, print_json
+
+    audit = audit_pool(arguments.url, arguments.api_key, repair=arguments.repair)
+    (print_json if arguments.json else print_audit)(audit)
+    return 0 if audit["ok"] else EXIT_PROBLEM
+
+
+def _pool_forget(arguments: argparse.Namespace) -> int:
+    from serving.pool_table import forget_namespace, print_forgotten, print_json
+
+    answer = forget_namespace(arguments.url, arguments.api_key, arguments.namespace)
+    (print_json if arguments.json else print_forgotten)(answer)
     return 0
 
 

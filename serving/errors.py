@@ -8,6 +8,7 @@ ServingError
 │   ├── ContextLengthError          400, prompt and output do not fit the model
 │   ├── ModelNotFoundError          404
 │   ├── AuthenticationError         401
+│   ├── PermissionDeniedError       403, a known key that may not do this
 │   └── PayloadTooLargeError        413
 ├── OverloadedError             429, come back after `retry_after_s`
 ├── UnavailableError            503, no instance can serve now
@@ -16,6 +17,11 @@ ServingError
 ├── HandoffError                KV blocks could not be moved; the request is prefilled again
 │   ├── HandoffChecksumError        the bytes that arrived are not the bytes that were registered
 │   └── HandoffExpiredError         the source no longer holds the blocks
+├── PoolError                   the KV-cache pool could not do it; a miss for readers, a drop for writers
+│   ├── PoolTimeoutError            a memory server did not answer in time
+│   ├── PoolUnreachableError        a memory server is gone
+│   ├── PoolRefusedError            a memory server answered that it cannot do it
+│   └── SsdError                    a directory of the SSD tier cannot be used
 ├── LinkError                   a gateway-to-instance link broke or spoke nonsense
 └── LedgerError                 a ledger does not balance: our bug, never the caller's
 
@@ -72,6 +78,13 @@ class AuthenticationError(RequestError):
     code = "invalid_api_key"
 
 
+class PermissionDeniedError(RequestError):
+    """The API key is known, but this is not for it to see or to do."""
+
+    status = 403
+    code = "permission_denied"
+
+
 class PayloadTooLargeError(RequestError):
     """The request body exceeds the configured limit."""
 
@@ -113,6 +126,26 @@ class HandoffChecksumError(HandoffError):
 
 class HandoffExpiredError(HandoffError):
     """The source instance no longer holds the blocks of this ticket."""
+
+
+class PoolError(ServingError):
+    """The KV-cache pool could not do what was asked. Never reaches a client: readers recompute, writers drop."""
+
+
+class PoolTimeoutError(PoolError):
+    """A memory server did not answer before the deadline."""
+
+
+class PoolUnreachableError(PoolError):
+    """A memory server does not listen, or its connection broke."""
+
+
+class PoolRefusedError(PoolError):
+    """A memory server answered that it cannot do what was asked; the connection to it is good."""
+
+
+class SsdError(PoolError):
+    """A directory of the SSD tier cannot be read, written or locked."""
 
 
 class LinkError(ServingError):

@@ -1,17 +1,18 @@
-"""`cloudmatrix status`: fetch a gateway's numbers, print them as a table."""
+"""`cloudmatrix status`: a gateway's numbers as tables, with the parts that `cloudmatrix pool` uses too."""
 
 import json
-import urllib.error
-import urllib.request
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from hardware.units import MIB
-from serving.errors import UnavailableError
+from serving.gateway_client import ask_gateway
 
-FETCH_DEADLINE_S = 5.0
+NAME_WIDTH = 14
+
+Cell = Callable[[dict[str, Any]], str]
 
 
 def fetch_status(url: str, api_key: str | None) -> dict[str, Any]:
@@ -19,20 +20,7 @@ def fetch_status(url: str, api_key: str | None) -> dict[str, Any]:
 
     Raises: UnavailableError, in one line, when it cannot be reached, wants another key, or is not a gateway.
     """
-    request = urllib.request.Request(f"{url.rstrip('/')}/cluster")
-    if api_key:
-        request.add_header("Authorization", f"Bearer {api_key}")
-    try:
-        with urllib.request.urlopen(request, timeout=FETCH_DEADLINE_S) as response:
-            status: dict[str, Any] = json.load(response)
-    except urllib.error.HTTPError as error:
-        hint = "give its key with --api-key" if error.code == 401 else "is that a CloudMatrix gateway?"
-        raise UnavailableError(f"{url} answered {error.code}: {hint}") from error
-    except (OSError, ValueError) as error:
-        raise UnavailableError(
-            f"no gateway at {url} ({error}); start one with `cloudmatrix serve`, or give --url"
-        ) from error
-    return status
+    return ask_gateway(url, "/cluster", api_key)
 
 
 def print_status(status: dict[str, Any], *, as_json: bool) -> None:
@@ -47,14 +35,15 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
         f"gateway: {gateway['running']} requests running, {gateway['queued']} queued"
     )
     console.print(_table(status["pools"]))
+    kvcache = status.get("kvcache")
+    if kvcache is not None:
+        console.print()
+        servers = kvcache["servers"]
+        console.print(server_table(servers, f"kvcache {len(servers)}/{kvcache['target_replicas']}"))
 
 
 def _table(pools: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for title in ("pool", "replica", "NPUs"):
-        table.add_column(title, no_wrap=True)
-    for title in ("HBM MiB", "KV blocks", "run", "wait", "queued", "steps"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = plain_table(("pool", "replica", "NPUs"), ("HBM MiB", "KV blocks", "run", "wait", "queued", "steps"))
     for pool in pools:
         name = f"{pool['name']} {len(pool['replicas'])}/{pool['target_replicas']}"
         for replica in pool["replicas"]:
@@ -89,3 +78,60 @@ def short_npus(names: list[str]) -> str:
         else:
             runs.append([number])
     return f"{node}: " + ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def server_table(servers: Sequence[dict[str, Any]], lead: str = "") -> Table:
+    """One row per memory server.
+
+    Args:
+        lead: stands before the first row, in a column of its own, and there is only the fill; empty = all columns.
+    """
+    shown = _FILL_CELLS if lead else (*_RING_CELLS, *_FILL_CELLS, *_HIT_CELLS)
+    table = plain_table(("pool", "server", "state") if lead else ("server", "state"), [title for title, _ in shown])
+    for server in servers:
+        cells = [clip(server["name"].removeprefix("kvcache-")), _state(server), *(cell(server) for _, cell in shown)]
+        table.add_row(*([lead, *cells] if lead else cells))
+        lead = lead and " "
+    if not servers:
+        table.add_row(*([lead] if lead else []), "none is up")
+    return table
+
+
+def plain_table(left: Sequence[str], right: Sequence[str]) -> Table:
+    """A table without lines.
+
+    Args:
+        left, right: titles of the columns that are aligned so.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for title in left:
+        table.add_column(title, no_wrap=True)
+    for title in right:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def clip(text: str) -> str:
+    """Long names keep their end, which tells them apart."""
+    return text if len(text) <= NAME_WIDTH else f"…{text[1 - NAME_WIDTH :]}"
+
+
+def _fill(tier: dict[str, int]) -> str:
+    return f"{tier['used_bytes'] / MIB:.0f}/{tier['capacity_bytes'] / MIB:.0f}" if tier["capacity_bytes"] else "-"
+
+
+def _state(server: dict[str, Any]) -> str:
+    """A young server takes its part of the ring step by step: its weight is told until it has all of it."""
+    return f"{server['state']} {server['weight']:.2f}" if 0 < server["weight"] < 1 else str(server["state"])
+
+
+_RING_CELLS: tuple[tuple[str, Cell], ...] = (("share", lambda s: f"{s['share']:.0%}"),)
+_FILL_CELLS: tuple[tuple[str, Cell], ...] = (
+    ("memory MiB", lambda s: _fill(s["dram"])),
+    ("SSD MiB", lambda s: _fill(s["ssd"])),
+    ("entries", lambda s: str(s["entries"])),
+)
+_HIT_CELLS: tuple[tuple[str, Cell], ...] = (
+    ("hits", lambda s: str(s["hits"]["dram"])),
+    ("SSD hits", lambda s: str(s["hits"]["ssd"])),
+)

@@ -7,9 +7,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from serving.api.pool_summary import server_rows
 from serving.cli import main
 from serving.errors import UnavailableError
 from serving.status_table import fetch_status, print_status, short_npus
+from tests.fakes.pool_admin import two_servers
 
 REPLICA = {
     "replica": "decode#abcdefgh",
@@ -44,6 +46,19 @@ def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str]) -> 
     assert max(len(line) for line in text.splitlines()) <= 80
     for part in ("3 of 8 NPUs", "5 queued", "abcdefgh", "n0: 2-3,5", "300/512", "7/4184", "1234", "none is up"):
         assert part in text
+
+
+def test_the_kvcache_pool_is_the_third_one(capsys: pytest.CaptureFixture[str]) -> None:
+    servers = server_rows(two_servers().view())
+    kvcache = {"name": "kvcache", "target_replicas": 3, "servers": servers}
+    print_status({**STATUS, "kvcache": kvcache}, as_json=False)
+    text = capsys.readouterr().out
+    assert max(len(line) for line in text.splitlines()) <= 80
+    first, second = text.splitlines()[-2:]
+    assert first.split() == ["kvcache", "2/3", "a", "active", "10/64", "20/128", "33"]
+    assert second.split() == ["b", "active", "0.50", "40/64", "20/128", "33"]
+    print_status({**STATUS, "kvcache": {**kvcache, "servers": []}}, as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["kvcache", "0/3", "none", "is", "up"]
 
 
 def test_json_is_the_raw_answer(capsys: pytest.CaptureFixture[str]) -> None:

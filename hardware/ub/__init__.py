@@ -1,8 +1,9 @@
 """Unified Bus shared memory of one node."""
 
+from hardware.ub.attachments import Attachments
 from hardware.ub.copy import Hashed, checksum, copy_checked
 from hardware.ub.file import remove_stale
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 
-__all__ = ["Hashed", "UbRegion", "UbSegment", "checksum", "copy_checked", "remove_stale"]
+__all__ = ["Attachments", "Hashed", "UbRegion", "UbSegment", "checksum", "copy_checked", "remove_stale"]

@@ -16,29 +16,41 @@ from serving.api.access import AccessMiddleware
 from serving.api.auth import ApiKeyMiddleware
 from serving.api.backend import GenerationBackend
 from serving.api.errors import ErrorReply, RouteError, reply_for
+from serving.api.pool_admin import PoolAdmin
+from serving.api.pool_routes import pool_router
 from serving.api.responses import reply_logged
 from serving.api.routes import Endpoint, generation_router, info_router, probe_router
 from serving.api.schema import BODIES
 from serving.api.settings import ApiSettings, ServedModel
+from serving.api.tenant import KeyRing
 from serving.errors import ServingError
 from serving.telemetry.metrics import GatewayMetrics
 
 
 def create_app(
-    backend: GenerationBackend, model: ServedModel, settings: ApiSettings, metrics: GatewayMetrics
+    backend: GenerationBackend,
+    model: ServedModel,
+    settings: ApiSettings,
+    metrics: GatewayMetrics,
+    pool: PoolAdmin | None = None,
 ) -> FastAPI:
-    """Build the application. Everything it needs is given; it keeps no global state."""
+    """Build the application. Everything it needs is given; it keeps no global state.
+
+    Args:
+        pool: the KV-cache pool, where there is one.
+    """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     endpoint = Endpoint(backend, model, settings, metrics)
-    for router in (probe_router(endpoint), info_router(endpoint), generation_router(endpoint)):
-        app.include_router(router)
+    for router in (probe_router, info_router, generation_router):
+        app.include_router(router(endpoint))
+    app.include_router(pool_router(pool, metrics))
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
     app.add_exception_handler(Exception, _on_bug)
-    app.add_middleware(ApiKeyMiddleware, key_hashes=settings.api_key_hashes)
+    app.add_middleware(ApiKeyMiddleware, keys=KeyRing(settings))
     app.add_middleware(AccessMiddleware, metrics=metrics)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
     return app

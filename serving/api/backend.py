@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.ids import RequestId
-from serving.policy.request import FinishReason, SequenceSpec, TokenLogprobs
+from serving.policy.request import FinishReason, PoolUse, SequenceSpec, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class SequenceUpdate:
         index: choice index.
         logprobs: one per new token when asked.
         prompt_logprobs: for prompt positions 1 ...; only once, with the first update, when asked.
-        cached_tokens: prompt tokens whose KV was reused; only with the first update.
+        cached_tokens: prompt tokens whose KV was reused, found locally or pulled; only with the first update.
         queue_s: how long the sequence waited before work on it began; only with the first update, None = not known.
+        pool: what the KV-cache pool had to do with it; only with the first update, None without a pool.
         finish_reason: STOP (a stop token, which is the last of `tokens`), LENGTH, or None.
     """
 
@@ -40,6 +41,7 @@ class SequenceUpdate:
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
     queue_s: float | None = None
+    pool: PoolUse | None = None
 
 
 class Generation(Protocol):

@@ -12,7 +12,7 @@ from serving.api.stop_strings import StopStrings
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import OutputOptions
 from serving.errors import DeadlineError, EngineError
-from serving.policy.request import FinishReason, TokenLogprobs
+from serving.policy.request import FinishReason, PoolUse, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Visible:
 
 
 class Choice:
-    """State of one choice. `text_length`, `completion_tokens` and `cached_tokens` may be read at any time."""
+    """State of one choice. `text_length`, `completion_tokens`, `cached_tokens` and `pool` may be read at any time."""
 
     __slots__ = (
         "_detokenizer",
@@ -56,6 +56,7 @@ class Choice:
         "completion_tokens",
         "finished",
         "index",
+        "pool",
         "prompt_logprobs",
         "started",
         "text_length",
@@ -66,6 +67,7 @@ class Choice:
         self.text_length = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
+        self.pool: PoolUse | None = None
         self.finished = False
         self.started = False
         self.prompt_logprobs: tuple[TokenLogprobs, ...] = ()
@@ -87,6 +89,7 @@ class Choice:
             self._start(update, out)
         elif update.cached_tokens is not None:
             self.cached_tokens = update.cached_tokens
+            self.pool = update.pool
         tokens = update.tokens
         if tokens and not self._options.discard:
             self._take(update, tokens, out)
@@ -100,6 +103,7 @@ class Choice:
         """With the first update come facts about the prompt; an echoed prompt goes out here."""
         self.started = True
         self.cached_tokens = update.cached_tokens or 0
+        self.pool = update.pool
         self.prompt_logprobs = update.prompt_logprobs
         options = self._options
         if not options.echo:

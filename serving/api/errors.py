@@ -12,6 +12,7 @@ from serving.errors import (
     DeadlineError,
     InvalidRequestError,
     OverloadedError,
+    PermissionDeniedError,
     RequestError,
     UnavailableError,
 )
@@ -56,6 +57,8 @@ def reply_for(error: Exception) -> ErrorReply:
         case AuthenticationError():
             challenge = {"www-authenticate": "Bearer"}
             return ErrorReply(401, text, "authentication_error", error.param, error.code, challenge)
+        case PermissionDeniedError():
+            return ErrorReply(403, text, "permission_error", error.param, error.code)
         case RequestError():
             kind = "not_found_error" if error.status == 404 else "invalid_request_error"
             # The rest of a refused body is not read, so the connection cannot be used again.

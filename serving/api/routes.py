@@ -23,6 +23,7 @@ from serving.api.schema import (
     TokenizeRequest,
 )
 from serving.api.settings import ApiSettings, ServedModel
+from serving.api.tenant import Tenant, tenant_of
 from serving.api.translate import Order, chat_order, completion_order
 from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.telemetry.metrics import GatewayMetrics
@@ -42,20 +43,24 @@ class Endpoint:
     metrics: GatewayMetrics
 
     async def generate(
-        self, request: Request, body_type: type[Body], to_order: Callable[[Body, ServedModel, ApiSettings], Order]
+        self,
+        request: Request,
+        body_type: type[Body],
+        to_order: Callable[[Body, ServedModel, ApiSettings, Tenant], Order],
     ) -> Response:
         """Read a generation request and answer it.
 
         Raises: RequestError subclasses.
         """
         arrived = self.metrics.clock()
+        tenant = tenant_of(request)
         body = await parse_body(request, body_type, self.settings.max_body_bytes)
         self.check_model(body.model)
         if request.state.body_size > self.settings.encode_in_thread_bytes:
             # Tokenizing a long prompt takes tens of milliseconds, in which other streams must not stand still.
-            order = await asyncio.to_thread(to_order, body, self.model, self.settings)
+            order = await asyncio.to_thread(to_order, body, self.model, self.settings, tenant)
         else:
-            order = to_order(body, self.model, self.settings)
+            order = to_order(body, self.model, self.settings, tenant)
         return GenerationResponse(order, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
 
     def check_model(self, name: str | None) -> None:
@@ -117,9 +122,10 @@ def probe_router(endpoint: Endpoint) -> APIRouter:
         return json_response({"version": endpoint.settings.version})
 
     @router.get("/metrics")
-    async def metrics() -> Response:
-        """Prometheus text."""
-        return Response(endpoint.metrics.render(), media_type=METRICS_TYPE)
+    async def metrics(request: Request) -> Response:
+        """Prometheus text, without a key. Series that name tenants are added for an admin key, or on an open server."""
+        text = endpoint.metrics.render(namespaces=tenant_of(request).admin)
+        return Response(text, media_type=METRICS_TYPE)
 
     @router.get("/load")
     async def load() -> Response:

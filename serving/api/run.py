@@ -7,6 +7,7 @@ from serving.api.choice import Choice, Visible
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import Order
+from serving.api.usage import cache_use
 from serving.errors import EngineError, OverloadedError, UnavailableError
 from serving.telemetry.metrics import GatewayMetrics
 
@@ -43,7 +44,7 @@ class Run:
             metrics.rejected("unavailable")
             raise
         lengths = [len(prompt) for prompt in order.prompts]
-        self._timeline = metrics.request_started(lengths, order.n, order.max_tokens, arrived)
+        self._timeline = metrics.request_started(lengths, order.n, order.max_tokens, arrived, order.namespace)
 
     async def next(self) -> list[tuple[int, Visible]]:
         """Wait for the next batch of updates; empty when every choice is finished.
@@ -97,4 +98,5 @@ class Run:
             for choice in self.choices:
                 if not choice.finished:
                     self._timeline.finished(choice.index, reason, now)
-        self._timeline.ended(sum(c.cached_tokens for c in self.choices[:: self.order.n]))
+        use = cache_use(self.order, self.choices)
+        self._timeline.ended(use.cached_tokens, use.pulled_tokens, use.recomputed)

@@ -277,10 +277,19 @@ class DetokenizeRequest(WireModel):
     tokens: TokenIds
 
 
-OpenApiKind = Literal["ChatCompletionRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"]
+class PoolAuditRequest(WireModel):
+    """POST /pool/audit."""
+
+    repair: bool = False
+
+
+OpenApiKind = Literal[
+    "ChatCompletionRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest", "PoolAuditRequest"
+]
 BODIES: dict[OpenApiKind, type[WireModel]] = {
     "ChatCompletionRequest": ChatCompletionRequest,
     "CompletionRequest": CompletionRequest,
     "TokenizeRequest": TokenizeRequest,
     "DetokenizeRequest": DetokenizeRequest,
+    "PoolAuditRequest": PoolAuditRequest,
 }

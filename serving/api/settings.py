@@ -1,7 +1,7 @@
 """What the HTTP surface is told at start: the model it speaks for, its limits and its keys."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +96,22 @@ def hash_api_key(key: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceKeys:
+    """One tenant's name and the digests of its keys, by `hash_api_key`."""
+
+    name: str
+    key_hashes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """Limits and keys of the endpoint.
+    """Limits and keys of the endpoint. Without a key of any kind the endpoint is open.
 
     Args:
-        api_key_hashes: digests by `hash_api_key`; empty = no keys needed.
+        api_key_hashes: digests, by `hash_api_key`, of the keys of namespace `default`.
+        admin_key_hashes: digests of the keys that may also see and delete other tenants' cache.
+        namespaces: further tenants with their keys.
+        pool_salt: secret from which every namespace gets its salt.
         max_body_bytes: larger request bodies answer 413.
         max_sequences: prompts x n of one request.
         max_logprobs: top alternatives a request may ask for per token.
@@ -114,6 +125,9 @@ class ApiSettings:
 
     version: str = "0"
     api_key_hashes: tuple[bytes, ...] = ()
+    admin_key_hashes: tuple[bytes, ...] = ()
+    namespaces: tuple[NamespaceKeys, ...] = ()
+    pool_salt: bytes = field(default=b"", repr=False)
     max_body_bytes: int = 8 * 2**20
     max_sequences: int = 256
     max_logprobs: int = 20

@@ -13,8 +13,10 @@ from serving.api.prompts import encode_prompt, render_chat, split_prompts
 from serving.api.sampling import output_limit, sampling_params, stop_strings
 from serving.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from serving.api.settings import ApiSettings, ServedModel
+from serving.api.tenant import Tenant
 from serving.errors import InvalidRequestError
 from serving.ids import RequestId, SequenceId
+from serving.policy.pool.namespaces import request_salt
 from serving.policy.request import SamplingParams, SequenceSpec
 
 
@@ -66,8 +68,13 @@ class Order:
     max_tokens: int | None
     """As asked, for metrics."""
 
+    @property
+    def namespace(self) -> str:
+        """The tenant it is for."""
+        return self.job.sequences[0].namespace
 
-def chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings) -> Order:
+
+def chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant) -> Order:
     """Translate a chat request.
 
     Raises: InvalidRequestError, ContextLengthError.
@@ -84,10 +91,10 @@ def chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSet
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     if asked == 0:
         raise InvalidRequestError("'max_tokens' must be at least 1", param="max_tokens", code="invalid_value")
-    return _order(Kind.CHAT, body, model, settings, [ids], asked, logprobs, echo=False)
+    return _order(Kind.CHAT, body, model, settings, tenant, [ids], asked, logprobs, echo=False)
 
 
-def completion_order(body: CompletionRequest, model: ServedModel, settings: ApiSettings) -> Order:
+def completion_order(body: CompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant) -> Order:
     """Translate a completion request.
 
     Raises: InvalidRequestError, ContextLengthError.
@@ -103,7 +110,7 @@ def completion_order(body: CompletionRequest, model: ServedModel, settings: ApiS
         raise _too_many(settings)
     must_fit = body.truncate_prompt_tokens is None
     ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
-    return _order(Kind.COMPLETION, body, model, settings, ids, asked, body.logprobs, echo=echo)
+    return _order(Kind.COMPLETION, body, model, settings, tenant, ids, asked, body.logprobs, echo=echo)
 
 
 def _order(
@@ -111,6 +118,7 @@ def _order(
     body: GenerationRequest,
     model: ServedModel,
     settings: ApiSettings,
+    tenant: Tenant,
     prompts: list[list[int]],
     asked: int | None,
     logprobs: int | None,
@@ -143,7 +151,7 @@ def _order(
                 logprobs=None if discard else logprobs,
                 prompt_logprobs=prompt_logprobs,
             )
-            sequences.append(_sequence(response_id, len(sequences), ids, sampling, body, settings))
+            sequences.append(_sequence(response_id, len(sequences), ids, sampling, body, settings, tenant))
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     running_usage = bool(body.stream_options and body.stream_options.continuous_usage_stats)
     return Order(
@@ -193,6 +201,7 @@ def _sequence(
     sampling: SamplingParams,
     body: GenerationRequest,
     settings: ApiSettings,
+    tenant: Tenant,
 ) -> SequenceSpec:
     return SequenceSpec(
         sequence_id=SequenceId(f"{response_id}/{index}"),
@@ -200,7 +209,8 @@ def _sequence(
         sampling=sampling,
         time_left_s=settings.request_timeout_s,
         priority=body.priority or 0,
-        salt=(body.cache_salt or "").encode(),
+        salt=request_salt(tenant.salt, body.cache_salt),
+        namespace=tenant.namespace,
     )
 
 

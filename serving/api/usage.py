@@ -1,6 +1,8 @@
 """What a request came to: token counts, as clients are billed (each prompt once, every output token), and times."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from serving.api.choice import Choice
@@ -8,15 +10,56 @@ from serving.api.timing import Timing
 from serving.api.translate import Order
 
 
+@dataclass(slots=True)
+class CacheUse:
+    """What caching did for the prompts of a request.
+
+    Args:
+        cached_tokens: not computed: found at the instance or pulled from the KV-cache pool.
+        pulled_tokens: those of them that came from the pool.
+        recomputed: tokens that were computed although the pool had, or may have had them, by reason.
+        pooled: whether there is a pool at all.
+    """
+
+    cached_tokens: int = 0
+    pulled_tokens: int = 0
+    recomputed: Counter[str] = field(default_factory=Counter)
+    pooled: bool = False
+
+
+def cache_use(order: Order, choices: Sequence[Choice]) -> CacheUse:
+    """Summed over the prompts. A prompt's numbers are those of its first choice: the others reuse that one's work."""
+    use = CacheUse()
+    for choice in choices[:: order.n]:
+        use.cached_tokens += choice.cached_tokens
+        if choice.pool is not None:
+            use.pooled = True
+            use.pulled_tokens += choice.pool.pulled_tokens
+            if choice.pool.recomputed_tokens:
+                use.recomputed[choice.pool.reason or "error"] += choice.pool.recomputed_tokens
+    return use
+
+
 def usage(order: Order, choices: Sequence[Choice]) -> dict[str, Any]:
-    """The `usage` object. A prompt's cached tokens are those of its first choice: the others reuse that one's work."""
+    """The `usage` object.
+
+    `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
+    and, when there are any, `recompute_reasons` (reason to tokens). They tell of the caller's own namespace only.
+    """
     prompt = sum(len(ids) for ids in order.prompts)
     completion = sum(choice.completion_tokens for choice in choices)
+    use = cache_use(order, choices)
+    details: dict[str, Any] = {"cached_tokens": use.cached_tokens}
+    if use.pooled:
+        details["pulled_tokens"] = use.pulled_tokens
+        details["recomputed_tokens"] = use.recomputed.total()
+        if use.recomputed:
+            details["recompute_reasons"] = dict(use.recomputed)
     return {
         "prompt_tokens": prompt,
         "total_tokens": prompt + completion,
         "completion_tokens": completion,
-        "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in choices[:: order.n])},
+        "prompt_tokens_details": details,
     }
 
 

@@ -7,6 +7,7 @@ from serving.config.checks import check_model_folder
 from serving.config.cluster import ClusterConfig, HardwareConfig, NodeConfig
 from serving.config.engine import EngineConfig, ServingConfig, ServingMode
 from serving.config.gateway import GatewayConfig, HttpServer
+from serving.config.kvcache import KvCacheConfig, NamespaceConfig
 from serving.config.load import load_config, with_overrides
 from serving.config.model import Device, DType, ModelConfig
 from serving.config.pool import PoolConfig
@@ -21,7 +22,9 @@ __all__ = [
     "GatewayConfig",
     "HardwareConfig",
     "HttpServer",
+    "KvCacheConfig",
     "ModelConfig",
+    "NamespaceConfig",
     "NodeConfig",
     "PoolConfig",
     "ServeConfig",

@@ -1,12 +1,18 @@
 """Whether the values of a configuration fit each other; every refusal is one line that says what to change."""
 
-from dataclasses import dataclass
+import re
 
+from hardware.units import MIB
 from serving.config.cluster import NodeConfig
+from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
+from serving.config.namespaces import check_namespaces
+from serving.config.packing import Need, can_pack
 from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
+
+_DIRECTORY = re.compile(r"embedded|(redis|rediss|unix)://.+")
 
 
 def check_consistency(config: ServeConfig, source: str) -> None:
@@ -14,8 +20,9 @@ def check_consistency(config: ServeConfig, source: str) -> None:
 
     Args:
         source: the file's name, to begin each message.
-    Raises: ConfigError if two nodes share a name, a step cannot feed the sequences that it may hold, an instance is
-        larger than a node, or all instances together are larger than the cluster.
+    Raises: ConfigError if two nodes share a name, a step cannot feed the sequences that it may hold, an instance or
+        memory server is larger than a node, all of them together are larger than the cluster, tenants cannot be told
+        apart, or settings of the KV-cache pool contradict each other.
     Effects: none.
     """
     try:
@@ -23,6 +30,8 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         for name, pool in config.pools.items():
             _check_step(name, pool)
             _check_instance(name, pool, config.cluster.nodes)
+        _check_kvcache(config.kvcache, config.cluster.nodes)
+        check_namespaces(config.namespaces, config.gateway)
         _check_totals(config)
         _check_packing(config)
     except ConfigError as error:
@@ -74,60 +83,64 @@ def _check_instance(name: str, pool: PoolConfig, nodes: tuple[NodeConfig, ...]) 
         )
 
 
+def _check_kvcache(kvcache: KvCacheConfig, nodes: tuple[NodeConfig, ...]) -> None:
+    if kvcache.low_water > kvcache.high_water:
+        raise ConfigError(
+            f"[kvcache] low_water = {kvcache.low_water} is above high_water = {kvcache.high_water}: lower it"
+        )
+    if not _DIRECTORY.fullmatch(kvcache.directory):
+        raise ConfigError(
+            f'[kvcache] directory = "{kvcache.directory}" must be "embedded" or an address such as'
+            f' "redis://127.0.0.1:6379/0"'
+        )
+    if kvcache.ssd_mib == 0 and (kvcache.write_through or kvcache.ssd_path):
+        setting = "write_through" if kvcache.write_through else "ssd_path"
+        raise ConfigError(f"[kvcache] {setting} needs an SSD tier: set ssd_mib above 0, or remove it")
+    if kvcache.slab_kib * 1024 > kvcache.ub_memory_mib * MIB:
+        raise ConfigError(
+            f"[kvcache] slab_kib = {kvcache.slab_kib} is more than a whole memory server of"
+            f" {kvcache.ub_memory_mib} MiB: lower it"
+        )
+    memory = max(node.ub_memory_mib for node in nodes)
+    if kvcache.replicas and kvcache.ub_memory_mib > memory:
+        raise ConfigError(
+            f"[kvcache] ub_memory_mib = {kvcache.ub_memory_mib}, but the largest node has {memory} MiB of UB memory:"
+            f" lower it or raise [[cluster.nodes]] ub_memory_mib"
+        )
+
+
+def _needs(config: ServeConfig) -> list[Need]:
+    """What all replicas take from the nodes, by deployment."""
+    needs = [Need(name, p.replicas, p.npus_per_instance, p.ub_memory_mib) for name, p in config.pools.items()]
+    if config.kvcache.replicas:
+        needs.append(Need("kvcache", config.kvcache.replicas, 0, config.kvcache.ub_memory_mib))
+    return needs
+
+
 def _check_totals(config: ServeConfig) -> None:
-    nodes, pools = config.cluster.nodes, config.pools
-    needed, offered = sum(p.replicas * p.npus_per_instance for p in pools.values()), config.cluster.npus
+    nodes, needs = config.cluster.nodes, _needs(config)
+    needed, offered = sum(n.replicas * n.npus for n in needs), config.cluster.npus
     if needed > offered:
-        terms = " + ".join(f"{name} {p.replicas} x {p.npus_per_instance}" for name, p in pools.items())
+        terms = " + ".join(f"{n.name} {n.replicas} x {n.npus}" for n in needs if n.npus)
         raise ConfigError(
             f"{terms} NPUs = {needed}, but the cluster offers {offered}: lower replicas or npus_per_instance, or add a"
             f" node"
         )
-    needed, offered = sum(p.replicas * p.ub_memory_mib for p in pools.values()), sum(n.ub_memory_mib for n in nodes)
+    needed, offered = sum(n.replicas * n.memory_mib for n in needs), sum(n.ub_memory_mib for n in nodes)
     if needed > offered:
-        terms = " + ".join(f"{name} {p.replicas} x {p.ub_memory_mib}" for name, p in pools.items())
+        terms = " + ".join(f"{n.name} {n.replicas} x {n.memory_mib}" for n in needs)
         raise ConfigError(
             f"{terms} MiB of UB memory = {needed}, but the cluster offers {offered}: lower replicas or ub_memory_mib of"
             f" the pools, or raise ub_memory_mib of [[cluster.nodes]]"
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """What a node has left."""
-
-    npus: int
-    memory_mib: int
-
-    def holds(self, pool: PoolConfig) -> int:
-        """How many instances of a pool fit."""
-        return min(self.npus // pool.npus_per_instance, self.memory_mib // pool.ub_memory_mib, pool.replicas)
-
-    def less(self, pool: PoolConfig, instances: int) -> "_Room":
-        """The room after that many instances of a pool."""
-        return _Room(self.npus - instances * pool.npus_per_instance, self.memory_mib - instances * pool.ub_memory_mib)
-
-
 def _check_packing(config: ServeConfig) -> None:
-    """Enough in total is not enough: each instance must find its NPUs and its UB memory on one node.
-
-    Exact for the two pools there are: node by node, it keeps the most instances of the second pool for every number of
-    instances of the first.
-    """
-    first, *rest = config.pools.values()
-    best = {0: 0}
-    for node in config.cluster.nodes:
-        room = _Room(node.npus, node.ub_memory_mib)
-        reached: dict[int, int] = {}
-        for placed, others in best.items():
-            for more in range(min(room.holds(first), first.replicas - placed) + 1):
-                total = others + sum(room.less(first, more).holds(pool) for pool in rest)
-                reached[placed + more] = max(reached.get(placed + more, 0), total)
-        best = reached
-    if best.get(first.replicas, -1) < sum(pool.replicas for pool in rest):
+    """Enough in total is not enough: each replica must find its NPUs and its UB memory on one node."""
+    needs = _needs(config)
+    if not can_pack(needs, config.cluster.nodes):
         wanted = ", ".join(
-            f"{name} {p.replicas} x ({p.npus_per_instance} NPUs, {p.ub_memory_mib} MiB)"
-            for name, p in config.pools.items()
+            f"{n.name} {n.replicas} x ({f'{n.npus} NPUs, ' if n.npus else ''}{n.memory_mib} MiB)" for n in needs
         )
         offered = ", ".join(f"{n.name} ({n.npus} NPUs, {n.ub_memory_mib} MiB)" for n in config.cluster.nodes)
         raise ConfigError(

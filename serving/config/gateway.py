@@ -6,6 +6,7 @@ from typing import Literal
 from serving.config.key import key
 
 HttpServer = Literal["uvicorn", "serve"]
+Routing = Literal["load", "locality"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +28,10 @@ class GatewayConfig:
     )
     max_queued_requests: int = key("requests that may wait, per replica; beyond it 429", default=512, low=0)
     max_queued_tokens: int = key("prompt tokens that may wait, per replica; beyond it 429", default=1_000_000, low=1)
+    admin_keys: tuple[str, ...] = key(
+        "API keys that may also see and delete other tenants' cache", default=(), secret=True
+    )
+    routing: Routing = key(
+        "prefill by `load`, or by `locality` = where the prompt's beginning was sent before (the baseline)",
+        default="load",
+    )

@@ -17,6 +17,7 @@ from serving.config.checks import check_consistency, check_model_folder
 from serving.config.cluster import NodeConfig
 from serving.config.gateway import GatewayConfig
 from serving.config.key import key_spec
+from serving.config.namespaces import check_namespaces
 from serving.config.serve import ServeConfig
 from serving.config.value import convert
 from serving.errors import ConfigError
@@ -62,7 +63,8 @@ def with_overrides(
         host, port: where to listen.
         api_keys: keys that replace those of the file.
     Returns: the configuration to serve.
-    Raises: ConfigError if a value is out of range or the model folder holds no checkpoint.
+    Raises: ConfigError if a value is out of range, an API key is also a tenant's, or the model folder holds no
+        checkpoint.
     Effects: looks at the model folder.
     """
     if model is not None:
@@ -76,7 +78,9 @@ def with_overrides(
         if given.get(field.name) is not None
     }
     check_model_folder(config.model)
-    return replace(config, gateway=replace(config.gateway, **checked))
+    config = replace(config, gateway=replace(config.gateway, **checked))
+    check_namespaces(config.namespaces, config.gateway)
+    return config
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -91,7 +95,9 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _section(file: Path, name: str, kind: type[Any], declared: Field[Any], table: object) -> Any:  # noqa: ANN401
-    """One section of the root: the file's keys over the section's own defaults."""
+    """One section of the root: the file's keys over the section's own defaults; or a list of sections."""
+    if get_origin(kind) is tuple:
+        return () if table is None else _read_tables(f"{file}: [[{name}]]", f"[[{name}]]", get_args(kind)[0], table)
     default = None if declared.default_factory is MISSING else declared.default_factory()
     return _read_section(f"{file}: [{name}]", kind, {} if table is None else table, default)
 
@@ -113,15 +119,16 @@ def _read_section(where: str, kind: type[Section], table: object, default: Secti
 
 def _read_value(where: str, value: object, hint: Any, declared: Field[Any]) -> Any:  # noqa: ANN401 - any declared type
     if get_origin(hint) is tuple and get_args(hint)[0] is NodeConfig:
-        return _read_nodes(where, value)
+        nodes = _read_tables(where, "[[cluster.nodes]]", NodeConfig, value)
+        return tuple(replace(node, name=node.name or f"node-{index}") for index, node in enumerate(nodes))
     return convert(where, value, hint, key_spec(declared))
 
 
-def _read_nodes(where: str, value: object) -> tuple[NodeConfig, ...]:
+def _read_tables(where: str, title: str, kind: type[Section], value: object) -> tuple[Section, ...]:
+    """A list of sections, as TOML writes it with double brackets."""
     if not isinstance(value, list) or not value:
-        raise ConfigError(f"{where} must be one or more [[cluster.nodes]] sections")
-    nodes = tuple(_read_section(f"{where}[{index}]", NodeConfig, table) for index, table in enumerate(value))
-    return tuple(replace(node, name=node.name or f"node-{index}") for index, node in enumerate(nodes))
+        raise ConfigError(f"{where} must be one or more {title} sections")
+    return tuple(_read_section(f"{where}[{index}]", kind, table) for index, table in enumerate(value))
 
 
 def _reject_unknown(
@@ -137,6 +144,9 @@ def _reject_unknown(
 
 
 def _settle(config: ServeConfig, file: Path) -> ServeConfig:
-    """Fills in what follows from the file's place: the model's absolute folder, and its name where none is given."""
+    """Fills in what follows from the file's place: absolute folders, and the model's name where none is given."""
     folder = (file.parent / config.model.path.expanduser()).resolve()
-    return replace(config, model=replace(config.model, path=folder, name=config.model.name or folder.name))
+    model = replace(config.model, path=folder, name=config.model.name or folder.name)
+    ssd = config.kvcache.ssd_path
+    kvcache = replace(config.kvcache, ssd_path=str((file.parent / Path(ssd).expanduser()).resolve()) if ssd else "")
+    return replace(config, model=model, kvcache=kvcache)

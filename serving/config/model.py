@@ -18,3 +18,7 @@ class ModelConfig:
     name: str = key("name that clients send as `model`; empty = the folder's name", default="")
     dtype: DType = key("computation type; `auto` = bfloat16 on CUDA, else float32", default="auto")
     device: Device = key("where tensors live; `auto` = CUDA where there is one, else the CPU", default="auto")
+    version: str = key("names these weights in the pool; empty = from the files' names, sizes and times", default="")
+    reasoning: bool = key(
+        "thinks before it answers: its generated blocks are of no use to the next turn", default=False
+    )

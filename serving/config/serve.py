@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from serving.config.cluster import ClusterConfig, HardwareConfig
 from serving.config.engine import EngineConfig, ServingConfig
 from serving.config.gateway import GatewayConfig
+from serving.config.kvcache import KvCacheConfig, NamespaceConfig
 from serving.config.model import ModelConfig
 from serving.config.pool import PoolConfig
 
@@ -22,10 +23,13 @@ class ServeConfig:
     prefill: PoolConfig = field(default_factory=lambda: PoolConfig(max_sequences=16))
     decode: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
     aggregated: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
+    kvcache: KvCacheConfig = field(default_factory=KvCacheConfig)
+    namespaces: tuple[NamespaceConfig, ...] = ()
+    """`[[namespaces]]`"""
 
     @property
     def pools(self) -> dict[str, PoolConfig]:
-        """The pools that the mode starts, by deployment name."""
+        """The engine pools that the mode starts, by deployment name."""
         if self.serving.mode == "aggregated":
             return {"aggregated": self.aggregated}
         return {"prefill": self.prefill, "decode": self.decode}
@@ -34,6 +38,12 @@ class ServeConfig:
     def instances(self) -> int:
         """Instances of all pools that the mode starts."""
         return sum(pool.replicas for pool in self.pools.values())
+
+    @property
+    def api_keys_required(self) -> bool:
+        """Whether requests need an API key: any key that is configured, of whatever kind, closes the door."""
+        tenants = any(namespace.api_keys for namespace in self.namespaces)
+        return tenants or bool(self.gateway.api_keys or self.gateway.admin_keys)
 
     def threads_per_instance(self, cores: int) -> int:
         """Compute threads of one instance.

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from serving.config.cluster import NodeConfig
 from serving.config.key import key_spec
+from serving.config.kvcache import NamespaceConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.config.value import describe_range
@@ -20,9 +21,12 @@ def config_table() -> str:
     Effects: none.
     """
     rows = ["| section | key | default | allowed | meaning |", "| --- | --- | --- | --- | --- |"]
-    config = ServeConfig(model=ModelConfig(path=Path()))
+    config = ServeConfig(model=ModelConfig(path=Path()), namespaces=(NamespaceConfig(name=""),))
     for _, group in groupby(fields(ServeConfig), key=lambda section: type(getattr(config, section.name))):
         names = [section.name for section in group]
+        if names == ["namespaces"]:
+            rows += _rows(["`[[namespaces]]`"], [config.namespaces[0]])
+            continue
         rows += _rows([f"`[{name}]`" for name in names], [getattr(config, name) for name in names])
         if names == ["cluster"]:
             rows += _rows(["`[[cluster.nodes]]`"], [replace(config.cluster.nodes[0], name="")])

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -10,12 +9,12 @@ import ray
 from hardware.ray_resources import node_labels, node_resources, silence_npu_probe
 from hardware.ub.file import remove_stale
 from serving.config.cluster import ClusterConfig, NodeConfig
-from serving.deployments.instance import SEGMENT_PREFIX
+from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY
 from serving.deployments.session import Session
 
 logger = logging.getLogger(__name__)
 
-SHM = Path("/dev/shm")
+
 OBJECT_STORE_BYTES = 256 << 20
 """Per node. Only handoffs between nodes pass through it, in chunks."""
 
@@ -38,7 +37,7 @@ class LocalCluster:
         Raises: RuntimeError, OSError from Ray when a port is taken or a process does not come up.
         Effects: removes segments that a crashed start left behind.
         """
-        for path in remove_stale(SHM, SEGMENT_PREFIX):
+        for path in remove_stale(SHARED_MEMORY, SEGMENT_PREFIX):
             logger.info("removed %s, left behind by a crash", path)
         silence_npu_probe()
         if len(self._config.nodes) == 1:
@@ -58,8 +57,9 @@ class LocalCluster:
         if self._nodes is not None:
             self._nodes.shutdown()
             self._nodes = None
-        for path in SHM.glob(f"{SEGMENT_PREFIX}{self.session.name}-*"):
+        for path in SHARED_MEMORY.glob(f"{SEGMENT_PREFIX}{self.session.name}-*"):
             path.unlink(missing_ok=True)
+        self.session.remove_pool()
         if not keep_logs:
             self.session.remove()
 

@@ -13,14 +13,17 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from serving.api.app import create_app
-from serving.api.settings import ApiSettings, ServedModel, hash_api_key
+from serving.api.pool_facts import memory_server_stats
+from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.config.serve import ServeConfig
 from serving.deployments.logs import log_beside_serve
 from serving.deployments.membership import Member, membership, read_members
+from serving.deployments.pool_control import PoolViewFollower
 from serving.errors import ConfigError
-from serving.ids import GatewayId
+from serving.ids import GatewayId, NodeId
 from serving.model.config import ModelConfig
 from serving.runtime.live_backend import LiveBackend
+from serving.runtime.pool_admin import LivePoolAdmin
 from serving.runtime.status import cluster_status, instance_stats
 from serving.telemetry.metrics import GatewayMetrics
 from serving.version import VERSION
@@ -37,10 +40,17 @@ class GatewayDeployment:
 
     Args:
         pools: handles of the engine pools; bound so that they belong to the same application.
+        pool_salt: from which namespaces get their salts; the same for all gateways, known to them only.
+        kvcache: handle of the memory servers, bound for the same reason as `pools`.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: ServeConfig, secret: str, pools: dict[str, DeploymentHandle[Any]]
+        self,
+        config: ServeConfig,
+        secret: str,
+        pools: dict[str, DeploymentHandle[Any]],
+        pool_salt: bytes,
+        kvcache: DeploymentHandle[Any] | None = None,
     ) -> None:
         log_beside_serve()
         self._config = config
@@ -52,8 +62,12 @@ class GatewayDeployment:
         )
         self._backend = LiveBackend(gateway, secret, config, list(pools), self._metrics.observe_phases)
         self._members: list[Member] = []
-        self._app = create_app(self._backend, self._served, _api_settings(config), self._metrics)
+        self._pool = PoolViewFollower() if config.kvcache.replicas else None
+        settings = _api_settings(config, pool_salt)
+        self._app = create_app(self._backend, self._served, settings, self._metrics, self._admin(gateway, secret))
         self._app.add_api_route("/cluster", self._cluster, methods=["GET"], include_in_schema=False)
+        if self._pool is not None:
+            self._pool.start()
         self._tasks = [asyncio.create_task(self._follow_members())]
         if config.gateway.server == "uvicorn":
             self._tasks.append(asyncio.create_task(self._serve_http()))
@@ -75,6 +89,8 @@ class GatewayDeployment:
             return
         for task in self._tasks:
             task.cancel()
+        if self._pool is not None:
+            await self._pool.stop()
         self._backend.close()
 
     async def _follow_members(self) -> None:
@@ -90,6 +106,8 @@ class GatewayDeployment:
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
                 logger.warning("membership does not answer (%s); keeping the links", type(error).__name__)
                 actor = None
+            if self._pool is not None:
+                self._metrics.publish_servers(memory_server_stats(self._pool.view))
             self._backend.links.check_silence()
             await asyncio.sleep(MEMBERS_PERIOD_S)
 
@@ -105,7 +123,15 @@ class GatewayDeployment:
 
     async def _cluster(self) -> dict[str, Any]:
         """What `cloudmatrix status` prints: pools, replicas, NPUs, memory, queues."""
-        return cluster_status(self._config, self._members, self._backend.counts())
+        view = self._pool.view if self._pool is not None else None
+        return cluster_status(self._config, self._members, self._backend.counts(), view)
+
+    def _admin(self, gateway: GatewayId, secret: str) -> LivePoolAdmin | None:
+        if self._pool is None:
+            return None
+        follower = self._pool
+        node = NodeId(ray.get_runtime_context().get_node_id())
+        return LivePoolAdmin(f"gateway-{gateway}", node, secret, lambda: follower.view)
 
 
 async def _listen(host: str, port: int) -> socket.socket:
@@ -134,11 +160,18 @@ def _served_model(config: ServeConfig) -> ServedModel:
     )
 
 
-def _api_settings(config: ServeConfig) -> ApiSettings:
+def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:
     gateway = config.gateway
     return ApiSettings(
         version=VERSION,
-        api_key_hashes=tuple(hash_api_key(key) for key in gateway.api_keys),
+        api_key_hashes=_hashes(gateway.api_keys),
+        admin_key_hashes=_hashes(gateway.admin_keys),
+        namespaces=tuple(NamespaceKeys(one.name, _hashes(one.api_keys)) for one in config.namespaces),
+        pool_salt=pool_salt,
         max_body_bytes=gateway.max_body_bytes,
         request_timeout_s=gateway.request_timeout_s,
     )
+
+
+def _hashes(keys: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple(hash_api_key(key) for key in keys)

@@ -6,8 +6,9 @@ Ray gives it NPUs and a node, watches its health and replaces it; requests reach
 import asyncio
 import logging
 import os
+import time
 import uuid
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -17,14 +18,18 @@ from hardware.ray_resources import allocated_npu_ids
 from serving.config.serve import ServeConfig
 from serving.deployments.logs import log_beside_serve
 from serving.deployments.membership import Announcer, Member
-from serving.deployments.nodes import link_host, node_segment_mib
+from serving.deployments.nodes import link_host, new_segment_path
+from serving.deployments.pool_control import PoolViewFollower
 from serving.deployments.remote_read import read_remote
 from serving.ids import NodeId, ReplicaId
+from serving.policy.pool.view import PoolView
 from serving.runtime.instance import Instance, InstancePlace
 
 logger = logging.getLogger(__name__)
 
 STOP_DEADLINE_S = 10.0
+POOL_WAIT_S = 10.0
+"""A memory server needs no torch and is up long before an instance; only one that does not come costs this."""
 
 
 class InstanceDeployment:
@@ -33,7 +38,7 @@ class InstanceDeployment:
     Args:
         pool: which section of the configuration applies, and what gateways know it as.
         secret: shared by gateways and instances of this application.
-        session: names this start of the system; part of the UB segment's path.
+        session: names this start of the system; part of the paths of UB segments.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
@@ -49,17 +54,34 @@ class InstanceDeployment:
             pool=pool,
             node=node,
             npus=tuple(allocated_npu_ids()),
-            segment_path=segment_path(session, node),
-            segment_mib=node_segment_mib(node),
-            segment_owner_pid=os.getppid(),
+            segment_path=new_segment_path(session, node, f"{pool}-{context.replica_id.unique_id}"),
             link_host=link_host(),
             threads=threads,
         )
-        self._instance = await asyncio.to_thread(Instance, config, self._place, secret, read_remote)
+        self._pool = PoolViewFollower() if config.kvcache.replicas else None
+        view = await self._find_pool(config) if self._pool is not None else None
+        self._instance = await asyncio.to_thread(Instance, config, self._place, secret, read_remote, view)
         self._address = await self._instance.start()
         self._announcer = Announcer()
         self._announcer.start(self._describe)
         self._stopped = False
+
+    async def _find_pool(self, config: ServeConfig) -> Callable[[], PoolView]:
+        """Follow the KV-cache pool, and give it a moment to appear when all start together: weights may lie there."""
+        assert self._pool is not None
+        follower, node = self._pool, self._place.node
+        follower.start()
+        deadline = time.monotonic() + POOL_WAIT_S
+        while time.monotonic() < deadline:
+            servers = follower.view.servers
+            if len(servers) >= config.kvcache.replicas or any(s.record.node == node for s in servers):
+                break
+            await asyncio.sleep(0.05)
+        else:
+            logger.warning(
+                "no memory server after %.0f s; starting without, it is used as soon as it comes", POOL_WAIT_S
+            )
+        return lambda: follower.view
 
     def _describe(self) -> Member:
         host, port = self._address
@@ -95,12 +117,6 @@ class InstanceDeployment:
         self._instance.server.set_draining()
         await self._announcer.stop()
         await self._instance.server.drained()
+        if self._pool is not None:
+            await self._pool.stop()
         await asyncio.wait_for(self._instance.stop(), STOP_DEADLINE_S)
-
-
-def segment_path(session: str, node: NodeId) -> Path:
-    """Path of a node's UB segment."""
-    return Path("/dev/shm") / f"{SEGMENT_PREFIX}{session}-{node[:12]}"
-
-
-SEGMENT_PREFIX = "cloudmatrix-ub-"

@@ -18,7 +18,7 @@ from pathlib import Path
 from ray import serve
 
 from serving.config.serve import ServeConfig
-from serving.deployments.app import APP_NAME, build
+from serving.deployments.app import APP_NAME, KVCACHE, build
 from serving.deployments.cluster import LocalCluster
 from serving.deployments.session import Session
 from serving.errors import ServingError
@@ -97,7 +97,8 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
         raise StartError(f"Ray did not start: {reason} (logs: {cluster.session.logs})") from error
     interrupt.install()
     interrupt.raise_now()
-    _say(f"deploying {', '.join(config.pools)} and gateway ...")
+    pools = [*config.pools, *([KVCACHE] if config.kvcache.replicas else [])]
+    _say(f"deploying {', '.join(pools)} and gateway ...")
     deploy(config, cluster)
     _wait_ready(config, cluster)
     _say(f"ready after {time.monotonic() - begun:.1f} s")
@@ -116,7 +117,14 @@ def deploy(config: ServeConfig, cluster: LocalCluster) -> None:
         logging_config={"enable_access_log": False},
     )
     threads = config.threads_per_instance(os.cpu_count() or 1)
-    app = build(config, secret=secrets.token_hex(32), session=cluster.session.name, threads=threads)
+    app = build(
+        config,
+        secret=secrets.token_hex(32),
+        session=cluster.session.name,
+        threads=threads,
+        pool_salt=config.kvcache.salt.encode() or secrets.token_bytes(32),
+        pool_folder=cluster.session.pool_folder,
+    )
     try:
         serve.run(app, name=APP_NAME, route_prefix="/", external_scaler_enabled=True)
     except RuntimeError as error:
@@ -156,12 +164,12 @@ def endpoint(config: ServeConfig) -> str:
 
 def banner(config: ServeConfig, cluster: LocalCluster) -> str:
     """What a newcomer needs next: addresses, the token, a command to paste."""
-    key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.gateway.api_keys else ""
+    key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.api_keys_required else ""
     name = config.model.name or Path(config.model.path).name
     url = endpoint(config)
     return f"""
   endpoint         {url}/v1   (model: {name})
-  Ray dashboard    {cluster.dashboard_url}
+{_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
   dashboard token  {cluster.session.token}
   status           {sys.argv[0]} status --url {url}{" --api-key $API_KEY" if key else ""}
 
@@ -172,6 +180,15 @@ curl {url}/v1/chat/completions{key} \\
 
 Ctrl-C ends everything.
 """
+
+
+def _pool_line(config: ServeConfig) -> str:
+    pool = config.kvcache
+    if not pool.replicas:
+        return ""
+    servers = f"{pool.replicas} memory server{'s' * (pool.replicas > 1)}"
+    disk = f" + {pool.ssd_mib} MiB on disk" if pool.ssd_mib else ""
+    return f"  KV-cache pool    {servers}, {pool.ub_memory_mib} MiB{disk}{' each' * (pool.replicas > 1)}\n"
 
 
 def _say(text: str) -> None:

@@ -1,24 +1,29 @@
 """What a replica needs to know about the Ray node it runs on."""
 
-from typing import Any
+from pathlib import Path
 
 import ray
 
-from serving.errors import ConfigError
+from hardware.ub.file import remove_stale
 from serving.ids import NodeId
 
+SHARED_MEMORY = Path("/dev/shm")
+SEGMENT_PREFIX = "cloudmatrix-ub-"
 
-def node_segment_mib(node: NodeId) -> int:
-    """Size of a node's UB segment: all of the `UB_MEMORY` that the node offers [MiB].
 
-    Raises: ConfigError if it offers none.
+def new_segment_path(session: str, node: NodeId, owner: str) -> Path:
+    """Where a replica on this node makes its UB segment.
+
+    Each replica has one of its own, exactly as large as the `UB_MEMORY` that it took from Ray allows, so that together
+    they never exceed what the node offers.
+
+    Args:
+        owner: names the replica within the node.
+    Effects: removes what dead replicas of this start left on this machine.
     """
-    mib = int(_node(node)["Resources"].get("UB_MEMORY", 0))
-    if mib < 1:
-        raise ConfigError(
-            f"Ray node {node} offers no resource UB_MEMORY; start it with --resources='{{\"UB_MEMORY\": 1024}}'"
-        )
-    return mib
+    prefix = f"{SEGMENT_PREFIX}{session}-"
+    remove_stale(SHARED_MEMORY, prefix)
+    return SHARED_MEMORY / f"{prefix}{node[:12]}-{owner}"
 
 
 def link_host() -> str:
@@ -26,7 +31,3 @@ def link_host() -> str:
     addresses = {n["NodeManagerAddress"] for n in ray.nodes() if n["Alive"]}
     own = ray.util.get_node_ip_address()
     return "127.0.0.1" if addresses <= {own} else str(own)
-
-
-def _node(node: NodeId) -> dict[str, Any]:
-    return next(n for n in ray.nodes() if n["NodeID"] == node)

@@ -1,19 +1,25 @@
 """What can be wrong before anything was started. Imports no Ray, so that a mistake costs a moment and one line."""
 
 import errno
+import os
 import socket
+from pathlib import Path
 
+from hardware.units import MIB
+from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
-from serving.errors import ConfigError, ModelError
+from serving.errors import ConfigError, ModelError, PoolError
 from serving.model.config import ModelConfig
 
 
 def preflight(config: ServeConfig) -> None:
     """Find mistakes while nothing runs yet.
 
-    Raises: ConfigError (a port is taken), ModelError (the model folder cannot be served).
+    Raises: ConfigError (a port is taken, a block is larger than a memory server, the folder of the SSD tier cannot be
+        written, the Redis does not answer), ModelError (the model folder cannot be served).
+    Effects: makes the folder of the SSD tier.
     """
-    ModelConfig.from_folder(config.model.path)
+    model = ModelConfig.from_folder(config.model.path)
     if not any(config.model.path.glob("*.safetensors")):
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
     _require_free(config.gateway.host, config.gateway.port, "[gateway] port or --port")
@@ -21,6 +27,45 @@ def preflight(config: ServeConfig) -> None:
         _require_free(
             config.cluster.dashboard_host, config.cluster.dashboard_port, "[cluster] dashboard_port (0 = any)"
         )
+
+    if config.kvcache.replicas:
+        _require_room(config, model)
+        _require_folder(config.kvcache)
+        _require_directory(config.kvcache)
+
+
+def _require_room(config: ServeConfig, model: ModelConfig) -> None:
+    itemsize = 2 if config.model.dtype == "bfloat16" else 4
+    block = model.num_hidden_layers * config.engine.block_tokens * model.latent_dim * itemsize
+    if block > config.kvcache.ub_memory_mib * MIB:
+        raise ConfigError(
+            f"one KV block of this model takes {block} bytes, more than a memory server of"
+            f" {config.kvcache.ub_memory_mib} MiB: raise [kvcache] ub_memory_mib or lower [engine] block_tokens"
+        )
+
+
+def _require_folder(kvcache: KvCacheConfig) -> None:
+    if not kvcache.ssd_path:
+        return
+    folder = Path(kvcache.ssd_path)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made ({error.strerror}): change [kvcache] ssd_path") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{folder} cannot be written: make it writable, or change [kvcache] ssd_path")
+
+
+def _require_directory(kvcache: KvCacheConfig) -> None:
+    if kvcache.directory == "embedded":
+        return
+    from serving.kvpool.redis_store import RedisStore  # only who uses a Redis pays for its import
+
+    with RedisStore(kvcache.directory, "preflight") as store:
+        try:
+            store.ping()
+        except PoolError as error:
+            raise ConfigError(f"{error}: start it, or correct the address") from error
 
 
 def _require_free(host: str, port: int, setting: str) -> None:

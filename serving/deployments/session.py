@@ -3,6 +3,8 @@
 Imports no Ray: Ray reads the environment when it is imported, so `enter` has to come first.
 """
 
+import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -30,20 +32,37 @@ class Session:
         """Folder of Ray's logs."""
         return self.ray_folder / "session_latest" / "logs"
 
+    @property
+    def pool_folder(self) -> Path:
+        """Where memory servers of this start keep their names, and their SSD tier unless it has its own folder."""
+        return self.folder / _POOL
+
+    def remove_pool(self) -> None:
+        """Delete what the memory servers of this start left on disk."""
+        shutil.rmtree(self.pool_folder, ignore_errors=True)
+
     def remove(self) -> None:
         """Delete the folder with all logs."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+_POOL = "kvcache"
+_ALIVE = "alive"
+
+
 def enter() -> Session:
     """Make a private folder and set what Ray reads from the environment.
 
-    Effects: creates the folder; changes this process's environment, which every Ray process inherits.
+    Effects: creates the folder; deletes the SSD tiers of starts that crashed; changes this process's environment, which
+        every Ray process inherits.
     """
     name = secrets.token_hex(3)
     session = Session(name, _temporary() / f"cloudmatrix-{name}", secrets.token_hex(32))
     session.ray_folder.mkdir(parents=True, mode=0o700)
     session.folder.chmod(0o700)
+    _remove_dead_pools(session.folder.parent)
+    session.pool_folder.mkdir(mode=0o700)
+    _hold(session.pool_folder)
     token_path = session.folder / "dashboard-token"
     token_path.touch(mode=0o600)
     token_path.write_text(session.token)
@@ -63,6 +82,20 @@ def enter() -> Session:
         GOMP_SPINCOUNT="2000",
     )
     return session
+
+
+def _hold(folder: Path) -> None:
+    """Mark a folder as in use until this process ends, however it ends: the kernel then gives the lock back."""
+    fd = os.open(folder / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+
+def _remove_dead_pools(parent: Path) -> None:
+    """Delete SSD tiers whose start was killed: they can be large, and nobody can read them any more."""
+    for mark in parent.glob(f"cloudmatrix-*/{_POOL}/{_ALIVE}"):
+        with contextlib.suppress(OSError), mark.open("r+b") as file:  # not ours, or held by a living start
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(mark.parent, ignore_errors=True)
 
 
 LONGEST_PARENT = 13

@@ -1,9 +1,10 @@
 """The engine's ledger check: every block is free, cached or referenced exactly as the sequences say."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 from serving.engine.handoffs import HeldHandoffs
 from serving.errors import LedgerError
+from serving.ids import BlockId
 from serving.policy.scheduler import PlannedStep, Scheduler
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_phase import SequencePhase
@@ -13,10 +14,16 @@ _BLOCKLESS = (_P.WAITING, _P.ADOPTING)
 
 
 def check_engine(
-    sequences: Collection[LiveSequence], scheduler: Scheduler, handoffs: HeldHandoffs, in_flight: PlannedStep | None
+    sequences: Collection[LiveSequence],
+    scheduler: Scheduler,
+    handoffs: HeldHandoffs,
+    in_flight: PlannedStep | None,
+    pinned: Iterable[Sequence[BlockId]] = (),
 ) -> None:
     """Prove that queues, phases, tickets, the running plan and the block pool tell the same story.
 
+    Args:
+        pinned: blocks kept for the KV-cache pool, beside those of the sequences.
     Raises: LedgerError if they do not.
     Effects: none. Costs time linear in sequences and blocks; meant for tests and idle moments.
     """
@@ -25,6 +32,7 @@ def check_engine(
         "waiting": list(scheduler.waiting),
         "running": list(scheduler.running),
         "pulling": list(scheduler.pulling),
+        "fetching": list(scheduler.fetching),
         "held": list(handoffs.held.values()),
         "flying": [s for s in flying if s.phase is _P.CLOSING],
     }
@@ -32,6 +40,7 @@ def check_engine(
         "waiting": _BLOCKLESS,
         "running": (_P.PREFILLING, _P.DECODING),
         "pulling": (_P.PULLING, _P.CLOSING),
+        "fetching": (_P.FETCHING, _P.CLOSING),
         "held": (_P.HELD,),
         "flying": (_P.CLOSING,),
     }
@@ -44,7 +53,7 @@ def check_engine(
                 raise LedgerError(f"sequence {sequence.sequence_id} is {sequence.phase.value} among the {place}")
     for sequence in sequences:
         _check_sequence(sequence, scheduler.blocks.block_tokens, sequence in flying)
-    scheduler.blocks.pool.check(sequence.blocks for sequence in sequences)
+    scheduler.blocks.pool.check([*(sequence.blocks for sequence in sequences), *pinned])
 
 
 def _check_sequence(sequence: LiveSequence, block_tokens: int, flying: bool) -> None:

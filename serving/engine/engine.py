@@ -7,8 +7,8 @@ Theory of operation. A driver, live or simulated, owns the engine from one threa
     add / adopt / release / cancel                                           (any time, during a step too)
     take_events() after each call that may have news
 
-While a step or a pull runs, the blocks that it touches stay where they are: whatever ends meanwhile is CLOSING and
-gives its blocks back when the step or pull reports. The engine holds no clock, no thread and no tensor.
+While a step, a pull or a fetch runs, the blocks that it touches stay where they are: whatever ends meanwhile is CLOSING
+and gives its blocks back when that reports. The engine holds no clock, no thread and no tensor.
 """
 
 from serving.engine.audit import check_engine
@@ -24,15 +24,18 @@ from serving.engine.events import (
     PullOrder,
     TokensEvent,
 )
-from serving.engine.handoffs import HeldHandoffs
+from serving.engine.handoffs import HeldHandoffs, pull_order
 from serving.engine.intake import adoptable_hashes, check_spec
 from serving.engine.outcome import accepted_from, book_step, handoff_event, tokens_event
+from serving.engine.pool_orders import PoolOrders
 from serving.engine.settings import EngineRole, EngineSettings
+from serving.engine.snapshot import EngineCounters, take_snapshot
 from serving.engine.timers import Timers
 from serving.errors import HandoffError, LedgerError, OverloadedError, ServingError, UnavailableError
 from serving.ids import SequenceId
 from serving.policy.block_pool import BlockPool
 from serving.policy.finish import Accepted
+from serving.policy.pool.outcome import FetchReport
 from serving.policy.request import FinishReason, HandoffTicket, SequenceSpec
 from serving.policy.scheduler import PlannedStep, Scheduler
 from serving.policy.sequence import LiveSequence
@@ -60,13 +63,9 @@ class InstanceEngine:
         self._events: list[EngineEvent] = []
         self._in_flight: PlannedStep | None = None
         self._throughput = Throughput()
+        self._pool = PoolOrders(settings, self._blocks)
+        self._counters = EngineCounters()
         self._arrivals = 0
-        self._steps = 0
-        self._prompt_tokens = 0
-        self._generated_tokens = 0
-        self._handoffs_in = 0
-        self._handoff_bytes_in = 0
-        self._progress_at = 0.0
         self._draining = False
 
     # ---- orders from outside -------------------------------------------------------------------------------------
@@ -140,14 +139,13 @@ class InstanceEngine:
         for sequence_id in self._timers.due(now):
             self._time_is_up(self._sequences[sequence_id])
         pulls = self.start_pulls(now)
-        planned = self._scheduler.plan_step(self._steps)
+        planned = self._scheduler.plan_step(self._counters.steps)
         if self._scheduler.waiting.items:
             pulls += self.start_pulls(now)  # handoffs that were queued behind prompts
-        if planned is None:
-            return EngineAction(pulls, None, self._timers.next_at())
-        self._in_flight = planned
-        self._steps += 1
-        return EngineAction(pulls, planned.plan, self._timers.next_at())
+        fetches = tuple(self._pool.fetch_order(sequence) for sequence in self._scheduler.take_fetches())
+        self._in_flight, plan = planned, planned.plan if planned is not None else None
+        self._counters.steps += plan is not None
+        return EngineAction(pulls, plan, self._timers.next_at(), fetches, self._pool.take_stores())
 
     def start_pulls(self, now: float) -> tuple[PullOrder, ...]:
         """Pulls that can start now, even during a step. `next_action` includes them; calling this is optional.
@@ -157,13 +155,11 @@ class InstanceEngine:
         """
         orders: list[PullOrder] = []
         for sequence in self._scheduler.start_pulls():
-            ticket = self._ticket_of(sequence)
-            if sequence.num_computed >= ticket.computed_tokens:
+            order = pull_order(sequence, self._ticket_of(sequence), self.settings.block_tokens)
+            if order is None:
                 self._adopted(sequence, now)
-                continue
-            first = sequence.num_computed // self.settings.block_tokens
-            blocks = tuple(sequence.blocks[first : len(ticket.blocks)])
-            orders.append(PullOrder(sequence.sequence_id, ticket, first, blocks))
+            else:
+                orders.append(order)
         return tuple(orders)
 
     def step_finished(self, result: StepResult, now: float) -> None:
@@ -208,11 +204,9 @@ class InstanceEngine:
         Effects: `AdoptedEvent` and it joins the batch at the next step; or `HandoffFailedEvent`, or silence if it was
             cancelled, and its blocks are free.
         """
-        sequence = self._sequences.get(sequence_id)
-        if sequence is None:
-            raise LedgerError(f"pull of unknown sequence {sequence_id} finished")
+        sequence = self._known(sequence_id)
         self._note_work(now)
-        self._handoff_bytes_in += moved_bytes
+        self._counters.handoff_bytes_in += moved_bytes
         if error is None and sequence.phase is SequencePhase.PULLING:
             self._adopted(sequence, now)
             return
@@ -221,6 +215,30 @@ class InstanceEngine:
             reason = f"{type(error).__name__}: {error}"
             self._events.append(HandoffFailedEvent(sequence_id, self._ticket_of(sequence).ticket_id, reason))
         self._finish(sequence)
+
+    def fetch_finished(self, sequence_id: SequenceId, report: FetchReport, now: float) -> None:
+        """The KV-cache pool gave what it had of a prompt, which may be nothing.
+
+        Raises: LedgerError if that sequence is not being fetched.
+        Effects: the sequence computes the rest from the next step on; or, cancelled meanwhile, its blocks are free.
+        """
+        sequence = self._known(sequence_id)
+        self._note_work(now)
+        self._scheduler.end_fetch(sequence, report.blocks)
+        if sequence.phase is SequencePhase.CLOSING:
+            self._finish(sequence)
+            return
+        self._pool.fetched(sequence, report)
+        self._blocks.publish(sequence)
+
+    def store_finished(self, order_id: int, now: float) -> None:
+        """A store order was carried out, or given up.
+
+        Raises: LedgerError if it is not known.
+        Effects: its blocks are not pinned any more.
+        """
+        self._note_work(now)
+        self._pool.stored(order_id)
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
@@ -236,39 +254,15 @@ class InstanceEngine:
 
     def snapshot(self, now: float) -> EngineSnapshot:
         """The state in numbers."""
-        scheduler, pool = self._scheduler, self._blocks.pool
-        return EngineSnapshot(
-            at_s=now,
-            waiting=len(scheduler.waiting),
-            running=len(scheduler.running),
-            held=len(self._handoffs),
-            pulling=len(scheduler.pulling),
-            queued_tokens=scheduler.queued_tokens(),
-            kv_blocks_total=pool.num_blocks,
-            kv_blocks_used=pool.num_used,
-            kv_blocks_cached=pool.num_cold,
-            prefix_queries_tokens_total=scheduler.prefix_queries_tokens,
-            prefix_hits_tokens_total=scheduler.prefix_hits_tokens,
-            preemptions_total=scheduler.preemptions,
-            steps_total=self._steps,
-            prompt_tokens_total=self._prompt_tokens,
-            generated_tokens_total=self._generated_tokens,
-            handoffs_out_total=self._handoffs.issued_total,
-            handoffs_in_total=self._handoffs_in,
-            handoffs_expired_total=self._handoffs.expired_total,
-            handoff_bytes_in_total=self._handoff_bytes_in,
-            last_progress_s=self._progress_at,
-            has_work=self._has_work(),
-            draining=self._draining,
-            tokens_per_s=self._throughput.tokens_per_s,
-        )
+        parts = self._counters, self._scheduler, self._handoffs, self._pool, self._throughput
+        return take_snapshot(now, *parts, has_work=self._has_work(), draining=self._draining)
 
     def check(self) -> None:
         """Prove that all ledgers balance; for tests and idle moments.
 
         Raises: LedgerError if they do not.
         """
-        check_engine(self._sequences.values(), self._scheduler, self._handoffs, self._in_flight)
+        check_engine(self._sequences.values(), self._scheduler, self._handoffs, self._in_flight, self._pool.tables)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -289,24 +283,29 @@ class InstanceEngine:
         self._timers.set(sequence.deadline, spec.sequence_id, len(self._sequences))
         return sequence
 
+    def _known(self, sequence_id: SequenceId) -> LiveSequence:
+        if (sequence := self._sequences.get(sequence_id)) is None:
+            raise LedgerError(f"news of unknown sequence {sequence_id}")
+        return sequence
+
     def _land(self, now: float) -> PlannedStep:
-        planned = self._in_flight
-        if planned is None:
+        if (planned := self._in_flight) is None:
             raise LedgerError("a step ended while none was in flight")
         self._in_flight = None
-        self._progress_at = now
+        self._counters.progress_at = now
         return planned
 
     def _settle(self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, now: float) -> None:
         """Book one sequence's share of a step that was executed."""
         book_step(sequence, step, outcome)
         self._blocks.publish(sequence)
+        self._pool.note_full(sequence)
         if sequence.phase is SequencePhase.PREFILLING:
-            self._prompt_tokens += len(step.tokens)
+            self._counters.prompt_tokens += len(step.tokens)
         accepted = accepted_from(sequence, step, outcome, self.max_len)
         if accepted is None:
             return
-        self._generated_tokens += len(accepted.tokens)
+        self._counters.generated_tokens += len(accepted.tokens)
         if accepted.finish_reason is None and self.settings.role is EngineRole.PREFILL:
             self._hold(sequence, accepted, outcome, now)
             return
@@ -329,9 +328,10 @@ class InstanceEngine:
         """The handed-off KV is here, pulled or cached."""
         ticket = self._ticket_of(sequence)
         sequence.num_computed = max(sequence.num_computed, ticket.computed_tokens)
+        sequence.num_stored = sequence.num_computed // self.settings.block_tokens  # its prefill instance stored them
         self._scheduler.join(sequence)
         self._blocks.publish(sequence)
-        self._handoffs_in += 1
+        self._counters.handoffs_in += 1
         self._events.append(AdoptedEvent(sequence.sequence_id, ticket.ticket_id))
 
     def _ticket_of(self, sequence: LiveSequence) -> HandoffTicket:
@@ -359,7 +359,7 @@ class InstanceEngine:
         phase = sequence.phase
         if phase is SequencePhase.HELD:
             self._end_handoff(sequence, end)
-        elif phase is SequencePhase.PULLING:
+        elif phase in (SequencePhase.PULLING, SequencePhase.FETCHING):
             sequence.advance(PhaseEvent.CLOSE)
         elif phase in (SequencePhase.WAITING, SequencePhase.ADOPTING):
             self._scheduler.waiting.remove(sequence)
@@ -390,9 +390,10 @@ class InstanceEngine:
         if self._in_flight is not None or scheduler.running.items:
             return True
         # A queue that waits for others to release or deliver blocks is not ours to move.
-        return bool(scheduler.waiting.items) and not len(self._handoffs) and not scheduler.pulling
+        others = len(self._handoffs) + len(scheduler.pulling) + len(scheduler.fetching) + self._pool.pinned_blocks
+        return bool(scheduler.waiting.items) and not others
 
     def _note_work(self, now: float) -> None:
         """Start the watchdog's clock when there was nothing to move before."""
         if not self._has_work():
-            self._progress_at = now
+            self._counters.progress_at = now

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from serving.ids import BlockHash, BlockId, SequenceId
-from serving.policy.request import FinishReason, HandoffTicket, TokenLogprobs
+from serving.policy.request import FinishReason, HandoffTicket, PoolUse, TokenLogprobs
 from serving.policy.step_plan import StepPlan
 
 
@@ -21,7 +21,8 @@ class TokensEvent:
         tokens: may be empty when only the end is told (deadline, `max_tokens = 0`).
         logprobs: one per token when asked, else empty.
         prompt_logprobs: for prompt positions 1 ...; first event only, when asked.
-        cached_tokens: tokens whose KV was found here; first event only.
+        cached_tokens: tokens whose KV was not computed: found here or pulled; first event only.
+        pool: what the KV-cache pool had to do with it; first event only, None without a pool.
         finish_reason: set on the last event.
     """
 
@@ -31,6 +32,7 @@ class TokensEvent:
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     cached_tokens: int | None = None
+    pool: PoolUse | None = None
     finish_reason: FinishReason | None = None
 
 
@@ -42,7 +44,7 @@ class HandoffReadyEvent:
         blocks: block table, cut to what `computed_tokens` need; pinned until released, cancelled or expired.
         hashes: prefix hashes of the full blocks, in order; empty without prefix reuse.
         computed_tokens: tokens whose KV the blocks hold: all but the newest.
-        position, tokens, logprobs, prompt_logprobs, cached_tokens: as in `TokensEvent`.
+        position, tokens, logprobs, prompt_logprobs, cached_tokens, pool: as in `TokensEvent`.
     """
 
     sequence_id: SequenceId
@@ -55,6 +57,7 @@ class HandoffReadyEvent:
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     cached_tokens: int | None = None
+    pool: PoolUse | None = None
 
 
 class HandoffEnd(Enum):
@@ -113,11 +116,31 @@ class PullOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchOrder:
+    """Ask the KV-cache pool for these consecutive blocks of a prompt, then report `fetch_finished`."""
+
+    sequence_id: SequenceId
+    namespace: str
+    hashes: tuple[BlockHash, ...]
+    blocks: tuple[BlockId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOrder:
+    """Publish these full blocks in the KV-cache pool, in any order, then report `store_finished`."""
+
+    order_id: int
+    namespace: str
+    hashes: tuple[BlockHash, ...]
+    blocks: tuple[BlockId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineAction:
     """What the driver does next.
 
     Args:
-        pulls: start these, in any order, beside the step.
+        pulls, fetches, stores: start these, in any order, beside the step.
         plan: execute this, then report `step_finished` or `step_failed`; None = nothing to compute.
         wake_at: without other news ask again at this engine time [s]; None = only news can change anything.
     """
@@ -125,6 +148,8 @@ class EngineAction:
     pulls: tuple[PullOrder, ...]
     plan: StepPlan | None
     wake_at: float | None
+    fetches: tuple[FetchOrder, ...] = ()
+    stores: tuple[StoreOrder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +159,12 @@ class EngineSnapshot:
     Args:
         at_s: engine time of this snapshot [s].
         waiting: sequences without blocks: new, preempted, or handed off and not admitted yet.
+        fetching: sequences whose beginnings are being fetched from the KV-cache pool.
+        storing_blocks: blocks that wait to be copied into the pool.
         queued_tokens: known tokens that are still to be computed.
         kv_blocks_cached: free blocks that a prefix could still match.
+        pulled_tokens_total, lost_tokens_total: prompt tokens that the pool gave, and that it failed to give.
+        unstored_blocks_total: full blocks that were not offered to the pool because too many were waiting.
         last_progress_s: engine time of the last step, or of the moment when work appeared [s].
         has_work: something should move without outside help; true and no progress for long = stuck.
         tokens_per_s: recent tokens computed per second of step time, prompt and output.
@@ -146,12 +175,17 @@ class EngineSnapshot:
     running: int
     held: int
     pulling: int
+    fetching: int
+    storing_blocks: int
     queued_tokens: int
     kv_blocks_total: int
     kv_blocks_used: int
     kv_blocks_cached: int
     prefix_queries_tokens_total: int
     prefix_hits_tokens_total: int
+    pulled_tokens_total: int
+    lost_tokens_total: int
+    unstored_blocks_total: int
     preemptions_total: int
     steps_total: int
     prompt_tokens_total: int

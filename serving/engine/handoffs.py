@@ -6,7 +6,9 @@ instance or gateway from pinning blocks for ever.
 
 from dataclasses import dataclass, field
 
+from serving.engine.events import PullOrder
 from serving.errors import LedgerError
+from serving.policy.request import HandoffTicket
 from serving.policy.sequence import LiveSequence
 
 
@@ -55,3 +57,12 @@ class HeldHandoffs:
 
     def __len__(self) -> int:
         return len(self.held)
+
+
+def pull_order(sequence: LiveSequence, ticket: HandoffTicket, block_tokens: int) -> PullOrder | None:
+    """What is to be pulled of a ticket; None when all of its blocks were found here."""
+    if sequence.num_computed >= ticket.computed_tokens:
+        return None
+    first = sequence.num_computed // block_tokens
+    blocks = tuple(sequence.blocks[first : len(ticket.blocks)])
+    return PullOrder(sequence.sequence_id, ticket, first, blocks)

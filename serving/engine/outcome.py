@@ -50,11 +50,19 @@ def tokens_event(sequence: LiveSequence, accepted: Accepted, outcome: SequenceRe
     logprobs = outcome.logprobs[: len(accepted.tokens)]
     sequence.append(accepted.tokens)
     if sequence.first_reported:
-        return TokensEvent(name, position, accepted.tokens, logprobs, (), None, accepted.finish_reason)
+        return TokensEvent(name, position, accepted.tokens, logprobs, finish_reason=accepted.finish_reason)
     sequence.first_reported = True
     sequence.prompt_logprobs_wanted = None  # a recomputation may use cached blocks from here on
-    prompt_logprobs, cached = tuple(sequence.prompt_logprobs), sequence.cached_tokens
-    return TokensEvent(name, position, accepted.tokens, logprobs, prompt_logprobs, cached, accepted.finish_reason)
+    return TokensEvent(
+        name,
+        position,
+        accepted.tokens,
+        logprobs,
+        tuple(sequence.prompt_logprobs),
+        sequence.cached_tokens,
+        sequence.pool_use,
+        accepted.finish_reason,
+    )
 
 
 def handoff_event(
@@ -82,4 +90,5 @@ def handoff_event(
         logprobs=outcome.logprobs[: len(accepted.tokens)],
         prompt_logprobs=tuple(sequence.prompt_logprobs),
         cached_tokens=sequence.cached_tokens,
+        pool=sequence.pool_use,
     )

@@ -1,9 +1,10 @@
-"""What an engine needs from outside: something that computes a step, something that moves KV blocks."""
+"""What an engine needs from outside: something that computes a step, something that moves KV blocks, a shared cache."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from serving.ids import BlockHash, BlockId
+from serving.policy.pool.outcome import FetchReport, StoreReport
 from serving.policy.request import HandoffTicket
 from serving.policy.step_plan import StepPlan, StepResult
 
@@ -44,4 +45,21 @@ class KvTransport(Protocol):
         Returns: bytes moved.
         Raises: HandoffChecksumError, HandoffExpiredError, HandoffError (unreachable, deadline, layout differs).
         """
+        ...
+
+
+class ContextCache(Protocol):
+    """The KV-cache pool as one instance sees it. Never raises: what goes wrong is in the report, and is only a miss."""
+
+    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
+        """Fill the leading ones of own arena blocks with the blocks of these hashes, verifying each.
+
+        Args:
+            hashes: consecutive links of one prefix-hash chain; what lies before them is here already.
+            blocks: as many, to be written; whatever is behind the report's count has any content.
+        """
+        ...
+
+    def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
+        """Publish full, computed blocks; their bytes do not change while this runs."""
         ...

@@ -6,6 +6,9 @@ from enum import Enum
 from serving.errors import ConfigError
 from serving.policy.scheduler import SchedulerLimits
 
+_STEPS_AHEAD = 2
+"""With a pool, prompts are admitted for the running step and the next one: a fetch takes less time than a step."""
+
 
 class EngineRole(Enum):
     """What an instance does with a sequence whose prompt is done."""
@@ -33,6 +36,9 @@ class EngineSettings:
         handoff_lease_s: how long finished prefills wait for their acknowledgement.
         prefix_reuse: match and publish full blocks by prefix hash.
         cache_decoded: publish blocks with generated tokens too.
+        pool: there is a KV-cache pool: fetch prompts' beginnings from it, store full blocks in it.
+        store_decoded: store blocks with generated tokens too.
+        max_store_blocks: full blocks that may wait to be copied into the pool.
     Raises: ConfigError for a value that cannot work.
     """
 
@@ -46,6 +52,9 @@ class EngineSettings:
     handoff_lease_s: float = 30.0
     prefix_reuse: bool = True
     cache_decoded: bool = True
+    pool: bool = False
+    store_decoded: bool = True
+    max_store_blocks: int = 64
 
     def __post_init__(self) -> None:
         try:
@@ -59,6 +68,10 @@ class EngineSettings:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.watermark_blocks < 0:
             raise ConfigError(f"watermark_blocks must not be negative, got {self.watermark_blocks}")
+        if self.pool and not self.prefix_reuse:
+            raise ConfigError("a KV-cache pool needs prefix_reuse: its blocks are known by prefix hash")
+        if self.max_store_blocks < 0:
+            raise ConfigError(f"max_store_blocks must not be negative, got {self.max_store_blocks}")
         if self.handoff_lease_s <= 0:
             raise ConfigError(f"handoff_lease_s must be positive, got {self.handoff_lease_s}")
         if self.role is not EngineRole.PREFILL and self.max_step_tokens < self.max_sequences:
@@ -70,4 +83,5 @@ class EngineSettings:
     @property
     def scheduler_limits(self) -> SchedulerLimits:
         """The slice that the scheduler sees."""
-        return SchedulerLimits(self.max_step_tokens, self.max_sequences, self.watermark_blocks)
+        ahead = _STEPS_AHEAD * self.max_step_tokens if self.pool else 0
+        return SchedulerLimits(self.max_step_tokens, self.max_sequences, self.watermark_blocks, ahead)

@@ -1,23 +1,33 @@
-"""Putting a model together from checkpoint tensors: fusing, splitting, reordering, packing, in one place."""
+"""Putting a model together from checkpoint tensors: fusing, splitting, reordering, packing, in one place.
+
+Every final tensor goes through a `WeightBank`, so all reading is put off until a bank asks for it: a model that lies in
+an image is assembled by the same code without touching a checkpoint.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from serving.model.attention import AttentionWeights, LatentAttention
 from serving.model.block import Block
-from serving.model.checkpoint import Checkpoint
+from serving.model.checkpoint import TensorSource
 from serving.model.config import ModelConfig
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.gate import Gate
-from serving.model.linear import Linear, fuse_linear, make_linear
+from serving.model.linear import Linear, fuse
 from serving.model.mlp import Mlp
 from serving.model.model import DeepseekModel
 from serving.model.mtp import MtpLayer
 from serving.model.norm import RmsNorm
 from serving.model.rope import pair_neighbours
+from serving.model.weight_bank import WeightBank
 
 # The norms inside attention have a fixed epsilon in DeepSeek's code, whatever `rms_norm_eps` says.
 _LATENT_NORM_EPS = 1e-6
+
+_Pair = tuple[Tensor, Tensor | None]
 
 
 class Assembly:
@@ -27,9 +37,12 @@ class Assembly:
         dtype: of everything but the gates, which are float32.
     """
 
-    def __init__(self, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, source: TensorSource, bank: WeightBank, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.config = config
-        self.checkpoint = checkpoint
+        self.source = source
+        self.bank = bank
         self.dtype = dtype
         self.device = device
 
@@ -43,13 +56,14 @@ class Assembly:
         embed = self._tensor("model.embed_tokens.weight")
         blocks = [self._block(layer) for layer in range(config.num_hidden_layers)]
         norm = self._norm("model.norm.weight")
-        head = make_linear(embed) if config.tie_word_embeddings else self._linear("lm_head")
+        tied = config.tie_word_embeddings
+        head = self.bank.linear("lm_head", lambda: (embed, None)) if tied else self._linear("lm_head")
         drafts = [self._mtp(layer, embed, head) for layer in draft_layers]
         return DeepseekModel(config, embed, blocks, norm, head, drafts)
 
     def _mtp(self, layer: int, embed: Tensor, head: Linear) -> MtpLayer:
         prefix = f"model.layers.{layer}."
-        names = self.checkpoint.names
+        names = self.source.names
         own_embed, own_head = prefix + "embed_tokens.weight", prefix + "shared_head.head"
         return MtpLayer(
             embed=self._tensor(own_embed) if own_embed in names else embed,
@@ -73,34 +87,52 @@ class Assembly:
     def _attention(self, prefix: str, layer: int) -> LatentAttention:
         config = self.config
         lora = config.q_lora_rank is not None
-        query, query_bias = self._weight_and_bias(prefix + ("q_b_proj" if lora else "q_proj"))
-        latent, latent_bias = self._weight_and_bias(prefix + "kv_a_proj_with_mqa")
-        if not config.rope.interleave:
-            rope = config.qk_rope_head_dim
-            query = pair_neighbours(query, config.num_attention_heads, rope)
-            latent = pair_neighbours(latent, 1, rope)
-            latent_bias = None if latent_bias is None else pair_neighbours(latent_bias, 1, rope)
-        first, first_bias = self._weight_and_bias(prefix + "q_a_proj") if lora else (query, query_bias)
-        expand = self._tensor(prefix + "kv_b_proj.weight")
-        per_head = expand.view(config.num_attention_heads, -1, config.kv_lora_rank)
+        # Two of the bank's tensors are built from each of these; it is read when the first is, and once.
+        query = cache(partial(self._query, prefix + ("q_b_proj" if lora else "q_proj")))
+        expand = cache(partial(self._read, prefix + "kv_b_proj.weight"))
         weights = AttentionWeights(
-            into=fuse_linear((first, latent), (first_bias, latent_bias)),
+            into=self.bank.linear(prefix + "into", lambda: self._into(prefix, query)),
             query_norm=self._norm(prefix + "q_a_layernorm.weight", _LATENT_NORM_EPS) if lora else None,
-            query_up=make_linear(query, query_bias) if lora else None,
+            query_up=self.bank.linear(prefix + "query_up", query) if lora else None,
             latent_norm=self._norm(prefix + "kv_a_layernorm.weight", _LATENT_NORM_EPS),
-            expand=make_linear(expand),
-            key_absorb=per_head[:, : config.qk_nope_head_dim].contiguous(),
-            value_absorb=per_head[:, config.qk_nope_head_dim :].transpose(1, 2).contiguous(),
+            expand=self.bank.linear(prefix + "expand", lambda: (expand(), None)),
+            key_absorb=self.bank.tensor(prefix + "key_absorb", lambda: self._key_absorb(expand())),
+            value_absorb=self.bank.tensor(prefix + "value_absorb", lambda: self._value_absorb(expand())),
             out=self._linear(prefix + "o_proj"),
         )
         return LatentAttention(config, weights, layer)
+
+    def _query(self, name: str) -> _Pair:
+        query, bias = self._weight_and_bias(name)
+        if not self.config.rope.interleave:
+            query = pair_neighbours(query, self.config.num_attention_heads, self.config.qk_rope_head_dim)
+        return query, bias
+
+    def _into(self, prefix: str, query: Callable[[], _Pair]) -> _Pair:
+        latent, latent_bias = self._weight_and_bias(prefix + "kv_a_proj_with_mqa")
+        if not self.config.rope.interleave:
+            rope = self.config.qk_rope_head_dim
+            latent = pair_neighbours(latent, 1, rope)
+            latent_bias = None if latent_bias is None else pair_neighbours(latent_bias, 1, rope)
+        lora = self.config.q_lora_rank is not None
+        first, first_bias = self._weight_and_bias(prefix + "q_a_proj") if lora else query()
+        return fuse((first, latent), (first_bias, latent_bias))
+
+    def _key_absorb(self, expand: Tensor) -> Tensor:
+        return self._per_head(expand)[:, : self.config.qk_nope_head_dim].contiguous()
+
+    def _value_absorb(self, expand: Tensor) -> Tensor:
+        return self._per_head(expand)[:, self.config.qk_nope_head_dim :].transpose(1, 2).contiguous()
+
+    def _per_head(self, expand: Tensor) -> Tensor:
+        return expand.view(self.config.num_attention_heads, -1, self.config.kv_lora_rank)
 
     def _experts(self, prefix: str) -> ExpertLayer:
         config = self.config
         bias = prefix + "gate.e_score_correction_bias"
         gate = Gate(
             config,
-            self._tensor(prefix + "gate.weight", torch.float32),
+            self.bank.linear(prefix + "gate", lambda: (self._read(prefix + "gate.weight", torch.float32), None)),
             self._tensor(bias, torch.float32) if config.topk_method == "noaux_tc" else None,
         )
         nets = [self._mlp(f"{prefix}experts.{expert}.") for expert in range(config.n_routed_experts)]
@@ -109,18 +141,25 @@ class Assembly:
         return ExpertLayer(gate, experts, config.n_routed_experts, shared)
 
     def _mlp(self, prefix: str) -> Mlp:
-        gate, up = self._tensor(prefix + "gate_proj.weight"), self._tensor(prefix + "up_proj.weight")
-        return Mlp(fuse_linear((gate, up), (None, None)), self._linear(prefix + "down_proj"))
+        gate_up = self.bank.linear(prefix + "gate_up", lambda: self._gate_up(prefix))
+        return Mlp(gate_up, self._linear(prefix + "down_proj"))
+
+    def _gate_up(self, prefix: str) -> _Pair:
+        gate, up = self._read(prefix + "gate_proj.weight"), self._read(prefix + "up_proj.weight")
+        return fuse((gate, up), (None, None))
 
     def _linear(self, name: str) -> Linear:
-        return make_linear(*self._weight_and_bias(name))
+        return self.bank.linear(name, lambda: self._weight_and_bias(name))
 
-    def _weight_and_bias(self, name: str) -> tuple[Tensor, Tensor | None]:
+    def _weight_and_bias(self, name: str) -> _Pair:
         bias = name + ".bias"
-        return self._tensor(name + ".weight"), self._tensor(bias) if bias in self.checkpoint.names else None
+        return self._read(name + ".weight"), self._read(bias) if bias in self.source.names else None
 
     def _norm(self, name: str, eps: float | None = None) -> RmsNorm:
         return RmsNorm(self._tensor(name), self.config.rms_norm_eps if eps is None else eps)
 
     def _tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        return self.checkpoint.tensor(name, dtype or self.dtype, self.device)
+        return self.bank.tensor(name, lambda: self._read(name, dtype))
+
+    def _read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        return self.source.tensor(name, dtype or self.dtype, self.device)

@@ -22,6 +22,19 @@ class _TensorFile(Protocol):
     def get_slice(self, name: str) -> Any: ...  # noqa: ANN401 - only its get_shape() is used
 
 
+class TensorSource(Protocol):
+    """Where an assembly takes a checkpoint's tensors from."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all tensors, FP8 scales left out."""
+        ...
+
+    def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """One tensor, dequantised and converted."""
+        ...
+
+
 Progress = Callable[[int, int], None]
 """Called with (tensors read, tensors to read)."""
 
@@ -47,12 +60,13 @@ class Checkpoint:
         self._progress = progress
         self._files = {path.name: _open(path) for path in _files(folder)}
         self._file_of = {name: file for file, handle in self._files.items() for name in handle.keys()}
+        self._names = frozenset(name for name in self._file_of if not name.endswith(_SCALE))
         self._read = 0
 
     @property
     def names(self) -> frozenset[str]:
         """Names of all tensors, FP8 scales left out."""
-        return frozenset(name for name in self._file_of if not name.endswith(_SCALE))
+        return self._names
 
     def check(
         self,
@@ -86,6 +100,10 @@ class Checkpoint:
             self._progress(self._read, len(self.names))
         return value.to(device=device, dtype=dtype).contiguous()
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape, without reading it."""
+        return tuple(self._files[self._file_of[name]].get_slice(name).get_shape())
+
     def _raw(self, name: str) -> Tensor:
         return self._files[self._file_of[name]].get_tensor(name)
 
@@ -97,10 +115,26 @@ class Checkpoint:
     def _wrong_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         wrong = []
         for name in sorted(self.names & shapes.keys()):
-            shape = tuple(self._files[self._file_of[name]].get_slice(name).get_shape())
+            shape = self.shape(name)
             if shape != shapes[name]:
                 wrong.append(f"{name} {list(shape)} instead of {list(shapes[name])}")
         return wrong
+
+
+class CheckpointShapes:
+    """A checkpoint whose tensors have shapes and no bytes: to see what a model will consist of before it is read."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all tensors, FP8 scales left out."""
+        return self._checkpoint.names
+
+    def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor of the meta device, whatever `device` says."""
+        return torch.empty(self._checkpoint.shape(name), dtype=dtype, device="meta")
 
 
 def dequantise(value: Tensor, scales: Tensor, block: tuple[int, int]) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from serving.model.config import ModelConfig
-from serving.model.linear import make_linear
+from serving.model.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Gate:
     counts as its two best experts. DeepSeek-V2: softmax scores, no bias, a group counts as its best expert.
 
     Args:
-        weight: `[experts, hidden] float32`.
+        score: hidden -> experts, float32.
         bias: `[experts] float32`, choice bias; None for DeepSeek-V2.
     """
 
-    def __init__(self, config: ModelConfig, weight: Tensor, bias: Tensor | None) -> None:
-        self.score = make_linear(weight)
+    def __init__(self, config: ModelConfig, score: Linear, bias: Tensor | None) -> None:
+        self.score = score
         self.bias = bias
         self.sigmoid = config.topk_method == "noaux_tc"
         self.top_k = config.num_experts_per_tok

@@ -43,11 +43,17 @@ class PrepackedLinear:
     products do not offer.
     """
 
-    __slots__ = ("_lone_row_differs", "_packed", "_product", "bias", "in_features", "out_features")
+    __slots__ = ("_lone_row_differs", "_memory", "_packed", "_product", "bias", "in_features", "out_features")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, memory: object = None) -> None:
+        """
+        Args:
+            weight: `[out_features, in_features]`, plain (not kept) or packed by `pack` before (kept).
+            memory: what a packed weight lies on, kept as long as this lives; None = the tensor keeps its own.
+        """
+        self._memory = memory
         self.out_features, self.in_features = weight.shape
-        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
+        self._packed = weight if is_packed(weight) else pack(weight)
         # A single long row is added up in another order than the same row among others.
         self._lone_row_differs = self.in_features > _ORDERED_ROW
         self._product = torch.ops.mkldnn._linear_pointwise.default
@@ -67,23 +73,48 @@ _NO_SCALARS: list[float] = []
 _PACKED_DTYPES = (torch.bfloat16, torch.float32)
 
 
+def packs(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether packed is the fastest exact form there."""
+    return device.type == "cpu" and dtype in _PACKED_DTYPES and torch._C._has_mkldnn
+
+
+def pack(weight: Tensor) -> Tensor:
+    """The weight `[out_features, in_features]` in a blocked layout, chosen by its shape, the CPU and the threads."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
+    return packed
+
+
+def is_packed(weight: Tensor) -> bool:
+    """Whether `pack` made it."""
+    return weight.layout is torch._mkldnn  # type: ignore[attr-defined]
+
+
 def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """The fastest exact form for the weight's device and dtype.
 
     Args:
-        weight: `[out_features, in_features]`, on the device where it will be used; not kept when it is packed.
+        weight: `[out_features, in_features]`, on the device where it will be used; not kept when it is packed here.
     """
-    if weight.device.type == "cpu" and weight.dtype in _PACKED_DTYPES and torch._C._has_mkldnn:
+    if packs(weight.device, weight.dtype):
         return PrepackedLinear(weight, bias)
     return PlainLinear(weight, bias)
 
 
-def fuse_linear(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Linear:
-    """One product for several that read the same input; the outputs lie side by side.
+def fuse(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of one product in place of several that read the same input; the outputs lie side by side.
 
     A None among `biases` next to real ones stands for zeros.
     """
     bias = None
     if any(b is not None for b in biases):
-        bias = torch.cat([w.new_zeros(w.shape[0]) if b is None else b for w, b in zip(weights, biases, strict=True)])
-    return make_linear(torch.cat(list(weights)), bias)
+        bias = _joined([w.new_zeros(w.shape[0]) if b is None else b for w, b in zip(weights, biases, strict=True)])
+    return _joined(weights), bias
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """`torch.cat` along the first axis. That of the meta device would import half of torch's compiler."""
+    rows = [part.shape[0] for part in parts]
+    whole = parts[0].new_empty((sum(rows), *parts[0].shape[1:]))
+    for place, part in zip(whole.split_with_sizes(rows), parts, strict=True):
+        place.copy_(part)
+    return whole

@@ -1,5 +1,6 @@
 """From a checkpoint folder to a model ready to compute."""
 
+import logging
 import re
 from pathlib import Path
 from typing import Literal
@@ -10,39 +11,100 @@ from serving.errors import ModelError
 from serving.model.assembly import Assembly
 from serving.model.checkpoint import Checkpoint, Progress
 from serving.model.config import ModelConfig
+from serving.model.image import image_key, model_version
+from serving.model.image_model import assemble_from, plan_image, write_image
+from serving.model.image_store import ImageStore
 from serving.model.model import DeepseekModel
 from serving.model.tensors import model_tensors, mtp_layers, mtp_optional, mtp_tensors
+from serving.model.weight_bank import FreshBank
 
 DtypeName = Literal["auto", "float32", "bfloat16"]
+
+logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 def load_model(
-    folder: str | Path, *, device: str = "cpu", dtype: DtypeName = "auto", progress: Progress | None = None
+    folder: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: DtypeName = "auto",
+    progress: Progress | None = None,
+    images: ImageStore | None = None,
+    version: str = "",
 ) -> DeepseekModel:
     """Load a DeepSeek-V2/V3-style checkpoint, draft layers included.
+
+    With a store of images the weights lie on its memory, shared by all processes of the node that load the same; only
+    the first reads the checkpoint. Whatever goes wrong with an image, the checkpoint is read as without a store.
 
     Args:
         folder: config.json and safetensors files, with or without an index.
         device: where to compute, `cpu` or `cuda[:n]`.
         dtype: of weights, activations and KV cache; `auto` = as the configuration says (float16 becomes float32).
-        progress: called after each tensor with (tensors read, tensors to read).
+        progress: called after each tensor that is read, with (tensors read, tensors to read).
+        images: where weights may lie ready, and are put for the others.
+        version: names these weights among images; empty = from the files' names, sizes and times.
     Raises: ModelError if the folder cannot be served or the device or dtype is not there.
-    Effects: reads files, allocates memory on the device.
+    Effects: reads files, allocates memory on the device, may fill an image.
     """
     config = ModelConfig.from_folder(folder)
     target, kind = _device(device), _dtype(config, dtype)
-    checkpoint = Checkpoint(Path(folder), fp8_block=config.fp8_block, progress=progress)
+    with torch.inference_mode():
+        if images is not None:
+            key = image_key(config, version or model_version(folder), kind, target)
+            model = _through_image(images, key, config, Path(folder), kind, target, progress)
+            if model is not None:
+                return model
+        checkpoint, drafts = open_checkpoint(config, Path(folder), progress)
+        return Assembly(config, checkpoint, FreshBank(), kind, target).model(drafts)
+
+
+def _through_image(
+    images: ImageStore,
+    key: str,
+    config: ModelConfig,
+    folder: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress | None,
+) -> DeepseekModel | None:
+    """The model on an image, made first if there is none; None if that cannot be."""
+    image = images.load(key)
+    if image is None:
+        checkpoint, drafts = open_checkpoint(config, folder, progress)
+        try:
+            plan = plan_image(config, checkpoint, drafts, dtype, device)
+            stored = images.store(key, plan.nbytes, lambda memory: write_image(plan, config, checkpoint, memory))
+        except ModelError as error:
+            logger.warning("the weights could not be put into the pool (%s); reading the checkpoint alone", error)
+            return None
+        image = images.load(key) if stored else None
+    if image is None:
+        return None
+    try:
+        model = assemble_from(image.data, config, dtype, device)
+    except ModelError as error:
+        logger.warning("an image of the weights in the pool cannot be used (%s); reading the checkpoint", error)
+        image.distrust()
+        return None
+    if device.type != "cpu":
+        image.release()
+    return model
+
+
+def open_checkpoint(config: ModelConfig, folder: Path, progress: Progress | None) -> tuple[Checkpoint, range]:
+    """The checkpoint, checked, and the draft layers that it has."""
+    checkpoint = Checkpoint(folder, fp8_block=config.fp8_block, progress=progress)
     required, optional = model_tensors(config), mtp_optional(config)
     drafts = mtp_layers(config) if _has_drafts(config, checkpoint) else range(0)
     if drafts:
         required |= mtp_tensors(config)
     ignored = {name for name in checkpoint.names if _ignorable(config, name, drafts=bool(drafts))}
     checkpoint.check(required, optional, ignored)
-    with torch.inference_mode():
-        return Assembly(config, checkpoint, kind, target).model(drafts)
+    return checkpoint, drafts
 
 
 def _device(name: str) -> torch.device:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.request import FinishReason, HandoffTicket, SequenceSpec, TokenLogprobs
+from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
 
 class FailKind(Enum):
@@ -85,6 +85,7 @@ class Deliver:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
+    pool: PoolUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

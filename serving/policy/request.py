@@ -57,6 +57,7 @@ class SequenceSpec:
         output: tokens generated before (resume); they count against `max_tokens`.
         time_left_s: deadline relative to arrival, because hosts' clocks differ.
         salt: namespace salt, first link of the prefix-hash chain.
+        namespace: the tenant, under whose name the pool books the blocks.
     """
 
     sequence_id: SequenceId
@@ -67,6 +68,22 @@ class SequenceSpec:
     priority: int = 0
     """Lower runs earlier."""
     salt: bytes = b""
+    namespace: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """What the KV-cache pool did for one prompt.
+
+    Args:
+        pulled_tokens: tokens whose KV came from the pool; also counted among the cached ones.
+        recomputed_tokens: tokens that the pool had, or may have had, and that were computed because of `reason`.
+        reason: a `MissReason` value; None when nothing went wrong.
+    """
+
+    pulled_tokens: int = 0
+    recomputed_tokens: int = 0
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

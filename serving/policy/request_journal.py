@@ -29,7 +29,7 @@ from serving.policy.journal_commands import (
     SendPrefill,
     SendRelease,
 )
-from serving.policy.request import FinishReason, HandoffTicket, SequenceSpec, TokenLogprobs
+from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
 Commands = tuple[Command, ...]
 
@@ -122,6 +122,7 @@ class SequenceJournal:
         logprobs: tuple[TokenLogprobs, ...] = (),
         prompt_logprobs: tuple[TokenLogprobs, ...] = (),
         cached_tokens: int | None = None,
+        pool: PoolUse | None = None,
     ) -> Commands:
         """Prefill is done; the first token goes to the client at once."""
         if self._ticket is not None and ticket.ticket_id == self._ticket.ticket_id:
@@ -131,7 +132,7 @@ class SequenceJournal:
         self._ticket = ticket
         if position > len(self.output):
             return self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=False)
-        deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None)
+        deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool)
         self.phase = JournalPhase.HANDED_OFF
         return (*deliver, self._need_decode(ticket))
 
@@ -153,6 +154,7 @@ class SequenceJournal:
         prompt_logprobs: tuple[TokenLogprobs, ...] = (),
         cached_tokens: int | None = None,
         finish_reason: FinishReason | None = None,
+        pool: PoolUse | None = None,
     ) -> Commands:
         """New tokens, the end, or both."""
         if sequence_id != self._live_id or self.phase not in _AT_INSTANCE:
@@ -163,14 +165,14 @@ class SequenceJournal:
         commands = self._drop_ticket()
         self.phase = JournalPhase.DECODING
         if finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
-            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None)
+            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool)
             again = self._resubmit(FailKind.ENGINE, f"the instance ended it: {finish_reason.value}", cancel=False)
             return (*commands, *deliver, *again)
         if finish_reason is FinishReason.DEADLINE:
-            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None)
+            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool)
             self._close()
             return (*commands, *deliver, Fail(FailKind.DEADLINE, "the deadline passed at the instance"))
-        deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, finish_reason)
+        deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, finish_reason, pool)
         if finish_reason is not None:
             self._close()
         return (*commands, *deliver)
@@ -245,6 +247,7 @@ class SequenceJournal:
         prompt_logprobs: tuple[TokenLogprobs, ...],
         cached_tokens: int | None,
         finish_reason: FinishReason | None,
+        pool: PoolUse | None,
     ) -> Commands:
         """Book what is new of a frame that leaves no gap."""
         known = len(self.output) - position
@@ -253,9 +256,9 @@ class SequenceJournal:
             return ()
         self.output.extend(new)
         if self._first_delivered:
-            prompt_logprobs, cached_tokens = (), None
+            prompt_logprobs, cached_tokens, pool = (), None, None
         self._first_delivered = True
-        return (Deliver(new, new_logprobs, prompt_logprobs, cached_tokens, finish_reason),)
+        return (Deliver(new, new_logprobs, prompt_logprobs, cached_tokens, finish_reason, pool),)
 
     def _resubmit(self, kind: FailKind, reason: str, *, cancel: bool, distrust: bool = False) -> Commands:
         """Leave the live submission and start again elsewhere with the output so far, or fail.

@@ -68,7 +68,7 @@ def route_prefill(
         exclude: instances that failed this sequence before; used only if no other is left.
     Raises: UnavailableError if no live instance is known.
     """
-    candidates = _usable(views, max_age_s, exclude, "prefill")
+    candidates = usable(views, max_age_s, exclude, "prefill")
     least = min(v.queued_tokens + v.reserved_tokens for v in candidates)
     tied = [v for v in candidates if v.queued_tokens + v.reserved_tokens == least]
     chosen = tied[tie_break % len(tied)]
@@ -95,7 +95,7 @@ def route_decode(
         tie_break, max_age_s, exclude: as in `route_prefill`.
     Raises: UnavailableError if no live instance is known.
     """
-    candidates = _usable(views, max_age_s, exclude, "decode")
+    candidates = usable(views, max_age_s, exclude, "decode")
     roomy = [v for v in candidates if _room(v) >= needed_blocks]
     if not roomy:
         most = max(_room(v) for v in candidates)
@@ -117,10 +117,13 @@ def _room(view: InstanceView) -> int:
     return view.kv_blocks_free - view.reserved_blocks
 
 
-def _usable(
+def usable(
     views: Sequence[InstanceView], max_age_s: float, exclude: Collection[ReplicaId], role: str
 ) -> list[InstanceView]:
-    """Live instances in a fixed order, those to avoid only when there is no other."""
+    """Live instances in a fixed order, those to avoid only when there is no other.
+
+    Raises: UnavailableError if no live instance is known.
+    """
     live = sorted((v for v in views if not v.draining and v.age_s <= max_age_s), key=lambda v: v.replica)
     if not live:
         draining = sum(v.draining for v in views)

@@ -1,13 +1,16 @@
 """Forms the steps of one instance.
 
-Theory of operation. Sequences are in one of three places: `waiting` (no blocks), `running` (blocks, computing) and
-`pulling` (blocks, being filled from another instance). A step is formed in this order:
+Theory of operation. Sequences are in one of four places: `waiting` (no blocks), `running` (blocks, computing),
+`pulling` (blocks, being filled from another instance) and `fetching` (blocks, being filled from the KV-cache pool). A
+step is formed in this order:
 
 1. decodes, one token each, preempting from the end of the batch when blocks run out;
 2. the next chunks of prompts under way;
 3. new admissions from the queue, prompts and pulls alike.
 
-A preempted sequence returns to its place in the queue, which is before everything younger.
+With a KV-cache pool, prompts are admitted ahead of the step that will feed them, so that their cached beginnings arrive
+while the present step computes. A preempted sequence returns to its place in the queue, which is before everything
+younger.
 """
 
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from serving.errors import LedgerError
 from serving.policy.admission import AdmissionRoom, admit_head
 from serving.policy.decode_scheduler import plan_decodes
 from serving.policy.prefill_scheduler import plan_chunks
+from serving.policy.request import PoolUse
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import SequenceBlocks
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase
@@ -32,11 +36,13 @@ class SchedulerLimits:
         max_step_tokens: tokens fed by one step, decodes and chunks together.
         max_sequences: sequences computing or being pulled at one time.
         watermark_blocks: blocks that admission leaves free for the running batch.
+        fetch_ahead_tokens: with a pool, prompts are admitted until so many tokens wait to be computed; 0 = no pool.
     """
 
     max_step_tokens: int
     max_sequences: int
     watermark_blocks: int
+    fetch_ahead_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,9 @@ class Scheduler:
         self.waiting = SequenceQueue()
         self.running = SequenceQueue()
         self.pulling: list[LiveSequence] = []
+        self.fetching: list[LiveSequence] = []
+        self.to_fetch: list[LiveSequence] = []
+        """Admitted to FETCHING since the driver last looked."""
         self.preemptions = 0
         self.prefix_queries_tokens = 0
         self.prefix_hits_tokens = 0
@@ -69,11 +78,16 @@ class Scheduler:
         plan_decodes(self.running.items, self.blocks, budget, self._preempt)
         plan_chunks(self.running.items, budget)
         # A victim of this very step cannot come straight back: it needs all that it gave, and one block of it is taken.
-        while budget.tokens_left > 0:
+        ahead = self._room_ahead()
+        while budget.tokens_left > 0 or ahead > 0:
             admitted = self._admit(SequencePhase.WAITING)
             if admitted is None:
                 break
-            budget.feed(admitted)
+            ahead -= admitted.num_missing
+            if admitted.phase is SequencePhase.PREFILLING and budget.tokens_left > 0:
+                budget.feed(admitted)
+            elif ahead <= 0:
+                break
         if not budget.steps:
             return None
         return PlannedStep(StepPlan(step, tuple(budget.steps)), budget.sequences)
@@ -88,6 +102,11 @@ class Scheduler:
             started.append(admitted)
         return started
 
+    def take_fetches(self) -> list[LiveSequence]:
+        """Sequences admitted to FETCHING since the last call. Effects: empties the list."""
+        started, self.to_fetch = self.to_fetch, []
+        return started
+
     def join(self, sequence: LiveSequence) -> None:
         """Put a pulled sequence into the batch; it takes part from the next step on.
 
@@ -97,6 +116,21 @@ class Scheduler:
         done = sequence.num_missing == 1
         sequence.advance(PhaseEvent.PULL_DONE if done else PhaseEvent.PULL_DONE_IN_PART)
         self.running.add(sequence)
+
+    def end_fetch(self, sequence: LiveSequence, blocks: int) -> None:
+        """A fetch is over: the sequence goes on with what it brought, or closes if it was cancelled meanwhile.
+
+        Args:
+            blocks: leading ones of the fetched blocks that are filled.
+        Raises: LedgerError if it was not being fetched.
+        """
+        if sequence not in self.fetching:
+            raise LedgerError(f"sequence {sequence.sequence_id} is not being fetched")
+        self.fetching.remove(sequence)
+        if sequence.phase is SequencePhase.FETCHING:
+            sequence.num_computed += blocks * self.blocks.block_tokens
+            sequence.advance(PhaseEvent.FETCH_DONE)
+            self.running.add(sequence)
 
     def drop_pull(self, sequence: LiveSequence) -> None:
         """Take a sequence out of the pulls.
@@ -109,10 +143,17 @@ class Scheduler:
 
     def queued_tokens(self) -> int:
         """Tokens that must be computed before everything known here has caught up."""
-        return sum(s.num_missing for s in self.waiting) + sum(s.num_missing for s in self.running)
+        return sum(s.num_missing for group in (self.waiting, self.running, self.fetching) for s in group)
+
+    def _room_ahead(self) -> int:
+        """Tokens that may still be admitted ahead of their step; 0 without a pool."""
+        if not self.limits.fetch_ahead_tokens:
+            return 0
+        prompts = sum(s.num_missing for s in self.running if s.phase is SequencePhase.PREFILLING)
+        return self.limits.fetch_ahead_tokens - prompts - sum(s.num_missing for s in self.fetching)
 
     def _admit(self, phase: SequencePhase) -> LiveSequence | None:
-        busy = len(self.running) + len(self.pulling)
+        busy = len(self.running) + len(self.pulling) + len(self.fetching)
         keep_free = self.limits.watermark_blocks if busy else 0
         room = AdmissionRoom(self.limits.max_sequences - busy, keep_free)
         sequence = admit_head(self.waiting, self.blocks, room, phase)
@@ -125,7 +166,13 @@ class Scheduler:
         if phase is SequencePhase.ADOPTING:
             sequence.advance(PhaseEvent.PULL_START)
             self.pulling.append(sequence)
+        elif self.limits.fetch_ahead_tokens and self.blocks.fetchable(sequence):
+            sequence.advance(PhaseEvent.FETCH_START)
+            self.fetching.append(sequence)
+            self.to_fetch.append(sequence)
         else:
+            if self.limits.fetch_ahead_tokens and sequence.pool_use is None:
+                sequence.pool_use = PoolUse()
             sequence.advance(PhaseEvent.ADMIT)
             self.running.add(sequence)
         return sequence

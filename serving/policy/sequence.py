@@ -6,7 +6,7 @@ nothing special, only one with much to catch up.
 """
 
 from serving.ids import BlockHash, BlockId, SequenceId
-from serving.policy.request import HandoffTicket, SequenceSpec, TokenLogprobs
+from serving.policy.request import HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase, next_phase
 from serving.policy.step_plan import SampleOrder
 
@@ -23,9 +23,11 @@ class LiveSequence:
         "in_flight",
         "num_computed",
         "num_published",
+        "num_stored",
         "order",
         "output",
         "phase",
+        "pool_use",
         "prompt_logprobs",
         "prompt_logprobs_wanted",
         "sample_order",
@@ -65,13 +67,17 @@ class LiveSequence:
         """Prefix hashes of the leading full blocks, as far as they were needed."""
         self.num_published = 0
         """Leading blocks that need no publishing any more."""
+        self.num_stored = 0
+        """Leading blocks that need no storing in the KV-cache pool any more."""
+        self.pool_use: PoolUse | None = None
+        """What the pool did at the first admission; None without a pool, or when it was not asked."""
         self.ticket = ticket
         self.ticket_id: str | None = None
         """The handoff that this sequence waits on while HELD."""
         self.in_flight = False
         """A running step reads and writes this sequence's blocks."""
         self.cached_tokens: int | None = None
-        """Tokens matched at the first admission."""
+        """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
         # An adopted sequence reported its first token, and all that goes with it, at the prefill instance.
         self.first_reported = ticket is not None
         self.prompt_logprobs_wanted = None if ticket is not None else sampling.prompt_logprobs

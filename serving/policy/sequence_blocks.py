@@ -58,7 +58,17 @@ class SequenceBlocks:
         sequence.blocks.extend(pool.allocate(fresh))
         sequence.num_computed = len(matched) * self.block_tokens
         sequence.num_published = len(matched)
+        sequence.num_stored = max(sequence.num_stored, len(matched))
         return True
+
+    def fetchable(self, sequence: LiveSequence) -> int:
+        """Full blocks of a sequence that was just admitted that another instance may have computed before.
+
+        As in `reserve`, the last token stays uncomputed, and log-probabilities of the prompt switch reuse off.
+        """
+        if not self.prefix_reuse or sequence.prompt_logprobs_wanted is not None:
+            return 0
+        return (len(sequence.tokens) - 1) // self.block_tokens - sequence.num_published
 
     def grow(self, sequence: LiveSequence, tokens: int) -> bool:
         """Extend the block table to cover `tokens` positions.

@@ -6,10 +6,12 @@
                └────preempt─────────────────────────────────┘
     adopt ─► ADOPTING ──pull start──► PULLING ──pull done──► DECODING
                                                  └─────────► PREFILLING (tokens beyond the handoff are recomputed)
+    WAITING ──fetch start──► FETCHING ──fetch done──► PREFILLING
 
-HELD: prefill is done, the blocks wait to be pulled and acknowledged. ADOPTING: another instance holds the blocks, there
-is no room yet. CLOSING: the sequence is over for everybody outside, but a step or a pull may still write into its
-blocks, which therefore cannot be reused yet. An event that the table does not list is our bug: `LedgerError`.
+FETCHING: blocks are reserved, and the leading ones are being filled from the KV-cache pool. HELD: prefill is done, the
+blocks wait to be pulled and acknowledged. ADOPTING: another instance holds the blocks, there is no room yet. CLOSING:
+the sequence is over for everybody outside, but a step, a pull or a fetch may still write into its blocks, which
+therefore cannot be reused yet. An event that the table does not list is our bug: `LedgerError`.
 """
 
 from enum import Enum
@@ -21,6 +23,7 @@ class SequencePhase(Enum):
     """Where a sequence stands; no meaning in the order."""
 
     WAITING = "waiting"
+    FETCHING = "fetching"
     PREFILLING = "prefilling"
     DECODING = "decoding"
     HELD = "held"
@@ -37,6 +40,8 @@ class PhaseEvent(Enum):
     PREEMPT = "preempt"
     PROMPT_DONE = "prompt done"
     PROMPT_HELD = "prompt held"
+    FETCH_START = "fetch start"
+    FETCH_DONE = "fetch done"
     PULL_START = "pull start"
     PULL_DONE = "pull done"
     PULL_DONE_IN_PART = "pull done in part"
@@ -47,7 +52,8 @@ class PhaseEvent(Enum):
 _P, _E = SequencePhase, PhaseEvent
 
 TRANSITIONS: dict[SequencePhase, dict[PhaseEvent, SequencePhase]] = {
-    _P.WAITING: {_E.ADMIT: _P.PREFILLING, _E.END: _P.FINISHED},
+    _P.WAITING: {_E.ADMIT: _P.PREFILLING, _E.FETCH_START: _P.FETCHING, _E.END: _P.FINISHED},
+    _P.FETCHING: {_E.FETCH_DONE: _P.PREFILLING, _E.CLOSE: _P.CLOSING, _E.END: _P.FINISHED},
     _P.PREFILLING: {
         _E.PREEMPT: _P.WAITING,
         _E.PROMPT_DONE: _P.DECODING,

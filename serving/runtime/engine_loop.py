@@ -23,11 +23,12 @@ from serving.engine.events import (
     PullOrder,
     TokensEvent,
 )
-from serving.engine.ports import KvTransport, StepExecutor
+from serving.engine.ports import ContextCache, KvTransport, StepExecutor
 from serving.errors import HandoffError, ServingError
 from serving.ids import SequenceId
 from serving.policy.request import HandoffTicket
 from serving.policy.step_plan import StepPlan
+from serving.runtime.pool_worker import PoolWorker
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class EngineLoop:
 
     Args:
         on_step: told the tokens and the duration [s] of each step.
+        cache: the KV-cache pool; there must be one if the engine's settings say so.
         deliver: called on the engine thread (or the side thread, for tickets) with everything one turn produced.
     """
 
@@ -77,6 +79,7 @@ class EngineLoop:
         deliver: Callable[[list[News]], None],
         name: str = "engine",
         on_step: Callable[[int, float], None] | None = None,
+        cache: ContextCache | None = None,
     ) -> None:
         self.engine = engine
         self._executor = executor
@@ -99,6 +102,7 @@ class EngineLoop:
         """Time spent pulling KV blocks so far [s]."""
         self.pull_failures = 0
         self._side = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name}-kv")
+        self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -112,6 +116,8 @@ class EngineLoop:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         self._side.shutdown(wait=True, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.stop()
 
     def post(self, command: Command) -> None:
         """Run `command(engine, now)` on the engine thread, before its next step. Callable from any thread."""
@@ -160,6 +166,11 @@ class EngineLoop:
         action = engine.next_action(clock.now())
         for order in action.pulls:
             self._side.submit(self._pull, order)
+        if self._pool is not None:
+            for fetch in action.fetches:
+                self._pool.fetch(fetch)
+            for store in action.stores:
+                self._pool.store(store)
         if action.plan is not None:
             self._busy_since = self._busy_since or clock.now()
             self._step(action.plan)

@@ -1,9 +1,10 @@
-"""One instance, assembled: virtual NPUs, KV arena in the node's UB segment, model, engine thread, link server.
+"""One instance, assembled: virtual NPUs, KV arena in its UB segment, model, engine thread, link server.
 
 Knows no Ray: a Serve replica passes in which NPUs and which node it was given, a test passes its own.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,6 @@ from hardware.topology import NpuId
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from hardware.units import MIB
-from serving.config.engine import EngineConfig
 from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.engine.engine import InstanceEngine
@@ -28,15 +28,19 @@ from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.torch_executor import TorchExecutor
 from serving.errors import ConfigError
 from serving.ids import NodeId, ReplicaId
+from serving.kvpool.context_cache import PoolContextCache
 from serving.link.messages import Welcome
+from serving.model.image import model_version
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.model.size import weight_bytes
+from serving.policy.pool.view import PoolView
 from serving.runtime.allocator import keep_freed_memory
 from serving.runtime.device_mirror import DeviceMirror
 from serving.runtime.engine_loop import EngineLoop
 from serving.runtime.instance_server import InstanceServer
+from serving.runtime.pool_access import PoolAccess
 from serving.runtime.ub_transport import RemoteReader, UbTransport
 
 logger = logging.getLogger(__name__)
@@ -51,9 +55,7 @@ class InstancePlace:
     node: NodeId
     npus: tuple[NpuId, ...]
     segment_path: Path
-    segment_mib: int
-    segment_owner_pid: int
-    """Process whose life is the segment's life: the node's raylet, or the test."""
+    """Where this instance makes its UB segment; nobody else's."""
     link_host: str
     threads: int
 
@@ -62,30 +64,36 @@ class Instance:
     """Everything that one replica runs. Build it, `await start()`, and `await stop()` in the end."""
 
     def __init__(
-        self, config: ServeConfig, place: InstancePlace, secret: str, read_remote: RemoteReader | None = None
+        self,
+        config: ServeConfig,
+        place: InstancePlace,
+        secret: str,
+        read_remote: RemoteReader | None = None,
+        pool_view: Callable[[], PoolView] | None = None,
     ) -> None:
         """Load the model and take memory; slow.
 
+        Args:
+            secret: shared by gateways, instances and memory servers.
+            pool_view: gives the newest view of the KV-cache pool; None = there is no pool.
+
         Raises: ModelError, ConfigError, HardwareError (no room in HBM or in the UB segment).
-        Effects: maps (and creates, if first) the node's UB segment; takes a region of it. Sets torch's threads and the
-            allocator's habits for the whole process.
+        Effects: makes the instance's UB segment. Sets torch's threads and the allocator's habits for the whole process.
         """
         torch.set_num_threads(place.threads)
         keep_freed_memory()
         self.place = place
         self._clock = WallClock()
-        pool = config.pools[place.pool]
         self.npus = virtual_npus(config, place, self._clock)
-        model = load_model(config.model.path, device=_device(config), dtype=config.model.dtype)
-        self._segment = UbSegment.create_or_attach(
-            place.segment_path, place.segment_mib * MIB, owner_pid=place.segment_owner_pid
-        )
-        blocks, block_bytes = _take_memory(self.npus, model, config, pool)
+        access = PoolAccess(pool_view, secret, config.kvcache) if pool_view is not None else None
+        model = _load(config, place, access)
+        blocks, block_bytes = _take_memory(self.npus, model, config, config.pools[place.pool])
+        self._segment = UbSegment.create(place.segment_path, blocks * block_bytes, max_regions=1)
         self._region: UbRegion = self._segment.allocate(blocks * block_bytes, owner=place.replica)
         arena = self._segment.view(self._region)
         cache, mirror = _kv_cache(model, blocks, config.engine.block_tokens, arena)
-        self.settings = _engine_settings(config.engine, pool, place, model.config.max_position_embeddings)
-        transport = UbTransport(
+        self.settings = _engine_settings(config, place, model.config.max_position_embeddings, blocks)
+        self._transport = UbTransport(
             replica=place.replica,
             node=place.node,
             segment=self._segment,
@@ -100,16 +108,19 @@ class Instance:
         )
         self.engine = InstanceEngine(self.settings, blocks)
         self.server = InstanceServer(self._welcome(cache), secret)
-        executor = TorchExecutor(model, cache)
-        self._transport = transport
+        self.pool_cache: PoolContextCache | None = None
+        if access is not None and self.settings.pool:
+            layout = f"{cache.layout_fingerprint}-{config.model.version or model_version(config.model.path)}"
+            self.pool_cache = access.context_cache(place.replica, place.node, layout, arena, block_bytes, mirror)
         self.loop = EngineLoop(
             self.engine,
-            executor,
-            transport,
+            TorchExecutor(model, cache),
+            self._transport,
             self._clock,
             self.server.deliver,
             place.replica,
             on_step=self.npus.record_step,
+            cache=self.pool_cache,
         )
         self.block_bytes = block_bytes
 
@@ -123,9 +134,11 @@ class Instance:
         """Stop everything and give the memory back. Sequences still here are lost."""
         await self.server.stop()
         self.loop.stop()
+        if self.pool_cache is not None:
+            self.pool_cache.close()
         self._transport.close()
         self._segment.release(self._region)
-        self._segment.close()
+        self._segment.remove()
 
     def facts(self) -> dict[str, Any]:
         """What status pages and metrics show of this instance: plain numbers and strings."""
@@ -143,6 +156,7 @@ class Instance:
             "busy_s": self.loop.busy_s,
             "pull_seconds_total": self.loop.pull_seconds,
             "handoff_failures_total": self.loop.pull_failures,
+            "pool": self.pool_cache.facts() if self.pool_cache is not None else None,
             **{name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__},
         }
 
@@ -190,7 +204,8 @@ def _kv_cache(
     return cache, DeviceMirror(cache.tensor, arena)
 
 
-def _engine_settings(engine: EngineConfig, pool: PoolConfig, place: InstancePlace, model_len: int) -> EngineSettings:
+def _engine_settings(config: ServeConfig, place: InstancePlace, model_len: int, blocks: int) -> EngineSettings:
+    engine, pool, kvcache = config.engine, config.pools[place.pool], config.kvcache
     return EngineSettings(
         role=EngineRole(place.pool),
         block_tokens=engine.block_tokens,
@@ -200,7 +215,21 @@ def _engine_settings(engine: EngineConfig, pool: PoolConfig, place: InstancePlac
         max_model_len=engine.max_model_len or model_len,
         handoff_lease_s=engine.handoff_lease_s,
         prefix_reuse=engine.prefix_reuse,
+        pool=kvcache.replicas > 0 and engine.prefix_reuse,
+        store_decoded=kvcache.stores_decoded(reasoning=config.model.reasoning),
+        max_store_blocks=int(blocks * kvcache.max_store_share),
     )
+
+
+def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> DeepseekModel:
+    """The model, on the pool's copy of its weights where there is one."""
+    images = access.model_cache(place.replica, place.node) if access is not None else None
+    model, device = config.model, _device(config)
+    try:
+        return load_model(model.path, device=device, dtype=model.dtype, images=images, version=model.version)
+    finally:
+        if images is not None:
+            images.close()  # the process goes on holding what it maps
 
 
 def _device(config: ServeConfig) -> str:

@@ -232,4 +232,5 @@ def _tokens(event: TokensEvent | HandoffReadyEvent, finish: FinishReason | None)
         event.prompt_logprobs,
         event.cached_tokens,
         finish,
+        event.pool,
     )

@@ -62,7 +62,8 @@ class LiveBackend:
         self._queue: deque[LiveGeneration] = deque()
         self._queued_tokens = 0
         self._choices: dict[SequenceId, tuple[LiveGeneration, Choice]] = {}
-        self._router = PoolRouter(self.links, pools, config.engine.block_tokens)
+        locality = config.gateway.routing == "locality"
+        self._router = PoolRouter(self.links, pools, config.engine.block_tokens, locality=locality)
         self._sweeper: asyncio.Task[None] | None = None
 
     # ---- GenerationBackend -----------------------------------------------------------------------------------------
@@ -305,6 +306,7 @@ def _tell(journal: SequenceJournal, item: m.News) -> Commands:
                 item.prompt_logprobs,
                 item.cached_tokens,
                 item.finish,
+                item.pool,
             )
         case m.Prefilled(first=first, ticket=ticket):
             return journal.handoff_ready(
@@ -315,6 +317,7 @@ def _tell(journal: SequenceJournal, item: m.News) -> Commands:
                 first.logprobs,
                 first.prompt_logprobs,
                 first.cached_tokens,
+                first.pool,
             )
         case m.Adopted():
             return journal.adopted(item.sequence_id)

@@ -94,6 +94,7 @@ class LiveGeneration:
                 news.cached_tokens,
                 news.finish_reason,
                 queue_s=self.started - self.submitted if is_first else None,
+                pool=news.pool,
             )
         )
         self.wake()

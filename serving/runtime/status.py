@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from serving.api.pool_facts import pool_client_stats
+from serving.api.pool_summary import server_rows
 from serving.config.serve import ServeConfig
+from serving.policy.pool.view import PoolView
 from serving.runtime.pool_links import Address
 from serving.telemetry.stats import InstanceStats
 
@@ -31,21 +34,31 @@ _REPLICA_FIELDS = (
 )
 
 
-def cluster_status(config: ServeConfig, members: Iterable[Address], gateway: Mapping[str, int]) -> dict[str, Any]:
-    """Pools with their replicas, NPUs in use and offered, and the answering gateway's own counts. JSON-ready."""
+def cluster_status(
+    config: ServeConfig, members: Iterable[Address], gateway: Mapping[str, int], view: PoolView | None = None
+) -> dict[str, Any]:
+    """Pools with their replicas, NPUs in use and offered, and the answering gateway's own counts. JSON-ready.
+
+    Args:
+        view: the KV-cache pool; None = there is none, and the key `kvcache` is absent.
+    """
     listed = list(members)
     pools: list[dict[str, Any]] = []
     for pool, section in config.pools.items():
         replicas = [_replica(member) for member in listed if member.pool == pool]
         pools.append({"name": pool, "target_replicas": section.replicas, "replicas": replicas})
     used = sum(len(replica["npus"]) for pool in pools for replica in pool["replicas"])
-    return {
+    status = {
         "model": config.model.name or config.model.path.name,
         "mode": config.serving.mode,
         "npus": {"used": used, "offered": config.cluster.npus},
         "gateway": dict(gateway),
         "pools": pools,
     }
+    if view is not None:
+        target = config.kvcache.replicas
+        status["kvcache"] = {"name": "kvcache", "target_replicas": target, "servers": server_rows(view)}
+    return status
 
 
 def _replica(member: Address) -> dict[str, Any]:
@@ -56,6 +69,7 @@ def _replica(member: Address) -> dict[str, Any]:
 def instance_stats(member: Address) -> InstanceStats:
     """One announcement as metrics."""
     facts = member.facts
+    pool = facts.get("pool")
     return InstanceStats(
         replica=member.replica,
         pool=member.pool,
@@ -80,4 +94,5 @@ def instance_stats(member: Address) -> InstanceStats:
         hbm_used_bytes=facts["hbm_used_bytes"],
         steps_total=facts["steps_total"],
         busy_seconds_total=facts["busy_s"],
+        pool_use=None if pool is None else pool_client_stats(pool),
     )

@@ -1,14 +1,14 @@
 """Moves KV blocks between instances through UB shared memory.
 
-An instance's KV arena is a region of its node's UB segment, so registering blocks copies nothing: a ticket says where
-they lie. A puller on the same node maps the segment by path and copies each block once, straight into its own arena,
-hashing while it copies. Another node's bytes come through a `RemoteReader` (Ray's object store) behind the same call.
+An instance's KV arena lies in a UB segment of its own, so registering blocks copies nothing: a ticket says where they
+are. A puller on the same node maps the segment by path and copies each block once, straight into its own arena, hashing
+while it copies. Another node's bytes come through a `RemoteReader` (Ray's object store) behind the same call.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from hardware.errors import HardwareError
+from hardware.ub.attachments import Attachments
 from hardware.ub.copy import checksum, copy_checked
 from hardware.ub.segment import UbSegment
 from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError
@@ -21,15 +21,15 @@ RemoteReader = Callable[[NodeId, str, Sequence[tuple[int, int]], int], Iterable[
 
 
 class UbTransport:
-    """`KvTransport` over one UB segment per node.
+    """`KvTransport` over one UB segment per instance.
 
     Args:
-        segment: the own node's, mapped; stays open as long as the transport is used.
+        segment: the own one; stays open as long as the transport is used.
         arena: this instance's blocks, `num_blocks * block_bytes` writable bytes of the segment.
         arena_offset: where the arena starts inside the segment [bytes].
         generation: of the arena's region; readers refuse a region that has changed hands.
         layout: fingerprint of model, dtype and block shape; a ticket of another layout is refused.
-        read_remote: how to read another node's segment; None = single node.
+        read_remote: how to read a segment of another node; None = single node.
         mirror: set when the KV cache is on an accelerator and the arena is only its image.
         on_moved: told the bytes of each completed pull.
     """
@@ -60,7 +60,7 @@ class UbTransport:
         self._read_remote = read_remote
         self._mirror = mirror
         self._on_moved = on_moved
-        self._segments: dict[str, UbSegment] = {self._segment_path: segment}
+        self._others = Attachments()
 
     def register(
         self, ticket_id: str, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], computed_tokens: int
@@ -120,10 +120,7 @@ class UbTransport:
 
     def close(self) -> None:
         """Unmap the segments of others; the own one belongs to the instance."""
-        for path, segment in self._segments.items():
-            if path != self._segment_path:
-                segment.close()
-        self._segments.clear()
+        self._others.close()
 
     def _block(self, block: BlockId) -> memoryview:
         return self._arena[block * self._block_bytes : (block + 1) * self._block_bytes]
@@ -135,9 +132,8 @@ class UbTransport:
             places = [(e.offset, e.used_bytes) for e in extents]
             return self._read_remote(ticket.node_id, ticket.segment, places, ticket.generation)
         try:
-            segment = self._segments.get(ticket.segment)
-            if segment is None:
-                segment = self._segments[ticket.segment] = UbSegment.attach(Path(ticket.segment))
+            segment = self._others.get(ticket.segment)
             return [segment.read(e.offset, e.used_bytes, ticket.generation) for e in extents]
         except HardwareError as error:
+            self._others.forget(ticket.segment)
             raise HandoffExpiredError(f"segment {ticket.segment}: {error}") from error

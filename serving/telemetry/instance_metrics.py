@@ -6,6 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from serving.telemetry.histogram import cumulative
+from serving.telemetry.pool_metrics import client_series
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
 
 Value = Callable[[InstanceStats], float]
@@ -78,6 +79,7 @@ class InstanceBoard(Collector):
             for labels, stats in rows:
                 counter.add_metric(labels, value(stats))
             yield counter
+        yield from client_series([(labels, stats.pool_use) for labels, stats in rows if stats.pool_use is not None])
         yield self._iteration_tokens()
         yield self._cache_config()
 

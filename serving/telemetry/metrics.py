@@ -2,7 +2,8 @@
 
 Request-level series (tokens, latencies, outcomes) come from the gateway, which sees each request exactly once;
 instance-level series come from snapshots, see `instance_metrics`. Neither counts what the other counts, so sums over
-`engine` are right. `engine` is the gateway's id here and the replica's id there.
+`engine` are right. `engine` is the gateway's id here and the replica's id there. Series that name tenants are apart, in
+`namespace_metrics`, because not every scraper may see them.
 """
 
 import time
@@ -24,6 +25,9 @@ from serving.telemetry.histogram import (
     token_buckets,
 )
 from serving.telemetry.instance_metrics import InstanceBoard
+from serving.telemetry.namespace_metrics import NamespaceBoard
+from serving.telemetry.pool_metrics import MemoryServerBoard
+from serving.telemetry.pool_stats import MemoryServerStats
 from serving.telemetry.stats import InstanceStats
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
@@ -33,16 +37,18 @@ _COUNTERS = {
     "prompt_tokens": "vllm:prompt_tokens",
     "generation_tokens": "vllm:generation_tokens",
     "prompt_tokens_cached": "vllm:prompt_tokens_cached",
+    "prompt_tokens_pulled": "cloudmatrix:prompt_tokens_pulled",
 }
 
 
 class RequestTimeline:
     """Times of one request. One call per batch of updates; nothing is looked up by name."""
 
-    __slots__ = ("_first", "_last", "_metrics", "_started", "_tokens")
+    __slots__ = ("_first", "_last", "_metrics", "_namespace", "_started", "_tokens")
 
-    def __init__(self, metrics: "GatewayMetrics", choices: int, arrived: float) -> None:
+    def __init__(self, metrics: "GatewayMetrics", choices: int, arrived: float, namespace: str) -> None:
         self._metrics = metrics
+        self._namespace = namespace
         self._started = arrived
         self._first = [0.0] * choices
         self._last = [0.0] * choices
@@ -76,10 +82,19 @@ class RequestTimeline:
             if count > 1:
                 metrics.per_output_token.observe(decode / (count - 1))
 
-    def ended(self, cached_tokens: int) -> None:
-        """The whole request is over, however it ended."""
-        self._metrics.counts["prompt_tokens_cached"] += cached_tokens
-        self._metrics.in_flight -= 1
+    def ended(self, cached_tokens: int, pulled_tokens: int = 0, recomputed: Mapping[str, int] | None = None) -> None:
+        """The whole request is over, however it ended.
+
+        Args:
+            cached_tokens: of the prompts, not computed; `pulled_tokens` of them came from the KV-cache pool.
+            recomputed: prompt tokens computed although the pool should have had them, by reason.
+        """
+        metrics = self._metrics
+        metrics.counts["prompt_tokens_cached"] += cached_tokens
+        metrics.counts["prompt_tokens_pulled"] += pulled_tokens
+        metrics.recomputed.update(recomputed or {})
+        metrics.namespaces.cached_tokens[self._namespace] += cached_tokens
+        metrics.in_flight -= 1
 
 
 class GatewayMetrics(Collector):
@@ -100,6 +115,7 @@ class GatewayMetrics(Collector):
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self.outcomes: Counter[str] = Counter(dict.fromkeys(FINISHED_REASONS, 0))
         self.rejections: Counter[str] = Counter()
+        self.recomputed: Counter[str] = Counter()
         self.http: Counter[tuple[str, str, int]] = Counter()
         self.http_seconds = Histogram(SECONDS_REQUEST)
         lengths = token_buckets(max_model_len)
@@ -115,22 +131,33 @@ class GatewayMetrics(Collector):
         self.params_n = Histogram(CHOICES)
         self.params_max_tokens = Histogram(lengths)
         self.instances = InstanceBoard(model_name)
+        self.servers = MemoryServerBoard()
+        self.namespaces = NamespaceBoard(model_name, engine)
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self.registry.register(self.instances)
+        self.registry.register(self.servers)
+        self._tenants_only = CollectorRegistry()
+        self._tenants_only.register(self.namespaces)
 
     def request_started(
-        self, prompt_lengths: Sequence[int], n: int, max_tokens: int | None, arrived: float
+        self,
+        prompt_lengths: Sequence[int],
+        n: int,
+        max_tokens: int | None,
+        arrived: float,
+        namespace: str = "default",
     ) -> RequestTimeline:
         """A request that arrived at `arrived` (this object's clock) was accepted by the backend."""
         self.in_flight += 1
         self.counts["prompt_tokens"] += sum(prompt_lengths)
+        self.namespaces.prompt_tokens[namespace] += sum(prompt_lengths)
         for length in prompt_lengths:
             self.prompt_length.observe(length)
         self.params_n.observe(n)
         if max_tokens is not None:
             self.params_max_tokens.observe(max_tokens)
-        return RequestTimeline(self, len(prompt_lengths) * n, arrived)
+        return RequestTimeline(self, len(prompt_lengths) * n, arrived, namespace)
 
     def rejected(self, reason: str) -> None:
         """Admission refused a request: `overloaded` or `unavailable`."""
@@ -156,9 +183,14 @@ class GatewayMetrics(Collector):
         """Forget instances that are not among `alive` (replica ids); their series disappear."""
         self.instances.retain(alive)
 
-    def render(self) -> bytes:
-        """The Prometheus text."""
-        return generate_latest(self.registry)
+    def publish_servers(self, servers: Sequence[MemoryServerStats]) -> None:
+        """Take the newest numbers of all memory servers; those not among them are gone."""
+        self.servers.publish(servers)
+        self.namespaces.publish_servers({stats.server: stats.namespaces for stats in servers})
+
+    def render(self, *, namespaces: bool = False) -> bytes:
+        """The Prometheus text; with `namespaces` also the series that name tenants."""
+        return generate_latest(self.registry) + (generate_latest(self._tenants_only) if namespaces else b"")
 
     def collect(self) -> Iterable[Metric]:
         """All series of this gateway; called by the registry."""
@@ -169,6 +201,9 @@ class GatewayMetrics(Collector):
         yield _counter("vllm:request_success", "Finished choices", (*LABELS, "finished_reason"), by_reason)
         rejected = {(*own, reason): count for reason, count in self.rejections.items()}
         yield _counter("vllm:admission_rejections", "Requests refused by admission", (*LABELS, "reason"), rejected)
+        recomputed = {(*own, reason): count for reason, count in self.recomputed.items()}
+        text = "Prompt tokens computed although the KV-cache pool should have had them"
+        yield _counter("cloudmatrix:prompt_tokens_recomputed", text, (*LABELS, "reason"), recomputed)
         http = {(method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
         yield _counter("http_requests", "HTTP exchanges", ("method", "handler", "status"), http)
         gauge = GaugeMetricFamily("cloudmatrix:gateway_requests", "Requests in flight", labels=LABELS)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from serving.ids import ReplicaId
+from serving.telemetry.pool_stats import PoolClientStats
 
 ITERATION_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Upper bounds for tokens fed in one step. Source: vLLM's `iteration_tokens_total`."""
@@ -22,6 +23,7 @@ class InstanceStats:
         busy_seconds_total: time spent inside steps.
         iteration_tokens: steps per bucket of `ITERATION_TOKEN_BUCKETS`, not cumulative, one more for larger steps; or
             empty when the instance does not count them.
+        pool_use: what it got from the KV-cache pool; None without one.
     """
 
     replica: ReplicaId
@@ -49,3 +51,4 @@ class InstanceStats:
     busy_seconds_total: float = 0.0
     iteration_tokens: tuple[int, ...] = ()
     iteration_tokens_sum: int = 0
+    pool_use: PoolClientStats | None = None

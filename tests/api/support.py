@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from serving.api.app import create_app
+from serving.api.pool_admin import PoolAdmin
 from serving.api.settings import ApiSettings, ServedModel
 from serving.telemetry.metrics import GatewayMetrics
 from tests.fakes.backend import FakeBackend, Script, ScriptOf
@@ -68,12 +69,13 @@ def write_model_folder(folder: Path) -> Path:
 class Harness:
     """An application over a fake backend, with the parts that tests look at."""
 
-    def __init__(self, model: ServedModel, settings: ApiSettings | None = None) -> None:
+    def __init__(self, model: ServedModel, settings: ApiSettings | None = None, pool: PoolAdmin | None = None) -> None:
         self.model = model
         self.script_of: ScriptOf = lambda _: self.say("Once upon a time")
         self.backend = FakeBackend(lambda spec: self.script_of(spec))
         self.metrics = GatewayMetrics(model.names[0], max_model_len=model.max_model_len)
-        self.app: FastAPI = create_app(self.backend, model, settings or ApiSettings(version="1.2.3"), self.metrics)
+        settings = settings or ApiSettings(version="1.2.3")
+        self.app: FastAPI = create_app(self.backend, model, settings, self.metrics, pool)
 
     def say(self, text: str, *, end: bool = True, **more: Any) -> Script:
         """A script that produces `text` and, with `end`, the end token."""

@@ -92,14 +92,19 @@ def make_parser(module: str, doc: str | None, repeats: int) -> argparse.Argument
 
 
 @contextlib.contextmanager
-def checkpoint(folder: Path | None, kind: Kind = "tiny", **overrides: object) -> Iterator[Path]:
+def checkpoint(
+    folder: Path | None, kind: Kind = "tiny", *, bundled: bool = True, **overrides: object
+) -> Iterator[Path]:
     """The folder asked for, or the bundled model, or else a random checkpoint that goes away afterwards.
+
+    Args:
+        bundled: without it the bundled model is passed over.
 
     Effects: may write a temporary folder.
     """
     if folder is not None:
         yield folder.resolve()
-    elif any(STORYTELLER.glob("*.safetensors")) and (STORYTELLER / "config.json").exists():
+    elif bundled and any(STORYTELLER.glob("*.safetensors")) and (STORYTELLER / "config.json").exists():
         yield STORYTELLER
     else:
         with tempfile.TemporaryDirectory() as temporary:

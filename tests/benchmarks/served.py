@@ -34,6 +34,9 @@ class Setup:
 
     Args:
         threads: compute threads per instance; 0 = as shipped.
+        prefills: prefill instances.
+        memory_servers: of the KV-cache pool; 0 = no pool.
+        memory_mib: of one memory server.
     """
 
     model: Path
@@ -41,6 +44,9 @@ class Setup:
     server: str = "uvicorn"
     threads: int = 0
     dtype: str = "float32"
+    prefills: int = 1
+    memory_servers: int = 0
+    memory_mib: int = 256
 
     def toml(self, port: int) -> str:
         """The configuration file. Dies get the memory that the model's weights need, beside what is shipped."""
@@ -63,10 +69,11 @@ threads = {self.threads}
 dashboard_port = 0
 [[cluster.nodes]]
 npus = 8
-ub_memory_mib = 1024
+ub_memory_mib = {768 + 256 * self.prefills + self.memory_servers * self.memory_mib}
 [hardware]
 hbm_per_die_mib = {64 + weights_mib // 3}
 [prefill]
+replicas = {self.prefills}
 npus_per_instance = 2
 ub_memory_mib = 256
 [decode]
@@ -75,6 +82,9 @@ ub_memory_mib = 512
 [aggregated]
 npus_per_instance = 6
 ub_memory_mib = 768
+[kvcache]
+replicas = {self.memory_servers}
+ub_memory_mib = {self.memory_mib}
 """
 
 

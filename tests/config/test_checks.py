@@ -1,6 +1,7 @@
 """Topologies that cannot run are refused with the numbers and the remedy."""
 
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from hardware.units import GIB
 from serving.config import (
     ClusterConfig,
     HardwareConfig,
+    KvCacheConfig,
     ModelConfig,
     NodeConfig,
     PoolConfig,
     ServeConfig,
+    ServingConfig,
 )
 from serving.config.checks import check_consistency
 from serving.errors import ConfigError
@@ -52,6 +55,41 @@ REFUSED = {
         "[decode]\nmax_step_tokens = 8\nmax_sequences = 9",
         "[decode] a step of 8 tokens cannot feed 9 running sequences",
     ),
+    "no UB memory left for a memory server": (
+        "[kvcache]\nreplicas = 2",
+        "prefill 1 x 256 + decode 1 x 512 + kvcache 2 x 256 MiB of UB memory = 1280, but the cluster offers 1024",
+    ),
+    "memory server larger than a node": (
+        "[kvcache]\nreplicas = 1\nub_memory_mib = 1025",
+        "[kvcache] ub_memory_mib = 1025, but the largest node has 1024 MiB of UB memory: lower it or raise",
+    ),
+    "memory server that fits no node beside the instances": (
+        "[[cluster.nodes]]\nub_memory_mib = 512\n[[cluster.nodes]]\nub_memory_mib = 512\n[kvcache]\nreplicas = 1\n"
+        "ub_memory_mib = 256\n[decode]\nub_memory_mib = 384\n[prefill]\nub_memory_mib = 384",
+        "the nodes cannot hold prefill 1 x (2 NPUs, 384 MiB), decode 1 x (4 NPUs, 384 MiB), kvcache 1 x (256 MiB),"
+        " each instance whole on one of node-0 (8 NPUs, 512 MiB), node-1 (8 NPUs, 512 MiB)",
+    ),
+    "water marks the wrong way round": (
+        "[kvcache]\nlow_water = 0.9\nhigh_water = 0.5",
+        "[kvcache] low_water = 0.9 is above high_water = 0.5: lower it",
+    ),
+    "no such directory": (
+        '[kvcache]\ndirectory = "etcd://there"',
+        '[kvcache] directory = "etcd://there" must be "embedded" or an address such as "redis://127.0.0.1:6379/0"',
+    ),
+    "a Redis nowhere": ('[kvcache]\ndirectory = "redis://"', '[kvcache] directory = "redis://" must be "embedded"'),
+    "write-through to nothing": (
+        "[kvcache]\nwrite_through = true",
+        "[kvcache] write_through needs an SSD tier: set ssd_mib above 0, or remove it",
+    ),
+    "a folder for nothing": (
+        '[kvcache]\nssd_path = "ssd"',
+        "[kvcache] ssd_path needs an SSD tier: set ssd_mib above 0, or remove it",
+    ),
+    "slabs larger than the server": (
+        "[kvcache]\nub_memory_mib = 1",
+        "[kvcache] slab_kib = 2048 is more than a whole memory server of 1 MiB: lower it",
+    ),
 }
 
 
@@ -66,13 +104,24 @@ def test_pools_that_the_mode_does_not_start_are_not_counted(tmp_path: Path) -> N
     assert config.instances == 1
 
 
-def config_of(nodes: list[tuple[int, int]], prefill: tuple[int, int, int], decode: tuple[int, int, int]) -> ServeConfig:
-    """Nodes as (NPUs, MiB), pools as (replicas, NPUs, MiB)."""
+@pytest.mark.parametrize("address", ["embedded", "redis://127.0.0.1:6379/0", "rediss://u:p@host", "unix:///run/redis"])
+def test_directories_that_there_are(tmp_path: Path, address: str) -> None:
+    assert load(tmp_path, f'[kvcache]\ndirectory = "{address}"\n').kvcache.directory == address
+
+
+def config_of(
+    nodes: list[tuple[int, int]],
+    prefill: tuple[int, int, int],
+    decode: tuple[int, int, int],
+    kvcache: tuple[int, int] = (0, 9),
+) -> ServeConfig:
+    """Nodes as (NPUs, MiB), pools as (replicas, NPUs, MiB), memory servers as (replicas, MiB)."""
     return ServeConfig(
         model=ModelConfig(path=Path("checkpoint")),
         cluster=ClusterConfig(nodes=tuple(NodeConfig(f"n{i}", *size) for i, size in enumerate(nodes))),
         prefill=PoolConfig(*prefill),
         decode=PoolConfig(*decode),
+        kvcache=KvCacheConfig(replicas=kvcache[0], ub_memory_mib=kvcache[1], slab_kib=64),
     )
 
 
@@ -111,12 +160,34 @@ sizes = st.tuples(st.integers(2, 8), st.integers(2, 8))
 pools = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 
 
-@given(st.lists(sizes, min_size=1, max_size=3), pools, pools)
+@given(
+    st.lists(sizes, min_size=1, max_size=3),
+    pools,
+    pools,
+    st.tuples(st.integers(0, 2), st.integers(1, 5)),
+    st.booleans(),
+)
 def test_npus_and_memory_are_refused_exactly_when_no_placement_exists(
-    nodes: list[tuple[int, int]], prefill: tuple[int, int, int], decode: tuple[int, int, int]
+    nodes: list[tuple[int, int]],
+    prefill: tuple[int, int, int],
+    decode: tuple[int, int, int],
+    kvcache: tuple[int, int],
+    aggregated: bool,
 ) -> None:
-    instances = [prefill[1:]] * prefill[0] + [decode[1:]] * decode[0]
-    assert accepted(config_of(nodes, prefill, decode)) == fits_somehow(nodes, instances)
+    config = config_of(nodes, prefill, decode, kvcache)
+    instances = [prefill[1:]] * prefill[0] + [(0, kvcache[1])] * kvcache[0]
+    if aggregated:
+        config = replace(config, serving=ServingConfig(mode="aggregated"), aggregated=config.prefill)
+    else:
+        instances += [decode[1:]] * decode[0]
+    assert accepted(config) == fits_somehow(nodes, instances)
+
+
+def test_a_large_cluster_is_judged_at_once() -> None:
+    """48 nodes, full to the last NPU: once to the last MiB too, once one memory server too much."""
+    nodes = [(8, 64)] * 48
+    assert accepted(config_of(nodes, (6 * 4, 8, 32), (48 - 24, 8, 48), (48, 16)))
+    assert not accepted(config_of(nodes, (24, 8, 32), (24, 8, 48), (25, 17)))
 
 
 def test_zero_asks_for_the_real_die() -> None:

@@ -104,6 +104,15 @@ MISTAKES = {
     "no nodes": ("[cluster]\nnodes = []", "[cluster] nodes must be one or more [[cluster.nodes]] sections"),
     "single brackets": ("[cluster.nodes]\nnpus = 8", "[cluster] nodes must be one or more [[cluster.nodes]] sections"),
     "node that is no section": ("[cluster]\nnodes = [8]", "[cluster] nodes[0] must be a section of keys, got 8"),
+    "namespaces that are no list": (
+        "[namespaces]\nquota_mib = 1",
+        "[[namespaces]] must be one or more [[namespaces]] sections",
+    ),
+    "unknown key of a namespace": (
+        '[[namespaces]]\nname = "a"\nqota_mib = 1',
+        "[[namespaces]][0] unknown key `qota_mib`; did you mean `quota_mib`?",
+    ),
+    "namespace without a name": ("[[namespaces]]\nquota_mib = 1", "[[namespaces]][0] name is missing: what to call it"),
     "not TOML": ("[gateway", "site.toml is not valid TOML: "),
 }
 
@@ -144,7 +153,9 @@ toml_values = st.one_of(
     st.integers(-(2**62), 2**62).map(str),
     st.sampled_from(["1.5", "nan", "-inf", '""', '"8"', "[]", "[1, [2]]", "{}", "{ a = 1 }", "2026-01-01", "['']"]),
 )
-section_names = st.sampled_from(["gateway", "cluster", "hardware", "engine", "serving", "decode", "colour"])
+section_names = st.sampled_from(
+    ["gateway", "cluster", "hardware", "engine", "serving", "decode", "kvcache", "namespaces", "colour"]
+)
 key_names = st.sampled_from(
     ["port", "host", "api_keys", "nodes", "replicas", "mode", "threads", "hbm_per_die_mib", "block_tokens", "x"]
 )

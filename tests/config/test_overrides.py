@@ -43,6 +43,14 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
         check_model_folder(load(tmp_path, "").model)
 
 
+def test_a_tenants_key_cannot_become_everybodys(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    config = load(tmp_path, '[[namespaces]]\nname = "acme"\napi_keys = ["k"]\n')
+    assert with_overrides(config, api_keys=["other"]).api_keys_required
+    with pytest.raises(ConfigError, match=r"^\[\[namespaces\]\] acme and \[gateway\] share an API key"):
+        with_overrides(config, api_keys=["k"])
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -39,6 +39,35 @@ def test_two_nodes_leaves_no_placement_without_handoffs_between_nodes() -> None:
     assert sum(p.replicas * p.npus_per_instance for p in pools.values()) == sum(node.npus for node in nodes)
     assert {p.npus_per_instance * 2 for p in pools.values()} == {node.npus for node in nodes}
 
+    # However Ray places the memory servers, what is left of each node holds two instances.
+    servers = config.kvcache.replicas * config.kvcache.ub_memory_mib
+    largest = max(pool.ub_memory_mib for pool in pools.values())
+    assert all(servers + 2 * largest <= node.ub_memory_mib for node in nodes)
+
+
+@pytest.mark.parametrize("file", TOPOLOGIES, ids=lambda file: file.stem)
+def test_each_has_a_pool_with_a_tier_on_disk(file: Path) -> None:
+    kvcache = load_config(file).kvcache
+    assert kvcache.replicas >= 1
+    assert kvcache.ssd_mib > kvcache.ub_memory_mib
+
+
+def test_small_takes_the_node_whole() -> None:
+    config = load_config(DEPLOY / "small.toml")
+    engines = sum(pool.replicas * pool.ub_memory_mib for pool in config.pools.values())
+    assert engines + config.kvcache.ub_memory_mib == config.cluster.nodes[0].ub_memory_mib
+
+
+def test_tenants_have_keys_quotas_and_an_operator() -> None:
+    config = load_config(DEPLOY / "tenants.toml")
+    assert {n.name: (len(n.api_keys), n.quota_mib > 0) for n in config.namespaces} == {
+        "acme": (2, True),
+        "globex": (1, True),
+        "default": (0, True),
+    }
+    assert config.api_keys_required
+    assert config.gateway.admin_keys
+
 
 def test_aggregated_has_the_npus_of_small() -> None:
     small, aggregated = load_config(DEPLOY / "small.toml"), load_config(DEPLOY / "aggregated.toml")

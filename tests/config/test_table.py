@@ -3,7 +3,7 @@
 from dataclasses import fields
 from pathlib import Path
 
-from serving.config import NodeConfig, PoolConfig, ServeConfig, config_table
+from serving.config import KvCacheConfig, NamespaceConfig, NodeConfig, PoolConfig, ServeConfig, config_table
 from serving.config.key import key_spec
 
 README = Path(__file__).parents[2] / "README.md"
@@ -13,8 +13,8 @@ BEGIN, END = "<!-- config-table: python -m serving.config -->\n", "\n<!-- /confi
 def test_every_section_and_every_key_has_a_row() -> None:
     table = config_table()
     for section in fields(ServeConfig):
-        assert f"`[{section.name}]`" in table
-    for declared in (*fields(NodeConfig), *fields(PoolConfig)):
+        assert f"`[{section.name}]`" in table or f"`[[{section.name}]]`" in table
+    for declared in (*fields(NodeConfig), *fields(PoolConfig), *fields(KvCacheConfig), *fields(NamespaceConfig)):
         assert f"`{declared.name}` |" in table
         assert key_spec(declared).doc in table
 

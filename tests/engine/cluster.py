@@ -11,10 +11,12 @@ from serving.engine.events import (
     AdoptedEvent,
     EngineEvent,
     FailedEvent,
+    FetchOrder,
     HandoffClosedEvent,
     HandoffFailedEvent,
     HandoffReadyEvent,
     PullOrder,
+    StoreOrder,
     TokensEvent,
 )
 from serving.engine.settings import EngineRole, EngineSettings
@@ -36,19 +38,25 @@ from serving.policy.request_journal import Commands, SequenceJournal
 from serving.policy.router import InstanceView, route_decode, route_prefill
 from serving.policy.step_plan import StepPlan
 from tests.fakes.executor import FakeExecutor
+from tests.fakes.pool import FakeContextCache, FakePool
 from tests.fakes.transport import FakeFabric, FakeTransport
 
 
 class FakeInstance:
     """One engine with its executor and transport, moved by hand."""
 
-    def __init__(self, replica: ReplicaId, settings: EngineSettings, num_blocks: int, fabric: FakeFabric) -> None:
+    def __init__(
+        self, replica: ReplicaId, settings: EngineSettings, num_blocks: int, fabric: FakeFabric, pool: FakePool
+    ) -> None:
         self.replica = replica
         self.engine = InstanceEngine(settings, num_blocks)
         self.executor = FakeExecutor(num_blocks, settings.block_tokens)
         self.transport = FakeTransport(fabric, replica, self.executor)
         self.plan: StepPlan | None = None
         self.pulls: list[PullOrder] = []
+        self.cache = FakeContextCache(pool, self.executor)
+        self.fetches: list[FetchOrder] = []
+        self.stores: list[StoreOrder] = []
         self.wake_at: float | None = None
 
     def begin_step(self, now: float) -> None:
@@ -57,6 +65,8 @@ class FakeInstance:
             action = self.engine.next_action(now)
             self.plan, self.wake_at = action.plan, action.wake_at
             self.pulls.extend(action.pulls)
+            self.fetches.extend(action.fetches)
+            self.stores.extend(action.stores)
 
     def end_step(self, now: float, error: ServingError | None = None) -> None:
         """Execute the running step, or let it fail after it has written."""
@@ -85,6 +95,25 @@ class FakeInstance:
             self.engine.pull_finished(order.sequence_id, None, moved, now)
         self.transport.fail_next = None
 
+    def end_fetch(self, index: int, now: float, lose_after: int | None = None) -> None:
+        """Do one of the running fetches."""
+        order = self.fetches.pop(index)
+        self.cache.lose_after = lose_after
+        report = self.cache.fetch(order.namespace, order.hashes, order.blocks)
+        self.engine.fetch_finished(order.sequence_id, report, now)
+
+    def end_store(self, index: int, now: float, *, dropped: bool = False) -> None:
+        """Do, or drop, one of the stores."""
+        order = self.stores.pop(index)
+        if not dropped:
+            self.cache.store(order.namespace, order.hashes, order.blocks)
+        self.engine.store_finished(order.order_id, now)
+
+    @property
+    def busy(self) -> bool:
+        """Something of it runs."""
+        return bool(self.plan or self.pulls or self.fetches or self.stores)
+
 
 @dataclass
 class Record:
@@ -106,8 +135,9 @@ class Cluster:
 
     def __init__(self, instances: dict[str, EngineSettings], num_blocks: int, max_attempts: int = 100) -> None:
         self.fabric = FakeFabric()
+        self.pool = FakePool()
         self.instances = {
-            ReplicaId(name): FakeInstance(ReplicaId(name), settings, num_blocks, self.fabric)
+            ReplicaId(name): FakeInstance(ReplicaId(name), settings, num_blocks, self.fabric, self.pool)
             for name, settings in instances.items()
         }
         self.max_attempts = max_attempts
@@ -149,6 +179,10 @@ class Cluster:
             for instance in self.instances.values():
                 while instance.pulls:
                     instance.end_pull(0, self.now)
+                while instance.fetches:
+                    instance.end_fetch(0, self.now)
+                while instance.stores:
+                    instance.end_store(0, self.now)
                 instance.end_step(self.now)
                 self.carry_news()
                 instance.begin_step(self.now)
@@ -157,10 +191,10 @@ class Cluster:
     def run_until_idle(self, max_rounds: int = 100_000) -> int:
         """Run until no engine knows a sequence; skips dead time."""
         for done in range(max_rounds):
-            if all(i.engine.idle() and not i.pulls and i.plan is None for i in self.instances.values()):
+            if all(i.engine.idle() and not i.busy for i in self.instances.values()):
                 return done
             self.run()
-            if all(i.plan is None and not i.pulls for i in self.instances.values()):
+            if not any(i.busy for i in self.instances.values()):
                 wakes = [i.wake_at for i in self.instances.values() if i.wake_at is not None]
                 if wakes:
                     self.now = max(self.now, min(wakes))
@@ -177,6 +211,7 @@ class Cluster:
             assert instance.engine.idle()
             assert snapshot.kv_blocks_used == 0
             assert (snapshot.waiting, snapshot.running, snapshot.held, snapshot.pulling) == (0, 0, 0, 0)
+            assert (snapshot.fetching, snapshot.storing_blocks) == (0, 0)
             assert instance.transport.registered == {}
             instance.engine.check()
 

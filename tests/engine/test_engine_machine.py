@@ -42,10 +42,11 @@ class EngineMachine(RuleBasedStateMachine):
         reuse=st.booleans(),
         cache_decoded=st.booleans(),
         disaggregated=st.booleans(),
+        store_blocks=st.sampled_from([None, 0, 3, 100]),
     )
     def build(
         self, blocks: int, step_tokens: int, sequences: int, watermark: int, reuse: bool, cache_decoded: bool,
-        disaggregated: bool,
+        disaggregated: bool, store_blocks: int | None,
     ) -> None:  # fmt: skip
         base = EngineSettings(
             block_tokens=4,
@@ -57,6 +58,9 @@ class EngineMachine(RuleBasedStateMachine):
             handoff_lease_s=3.0,
             prefix_reuse=reuse,
             cache_decoded=cache_decoded,
+            pool=reuse and store_blocks is not None,
+            store_decoded=cache_decoded,
+            max_store_blocks=store_blocks or 0,
         )
         roles = [EngineRole.PREFILL] * 2 + [EngineRole.DECODE] * 2 if disaggregated else [EngineRole.AGGREGATED] * 4
         named = {name: replace(base, role=role) for name, role in zip(REPLICAS, roles, strict=True)}
@@ -97,6 +101,18 @@ class EngineMachine(RuleBasedStateMachine):
             error = HandoffError("link down") if fails else None
             instance.end_pull(which % len(instance.pulls), self.cluster.now, error)
         self.cluster.carry_news()
+
+    @rule(index=st.integers(0, 3), which=st.integers(0, 5), lose_after=st.sampled_from([None, None, 0, 1]))
+    def fetch(self, index: int, which: int, lose_after: int | None) -> None:
+        instance = self.instance(index)
+        if instance.fetches:
+            instance.end_fetch(which % len(instance.fetches), self.cluster.now, lose_after)
+
+    @rule(index=st.integers(0, 3), which=st.integers(0, 5), dropped=st.booleans())
+    def store(self, index: int, which: int, dropped: bool) -> None:
+        instance = self.instance(index)
+        if instance.stores:
+            instance.end_store(which % len(instance.stores), self.cluster.now, dropped=dropped)
 
     @precondition(lambda self: self.cluster.records)
     @rule(which=st.integers(0, 1000))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from serving.api.backend import GenerationJob, SequenceUpdate
-from serving.policy.request import FinishReason, SequenceSpec, TokenLogprobs
+from serving.policy.request import FinishReason, PoolUse, SequenceSpec, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Script:
     per_update: int = 1
     delay_s: float = 0.0
     cached_tokens: int = 0
+    pool: PoolUse | None = None
     fail_after: int | None = None
     error: Exception | None = None
     hang_after: int | None = None
@@ -84,7 +85,7 @@ class FakeGeneration:
         if sampling.logprobs is not None:
             update = replace(update, logprobs=tuple(fake_logprobs(t, sampling.logprobs) for t in tokens))
         if start == 0:
-            update = replace(update, cached_tokens=script.cached_tokens)
+            update = replace(update, cached_tokens=script.cached_tokens, pool=script.pool)
             if sampling.prompt_logprobs is not None:
                 values = tuple(fake_logprobs(t, sampling.prompt_logprobs) for t in spec.prompt[1:])
                 update = replace(update, prompt_logprobs=values)

@@ -13,6 +13,7 @@ from serving.policy.request import (
     BlockExtent,
     FinishReason,
     HandoffTicket,
+    PoolUse,
     SamplingParams,
     SequenceSpec,
     TokenLogprobs,
@@ -40,7 +41,7 @@ def body(message: m.Message) -> bytes:
 @given(prompt=token_ids, output=token_ids, seed=st.integers(0, 2**64 - 1), temperature=st.floats(0, 2))
 def test_orders_round_trip(prompt: tuple[int, ...], output: tuple[int, ...], seed: int, temperature: float) -> None:
     sampling = SamplingParams(temperature=temperature, seed=seed, logit_bias=((3, -1.5),), stop_token_ids=(1, 2))
-    spec = SequenceSpec(SequenceId("r/0"), prompt, sampling, output, salt=b"tenant")
+    spec = SequenceSpec(SequenceId("r/0"), prompt, sampling, output, salt=b"tenant", namespace="acme")
     for message in (m.Add(spec), m.Adopt(spec, TICKET)):
         assert m.decode_to_instance(body(message)) == message
 
@@ -49,6 +50,7 @@ def test_news_round_trip() -> None:
     logprobs = (TokenLogprobs(5, -0.25, ((5, -0.25), (6, -2.0))),)
     news: tuple[m.News, ...] = (
         m.Tokens(SequenceId("r/0"), 3, (5,), logprobs, (), 16, FinishReason.STOP),
+        m.Tokens(SequenceId("r/4"), 0, (5,), (), (), 16, pool=PoolUse(12, 4, "timeout")),
         m.Prefilled(m.Tokens(SequenceId("r/1"), 0, (7,)), TICKET),
         m.Adopted(SequenceId("r/1"), "t"),
         m.Lost(SequenceId("r/2"), "checksum"),

@@ -44,7 +44,7 @@ def test_gate_keeps_to_the_best_groups(config: ModelConfig) -> None:
     """Expert 7 scores best of all, but its group's other expert is poor: two good ones elsewhere win."""
     config = replace(config, n_group=4, topk_group=1, num_experts_per_tok=2)
     scores = torch.tensor([0.1, 0.1, 0.8, 0.7, 0.1, 0.1, 0.01, 0.9])
-    gate = Gate(config, torch.logit(scores)[:, None], torch.zeros(8))
+    gate = Gate(config, PlainLinear(torch.logit(scores)[:, None]), torch.zeros(8))
     routing = gate(torch.ones(1, 1))
     assert set(routing.experts[0].tolist()) == {2, 3}
     assert routing.weights.sum().item() == pytest.approx(config.routed_scaling_factor)
@@ -54,6 +54,6 @@ def test_gate_bias_chooses_but_does_not_weigh(config: ModelConfig) -> None:
     config = replace(config, n_group=1, topk_group=1, num_experts_per_tok=1, norm_topk_prob=False)
     bias = torch.zeros(8)
     bias[5] = 3.0
-    routing = Gate(config, torch.zeros(8, 1), bias)(torch.ones(1, 1))
+    routing = Gate(config, PlainLinear(torch.zeros(8, 1)), bias)(torch.ones(1, 1))
     assert routing.experts.tolist() == [[5]]
     assert routing.weights.item() == pytest.approx(0.5 * config.routed_scaling_factor)

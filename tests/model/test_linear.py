@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from serving.model.linear import Linear, PlainLinear, PrepackedLinear, fuse_linear, make_linear
+from serving.model.linear import Linear, PlainLinear, PrepackedLinear, fuse, make_linear
 
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS = torch.randn(70, 96, generator=GENERATOR)
@@ -37,10 +37,10 @@ def test_a_lone_long_row_has_the_same_bits_too(dtype: torch.dtype) -> None:
 
 
 def test_fused_outputs_lie_side_by_side() -> None:
-    fused = fuse_linear((WEIGHT, WEIGHT * 2), (BIAS, None))
+    fused = make_linear(*fuse((WEIGHT, WEIGHT * 2), (BIAS, None)))
     expected = torch.cat((PlainLinear(WEIGHT, BIAS)(ROWS), PlainLinear(WEIGHT * 2)(ROWS)), -1)
     assert torch.allclose(fused(ROWS), expected, atol=1e-5)
-    plain = fuse_linear((WEIGHT, WEIGHT), (None, None))
+    plain = make_linear(*fuse((WEIGHT, WEIGHT), (None, None)))
     assert torch.allclose(plain(ROWS)[:, 40:], PlainLinear(WEIGHT)(ROWS), atol=1e-5)
 
 

@@ -21,6 +21,7 @@ from serving.policy.request import (
     BlockExtent,
     FinishReason,
     HandoffTicket,
+    PoolUse,
     SamplingParams,
     SequenceSpec,
     TokenLogprobs,
@@ -226,3 +227,21 @@ def test_routing_out_of_turn_is_our_bug() -> None:
         journal.prefill_routed(P1, 0.0)
     with pytest.raises(LedgerError, match="is prefilling, not handed off"):
         journal.decode_routed(D0, 0.0)
+
+
+def test_what_the_pool_did_is_told_once() -> None:
+    use = PoolUse(pulled_tokens=32, recomputed_tokens=16, reason="checksum")
+    journal = at_prefill()
+    first, _ = journal.handoff_ready(sid(1), ticket(), 0, (11,), (), LP, 48, use)
+    assert first == Deliver((11,), (), LP, 48, pool=use)
+    journal.decode_routed(D0, 120.0)
+    journal.adopted(sid(2))
+    again = journal.tokens(sid(2), 1, (12,), cached_tokens=0, pool=PoolUse(reason="timeout"))
+    assert again == (Deliver((12,)),)
+
+
+def test_what_the_pool_did_survives_an_end_in_the_first_frame() -> None:
+    use = PoolUse(pulled_tokens=32)
+    for reason in (FinishReason.STOP, FinishReason.DEADLINE, FinishReason.ABORT):
+        commands = at_prefill().tokens(sid(1), 0, (11,), (), (), 32, reason, use)
+        assert [c.pool for c in commands if isinstance(c, Deliver)] == [use]

@@ -26,6 +26,7 @@ from serving.policy.request import (
     BlockExtent,
     FinishReason,
     HandoffTicket,
+    PoolUse,
     SamplingParams,
     SequenceSpec,
     TokenLogprobs,
@@ -35,6 +36,7 @@ from tests.fakes.executor import STOP_TOKEN, fake_token, reference_output
 
 PREFILL = [ReplicaId("prefill#0"), ReplicaId("prefill#1")]
 DECODE = [ReplicaId("decode#0"), ReplicaId("decode#1")]
+POOL = PoolUse(pulled_tokens=2, recomputed_tokens=1, reason="timeout")
 
 
 @dataclass
@@ -162,9 +164,9 @@ class JournalMachine(RuleBasedStateMachine):
                 lambda: self.tell_handoff(name, ticket, position, tuple(tokens), logprobs, prompt_logprobs)
             )
             return
-        cached = 0 if first else None
+        cached, pool = (0, POOL) if first else (None, None)
         self.frames.append(
-            lambda: self.journal.tokens(name, position, tuple(tokens), logprobs, prompt_logprobs, cached, reason)
+            lambda: self.journal.tokens(name, position, tuple(tokens), logprobs, prompt_logprobs, cached, reason, pool)
         )
 
     def tell_handoff(
@@ -172,7 +174,7 @@ class JournalMachine(RuleBasedStateMachine):
         logprobs: tuple[TokenLogprobs, ...], prompt_logprobs: tuple[TokenLogprobs, ...],
     ) -> Commands:  # fmt: skip
         self.tickets_told.add(ticket.ticket_id)
-        return self.journal.handoff_ready(name, ticket, position, tokens, logprobs, prompt_logprobs, 0)
+        return self.journal.handoff_ready(name, ticket, position, tokens, logprobs, prompt_logprobs, 0, POOL)
 
     @precondition(lambda self: self.working())
     @rule(which=st.integers(0, 100), how=st.sampled_from(["fail", "refuse", "handoff", "abort"]))
@@ -222,6 +224,7 @@ class JournalMachine(RuleBasedStateMachine):
         assert tuple(lp.token for d in self.delivered for lp in d.logprobs) == tokens
         for index, deliver in enumerate(self.delivered):
             assert (deliver.cached_tokens == 0) == (index == 0)
+            assert deliver.pool == (POOL if index == 0 else None)
             assert bool(deliver.prompt_logprobs) == (index == 0)
             assert deliver.finish_reason in (None, self.reason)
         finished = [d for d in self.delivered if d.finish_reason is not None]

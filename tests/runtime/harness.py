@@ -8,7 +8,6 @@ async with Pools(config, shm) as pools:
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,8 @@ from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.engine.ports import StepExecutor
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
-from serving.policy.request import FinishReason, SequenceSpec
+from serving.policy.pool.view import PoolView
+from serving.policy.request import FinishReason, PoolUse, SequenceSpec
 from serving.policy.step_plan import StepPlan, StepResult
 from serving.runtime.instance import Instance, InstancePlace
 from serving.runtime.live_backend import LiveBackend
@@ -93,6 +93,7 @@ class Told:
     tokens: list[list[int]]
     finish: list[FinishReason | None]
     cached: list[int | None]
+    pool: list[PoolUse | None]
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -108,7 +109,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 async def collect(generation: LiveGeneration) -> Told:
     """Read a job to its end."""
     count = len(generation.choices)
-    told = Told([[] for _ in range(count)], [None] * count, [None] * count)
+    told = Told([[] for _ in range(count)], [None] * count, [None] * count, [None] * count)
     async with asyncio.timeout(PATIENCE_S):
         while updates := await generation.next():
             for update in updates:
@@ -118,14 +119,22 @@ async def collect(generation: LiveGeneration) -> Told:
                 if update.cached_tokens is not None:
                     assert told.cached[update.index] is None, "cached tokens are told once"
                     told.cached[update.index] = update.cached_tokens
+                    told.pool[update.index] = update.pool
     return told
 
 
 class Pools:
     """Instances and one gateway."""
 
-    def __init__(self, config: ServeConfig, folder: Path, nodes: Sequence[str] = ("node",)) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        folder: Path,
+        nodes: Sequence[str] = ("node",),
+        pool_view: Callable[[], PoolView] | None = None,
+    ) -> None:
         self.config = config
+        self._pool_view = pool_view
         self.instances: list[Instance] = []
         self.backend = self.gateway("gateway")
         self._folder = folder
@@ -167,13 +176,11 @@ class Pools:
             pool=pool,
             node=node,
             npus=(NpuId(0, number),),
-            segment_path=self._folder / f"ub-{node}",
-            segment_mib=32,
-            segment_owner_pid=os.getpid(),
+            segment_path=self._folder / f"ub-{node}-{pool}-{number}",
             link_host="127.0.0.1",
             threads=1,
         )
-        instance = Instance(self.config, place, SECRET, read_from)
+        instance = Instance(self.config, place, SECRET, read_from, self._pool_view)
         instance.loop._executor = HookedExecutor(instance.loop._executor)
         host, port = await instance.start()
         self.instances.append(instance)
@@ -223,7 +230,14 @@ class Pools:
         self._jobs += 1
         name = f"request-{self._jobs}"
         specs = [
-            SequenceSpec(SequenceId(f"{name}/{i}"), ask.prompt, ask.choice(i), time_left_s=time_left_s)
+            SequenceSpec(
+                SequenceId(f"{name}/{i}"),
+                ask.prompt,
+                ask.choice(i),
+                time_left_s=time_left_s,
+                salt=ask.salt,
+                namespace=ask.namespace,
+            )
             for i in range(ask.n)
         ]
         return GenerationJob(RequestId(name), tuple(specs))
@@ -240,6 +254,7 @@ class Pools:
             snapshot = instance.engine.snapshot(0.0)
             left = (snapshot.kv_blocks_used, snapshot.held, snapshot.pulling, snapshot.waiting, snapshot.running)
             assert left == (0, 0, 0, 0, 0), f"{instance.place.replica} keeps {snapshot}"
+            assert (snapshot.fetching, snapshot.storing_blocks) == (0, 0)
             assert snapshot.queued_tokens == 0
             assert instance.loop.progress_age_s() == 0.0
         assert self.backend.counts() == {"running": 0, "queued": 0, "sequences": 0}
@@ -250,6 +265,7 @@ class Pools:
     def _quiet(self) -> bool:
         engines = all(i.engine.idle() and i.server.open_sequences == 0 for i in self.instances)
         posted = any(i.loop._commands or i.loop.progress_age_s() for i in self.instances)
+        posted = posted or any(i.engine.snapshot(0.0).storing_blocks for i in self.instances)
         return engines and not posted and not any(self.backend.counts().values())
 
     def _state(self) -> str:

@@ -147,9 +147,9 @@ def test_a_second_segment_of_the_node_is_mapped_once(left: UbSegment, right: UbS
     for _ in range(3):
         target.pull(ticket, 0, 1)
     assert target.block(1) == source.block(0)
-    assert len(target.transport._segments) == 2
+    assert len(target.transport._others) == 1
     target.transport.close()
-    assert target.transport._segments == {}
+    assert len(target.transport._others) == 0
 
 
 def test_another_node_is_out_of_reach_without_a_reader(left: UbSegment, right: UbSegment) -> None:

@@ -19,6 +19,8 @@ class Ask:
     prompt: tuple[int, ...]
     sampling: SamplingParams = GREEDY
     n: int = 1
+    namespace: str = "default"
+    salt: bytes = b""
 
     def choice(self, index: int) -> SamplingParams:
         """Sampling of one of the `n` choices: same order, another seed."""

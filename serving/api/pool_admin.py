@@ -1,0 +1,43 @@
+"""The port between the HTTP surface and the KV-cache pool's memory servers: who they are, what they hold, is it sound.
+
+Routes decide who may ask what; an implementation only asks. No answer of a server within its deadline is an answer
+too: it is told beside the others, never waited for.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from serving.policy.pool.view import PoolView
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the servers of the pool said to one question.
+
+    Args:
+        by_server: the answer of each, by its name in the ring.
+        silent: why each of the others did not answer.
+    """
+
+    by_server: dict[str, dict[str, Any]] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+class PoolAdmin(Protocol):
+    """The memory servers, seen from a gateway. Nothing here raises: servers that cannot be asked are in `silent`."""
+
+    def view(self) -> PoolView:
+        """The pool as last heard, with the facts that each server announces."""
+        ...
+
+    async def usage(self) -> Answers:
+        """What each namespace holds on each server: {namespace: {"dram_bytes", "ssd_bytes", "entries"}}."""
+        ...
+
+    async def forget(self, namespace: str) -> Answers:
+        """Delete all that a namespace has in the pool: {"bytes", "entries"} that each server deleted."""
+        ...
+
+    async def audit(self, *, repair: bool) -> Answers:
+        """Let each server prove that its ledger, memory and SSD folder agree; `repair` removes what is wrong."""
+        ...

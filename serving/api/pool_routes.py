@@ -1,0 +1,90 @@
+"""The KV-cache pool over HTTP: look at it, delete a tenant's cache, prove that it is sound.
+
+    GET    /pool                      any key: ring, servers, the caller's own namespace; an administrator sees all
+    DELETE /pool/namespaces/{name}    the namespace's own keys, or an administrator
+    POST   /pool/audit                administrators; `{"repair": true}` also removes what is wrong
+
+On a server without keys everybody is an administrator. Whether another tenant's namespace exists is not told: 403.
+"""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.api.body import parse_body
+from serving.api.errors import RouteError
+from serving.api.pool_admin import PoolAdmin
+from serving.api.pool_summary import audit_summary, holdings, pool_summary
+from serving.api.routes import json_response, request_body
+from serving.api.schema import PoolAuditRequest
+from serving.api.tenant import tenant_of
+from serving.errors import PermissionDeniedError, UnavailableError
+from serving.policy.pool.namespaces import DEFAULT_NAMESPACE, is_namespace_name
+from serving.telemetry.metrics import GatewayMetrics
+
+MAX_BODY_BYTES = 4096
+
+
+def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics) -> APIRouter:
+    """The routes; without a pool each of them answers 404.
+
+    Args:
+        metrics: knows what instances got from the pool.
+    """
+    router = APIRouter(prefix="/pool", tags=["KV-cache pool"])
+
+    @router.get("")
+    async def show(request: Request) -> Response:
+        """Ring, servers with their fill and hits, and namespaces with what they hold."""
+        there, tenant = _there(pool), tenant_of(request)
+        usage = await there.usage()
+        clients = [one.pool_use for one in metrics.instances.snapshots() if one.pool_use is not None]
+        return json_response(pool_summary(there.view(), usage, clients, tenant))
+
+    @router.delete("/namespaces/{name:path}")
+    async def forget(request: Request, name: str) -> Response:
+        """Delete all that a namespace has on the pool's servers.
+
+        What instances hold in their own memory ages out by itself, and a server that is down keeps its SSD folder until
+        it is back: ask again then.
+        """
+        there, tenant = _there(pool), tenant_of(request)
+        if not tenant.may_manage(name):
+            raise PermissionDeniedError(f"this API key may not delete the cache of namespace '{name[:200]}'")
+        if name != tenant.namespace:
+            await _require_namespace(there, name)
+        answers = await there.forget(name)
+        if answers.silent:
+            raise UnavailableError(f"not deleted on {', '.join(answers.silent)}, which did not answer; try again")
+        if not answers.by_server:
+            raise UnavailableError("nothing was deleted: no memory server is known at the moment; try again")
+        deleted = {key: sum(answer[key] for answer in answers.by_server.values()) for key in ("bytes", "entries")}
+        return json_response({"namespace": name, **deleted, "servers": answers.by_server})
+
+    @router.post("/audit", openapi_extra=request_body("PoolAuditRequest"))
+    async def audit(request: Request) -> Response:
+        """Let every server compare its ledger, its memory and its SSD folder."""
+        there = _there(pool)
+        if not tenant_of(request).admin:
+            raise PermissionDeniedError("an audit is for administrators; use one of `[gateway] admin_keys`")
+        # A JSON body, not a query: a page in a browser cannot send one to a server that did not invite it.
+        body = await parse_body(request, PoolAuditRequest, MAX_BODY_BYTES)
+        return json_response(audit_summary(await there.audit(repair=body.repair)))
+
+    return router
+
+
+def _there(pool: PoolAdmin | None) -> PoolAdmin:
+    if pool is None:
+        raise RouteError(404, "this server runs without a KV-cache pool; `[kvcache] replicas` gives it one")
+    return pool
+
+
+async def _require_namespace(pool: PoolAdmin, name: str) -> None:
+    """A typing mistake must not look like a deletion, and model weights are nobody's to delete.
+
+    Raises: RouteError.
+    """
+    known = {DEFAULT_NAMESPACE, *(record.name for record in pool.view().namespaces)}
+    if not is_namespace_name(name) or (name not in known and name not in holdings(await pool.usage())):
+        raise RouteError(404, f"there is no namespace '{name[:200]}' in the pool")

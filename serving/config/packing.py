@@ -1,0 +1,82 @@
+"""Whether the nodes can hold all replicas, each whole on one node."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from serving.config.cluster import NodeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Equal replicas of one deployment. A memory server needs no NPUs."""
+
+    name: str
+    replicas: int
+    npus: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a node has left."""
+
+    npus: int
+    memory_mib: int
+
+    def holds(self, need: Need) -> int:
+        """How many replicas fit; no more than are wanted."""
+        by_npus = self.npus // need.npus if need.npus else need.replicas
+        return min(by_npus, self.memory_mib // need.memory_mib, need.replicas)
+
+    def less(self, need: Need, replicas: int) -> "_Room":
+        """The room after that many replicas."""
+        return _Room(self.npus - replicas * need.npus, self.memory_mib - replicas * need.memory_mib)
+
+
+def can_pack(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> bool:
+    """Whether some placement holds every replica: enough in total is not enough.
+
+    Exact. A greedy placement answers most cases; where it fails, all that matter are tried: node by node, for every
+    number of placed replicas of all deployments but the last, the most replicas of the last one that fit beside them.
+
+    Effects: none.
+    """
+    needs = [need for need in needs if need.replicas]
+    if not needs or _greedy(needs, nodes):
+        return True
+    *firsts, last = needs
+    wanted = tuple(need.replicas for need in firsts)
+    best: dict[tuple[int, ...], int] = {(0,) * len(firsts): 0}
+    for node in nodes:
+        loads = list(_loads(firsts, last, _Room(node.npus, node.ub_memory_mib)))
+        reached: dict[tuple[int, ...], int] = {}
+        for (placed, others), (more, beside) in product(best.items(), loads):
+            state = tuple(min(have + extra, want) for have, extra, want in zip(placed, more, wanted, strict=True))
+            reached[state] = max(reached.get(state, 0), others + beside)
+        best = reached
+    return best.get(wanted, -1) >= last.replicas
+
+
+def _greedy(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> bool:
+    """Largest first, each on the first node with room."""
+    rooms = [_Room(node.npus, node.ub_memory_mib) for node in nodes]
+    for need in sorted(needs, key=lambda need: (need.npus, need.memory_mib), reverse=True):
+        left = need.replicas
+        for index, room in enumerate(rooms):
+            here = min(room.holds(need), left)
+            rooms[index] = room.less(need, here)
+            left -= here
+        if left:
+            return False
+    return True
+
+
+def _loads(firsts: Sequence[Need], last: Need, room: _Room) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Every way to load one node: replicas of `firsts`, and the most of `last` that then fit."""
+    if not firsts:
+        yield (), room.holds(last)
+        return
+    for count in range(room.holds(firsts[0]) + 1):
+        for rest, most in _loads(firsts[1:], last, room.less(firsts[0], count)):
+            yield (count, *rest), most

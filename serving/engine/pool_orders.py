@@ -1,0 +1,108 @@
+"""What one engine asks of the KV-cache pool: blocks to fetch, blocks to store, and the blocks pinned meanwhile.
+
+Storing must never make a token wait. A full block stays pinned until its bytes were copied out; only so many may wait
+for that, and whatever comes beyond is not stored, which costs nobody more than a later recomputation.
+"""
+
+from collections.abc import Collection, Sequence
+
+from serving.engine.events import FetchOrder, StoreOrder
+from serving.engine.settings import EngineSettings
+from serving.errors import LedgerError
+from serving.ids import BlockId
+from serving.policy.pool.outcome import FetchReport
+from serving.policy.request import PoolUse
+from serving.policy.sequence import LiveSequence
+from serving.policy.sequence_blocks import SequenceBlocks
+
+
+class PoolOrders:
+    """Orders of one engine to its driver. Does nothing when the engine has no pool."""
+
+    def __init__(self, settings: EngineSettings, blocks: SequenceBlocks) -> None:
+        self._settings = settings
+        self._blocks = blocks
+        self._orders = 0
+        self._new: list[StoreOrder] = []
+        self._pinned: dict[int, tuple[BlockId, ...]] = {}
+        self.pinned_blocks = 0
+        """Blocks that wait to be copied into the pool."""
+        self.pulled_tokens = 0
+        self.lost_tokens = 0
+        self.skipped_blocks = 0
+        """Blocks that were not stored because too many were waiting."""
+
+    @property
+    def tables(self) -> Collection[Sequence[BlockId]]:
+        """The pinned blocks, as block tables, for the audit."""
+        return self._pinned.values()
+
+    def fetch_order(self, sequence: LiveSequence) -> FetchOrder:
+        """The order for a sequence that was just admitted to FETCHING."""
+        first = sequence.num_published
+        end = first + self._blocks.fetchable(sequence)
+        return FetchOrder(
+            sequence.sequence_id,
+            sequence.spec.namespace,
+            tuple(sequence.hashes[first:end]),
+            tuple(sequence.blocks[first:end]),
+        )
+
+    def fetched(self, sequence: LiveSequence, report: FetchReport) -> None:
+        """Book what a fetch brought; `num_computed` has grown by it already.
+
+        Effects: blocks that came from the pool are not stored again; at the first admission, what requests are told.
+        """
+        block_tokens = self._blocks.block_tokens
+        pulled, lost = report.blocks * block_tokens, report.lost_blocks * block_tokens
+        sequence.num_stored = max(sequence.num_stored, sequence.num_computed // block_tokens)
+        self.pulled_tokens += pulled
+        self.lost_tokens += lost
+        if sequence.pool_use is None:
+            reason = report.reason.value if report.reason is not None else None
+            sequence.pool_use = PoolUse(pulled, lost, reason)
+            sequence.cached_tokens = (sequence.cached_tokens or 0) + pulled
+
+    def note_full(self, sequence: LiveSequence) -> None:
+        """Order the storing of blocks that became full. Call after they were published.
+
+        Effects: pins them until `stored`.
+        """
+        if not self._settings.pool:
+            return
+        tokens = sequence.num_computed
+        if not self._settings.store_decoded:
+            tokens = min(tokens, len(sequence.spec.prompt))
+        first = sequence.num_stored
+        full = min(tokens // self._blocks.block_tokens, len(sequence.hashes))
+        if full <= first:
+            return
+        sequence.num_stored = full
+        blocks = tuple(sequence.blocks[first:full])
+        if self.pinned_blocks + len(blocks) > self._settings.max_store_blocks:
+            self.skipped_blocks += len(blocks)
+            return
+        self._orders += 1
+        self._blocks.pool.retain(blocks)
+        self._pinned[self._orders] = blocks
+        self.pinned_blocks += len(blocks)
+        hashes = tuple(sequence.hashes[first:full])
+        self._new.append(StoreOrder(self._orders, sequence.spec.namespace, hashes, blocks))
+
+    def take_stores(self) -> tuple[StoreOrder, ...]:
+        """Orders since the last call. Effects: empties the list."""
+        orders = tuple(self._new)
+        self._new.clear()
+        return orders
+
+    def stored(self, order_id: int) -> None:
+        """An order was carried out, or given up.
+
+        Raises: LedgerError if it is not known.
+        Effects: its blocks are not pinned any more.
+        """
+        blocks = self._pinned.pop(order_id, None)
+        if blocks is None:
+            raise LedgerError(f"store order {order_id} ended twice, or was never given")
+        self.pinned_blocks -= len(blocks)
+        self._blocks.pool.release(blocks)

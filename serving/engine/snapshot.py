@@ -1,0 +1,67 @@
+"""One engine in numbers: read from its parts, which know nothing of each other."""
+
+from dataclasses import dataclass
+
+from serving.engine.events import EngineSnapshot
+from serving.engine.handoffs import HeldHandoffs
+from serving.engine.pool_orders import PoolOrders
+from serving.policy.scheduler import Scheduler
+from serving.policy.throughput import Throughput
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """What only the engine itself counts."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    handoffs_in: int = 0
+    handoff_bytes_in: int = 0
+    progress_at: float = 0.0
+    """Engine time of the last step, or of the moment when work appeared [s]."""
+
+
+def take_snapshot(
+    now: float,
+    counters: EngineCounters,
+    scheduler: Scheduler,
+    handoffs: HeldHandoffs,
+    orders: PoolOrders,
+    throughput: Throughput,
+    *,
+    has_work: bool,
+    draining: bool,
+) -> EngineSnapshot:
+    """The state now."""
+    pool = scheduler.blocks.pool
+    return EngineSnapshot(
+        at_s=now,
+        waiting=len(scheduler.waiting),
+        running=len(scheduler.running),
+        held=len(handoffs),
+        pulling=len(scheduler.pulling),
+        fetching=len(scheduler.fetching),
+        storing_blocks=orders.pinned_blocks,
+        queued_tokens=scheduler.queued_tokens(),
+        kv_blocks_total=pool.num_blocks,
+        kv_blocks_used=pool.num_used,
+        kv_blocks_cached=pool.num_cold,
+        prefix_queries_tokens_total=scheduler.prefix_queries_tokens,
+        prefix_hits_tokens_total=scheduler.prefix_hits_tokens,
+        pulled_tokens_total=orders.pulled_tokens,
+        lost_tokens_total=orders.lost_tokens,
+        unstored_blocks_total=orders.skipped_blocks,
+        preemptions_total=scheduler.preemptions,
+        steps_total=counters.steps,
+        prompt_tokens_total=counters.prompt_tokens,
+        generated_tokens_total=counters.generated_tokens,
+        handoffs_out_total=handoffs.issued_total,
+        handoffs_in_total=counters.handoffs_in,
+        handoffs_expired_total=handoffs.expired_total,
+        handoff_bytes_in_total=counters.handoff_bytes_in,
+        last_progress_s=counters.progress_at,
+        has_work=has_work,
+        draining=draining,
+        tokens_per_s=throughput.tokens_per_s,
+    )

@@ -1,0 +1,54 @@
+"""What the command line needs of a running gateway: one JSON question, one JSON answer, mistakes in one line."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from serving.errors import UnavailableError
+
+DEADLINE_S = 5.0
+
+
+def ask_gateway(
+    url: str,
+    path: str,
+    api_key: str | None,
+    *,
+    method: str = "GET",
+    body: dict[str, Any] | None = None,
+    deadline_s: float = DEADLINE_S,
+) -> dict[str, Any]:
+    """Ask a gateway.
+
+    Args:
+        path: from the address's root, already quoted.
+    Raises: UnavailableError, in one line, when it cannot be reached, refuses, or is not a gateway.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{url.rstrip('/')}{path}", data=data, method=method)
+    if data is not None:
+        request.add_header("Content-Type", "application/json")
+    if api_key:
+        request.add_header("Authorization", f"Bearer {api_key}")
+    try:
+        with urllib.request.urlopen(request, timeout=deadline_s) as response:
+            answer: dict[str, Any] = json.load(response)
+    except urllib.error.HTTPError as error:
+        raise UnavailableError(f"{url} answered {error.code}: {_reason(error)}") from error
+    except (OSError, ValueError) as error:
+        raise UnavailableError(
+            f"no gateway at {url} ({error}); start one with `cloudmatrix serve`, or give --url"
+        ) from error
+    return answer
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """What to do about it: the gateway's own words, if it is one."""
+    with error:
+        if error.code == 401:
+            return "give its key with --api-key"
+        try:
+            return str(json.load(error)["error"]["message"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return "is that a CloudMatrix gateway?"

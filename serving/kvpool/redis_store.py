@@ -1,0 +1,130 @@
+"""The controller's state in a Redis: servers as keys that expire, namespaces and quotas in one hash.
+
+    cloudmatrix:session                    which start of the system wrote this
+    cloudmatrix:namespaces                 hash: name -> quota [bytes]
+    cloudmatrix:servers:<session>          set: names of servers
+    cloudmatrix:server:<session>:<name>    JSON of its record, gone `ttl_s` after its last save
+
+A database belongs to one system at a time; `redis://host/3` names another database of the same Redis. Each save is one
+transaction, so that a reader never sees half a state. Every call has a timeout. After an error the connection is closed
+and the next call makes a new one: a Redis that comes back is used again without further ado.
+"""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from serving.errors import ConfigError, PoolError, PoolTimeoutError, PoolUnreachableError
+from serving.kvpool.control_store import ControlState
+from serving.policy.pool.view import NamespaceRecord, ServerRecord
+
+TIMEOUT_S = 1.0
+PREFIX = "cloudmatrix"
+_SESSION = f"{PREFIX}:session"
+_NAMESPACES = f"{PREFIX}:namespaces"
+
+_record = msgspec.json.Decoder(ServerRecord)
+
+
+class RedisStore:
+    """A `ControlStore`. Not for several threads at once.
+
+    Args:
+        url: `redis://[user:password@]host:port/database`, `rediss://` with TLS, or `unix:///path/of/socket`.
+        session: this start of the system; servers of others are not seen.
+        timeout_s: of connecting, and of each answer.
+    Raises: ConfigError if the address cannot be one. Nothing is connected yet.
+    """
+
+    def __init__(self, url: str, session: str, timeout_s: float = TIMEOUT_S) -> None:
+        self._session = session
+        self._servers = f"{PREFIX}:servers:{session}"
+        self._saved: set[str] = set()
+        try:
+            self._redis: Any = redis.Redis.from_url(
+                url,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),  # the controller tries again by itself, and must not be kept waiting
+            )
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"[kvcache] directory is no address of a Redis ({error})") from error
+
+    def load(self) -> ControlState | None:
+        """The state, with the servers of this session that have not expired.
+
+        Raises: PoolTimeoutError, PoolUnreachableError if there is no Redis; PoolError if it holds something else.
+        Effects: none.
+        """
+        session = self._ask(lambda: self._redis.get(_SESSION))
+        if session is None:
+            return None
+        namespaces = self._ask(lambda: self._redis.hgetall(_NAMESPACES))
+        names = sorted(self._ask(lambda: self._redis.smembers(self._servers)))
+        try:
+            keys = [self._key(name.decode()) for name in names]
+            servers = self._ask(lambda: self._redis.mget(keys)) if keys else []
+            return ControlState(
+                session.decode(),
+                tuple(_record.decode(raw) for raw in servers if raw is not None),
+                tuple(NamespaceRecord(name.decode(), int(quota)) for name, quota in sorted(namespaces.items())),
+            )
+        except ValueError as error:  # msgspec's errors and those of Unicode are ValueErrors too
+            raise PoolError(f"the Redis holds {PREFIX}:* of something else ({error}); give a database") from error
+
+    def save(self, state: ControlState, ttl_s: float) -> None:
+        """Replaces what is kept, in one transaction.
+
+        Raises: PoolTimeoutError, PoolUnreachableError if there is no Redis; PoolError if it refuses.
+        Effects: keys of `PREFIX` in the database; none if it raises, save where the answer alone was lost.
+        """
+        ttl_ms = max(1, round(ttl_s * 1000))
+        servers = {server.name: server for server in state.servers}
+        gone = [self._key(name) for name in sorted(self._saved - servers.keys())]
+        batch = self._redis.pipeline(transaction=True)
+        batch.delete(_NAMESPACES, self._servers, *gone)
+        batch.set(_SESSION, state.session)
+        if state.namespaces:
+            batch.hset(_NAMESPACES, mapping={record.name: record.quota_bytes for record in state.namespaces})
+        for name, server in servers.items():
+            batch.set(self._key(name), msgspec.json.encode(server), px=ttl_ms)
+        if servers:
+            batch.sadd(self._servers, *servers)
+            batch.pexpire(self._servers, ttl_ms)
+        self._ask(batch.execute)
+        self._saved = set(servers)
+
+    def ping(self) -> None:
+        """Whether it is there.
+
+        Raises: PoolTimeoutError, PoolUnreachableError, PoolError.
+        """
+        self._ask(self._redis.ping)
+
+    def close(self) -> None:
+        """Ends the connection. Effects: the next call makes a new one."""
+        self._redis.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _key(self, name: str) -> str:
+        return f"{PREFIX}:server:{self._session}:{name}"
+
+    @staticmethod
+    def _ask(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - redis-py's answers have no types to name
+        try:
+            return call()
+        except redis.exceptions.TimeoutError as error:
+            raise PoolTimeoutError(f"the Redis of [kvcache] directory did not answer in time ({error})") from error
+        except (redis.exceptions.ConnectionError, OSError) as error:
+            raise PoolUnreachableError(f"the Redis of [kvcache] directory cannot be reached ({error})") from error
+        except redis.exceptions.RedisError as error:
+            raise PoolError(f"the Redis of [kvcache] directory refuses ({error})") from error

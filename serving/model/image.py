@@ -1,0 +1,198 @@
+"""A loaded model's weights as one run of bytes, to be mapped by many processes: the image.
+
+    header      magic, format version, length and CRC of the manifest, length of the image
+    manifest    MessagePack: every tensor's name, dtype, shape, place, and the layouts of packed ones
+    tensors     each at a multiple of 64 bytes
+
+Tensors lie as the kernels of one kind of device want them, some of them opaque to everybody but that very build of
+torch on that kind of CPU. So an image is found under a key that names all of this (`image_key`), and one that does not
+fit is not repaired: the checkpoint is read again. Whole-image checksums are the business of whoever keeps images.
+"""
+
+import hashlib
+import math
+import struct
+import zlib
+from collections.abc import Container
+from pathlib import Path
+
+import msgspec
+import torch
+
+from serving.errors import ModelError
+from serving.model.config import ModelConfig
+from serving.model.linear import pack
+from serving.model.shared_tensor import ALIGNMENT, address_of, can_share_packed, packed_layout
+
+MAGIC = b"CMWEIGHT"
+FORMAT = 1
+"""To be raised whenever the assembly of a model changes its final tensors: images outlive releases on SSD."""
+PLAIN = -1
+"""Layout number of a tensor that is not packed."""
+
+_HEADER = struct.Struct("<8sIIQQ")  # magic, format, CRC-32 of the manifest, its bytes, bytes of the image
+_PROBES = ((64, 64), (512, 384), (33, 2816))
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor of an image.
+
+    Args:
+        offset: from the first byte behind the manifest (rounded up), a multiple of 64.
+        nbytes: of a packed one more than its elements take.
+        shape: of the plain tensor.
+        layout: number in the manifest's `layouts`; `PLAIN` = dense, rows first.
+        bias: name of the entry that goes with this weight, or None.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    layout: int = PLAIN
+    bias: str | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """What an image holds.
+
+    Args:
+        config: fingerprint of the model's configuration.
+        dtype: of the model.
+        drafts: first draft layer and one past the last.
+        optional: names of checkpoint tensors that a draft layer may have or not, and here has.
+        layouts: oneDNN's descriptions that packed entries refer to.
+        tensor_bytes: length of everything behind the manifest.
+    """
+
+    config: str
+    dtype: str
+    drafts: tuple[int, int]
+    optional: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    layouts: tuple[bytes, ...]
+    tensor_bytes: int
+
+
+class Image:
+    """An image's manifest and memory, checked against each other.
+
+    Args:
+        data: the whole image; may be longer.
+    Raises: ModelError if it is no image of this format, is damaged, or lies where tensors cannot.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self.manifest, start = _read_manifest(data)
+        self._tensors = data[start : start + self.manifest.tensor_bytes]
+        if address_of(data) % ALIGNMENT:
+            raise ModelError(f"a model image must begin at a multiple of {ALIGNMENT} bytes in memory")
+        self._entries = {entry.name: entry for entry in self.manifest.entries}
+        for entry in self.manifest.entries:
+            _check_entry(entry, self.manifest, self._entries)
+
+    def entry(self, name: str) -> Entry:
+        """An entry by name.
+
+        Raises: ModelError if there is none.
+        """
+        if name not in self._entries:
+            raise ModelError(f"the model image lacks {name}: it was made from another checkpoint")
+        return self._entries[name]
+
+    def bytes_of(self, entry: Entry) -> memoryview:
+        """An entry's memory."""
+        return self._tensors[entry.offset : entry.offset + entry.nbytes]
+
+
+def encode_start(manifest: Manifest) -> bytes:
+    """Header and manifest, filled up to where the tensors begin."""
+    body = msgspec.msgpack.encode(manifest)
+    start = round_up(_HEADER.size + len(body))
+    header = _HEADER.pack(MAGIC, FORMAT, zlib.crc32(body), len(body), start + manifest.tensor_bytes)
+    return (header + body).ljust(start, b"\0")
+
+
+def round_up(nbytes: int) -> int:
+    """The next place where a tensor may begin."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def config_fingerprint(config: ModelConfig) -> str:
+    """Short name of a configuration: equal for equal ones only."""
+    return hashlib.blake2b(repr(config).encode(), digest_size=8).hexdigest()
+
+
+def model_version(folder: str | Path) -> str:
+    """Short name of a checkpoint's content: from config.json, and names, sizes and times of the weight files.
+
+    Weights are not read. Copies of a folder on other nodes have the same version if they kept the times.
+
+    Raises: ModelError if the folder cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    try:
+        digest.update((Path(folder) / "config.json").read_bytes())
+        for path in sorted(Path(folder).glob("*.safetensors")):
+            facts = path.stat()
+            digest.update(f"\0{path.name}\0{facts.st_size}\0{facts.st_mtime_ns}".encode())
+    except OSError as error:
+        raise ModelError(f"model folder {folder} cannot be read ({error}): fetch it again") from error
+    return digest.hexdigest()
+
+
+def image_key(config: ModelConfig, version: str, dtype: torch.dtype, device: torch.device) -> str:
+    """Under which name an image is kept: whoever has the same key can use the same bytes.
+
+    Args:
+        version: of the weights, see `model_version`.
+    """
+    parts = [f"{config.model_type}-{config_fingerprint(config)}@{version}", f"image-{FORMAT}"]
+    parts += [str(dtype).removeprefix("torch."), device.type, f"torch-{torch.__version__}"]
+    if device.type == "cpu" and can_share_packed():
+        parts += [torch.backends.cpu.get_cpu_capability(), f"threads-{torch.get_num_threads()}", _packing()]
+    return "/".join(parts)
+
+
+def _packing() -> str:
+    """Fingerprint of how this process packs: CPUs of one capability may still differ in matrix extensions."""
+    digest = hashlib.blake2b(digest_size=8)
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape in _PROBES:
+            digest.update(packed_layout(pack(torch.zeros(shape, dtype=dtype))))
+    return digest.hexdigest()
+
+
+def _read_manifest(data: memoryview) -> tuple[Manifest, int]:
+    """The manifest, and where the tensors begin."""
+    if data.nbytes < _HEADER.size:
+        raise ModelError(f"a model image of {data.nbytes} bytes has no header")
+    magic, version, crc, body_bytes, nbytes = _HEADER.unpack_from(data)
+    if magic != MAGIC or version != FORMAT:
+        raise ModelError(f"these bytes are no model image of format {FORMAT} ({magic!r}, format {version})")
+    body = data[_HEADER.size : _HEADER.size + body_bytes]
+    if nbytes > data.nbytes or body.nbytes != body_bytes or zlib.crc32(body) != crc:
+        raise ModelError("the manifest of a model image is damaged, or the image was cut off")
+    try:
+        manifest = msgspec.msgpack.decode(body, type=Manifest)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ModelError(f"the manifest of a model image cannot be read ({error})") from error
+    start = round_up(_HEADER.size + body_bytes)
+    if start + manifest.tensor_bytes != nbytes:
+        raise ModelError("a model image is not as long as its manifest says")
+    return manifest, start
+
+
+def _check_entry(entry: Entry, manifest: Manifest, names: Container[str]) -> None:
+    dtype = getattr(torch, entry.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ModelError(f"{entry.name} of a model image has dtype {entry.dtype!r}")
+    inside = 0 <= entry.offset and 0 < entry.nbytes <= manifest.tensor_bytes - entry.offset
+    plain_bytes = math.prod(entry.shape) * dtype.itemsize
+    packed = entry.layout != PLAIN
+    right_size = entry.nbytes >= plain_bytes if packed else entry.nbytes == plain_bytes
+    layout_there = not packed or (0 <= entry.layout < len(manifest.layouts) and len(entry.shape) == 2)
+    bias_there = entry.bias is None or entry.bias in names
+    if not (inside and right_size and layout_there and bias_there) or entry.offset % ALIGNMENT:
+        raise ModelError(f"the place of {entry.name} in a model image cannot be right: {entry}")

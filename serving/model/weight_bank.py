@@ -1,0 +1,40 @@
+"""Where the tensors that a model computes with come from: built from a checkpoint, or already there in an image.
+
+An assembly asks its bank for every *final* tensor (fused, reordered, as the kernels want it) by a stable name, together
+with how to build it. Whether that is ever done is the bank's business. A name is asked for once; parts that several
+layers share are asked for by the first.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from serving.model.linear import Linear, make_linear
+
+BuildTensor = Callable[[], Tensor]
+BuildLinear = Callable[[], tuple[Tensor, Tensor | None]]
+
+
+class WeightBank(Protocol):
+    """A model's final tensors by name."""
+
+    def tensor(self, name: str, build: BuildTensor) -> Tensor:
+        """The tensor; `build` makes it, dense."""
+        ...
+
+    def linear(self, name: str, build: BuildLinear) -> Linear:
+        """The product; `build` makes weight `[out_features, in_features]` and bias."""
+        ...
+
+
+class FreshBank:
+    """Builds everything, in memory of this process."""
+
+    def tensor(self, name: str, build: BuildTensor) -> Tensor:
+        """What `build` gives."""
+        return build()
+
+    def linear(self, name: str, build: BuildLinear) -> Linear:
+        """What `build` gives, in the fastest form."""
+        return make_linear(*build())

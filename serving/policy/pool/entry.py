@@ -1,0 +1,116 @@
+"""What a memory server holds, as values: the words that its ledger, its wire and its clients share."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from serving.ids import BlockHash
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a hash is relative to. Equal hashes of different spaces are different entries.
+
+    Args:
+        namespace: the tenant; quotas and usage count per namespace.
+        layout: model, weights, dtype and block shape. Bytes of another layout mean nothing to a reader.
+    """
+
+    namespace: str
+    layout: str
+
+
+class Kind(Enum):
+    """What an entry is for; readers treat all alike, statistics and eviction do not."""
+
+    CONTEXT = "context"
+    """KV blocks."""
+    MODEL = "model"
+    """A model's weights, one entry a version: evicted whole, and only when nobody maps it."""
+
+
+class Tier(Enum):
+    """Where an entry's bytes can be had."""
+
+    DRAM = "dram"
+    SSD = "ssd"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One entry that a lookup found; leased to the client that looked.
+
+    Args:
+        version: names this very copy on its server; a later copy of the same hash has another one.
+        offset: where the bytes begin in the server's UB segment; -1 while they are on SSD only.
+        checksum: xxh3-64 of the bytes.
+    """
+
+    hash: BlockHash
+    version: int
+    tier: Tier
+    offset: int
+    nbytes: int
+    checksum: int
+
+
+class GrantStatus(Enum):
+    """What became of a wish to write."""
+
+    GRANTED = "granted"
+    """Write to `offset`, then commit before the lease ends."""
+    PRESENT = "present"
+    """The entry exists, or somebody is writing it: nothing to do."""
+    FULL = "full"
+    """No room now: drop the block."""
+    QUOTA = "quota"
+    """The namespace holds all that it may."""
+    TOO_LARGE = "too large"
+    """Larger than the whole server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Answer to one reserved item; `version` and `offset` mean something only when granted."""
+
+    status: GrantStatus
+    version: int = 0
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Write these bytes to SSD, then report `spilled`. The extent stays as it is until then."""
+
+    version: int
+    space: Space
+    hash: BlockHash
+    kind: Kind
+    offset: int
+    nbytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read this entry from SSD into the extent, verify its checksum, then report `loaded`."""
+
+    version: int
+    space: Space
+    hash: BlockHash
+    kind: Kind
+    offset: int
+    nbytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unlink:
+    """Remove this entry's bytes from SSD; nothing is reported."""
+
+    space: Space
+    hash: BlockHash
+    kind: Kind
+
+
+Order = Spill | Load | Unlink
+"""What a memory server's ledger asks its driver to do. Orders of one entry are given in the order to be kept."""

@@ -1,0 +1,279 @@
+"""In which order entries leave memory: four policies behind one small protocol.
+
+A policy only orders version numbers; what may leave at all is its caller's business. It asks `coldest` with a filter,
+and entries that the filter holds back are *set aside* when they are met, so that the next call does not meet them
+again. Whoever lets such an entry go says `put_back`. A pinned entry is thus paid for once, not on every call.
+
+    lru     the one used longest ago leaves first
+    lfu     the one used least often leaves first, of equals the one used longest ago
+    fifo    the one that came first leaves first, used or not
+    cost    the one whose uses x cost / size is least leaves first (GreedyDual-Size-Frequency), aged by what left before
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Literal, Protocol
+
+from serving.errors import LedgerError
+
+PolicyName = Literal["lru", "lfu", "fifo", "cost"]
+
+Rank = tuple[float, int]
+"""Place in the order: the entry with the least rank leaves first. Ranks of different policies mean nothing together."""
+
+
+class EvictionPolicy(Protocol):
+    """An order of versions. Versions that it does not hold are ignored by `touch`, `remove` and `put_back`."""
+
+    def insert(self, version: int, nbytes: int, cost: float) -> None:
+        """A new one, just used. `cost`: what it takes to have it again, in any unit that all share."""
+
+    def touch(self, versions: Iterable[int]) -> None:
+        """These were used now, the last of them last."""
+
+    def remove(self, version: int) -> None:
+        """It is gone."""
+
+    def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
+        """The first `limit` that may leave, first one first. Sets aside those met that may not."""
+
+    def put_back(self, version: int) -> None:
+        """If it was set aside, it takes part again."""
+
+    def rank(self, version: int) -> Rank:
+        """Its place in the order, set aside or not."""
+
+    def __len__(self) -> int:
+        """Versions that it holds, with those set aside."""
+
+    def __contains__(self, version: int) -> bool:
+        """Whether it holds this one."""
+
+
+class QueueOrder:
+    """LRU and FIFO: one queue, in which use moves an entry to the end, or does not. All operations are O(1)."""
+
+    __slots__ = ("_aside", "_back", "_clock", "_moves", "_queue")
+
+    def __init__(self, moves: bool) -> None:
+        """
+        Args:
+            moves: whether use counts: True = LRU, False = FIFO.
+        """
+        self._moves = moves
+        self._clock = 0
+        self._queue: OrderedDict[int, int] = OrderedDict()  # version -> when it was put at the end
+        self._aside: dict[int, int] = {}
+        self._back: dict[int, int] = {}  # put back, but not yet in the queue
+
+    def insert(self, version: int, nbytes: int, cost: float) -> None:
+        """See `EvictionPolicy`. Raises: LedgerError if it is there already."""
+        del nbytes, cost
+        if version in self:
+            raise LedgerError(f"version {version} ordered twice")
+        self._clock += 1
+        self._queue[version] = self._clock
+
+    def touch(self, versions: Iterable[int]) -> None:
+        """See `EvictionPolicy`. One that was set aside returns to the queue: at its end it is in nobody's way."""
+        if not self._moves:
+            return
+        queue, move = self._queue, self._queue.move_to_end
+        clock = self._clock
+        for version in versions:
+            clock += 1
+            if version in queue:
+                queue[version] = clock
+                move(version)
+            elif self._aside.pop(version, None) or self._back.pop(version, None):
+                queue[version] = clock
+        self._clock = clock
+
+    def remove(self, version: int) -> None:
+        """See `EvictionPolicy`."""
+        if self._queue.pop(version, None) is None and self._aside.pop(version, None) is None:
+            self._back.pop(version, None)
+
+    def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
+        """See `EvictionPolicy`."""
+        if self._back:
+            self._return()
+        found: list[int] = []
+        aside: list[int] = []
+        for version in self._queue:
+            if not usable(version):
+                aside.append(version)
+                continue
+            found.append(version)
+            if len(found) >= limit:
+                break
+        for version in aside:
+            self._aside[version] = self._queue.pop(version)
+        return found
+
+    def put_back(self, version: int) -> None:
+        """See `EvictionPolicy`."""
+        stamp = self._aside.pop(version, None)
+        if stamp is not None:
+            self._back[version] = stamp
+
+    def rank(self, version: int) -> Rank:
+        """See `EvictionPolicy`. Raises: LedgerError if it is not there."""
+        stamp = self._queue.get(version) or self._aside.get(version) or self._back.get(version)
+        if stamp is None:
+            raise LedgerError(f"version {version} is not in the order")
+        return (stamp, version)
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._aside) + len(self._back)
+
+    def __contains__(self, version: object) -> bool:
+        return version in self._queue or version in self._aside or version in self._back
+
+    def _return(self) -> None:
+        """Queue what was put back where it was. That is near the cold end, since there it was met."""
+        newest = max(self._back.values())
+        for version, stamp in self._queue.items():
+            if stamp > newest:
+                break
+            self._back[version] = stamp
+        for version in sorted(self._back, key=self._back.__getitem__, reverse=True):
+            self._queue[version] = self._back[version]
+            self._queue.move_to_end(version, last=False)
+        self._back.clear()
+
+
+class _Weighed:
+    """What a heap order knows of one version."""
+
+    __slots__ = ("aside", "born", "rank", "uses", "value")
+
+    def __init__(self, rank: Rank, value: float) -> None:
+        self.rank = rank
+        self.born = rank[1]
+        self.value = value
+        self.uses = 1
+        self.aside = False
+
+
+class HeapOrder:
+    """LFU and COST: ranks that only grow with use, in a heap that is put right when an outdated item surfaces.
+
+    Use is O(1); `coldest` is O(log n) per item, amortized over the uses before it. When very many items turn out to be
+    outdated, the heap is built anew, once, in O(n).
+    """
+
+    __slots__ = ("_age", "_by_cost", "_clock", "_heap", "_known")
+
+    REBUILD_AFTER = 256
+
+    def __init__(self, by_cost: bool) -> None:
+        """
+        Args:
+            by_cost: True = uses x cost / size with ageing; False = the number of uses alone.
+        """
+        self._by_cost = by_cost
+        self._clock = 0
+        self._age = 0.0
+        self._known: dict[int, _Weighed] = {}
+        # At most one item of each living entry; `born` tells it from one of an earlier stay of the same version.
+        self._heap: list[tuple[Rank, int, int]] = []
+
+    def insert(self, version: int, nbytes: int, cost: float) -> None:
+        """See `EvictionPolicy`. Raises: LedgerError if it is there already."""
+        if version in self._known:
+            raise LedgerError(f"version {version} ordered twice")
+        self._clock += 1
+        value = cost / nbytes if self._by_cost else 1.0
+        item = self._known[version] = _Weighed((self._age + value, self._clock), value)
+        heappush(self._heap, (item.rank, version, item.born))
+
+    def touch(self, versions: Iterable[int]) -> None:
+        """See `EvictionPolicy`."""
+        known, age = self._known, self._age
+        clock = self._clock
+        for version in versions:
+            clock += 1
+            item = known.get(version)
+            if item is not None:
+                item.uses += 1
+                item.rank = (age + item.uses * item.value, clock)
+                if item.aside:
+                    item.aside = False
+                    heappush(self._heap, (item.rank, version, item.born))
+        self._clock = clock
+
+    def remove(self, version: int) -> None:
+        """See `EvictionPolicy`. Its item in the heap is dropped when it surfaces, or when too many are outdated."""
+        if self._known.pop(version, None) is not None and len(self._heap) > 2 * len(self._known) + self.REBUILD_AFTER:
+            self._rebuild()
+
+    def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
+        """See `EvictionPolicy`. Effects: with `by_cost`, what stays ages to the rank of the first."""
+        found: list[tuple[Rank, int, int]] = []
+        outdated = 0
+        while self._heap and len(found) < limit:
+            rank, version, born = self._heap[0]
+            item = self._known.get(version)
+            if item is None or item.aside or item.born != born:
+                heappop(self._heap)
+            elif item.rank != rank:
+                heapreplace(self._heap, (item.rank, version, item.born))
+                outdated += 1
+                if outdated == self.REBUILD_AFTER:
+                    self._rebuild(without=[v for _rank, v, _born in found])
+            else:
+                heappop(self._heap)
+                if usable(version):
+                    found.append((rank, version, born))
+                else:
+                    item.aside = True
+        for ranked in found:
+            heappush(self._heap, ranked)
+        if found and self._by_cost:
+            self._age = max(self._age, found[0][0][0])
+        return [version for _rank, version, _born in found]
+
+    def put_back(self, version: int) -> None:
+        """See `EvictionPolicy`."""
+        item = self._known.get(version)
+        if item is not None and item.aside:
+            item.aside = False
+            heappush(self._heap, (item.rank, version, item.born))
+
+    def rank(self, version: int) -> Rank:
+        """See `EvictionPolicy`. Raises: LedgerError if it is not there."""
+        item = self._known.get(version)
+        if item is None:
+            raise LedgerError(f"version {version} is not in the order")
+        return item.rank
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, version: object) -> bool:
+        return version in self._known
+
+    def _rebuild(self, without: Iterable[int] = ()) -> None:
+        skipped = set(without)
+        self._heap = [(i.rank, v, i.born) for v, i in self._known.items() if not i.aside and v not in skipped]
+        heapify(self._heap)
+
+
+def make_policy(name: str) -> EvictionPolicy:
+    """The policy of this name.
+
+    Raises: LedgerError for a name that is none; the configuration checks it before.
+    """
+    match name:
+        case "lru":
+            return QueueOrder(moves=True)
+        case "fifo":
+            return QueueOrder(moves=False)
+        case "lfu":
+            return HeapOrder(by_cost=False)
+        case "cost":
+            return HeapOrder(by_cost=True)
+        case _:
+            raise LedgerError(f"no eviction policy is called {name!r}")

@@ -1,0 +1,210 @@
+"""Who leaves DRAM, and when: on demand for one extent, and ahead of demand between the water marks.
+
+An entry that is on SSD as well, or that SSD could not take, leaves at once. Any other one is written to SSD first, and
+its extent is free when that has ended: whoever wanted room is told FULL meanwhile, nobody waits.
+
+Room for one extent comes, in this order, from
+    1. a free block of its size class, or free slabs,
+    2. the coldest entry of the same size class among the coldest of all,
+    3. the run of slabs that is cheapest to empty: memory flows to the size that is asked for.
+"""
+
+from serving.policy.pool.clearing import Run, RunSearch
+from serving.policy.pool.entries import Entry
+from serving.policy.pool.entry import Kind
+from serving.policy.pool.inventory import Inventory
+from serving.policy.pool.quotas import Account
+from serving.policy.pool.slab_allocator import Span
+from serving.policy.pool.spills import Spills, SpillStart
+
+_LOOKS = (1, 16, 64)
+"""So many of the coldest entries are looked at for one of the right size: mostly the very first will do."""
+_SPANS_LOOKED_AT = 8
+_SMALL_RUN = 8
+"""Runs of up to so many slabs are searched around the coldest entries only, longer ones everywhere."""
+_EVICTIONS_PER_TICK = 1024
+_CLEARING_S = 2.0
+"""For so long nothing is put into a run that is being emptied. Longer than SSD takes for a run of some slabs."""
+
+
+class Evictor:
+    """Makes room in DRAM."""
+
+    def __init__(self, inventory: Inventory, spills: Spills) -> None:
+        self._inventory = inventory
+        self._allocator = inventory.allocator
+        self._spills = spills
+        capacity = inventory.allocator.capacity_bytes
+        self._high = inventory.settings.high_water * capacity
+        self._low = inventory.settings.low_water * capacity
+        self._relieving = False
+        self._clearing: tuple[Span, ...] = ()
+        self.clearing_until: float | None = None
+
+    # On demand
+
+    def extent(self, nbytes: int, now: float) -> int | None:
+        """An extent for an object, from which others may have to go.
+
+        Returns: its offset; None if there is no room now, though there may be soon.
+        Effects: evicts; starts spills.
+        """
+        offset = self._allocator.allocate(nbytes)
+        if offset is None and self._make_room(nbytes, now):
+            offset = self._allocator.allocate(nbytes)
+        return offset
+
+    def quota_room(self, account: Account, nbytes: int) -> bool:
+        """Let a namespace have `nbytes` more than now, at the cost of its own entries, oldest first.
+
+        Effects: none unless it succeeds; else those entries leave both tiers.
+        """
+        lacking = account.lacks(nbytes)
+        if not lacking:
+            return True
+        if nbytes > account.quota_bytes:
+            return False
+        victims: list[Entry] = []
+        by_version = self._inventory.by_version
+        for version in account.order:
+            entry = by_version[version]
+            if not entry.pinned:
+                victims.append(entry)
+                lacking -= entry.nbytes * (entry.in_dram + entry.on_ssd)
+                if lacking <= 0:
+                    break
+        if lacking > 0:
+            return False
+        for entry in victims:
+            self._inventory.counters.evicted_by_quota += 1
+            self._inventory.hide(entry)
+        return True
+
+    def _make_room(self, nbytes: int, now: float) -> bool:
+        """Whether another try to allocate is worth it."""
+        block = self._allocator.block_bytes(nbytes)
+        coldest: list[Entry] = []
+        twin: Entry | None = None
+        for look in _LOOKS:
+            coldest = self._coldest(look)
+            twin = self._twin(coldest, block)
+            if len(coldest) < look or (twin is not None and (look > 1 or self._leaves_at_once(twin))):
+                break
+        if not coldest:
+            return False
+        if twin is not None:
+            return self._evict(twin) is SpillStart.NO_ROOM
+        if self._clearing:
+            self._go_on_clearing()
+            return False
+        for slabs in dict.fromkeys((self._allocator.span_lengths(nbytes)[0], self._allocator.span_lengths(nbytes)[-1])):
+            run = self._cheapest_run(coldest, slabs)
+            if run is not None:
+                return self._clear(run, now)
+        return False
+
+    def _twin(self, coldest: list[Entry], block: int) -> Entry | None:
+        """The coldest entry of a size class; one that leaves at once rather than one that must be written first."""
+        dirty: Entry | None = None
+        for index, entry in enumerate(coldest):
+            if entry.kind is Kind.MODEL and index:
+                continue  # others are colder: models stay longer than context
+            span = self._allocator.span_at(entry.offset)
+            if span.block_bytes == block and not span.closed:
+                if self._leaves_at_once(entry):
+                    return entry
+                dirty = dirty or entry
+        return dirty
+
+    def _cheapest_run(self, coldest: list[Entry], slabs: int) -> Run | None:
+        search = RunSearch(self._inventory, coldest[0].version)
+        if slabs > _SMALL_RUN:
+            return search.anywhere(slabs)
+        spans = {id(span): span for span in (self._allocator.span_at(entry.offset) for entry in coldest)}
+        runs = [search.around(span, slabs) for span in list(spans.values())[:_SPANS_LOOKED_AT]]
+        found = [run for run in runs if run is not None]
+        if found and min(run.heat for run in found)[0] < 2:
+            return min(found, key=lambda run: run.heat)
+        return search.anywhere(slabs)
+
+    def _clear(self, run: Run, now: float) -> bool:
+        """Empty a run. What must be written first keeps it closed until that has ended, or took too long."""
+        self._clearing = run.spans
+        self.clearing_until = now + _CLEARING_S
+        for span in run.spans:
+            self._allocator.close(span)
+        self._go_on_clearing()
+        if any(span.used for span in run.spans):
+            return False
+        self._end_clearing()
+        return True
+
+    def _go_on_clearing(self) -> None:
+        for span in self._clearing:
+            for offset in span.offsets() if span.used else ():
+                entry = self._inventory.at.get(offset)
+                if entry is not None and not entry.pinned and self._evict(entry) is SpillStart.BUSY:
+                    return
+
+    def _end_clearing(self) -> None:
+        for span in self._clearing:
+            self._allocator.reopen(span)
+        self._clearing, self.clearing_until = (), None
+
+    # Ahead of demand
+
+    @property
+    def pressed(self) -> bool:
+        """Whether entries should leave ahead of demand."""
+        return self._relieving or self._filled() > self._high
+
+    def relieve(self, now: float) -> None:
+        """Once above the high water mark, let the coldest go until the low one is reached. A bounded piece of work."""
+        if self._clearing:
+            if now >= (self.clearing_until or now) or not any(span.used for span in self._clearing):
+                self._end_clearing()
+            else:
+                self._go_on_clearing()
+        if not self.pressed:
+            return
+        self._relieving = True
+        budget = _EVICTIONS_PER_TICK
+        while self._filled() > self._low and budget > 0:
+            entry = next(iter(self._coldest(1)), None)
+            if entry is None or self._evict(entry) is SpillStart.BUSY:
+                break
+            budget -= 1
+        if self._filled() <= self._low:
+            self._relieving = False
+
+    def trim(self) -> None:
+        """Let namespaces whose quota was lowered shrink to it."""
+        for account in self._inventory.accounts.over():
+            for version in list(account.order):
+                entry = self._inventory.by_version[version]
+                if not account.over_bytes:
+                    break
+                if not entry.pinned:
+                    self._inventory.counters.evicted_by_quota += 1
+                    self._inventory.hide(entry)
+
+    def _filled(self) -> int:
+        """What is given out and will not be free by itself soon."""
+        return self._allocator.charged_bytes - self._spills.leaving_bytes
+
+    # One entry
+
+    def _coldest(self, limit: int) -> list[Entry]:
+        by_version = self._inventory.by_version
+        versions = self._inventory.policy.coldest(limit, lambda version: not by_version[version].pinned)
+        return [by_version[version] for version in versions]
+
+    def _leaves_at_once(self, entry: Entry) -> bool:
+        return entry.on_ssd or not self._spills.possible(entry)
+
+    def _evict(self, entry: Entry) -> SpillStart:
+        """Let an unpinned entry go. `NO_ROOM` = it went at once."""
+        start = SpillStart.NO_ROOM if entry.on_ssd else self._spills.start(entry, leaving=True)
+        if start is SpillStart.NO_ROOM:
+            self._inventory.leave_dram(entry)
+        return start

@@ -1,0 +1,92 @@
+"""Who holds how much: one account per namespace, and the order in which a namespace gives up its own entries.
+
+DRAM and SSD count alike, each tier on its own: an entry in both counts twice.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceUsage:
+    """What one namespace holds on a server. `entries` are committed ones; bytes count those being written, too."""
+
+    dram_bytes: int
+    ssd_bytes: int
+    entries: int
+
+
+class Account:
+    """One namespace. `order` has its committed entries' versions.
+
+    With a quota the one used longest ago comes first; without one nobody asks, and uses do not change the order.
+    """
+
+    __slots__ = ("dram_bytes", "order", "quota_bytes", "ssd_bytes")
+
+    def __init__(self, quota_bytes: int = 0) -> None:
+        """
+        Args:
+            quota_bytes: 0 = no limit.
+        """
+        self.quota_bytes = quota_bytes
+        self.dram_bytes = 0
+        self.ssd_bytes = 0
+        # An OrderedDict, because finding the first item of a plain dict gets slow after many deletions.
+        self.order: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def over_bytes(self) -> int:
+        """By how much it exceeds its quota; never negative."""
+        return max(0, self.dram_bytes + self.ssd_bytes - self.quota_bytes) if self.quota_bytes else 0
+
+    def lacks(self, nbytes: int) -> int:
+        """How much it must give up before it may have `nbytes` more; never negative."""
+        return max(0, self.dram_bytes + self.ssd_bytes + nbytes - self.quota_bytes) if self.quota_bytes else 0
+
+
+class AccountBook:
+    """All accounts by namespace. An account lives as long as the server: names come from a list that people keep."""
+
+    __slots__ = ("_accounts", "_quotas")
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+        self._quotas: dict[str, int] = {}
+
+    def of(self, namespace: str) -> Account:
+        """The account of a namespace, opened when needed."""
+        account = self._accounts.get(namespace)
+        if account is None:
+            account = self._accounts[namespace] = Account(self._quotas.get(namespace, 0))
+        return account
+
+    def set_quotas(self, quotas: Mapping[str, int]) -> None:
+        """From now on these hold.
+
+        Args:
+            quotas: bytes by namespace; absent or 0 = no limit.
+        """
+        self._quotas = dict(quotas)
+        for namespace, account in self._accounts.items():
+            account.quota_bytes = quotas.get(namespace, 0)
+
+    def over(self) -> Iterator[Account]:
+        """Accounts that hold more than they may, as after a quota was lowered."""
+        for namespace, quota in self._quotas.items():
+            account = self._accounts.get(namespace) if quota else None
+            if account is not None and account.over_bytes:
+                yield account
+
+    def usage(self) -> dict[str, NamespaceUsage]:
+        """What each namespace holds; those with nothing are left out."""
+        return {
+            namespace: NamespaceUsage(a.dram_bytes, a.ssd_bytes, len(a.order))
+            for namespace, a in self._accounts.items()
+            if a.order or a.dram_bytes or a.ssd_bytes
+        }
+
+    def accounts(self) -> Mapping[str, Account]:
+        """All of them, for `check`."""
+        return self._accounts

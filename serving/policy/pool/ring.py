@@ -1,0 +1,139 @@
+"""Which memory servers a block belongs to: consistent hashing, so that a server more or less moves only its own share.
+
+Every server has `vnodes` points on a circle, its virtual nodes; a block belongs to the server of the next point
+clockwise from its hash, and falls back to the next *other* server. A point's place follows from the name of its server
+alone, so that every process of every node comes to the same answer without asking anybody, and the replacement of a
+dead server, which takes over its name, takes over its keys.
+
+A young server uses only the first of its points and gets more of them as its weight grows: keys move to it and never
+between others. Whoever had a key before is found without being remembered:
+
+    one server was added      the old owner is the fallback
+    one server was removed    its keys were handed, or lost, to the fallback
+    several are young         the old owner is the first server clockwise of full weight
+
+A draining server has no points. It gives its keys away in any order, so it is asked for all of them until it is gone.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from serving.ids import NodeId
+from serving.policy.pool.view import PoolView
+
+VNODES = 128
+"""With 128 points a server's share of the keys differs from its fair share by about 9 % (standard deviation)."""
+
+POINT_BYTES = 8
+"""2^64 places: even 384 servers with 128 points each share one with a chance below 10^-9."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingServer:
+    """A server of the ring.
+
+    Args:
+        weight: share of its points in use, up to 1 (full); 0 = draining.
+    """
+
+    name: str
+    weight: float
+
+
+class HashRing:
+    """An immutable ring; made anew when the pool changes (1 ms per 8 servers)."""
+
+    __slots__ = ("_owners", "_points", "_readers", "draining")
+
+    def __init__(self, servers: Collection[RingServer], vnodes: int = VNODES) -> None:
+        """
+        Args:
+            servers: in any order, with distinct names.
+            vnodes: points of a server of full weight.
+        """
+        self.draining = tuple(sorted(s.name for s in servers if s.weight <= 0))
+        """Servers that own nothing but may hold anything."""
+        settled = {s.name for s in servers if s.weight >= 1}
+        # By point, then name: the order of `servers` must not matter, not even when two points coincide.
+        points = sorted((point, s.name) for s in servers if s.weight > 0 for point in _points(s, vnodes))
+        self._points = [point for point, _ in points]
+        names = [name for _, name in points]
+        # One entry more than points: a hash behind the last point belongs to the first one.
+        self._owners = _around(_owners_by_point(names))
+        self._readers = _around(_readers_by_point(names, self._owners, settled, self.draining))
+
+    def owners(self, hash: bytes) -> tuple[str, ...]:
+        """(primary, fallback); shorter when there are fewer servers. The primary is where a block is written.
+
+        Args:
+            hash: at least 8 bytes, evenly spread: a digest.
+        """
+        return self._owners[bisect_right(self._points, hash)] if self._owners else ()
+
+    def primary(self, hash: bytes) -> str | None:
+        """The server a block is written to; None while there is none."""
+        return self._owners[bisect_right(self._points, hash)][0] if self._owners else None
+
+    def readers(self, hash: bytes) -> tuple[str, ...]:
+        """Everyone who may hold a block, to be asked in the same round: most likely holder first.
+
+        That is the owners, the first server of full weight clockwise if it is neither, and every draining server. In a
+        pool that has not changed lately it is just the owners.
+        """
+        return self._readers[bisect_right(self._points, hash)] if self._readers else self.draining
+
+
+def ring_of(view: PoolView, node: NodeId | None = None) -> HashRing:
+    """The ring of a view.
+
+    Args:
+        node: only servers of this node take part (scope `node`: every node is a pool of its own).
+    """
+    return HashRing([RingServer(s.record.name, s.weight) for s in view.servers if node in (None, s.record.node)])
+
+
+def _points(server: RingServer, vnodes: int) -> list[bytes]:
+    """The places of a server's points. Big-endian order: bytes compare as the numbers they stand for."""
+    count = max(1, round(min(server.weight, 1.0) * vnodes))
+    return [blake2b(f"{server.name}#{i}".encode(), digest_size=POINT_BYTES).digest() for i in range(count)]
+
+
+def _owners_by_point(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """(name, next other name clockwise) of each point."""
+    second = _next_clockwise(names, set(names))
+    return [(name, other) if other is not None else (name,) for name, other in zip(names, second, strict=True)]
+
+
+def _readers_by_point(
+    names: Sequence[str], owners: Sequence[tuple[str, ...]], settled: Collection[str], draining: tuple[str, ...]
+) -> list[tuple[str, ...]]:
+    """Owners, then the nearest settled server clockwise, then the draining ones; each once."""
+    readers = []
+    for index, behind in enumerate(_next_clockwise(names, settled)):
+        # A settled primary is itself the nearest settled one.
+        extra = () if names[index] in settled or behind is None or behind in owners[index] else (behind,)
+        readers.append(owners[index] + extra + draining)
+    return readers
+
+
+def _next_clockwise(names: Sequence[str], among: Collection[str]) -> list[str | None]:
+    """For each point, the nearest other name of `among` behind it, around the end; None if there is none.
+
+    One backward pass: `near` is the nearest point's name of `among`, `other` the nearest name that is not `near`.
+    """
+    near: str | None = None
+    other: str | None = None
+    found: list[str | None] = [None] * len(names)
+    # Twice around: after the first time `near` and `other` know what follows the last point.
+    for index in [*reversed(range(len(names))), *reversed(range(len(names)))]:
+        name = names[index]
+        found[index] = near if near != name else other
+        if name in among and name != near:
+            near, other = name, near
+    return found
+
+
+def _around(by_point: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [*by_point, *by_point[:1]]

@@ -1,0 +1,34 @@
+"""What a memory server's ledger is told once, at its start."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSettings:
+    """Sizes and rules of one memory server.
+
+    Args:
+        capacity_bytes: of the region in DRAM.
+        base_offset: where the region begins in the segment; offsets given out are counted from the segment's begin.
+        slab_bytes: in pieces of this size memory moves between block sizes.
+        ssd_bytes: room on SSD; 0 = no SSD tier.
+        high_water: fill of DRAM at which entries begin to leave, 0 to 1.
+        low_water: fill at which they stop leaving.
+        write_through: write each entry to SSD when it is committed, not only when it leaves DRAM.
+        eviction: `lru`, `lfu`, `fifo` or `cost`.
+        lease_s: how long a found entry is protected, unless its reader says otherwise.
+        write_lease_s: how long a writer may take between reserve and commit.
+        max_spills: writes to SSD under way at one time.
+    """
+
+    capacity_bytes: int
+    base_offset: int = 0
+    slab_bytes: int = 2 << 20
+    ssd_bytes: int = 0
+    high_water: float = 0.95
+    low_water: float = 0.85
+    write_through: bool = False
+    eviction: str = "lru"
+    lease_s: float = 5.0
+    write_lease_s: float = 10.0
+    max_spills: int = 64

@@ -1,0 +1,96 @@
+"""How entries come in: reserved, written by a client, committed; or dropped on the way."""
+
+from serving.errors import LedgerError
+from serving.ids import BlockHash
+from serving.policy.pool.entries import Entry
+from serving.policy.pool.entry import Grant, GrantStatus, Kind, Space
+from serving.policy.pool.evictor import Evictor
+from serving.policy.pool.inventory import Inventory
+from serving.policy.pool.spills import Spills
+
+_PRESENT = Grant(GrantStatus.PRESENT)
+_REFUSED = {status: Grant(status) for status in (GrantStatus.FULL, GrantStatus.QUOTA, GrantStatus.TOO_LARGE)}
+
+
+class Writers:
+    """Reservations and what becomes of them."""
+
+    def __init__(self, inventory: Inventory, evictor: Evictor, spills: Spills) -> None:
+        self._inventory = inventory
+        self._evictor = evictor
+        self._spills = spills
+        self._reservations = inventory.reservations
+        self._lease_s = inventory.settings.write_lease_s
+        self._write_through = inventory.settings.write_through
+
+    def reserve(self, space: Space, hash: BlockHash, nbytes: int, client: int, now: float, kind: Kind) -> Grant:
+        """Room for one entry. Raises: LedgerError for a size below one byte."""
+        if nbytes < 1:
+            raise LedgerError(f"an entry of {nbytes} bytes")
+        inventory = self._inventory
+        known = inventory.of(space).get(hash)
+        if known is not None:
+            inventory.counters.present += 1
+            if known.found is not None:
+                inventory.touch((known,), now)
+            return _PRESENT
+        if not inventory.allocator.fits(nbytes):
+            return self._refuse(GrantStatus.TOO_LARGE)
+        if not self._evictor.quota_room(inventory.accounts.of(space.namespace), nbytes):
+            return self._refuse(GrantStatus.QUOTA)
+        offset = self._evictor.extent(nbytes, now)
+        if offset is None:
+            return self._refuse(GrantStatus.FULL)
+        entry = inventory.add(space, hash, kind, nbytes)
+        inventory.give_extent(entry, offset)
+        self._reservations.add(entry, client, now + self._lease_s)
+        return Grant(GrantStatus.GRANTED, entry.version, inventory.base_offset + offset)
+
+    def commit(self, version: int, checksum: int, client: int, now: float) -> bool:
+        """Make an entry visible. False: this client does not have it reserved."""
+        inventory = self._inventory
+        entry = inventory.by_version.get(version)
+        if entry is None or entry.writer != client:
+            return False
+        self._reservations.end(entry)
+        if entry.hidden:  # its namespace was deleted meanwhile
+            inventory.unpinned(entry)
+            return False
+        entry.checksum = checksum
+        entry.last_use = now
+        inventory.into_dram(entry)
+        inventory.show(entry)
+        inventory.counters.puts += 1
+        inventory.counters.put_bytes += entry.nbytes
+        if self._write_through:
+            self._spills.write_through(entry)
+        return True
+
+    def abort(self, version: int, client: int) -> None:
+        """Drop one reservation, if this client has it."""
+        entry = self._inventory.by_version.get(version)
+        if entry is not None and entry.writer == client:
+            self._drop(entry)
+
+    def client_gone(self, client: int) -> None:
+        """Drop all reservations of a client."""
+        for entry in self._reservations.of(client):
+            self._drop(entry)
+
+    def expire(self, now: float) -> None:
+        """Drop reservations whose writers took too long."""
+        for entry in self._reservations.take_due(now):
+            self._inventory.counters.reservations_expired += 1
+            self._drop(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        self._reservations.end(entry)
+        if entry.hidden:
+            self._inventory.unpinned(entry)
+        else:
+            self._inventory.hide(entry)
+
+    def _refuse(self, status: GrantStatus) -> Grant:
+        refused = self._inventory.counters.refused
+        refused[status.value] = refused.get(status.value, 0) + 1
+        return _REFUSED[status]

@@ -1,0 +1,100 @@
+"""`cloudmatrix pool`: the KV-cache pool as tables: its ring, how full its servers are, what is found there, by whom."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from rich.console import Console
+from rich.table import Table
+
+from hardware.units import MIB
+from serving.gateway_client import ask_gateway
+from serving.status_table import plain_table, server_table
+
+AUDIT_DEADLINE_S = 330.0
+"""A little more than the gateway gives its servers, so that its answer arrives."""
+
+FORGET_DEADLINE_S = 60.0
+
+
+def fetch_pool(url: str, api_key: str | None) -> dict[str, Any]:
+    """Ask a gateway for its pool.
+
+    Raises: UnavailableError, in one line; also when that system runs without a pool.
+    """
+    return ask_gateway(url, "/pool", api_key, deadline_s=10.0)
+
+
+def audit_pool(url: str, api_key: str | None, *, repair: bool) -> dict[str, Any]:
+    """Let every memory server prove that it is sound.
+
+    Raises: UnavailableError.
+    """
+    body = {"repair": repair}
+    return ask_gateway(url, "/pool/audit", api_key, method="POST", body=body, deadline_s=AUDIT_DEADLINE_S)
+
+
+def forget_namespace(url: str, api_key: str | None, name: str) -> dict[str, Any]:
+    """Delete a namespace's cache.
+
+    Raises: UnavailableError; also when not every server could do it.
+    """
+    path = f"/pool/namespaces/{quote(name, safe='')}"
+    return ask_gateway(url, path, api_key, method="DELETE", deadline_s=FORGET_DEADLINE_S)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print an answer as it came."""
+    print(json.dumps(value, indent=2))
+
+
+def print_pool(pool: dict[str, Any]) -> None:
+    """Print ring, fill, hits and namespaces to standard output."""
+    console = Console()
+    servers = pool["servers"]
+    console.print(f"KV-cache pool: {_count(len(servers), 'memory server')}\n{_hits(pool['blocks'])}")
+    console.print(server_table(servers))
+    for name, reason in pool["silent"].items():
+        console.print(f"{name} does not answer: {reason}")
+    console.print()
+    console.print(_namespace_table(pool["namespaces"]))
+
+
+def print_audit(audit: dict[str, Any]) -> None:
+    """Print what an audit found."""
+    for name, server in audit["servers"].items():
+        print(f"{name}: " + ("sound" if server["ok"] else f"{len(server['problems'])} problems"))
+        for problem in server["problems"]:
+            print(f"  {problem}")
+    for name, reason in audit["silent"].items():
+        print(f"{name}: not audited, it did not answer: {reason}")
+    print("the pool is sound" if audit["ok"] else "the pool is NOT sound, or not all of it could be looked at")
+
+
+def print_forgotten(answer: dict[str, Any]) -> None:
+    """Print what a deletion came to."""
+    megabytes = answer["bytes"] / MIB
+    print(f"deleted {_count(answer['entries'], 'entry', 'entries')}, {megabytes:.1f} MiB, of '{answer['namespace']}'")
+
+
+def _hits(blocks: dict[str, int]) -> str:
+    """The instances' point of view: what became of the blocks that they asked for."""
+    asked = sum(blocks.values())
+    if not asked:
+        return "nothing was looked up yet"
+    dram, ssd = blocks["dram"] / asked, blocks["ssd"] / asked
+    return f"{asked:,} blocks looked up: {dram:.0%} found in memory, {ssd:.0%} on SSD, {blocks['lost']} lost"
+
+
+def _namespace_table(namespaces: Sequence[dict[str, Any]]) -> Table:
+    table = plain_table(("namespace",), ("memory MiB", "SSD MiB", "quota MiB", "entries"))
+    for one in namespaces:
+        quota = f"{one['quota_bytes'] / MIB:.0f}" if one["quota_bytes"] else "none"
+        held = (f"{one['dram_bytes'] / MIB:.1f}", f"{one['ssd_bytes'] / MIB:.1f}")
+        table.add_row(one["name"], *held, quota, str(one["entries"]))
+    return table
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

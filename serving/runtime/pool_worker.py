@@ -1,0 +1,98 @@
+"""Carries out an engine's orders to the KV-cache pool, on threads of its own, so that no step waits for them.
+
+Fetches and stores have different threads: a token may depend on a fetch, nothing depends on a store. Stores that are
+waiting go together in one batch; how many may wait is bounded by the engine, which pins their blocks.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from serving.engine.engine import InstanceEngine
+from serving.engine.events import FetchOrder, StoreOrder
+from serving.engine.ports import ContextCache
+from serving.policy.pool.outcome import FetchReport, MissReason
+
+logger = logging.getLogger(__name__)
+
+Command = Callable[[InstanceEngine, float], None]
+BATCH_BLOCKS = 64
+"""Blocks of one batch of stores: enough to make the two round trips cheap, few enough to unpin them soon."""
+STOP_DEADLINE_S = 5.0
+
+
+class PoolWorker:
+    """The two threads between one engine and its `ContextCache`.
+
+    Args:
+        post: hands a command to the engine's thread.
+    """
+
+    def __init__(self, cache: ContextCache, post: Callable[[Command], None], name: str) -> None:
+        self._cache = cache
+        self._post = post
+        self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name}-fetch")
+        self._waiting: deque[StoreOrder] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._storer = threading.Thread(target=self._store_forever, name=f"{name}-store", daemon=True)
+        self._storer.start()
+
+    def fetch(self, order: FetchOrder) -> None:
+        """Begin a fetch; the engine hears `fetch_finished`."""
+        self._fetcher.submit(self._fetch, order)
+
+    def store(self, order: StoreOrder) -> None:
+        """Queue a store; the engine hears `store_finished`, whatever became of it."""
+        self._waiting.append(order)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End both threads after what they are doing now; stores that wait are dropped."""
+        self._stopping = True
+        self._wake.set()
+        self._fetcher.shutdown(wait=True, cancel_futures=True)
+        self._storer.join(STOP_DEADLINE_S)
+
+    def _fetch(self, order: FetchOrder) -> None:
+        try:
+            report = self._cache.fetch(order.namespace, order.hashes, order.blocks)
+        except Exception:
+            logger.exception("fetch for %s failed in an unforeseen way; its prompt is computed", order.sequence_id)
+            report = FetchReport(0, lost_blocks=len(order.blocks), reason=MissReason.ERROR)
+        self._post(lambda engine, now: engine.fetch_finished(order.sequence_id, report, now))
+
+    def _store_forever(self) -> None:
+        while not self._stopping:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting and not self._stopping:
+                self._store(self._next_batch())
+
+    def _next_batch(self) -> list[StoreOrder]:
+        """Waiting orders of one namespace, oldest first, up to `BATCH_BLOCKS` blocks (at least one order)."""
+        batch = [self._waiting.popleft()]
+        blocks = len(batch[0].blocks)
+        while self._waiting and self._waiting[0].namespace == batch[0].namespace:
+            blocks += len(self._waiting[0].blocks)
+            if blocks > BATCH_BLOCKS:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    def _store(self, batch: list[StoreOrder]) -> None:
+        hashes = [prefix_hash for order in batch for prefix_hash in order.hashes]
+        blocks = [block for order in batch for block in order.blocks]
+        try:
+            self._cache.store(batch[0].namespace, hashes, blocks)
+        except Exception:
+            logger.exception("storing %d blocks failed in an unforeseen way; they are dropped", len(blocks))
+        ended = [order.order_id for order in batch]
+
+        def unpin(engine: InstanceEngine, now: float) -> None:
+            for order_id in ended:
+                engine.store_finished(order_id, now)
+
+        self._post(unpin)

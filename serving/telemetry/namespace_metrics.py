@@ -1,0 +1,46 @@
+"""Series that name tenants. They are kept apart from all others because `/metrics` needs no API key.
+
+Who has which customers, and how much each of them does, is not for every scraper: these series are in the answer only
+when the scraper may administer (an admin key, or a server without keys). Their number is bounded by the configuration:
+a namespace is never a client's invention.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_LABELS = ("model_name", "engine", "namespace")
+_HOLDS = ("server", "namespace", "tier")
+
+
+class NamespaceBoard(Collector):
+    """What each namespace asked of this gateway, and what it holds in the pool."""
+
+    def __init__(self, model_name: str, engine: str) -> None:
+        self._own = (model_name, engine)
+        self.prompt_tokens: Counter[str] = Counter()
+        self.cached_tokens: Counter[str] = Counter()
+        self._holdings: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
+
+    def publish_servers(self, holdings: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
+        """Replace what each memory server's namespaces hold, by tier [bytes]."""
+        self._holdings = holdings
+
+    def collect(self) -> Iterable[Metric]:
+        """All series of tenants; called by the registry."""
+        for name, text, counts in (
+            ("cloudmatrix:namespace_prompt_tokens", "Prompt tokens of a tenant", self.prompt_tokens),
+            ("cloudmatrix:namespace_prompt_tokens_cached", "Those that were not computed", self.cached_tokens),
+        ):
+            counter = CounterMetricFamily(name, text, labels=_LABELS)
+            for namespace, count in sorted(counts.items()):
+                counter.add_metric((*self._own, namespace), count)
+            yield counter
+        held = GaugeMetricFamily("cloudmatrix:namespace_pool_bytes", "Held in the KV-cache pool", labels=_HOLDS)
+        for server, namespaces in sorted(self._holdings.items()):
+            for namespace, tiers in sorted(namespaces.items()):
+                for tier, nbytes in tiers.items():
+                    held.add_metric((server, namespace, tier), nbytes)
+        yield held

@@ -1,0 +1,117 @@
+"""Series about the KV-cache pool: what instances got from it, and how its memory servers are.
+
+An instance's view is the one that counts for hit rates: it knows what it wanted. A server's view tells where the room
+goes. What names tenants is not here, see `namespace_metrics`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from serving.telemetry.histogram import cumulative
+from serving.telemetry.pool_stats import Latencies, MemoryServerStats, PoolClientStats
+
+ClientRows = Sequence[tuple[tuple[str, ...], PoolClientStats]]
+"""Label values of an instance (model_name, engine, pool) with its numbers."""
+
+_CLIENT_LABELS = ("model_name", "engine", "pool")
+
+_CLIENT_COUNTERS: tuple[tuple[str, str, Callable[[PoolClientStats], int]], ...] = (
+    ("cloudmatrix:pool_lookups", "Prefixes looked up in the KV-cache pool", lambda s: s.lookups),
+    ("cloudmatrix:pool_stored_blocks", "Blocks published, new in the pool", lambda s: s.stored),
+    ("cloudmatrix:pool_present_blocks", "Blocks to publish that were there already", lambda s: s.present),
+)
+_CLIENT_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[PoolClientStats], Mapping[str, int]]], ...] = (
+    ("cloudmatrix:pool_blocks", "Blocks looked up", "result", lambda s: s.blocks),
+    ("cloudmatrix:pool_lost_blocks", "Blocks that the pool should have had", "reason", lambda s: s.lost),
+    ("cloudmatrix:pool_dropped_blocks", "Blocks not published", "reason", lambda s: s.dropped),
+    ("cloudmatrix:pool_bytes", "Bytes moved", "direction", lambda s: s.moved_bytes),
+)
+_OPERATIONS = ("lookup", "get", "put")
+
+_SERVER_GAUGES: tuple[tuple[str, str, Callable[[MemoryServerStats], float]], ...] = (
+    ("cloudmatrix:memory_server_weight", "Share of its part of the ring in use; 0 = draining", lambda s: s.weight),
+    ("cloudmatrix:memory_server_entries", "Entries held", lambda s: s.entries),
+)
+_SERVER_GAUGES_BY: tuple[tuple[str, str, Callable[[MemoryServerStats], Mapping[str, int]]], ...] = (
+    ("cloudmatrix:memory_server_used_bytes", "Bytes in use", lambda s: s.used_bytes),
+    ("cloudmatrix:memory_server_capacity_bytes", "Bytes there are", lambda s: s.capacity_bytes),
+)
+_SERVER_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[MemoryServerStats], Mapping[str, int]]], ...] = (
+    ("cloudmatrix:memory_server_hits", "Entries found by lookups", "tier", lambda s: s.hits),
+    ("cloudmatrix:memory_server_evictions", "Entries that left for want of room", "how", lambda s: s.evictions),
+    ("cloudmatrix:memory_server_damaged", "Entries with wrong bytes, removed", "tier", lambda s: s.damaged),
+    ("cloudmatrix:memory_server_refused", "Entries not taken", "reason", lambda s: s.refused),
+    ("cloudmatrix:memory_server_bytes", "Bytes moved", "direction", lambda s: s.moved_bytes),
+)
+
+
+def client_series(rows: ClientRows) -> Iterable[Metric]:
+    """The series of instances that use the pool; the families are there even without any."""
+    for name, text, value in _CLIENT_COUNTERS:
+        counter = CounterMetricFamily(name, text, labels=_CLIENT_LABELS)
+        for labels, stats in rows:
+            counter.add_metric(labels, value(stats))
+        yield counter
+    for name, text, label, values in _CLIENT_COUNTERS_BY:
+        counter = CounterMetricFamily(name, text, labels=(*_CLIENT_LABELS, label))
+        for labels, stats in rows:
+            for key, count in values(stats).items():
+                counter.add_metric((*labels, key), count)
+        yield counter
+    for operation in _OPERATIONS:
+        name = f"cloudmatrix:pool_{operation}_seconds"
+        histogram = HistogramMetricFamily(name, f"Duration of a {operation}", labels=_CLIENT_LABELS)
+        for labels, stats in rows:
+            if operation in stats.latencies:
+                _add(histogram, labels, stats.latencies[operation])
+        yield histogram
+
+
+class MemoryServerBoard(Collector):
+    """The newest numbers of every memory server; one that leaves takes its series along."""
+
+    def __init__(self) -> None:
+        self._servers: list[MemoryServerStats] = []
+
+    def publish(self, servers: Iterable[MemoryServerStats]) -> None:
+        """Replace all."""
+        self._servers = sorted(servers, key=lambda stats: stats.server)
+
+    def collect(self) -> Iterable[Metric]:
+        """All series of memory servers; called by the registry."""
+        for name, text, value in _SERVER_GAUGES:
+            gauge = GaugeMetricFamily(name, text, labels=("server",))
+            for stats in self._servers:
+                gauge.add_metric((stats.server,), value(stats))
+            yield gauge
+        for name, text, values in _SERVER_GAUGES_BY:
+            gauge = GaugeMetricFamily(name, text, labels=("server", "tier"))
+            for stats in self._servers:
+                for key, amount in values(stats).items():
+                    gauge.add_metric((stats.server, key), amount)
+            yield gauge
+        misses = CounterMetricFamily("cloudmatrix:memory_server_misses", "Entries not found", labels=("server",))
+        for stats in self._servers:
+            misses.add_metric((stats.server,), stats.misses)
+        yield misses
+        for name, text, label, values in _SERVER_COUNTERS_BY:
+            counter = CounterMetricFamily(name, text, labels=("server", label))
+            for stats in self._servers:
+                for key, amount in values(stats).items():
+                    counter.add_metric((stats.server, key), amount)
+            yield counter
+        yield self._latencies()
+
+    def _latencies(self) -> Metric:
+        labels = ("server", "operation")
+        family = HistogramMetricFamily("cloudmatrix:memory_server_seconds", "Duration of an operation", labels=labels)
+        for stats in self._servers:
+            for operation, latencies in sorted(stats.latencies.items()):
+                _add(family, (stats.server, operation), latencies)
+        return family
+
+
+def _add(family: HistogramMetricFamily, labels: Sequence[str], latencies: Latencies) -> None:
+    family.add_metric(labels, cumulative(latencies.bounds_s, latencies.counts), latencies.sum_s)

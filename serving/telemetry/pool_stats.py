@@ -1,0 +1,73 @@
+"""The KV-cache pool in numbers: as an instance uses it, and as a memory server sees itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """How long an operation took.
+
+    Args:
+        bounds_s: upper ends of the buckets, inclusive, rising [s].
+        counts: per bucket, not cumulative, and one more for what is above.
+    """
+
+    bounds_s: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolClientStats:
+    """What one instance asked of the pool since it started.
+
+    Args:
+        blocks: blocks looked up, by result: `dram`, `ssd` (where they were found), `absent`, `lost`.
+        lost: blocks that should have been had, by the reason why not.
+        stored: blocks that this instance published first; `present` were there already.
+        dropped: blocks not published, by reason.
+        moved_bytes: by direction, `get` and `put`.
+        latencies: of `lookup`, `get` and `put`.
+    """
+
+    lookups: int = 0
+    blocks: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
+    stored: int = 0
+    present: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    moved_bytes: Mapping[str, int] = field(default_factory=dict)
+    latencies: Mapping[str, Latencies] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryServerStats:
+    """One memory server. Gauges are of now, counters since it started.
+
+    Args:
+        weight: share of its part of the ring that is in use; 0 = draining.
+        used_bytes, capacity_bytes: by tier, `dram` and `ssd`.
+        hits: entries found by lookups, by tier. Servers count what they are asked for: a lookup asks two of them for
+            each block, so that one of two misses is no miss of the pool.
+        evictions: entries that left a tier for want of room, by how: `to_ssd`, `dropped`, `quota`, `from_ssd`.
+        refused: entries that were not taken, by reason.
+        moved_bytes: by what was done: `found_dram`, `written`, `sent`, `received`, `ssd_read`, ...
+        damaged: entries whose bytes were not what had been stored, by tier; removed, never served.
+        latencies: by operation.
+        namespaces: bytes held, by tenant and tier.
+    """
+
+    server: str
+    weight: float
+    entries: int = 0
+    used_bytes: Mapping[str, int] = field(default_factory=dict)
+    capacity_bytes: Mapping[str, int] = field(default_factory=dict)
+    hits: Mapping[str, int] = field(default_factory=dict)
+    misses: int = 0
+    evictions: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, int] = field(default_factory=dict)
+    moved_bytes: Mapping[str, int] = field(default_factory=dict)
+    damaged: Mapping[str, int] = field(default_factory=dict)
+    latencies: Mapping[str, Latencies] = field(default_factory=dict)
+    namespaces: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

@@ -1,0 +1,41 @@
+"""From the configuration's keys to who may enter a gateway, and as whom."""
+
+import pytest
+
+from serving.api.tenant import KeyRing
+from serving.config.gateway import GatewayConfig
+from serving.config.kvcache import NamespaceConfig
+from serving.config.model import ModelConfig
+from serving.config.serve import ServeConfig
+from serving.deployments.gateway import _api_settings
+from serving.errors import AuthenticationError
+from serving.policy.pool.namespaces import namespace_salt
+
+
+def keys_of(gateway: GatewayConfig, *namespaces: NamespaceConfig, model: ModelConfig) -> KeyRing:
+    config = ServeConfig(model=model, gateway=gateway, namespaces=namespaces)
+    return KeyRing(_api_settings(config, b"pool salt"))
+
+
+@pytest.fixture
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    return ModelConfig(path=tmp_path_factory.mktemp("model"))
+
+
+def test_every_kind_of_key_arrives(model: ModelConfig) -> None:
+    gateway = GatewayConfig(api_keys=("plain",), admin_keys=("root", "boss"))
+    keys = keys_of(gateway, NamespaceConfig("acme", ("a1", "boss")), NamespaceConfig("idle"), model=model)
+    found = {key: keys.identify(f"Bearer {key}") for key in ("plain", "root", "a1", "boss")}
+    assert {key: (tenant.namespace, tenant.admin) for key, tenant in found.items()} == {
+        "plain": ("default", False),
+        "root": ("default", True),
+        "a1": ("acme", False),
+        "boss": ("acme", True),
+    }
+    assert found["a1"].salt == namespace_salt(b"pool salt", "acme")
+    with pytest.raises(AuthenticationError):
+        keys.identify(None)
+
+
+def test_no_keys_mean_an_open_server(model: ModelConfig) -> None:
+    assert keys_of(GatewayConfig(), NamespaceConfig("quota-only", quota_mib=1), model=model).open

@@ -1,0 +1,66 @@
+"""Folders of a start: what a crashed one left on disk goes, what a living one has stays."""
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ENTER = """
+from serving.deployments.session import enter
+session = enter()
+(session.pool_folder / "ssd").mkdir()
+(session.pool_folder / "ssd" / "block").write_bytes(b"bytes")
+print(session.folder, flush=True)
+input()
+"""
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for Ray's sockets; a longer one is not used for sessions."""
+    folder = Path("/tmp", f"s{secrets.token_hex(3)}")
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+class Start:
+    """A process that entered a session and waits."""
+
+    def __init__(self, temporary: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", ENTER],
+            cwd=REPOSITORY,
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.folder = Path(self._process.stdout.readline().strip())
+        self.block = self.folder / "kvcache" / "ssd" / "block"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_disk_tiers_of_crashed_starts_go_and_those_of_living_ones_stay(short_folder: Path) -> None:
+    crashed, living = Start(short_folder), Start(short_folder)
+    crashed.kill()
+    assert crashed.block.exists()
+    third = Start(short_folder)
+    try:
+        assert not crashed.block.exists()
+        assert crashed.folder.exists(), "its logs may be wanted"
+        assert living.block.exists()
+        assert third.folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        living.kill()
+        third.kill()

@@ -1,0 +1,247 @@
+"""The engine beside a KV-cache pool: what it asks for, what it waits for, what it offers."""
+
+from dataclasses import replace
+
+import pytest
+
+from serving.engine.events import EngineAction, FetchOrder, StoreOrder, TokensEvent
+from serving.engine.settings import EngineRole
+from serving.errors import ConfigError, LedgerError
+from serving.ids import SequenceId
+from serving.policy.pool.outcome import FetchReport, MissReason
+from serving.policy.prefix_hash import prefix_hashes
+from serving.policy.request import PoolUse
+from tests.engine.bench import PROMPT, SETTINGS, Bench, spec, ticket_for
+from tests.fakes.executor import reference_output
+from tests.fakes.pool import FakeContextCache, FakePool
+
+A = SequenceId("a")
+
+
+class PoolBench(Bench):
+    """A bench whose engine has a pool; fetches and stores are kept until a test does them."""
+
+    def __init__(self, pool: FakePool | None = None, **changes: object) -> None:
+        super().__init__(**{"pool": True, **changes})  # type: ignore[arg-type]
+        self.cache = FakeContextCache(pool or FakePool(), self.executor)
+        self.fetches: list[FetchOrder] = []
+        self.stores: list[StoreOrder] = []
+
+    def act(self) -> EngineAction:
+        action = self.engine.next_action(self.now)
+        self.engine.check()
+        self.fetches.extend(action.fetches)
+        self.stores.extend(action.stores)
+        return action
+
+    def fetch(self) -> FetchReport:
+        order = self.fetches.pop(0)
+        report = self.cache.fetch(order.namespace, order.hashes, order.blocks)
+        self.engine.fetch_finished(order.sequence_id, report, self.now)
+        return report
+
+    def store(self) -> None:
+        order = self.stores.pop(0)
+        self.cache.store(order.namespace, order.hashes, order.blocks)
+        self.engine.store_finished(order.order_id, self.now)
+
+    def finish(self) -> list[TokensEvent]:
+        """Everything to its end."""
+        events: list[TokensEvent] = []
+        while not self.engine.idle() or self.fetches or self.stores:
+            plan = self.act().plan
+            if plan is not None:
+                self.engine.step_finished(self.executor.execute(plan), self.now)
+            while self.fetches:
+                self.fetch()
+            while self.stores:
+                self.store()
+            events += [e for e in self.engine.take_events() if isinstance(e, TokensEvent)]
+        self.act()
+        while self.stores:
+            self.store()
+        return events
+
+
+def test_a_prompt_is_looked_up_before_it_is_computed() -> None:
+    bench = PoolBench()
+    bench.engine.add(spec("a"), 0.0)
+    action = bench.act()
+    assert action.plan is None
+    (order,) = bench.fetches
+    assert (order.sequence_id, order.namespace, order.hashes) == (A, "default", prefix_hashes(PROMPT, 4)[:2])
+    assert len(order.blocks) == 2
+    snapshot = bench.engine.snapshot(0.0)
+    assert (snapshot.fetching, snapshot.queued_tokens, snapshot.has_work) == (1, 10, False)
+    assert bench.act().plan is None, "it waits for the pool"
+    bench.fetch()
+    plan = bench.act().plan
+    assert plan is not None
+    assert plan.sequences[0].start == 0
+
+
+def test_what_one_instance_stored_another_one_pulls() -> None:
+    pool = FakePool()
+    first, second = PoolBench(pool), PoolBench(pool)
+    first.engine.add(spec("a"), 0.0)
+    told = first.finish()
+    assert (told[0].cached_tokens, told[0].pool) == (0, PoolUse())
+    second.engine.add(spec("a"), 0.0)
+    again = second.finish()
+    assert (again[0].cached_tokens, again[0].pool) == (8, PoolUse(pulled_tokens=8))
+    assert [t for e in again for t in e.tokens] == list(reference_output(spec("a"))[0])
+    assert second.engine.snapshot(0.0).pulled_tokens_total == 8
+    assert second.engine.snapshot(0.0).prompt_tokens_total == 2
+
+
+def test_what_came_from_the_pool_or_is_cached_here_is_not_stored_again() -> None:
+    pool = FakePool()
+    first, second = PoolBench(pool), PoolBench(pool)
+    first.engine.add(spec("a"), 0.0)
+    first.finish()
+    second.engine.add(spec("b", max_tokens=1), 0.0)
+    second.act()
+    second.fetch()
+    plan = second.act().plan
+    assert plan is not None
+    second.engine.step_finished(second.executor.execute(plan), 0.0)
+    second.act()
+    assert second.stores == []
+    second.engine.add(spec("c", max_tokens=1), 0.0)
+    action = second.act()
+    assert (action.fetches, second.fetches) == ((), []), "all of it is cached here"
+    assert action.plan is not None
+    assert action.plan.sequences[0].start == 8
+    second.engine.step_finished(second.executor.execute(action.plan), 0.0)
+    second.act()
+    assert second.stores == []
+    assert second.engine.take_events()[-1] == TokensEvent(
+        SequenceId("c"), 0, reference_output(spec("c", max_tokens=1))[0], (), (), 8, PoolUse(),
+        reference_output(spec("c", max_tokens=1))[1],
+    )  # fmt: skip
+
+
+def test_blocks_that_the_pool_lost_are_computed_and_told() -> None:
+    pool = FakePool()
+    first, second = PoolBench(pool), PoolBench(pool)
+    first.engine.add(spec("a"), 0.0)
+    first.finish()
+    second.engine.add(spec("a"), 0.0)
+    second.act()
+    second.cache.lose_after = 1
+    assert second.fetch().reason is MissReason.CHECKSUM
+    told = second.finish()
+    assert (told[0].cached_tokens, told[0].pool) == (4, PoolUse(4, 4, "checksum"))
+    assert [t for e in told for t in e.tokens] == list(reference_output(spec("a"))[0])
+
+
+def test_namespaces_go_with_the_orders() -> None:
+    bench = PoolBench()
+    bench.engine.add(replace(spec("a"), namespace="acme", salt=b"s"), 0.0)
+    bench.finish()
+    assert {namespace for namespace, _ in bench.cache.pool.blocks} == {"acme"}
+    assert {h for _, h in bench.cache.pool.blocks} >= set(prefix_hashes(PROMPT, 4, b"s"))
+
+
+def test_generated_tokens_are_stored_only_if_the_setting_says_so() -> None:
+    for decoded, blocks in ((True, 3), (False, 2)):
+        bench = PoolBench(store_decoded=decoded)
+        bench.engine.add(spec("a"), 0.0)
+        bench.finish()
+        assert len(bench.cache.pool.blocks) == blocks
+
+
+def test_a_decode_instance_stores_only_what_it_generated() -> None:
+    bench = PoolBench(role=EngineRole.DECODE)
+    one = spec("a", output=(reference_output(spec("a"))[0][0],))
+    bench.engine.adopt(one, ticket_for(one), 0.0)
+    (order,) = bench.act().pulls
+    bench.executor.arena[order.blocks[0]][:] = PROMPT[:4]
+    bench.executor.arena[order.blocks[1]][:] = PROMPT[4:8]
+    bench.executor.arena[order.blocks[2]][:2] = PROMPT[8:]
+    bench.engine.pull_finished(A, None, 0, 0.0)
+    bench.finish()
+    known = prefix_hashes([*PROMPT, *reference_output(spec("a"))[0]], 4)
+    assert set(bench.cache.pool.blocks) == {("default", known[2])}
+
+
+def test_blocks_beyond_the_bound_are_not_stored_and_nobody_waits() -> None:
+    bench = PoolBench(max_store_blocks=1)
+    bench.engine.add(spec("a"), 0.0)
+    bench.act()
+    bench.fetch()
+    plan = bench.act().plan
+    assert plan is not None
+    bench.engine.step_finished(bench.executor.execute(plan), 0.0)
+    bench.act()
+    assert bench.stores == []
+    snapshot = bench.engine.snapshot(0.0)
+    assert (snapshot.storing_blocks, snapshot.unstored_blocks_total) == (0, 2)
+
+
+def test_blocks_are_pinned_until_they_are_stored() -> None:
+    bench = PoolBench()
+    bench.engine.add(spec("a", max_tokens=1), 0.0)
+    bench.act()
+    bench.fetch()
+    plan = bench.act().plan
+    assert plan is not None
+    bench.engine.step_finished(bench.executor.execute(plan), 0.0)
+    bench.act()
+    assert bench.engine.idle()
+    assert (bench.used, bench.engine.snapshot(0.0).storing_blocks) == (2, 2)
+    bench.store()
+    assert (bench.used, bench.engine.snapshot(0.0).storing_blocks) == (0, 0)
+
+
+def test_prompts_are_fetched_ahead_of_their_step() -> None:
+    bench = PoolBench(max_waiting=10, max_sequences=10, max_step_tokens=10)
+    for name in "abcd":
+        bench.engine.add(spec(name, tuple(range(ord(name), ord(name) + 10))), 0.0)
+    bench.act()
+    assert [o.sequence_id for o in bench.fetches] == ["a", "b"], "the running step's tokens and the next one's"
+    bench.fetch()
+    bench.fetch()
+    plan = bench.act().plan
+    assert plan is not None
+    assert [s.sequence_id for s in plan.sequences] == ["a"]
+    assert bench.fetches == []
+    bench.engine.step_finished(bench.executor.execute(plan), 0.0)
+    assert bench.act().plan is not None
+    assert [o.sequence_id for o in bench.fetches] == ["c"]
+
+
+def test_a_sequence_cancelled_while_it_is_fetched_keeps_its_blocks_until_the_fetch_ends() -> None:
+    bench = PoolBench()
+    bench.engine.add(spec("a"), 0.0)
+    bench.act()
+    bench.engine.cancel(A, 0.0)
+    bench.engine.check()
+    assert bench.used == 3
+    bench.fetch()
+    assert (bench.used, bench.engine.idle(), bench.engine.take_events()) == (0, True, ())
+
+
+def test_log_probabilities_of_the_prompt_need_it_computed() -> None:
+    bench = PoolBench()
+    bench.engine.add(spec("a", prompt_logprobs=0), 0.0)
+    assert bench.act().plan is not None
+    assert bench.fetches == []
+
+
+def test_orders_end_once() -> None:
+    bench = PoolBench()
+    with pytest.raises(LedgerError, match="unknown sequence"):
+        bench.engine.fetch_finished(A, FetchReport(0), 0.0)
+    bench.engine.add(spec("a"), 0.0)
+    with pytest.raises(LedgerError, match="not being fetched"):
+        bench.engine.fetch_finished(A, FetchReport(0), 0.0)
+    with pytest.raises(LedgerError, match="store order 7"):
+        bench.engine.store_finished(7, 0.0)
+
+
+def test_settings_that_cannot_work() -> None:
+    with pytest.raises(ConfigError, match="prefix_reuse"):
+        replace(SETTINGS, pool=True, prefix_reuse=False)
+    with pytest.raises(ConfigError, match="max_store_blocks"):
+        replace(SETTINGS, max_store_blocks=-1)

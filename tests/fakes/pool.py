@@ -1,0 +1,53 @@
+"""The KV-cache pool over `FakeExecutor` arenas: one dictionary that every instance of a test shares."""
+
+from collections.abc import Sequence
+
+from serving.ids import BlockHash, BlockId
+from serving.policy.pool.outcome import FetchReport, MissReason, StoreReport
+from tests.fakes.executor import FakeExecutor
+
+
+class FakePool:
+    """What was stored, by namespace and hash."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[tuple[str, BlockHash], tuple[int, ...]] = {}
+
+
+class FakeContextCache:
+    """`ContextCache` of one instance.
+
+    Args:
+        executor: whose arena is filled and read.
+    """
+
+    def __init__(self, pool: FakePool, executor: FakeExecutor) -> None:
+        self.pool = pool
+        self.executor = executor
+        self.lose_after: int | None = None
+        """The next fetch loses everything behind so many blocks, and leaves garbage there."""
+
+    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
+        """Fill the leading blocks that are known."""
+        known = 0
+        while known < len(hashes) and (namespace, hashes[known]) in self.pool.blocks:
+            known += 1
+        keep = known if self.lose_after is None else min(known, self.lose_after)
+        self.lose_after = None
+        for block, prefix_hash in zip(blocks[:keep], hashes, strict=False):
+            self.executor.arena[block][:] = self.pool.blocks[namespace, prefix_hash]
+        for block in blocks[keep:]:
+            self.executor.arena[block][:] = [-7] * self.executor.block_tokens
+        reason = MissReason.CHECKSUM if keep < known else None
+        return FetchReport(keep, lost_blocks=known - keep, reason=reason)
+
+    def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
+        """Keep copies; what is known already must be the same."""
+        present = 0
+        for block, prefix_hash in zip(blocks, hashes, strict=True):
+            content = tuple(self.executor.arena[block])
+            assert -1 not in content, "a block was stored before it was full"
+            known = self.pool.blocks.setdefault((namespace, prefix_hash), content)
+            assert known == content, "equal hashes, other tokens"
+            present += known is not content
+        return StoreReport(stored=len(blocks) - present, present=present)

@@ -1,0 +1,79 @@
+"""What tests of the pool's clients have in common: hashes, contents that follow from them, and put and get of both."""
+
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from serving.ids import BlockHash, NodeId
+from serving.kvpool.client import PoolClient
+from serving.kvpool.messages import Data, Entry, List, Listed, Stats
+from serving.policy.pool.entry import Kind, Space
+from serving.policy.pool.outcome import FetchReport, StoreReport
+from tests.kvpool.pool_cluster import PoolCluster
+
+SPACE = Space("default", "layout-1")
+KIB = 1 << 10
+MIB = 1 << 20
+BLOCK = 40 * KIB
+SOON_S = 10.0
+
+
+def chain(count: int, seed: str = "a") -> list[BlockHash]:
+    """Hashes as the prefix chain makes them: digests."""
+    return [BlockHash(blake2b(f"{seed}/{i}".encode(), digest_size=16).digest()) for i in range(count)]
+
+
+def content(block: BlockHash, nbytes: int = BLOCK) -> bytes:
+    """The bytes of a block: others for each hash."""
+    return np.random.default_rng(int.from_bytes(block, "big")).bytes(nbytes)
+
+
+def client_of(pool: PoolCluster, node: str = "n0", secret: str = "secret", **settings: Any) -> PoolClient:
+    """A client in this process."""
+    return PoolClient("test", NodeId(node), secret, pool.view, **settings)
+
+
+def soon(seconds: float = SOON_S) -> float:
+    """A deadline."""
+    return time.monotonic() + seconds
+
+
+def put(
+    client: PoolClient,
+    hashes: Sequence[BlockHash],
+    nbytes: int = BLOCK,
+    deadline_s: float = SOON_S,
+    kind: Kind = Kind.CONTEXT,
+) -> StoreReport:
+    """Writes the content of each hash."""
+    items = [(block, memoryview(content(block, nbytes))) for block in hashes]
+    return client.write(SPACE, items, soon(deadline_s), kind)
+
+
+def get(
+    client: PoolClient, hashes: Sequence[BlockHash], nbytes: int = BLOCK, deadline_s: float = SOON_S
+) -> FetchReport:
+    """Looks up and reads; every block that is reported as good is compared."""
+    deadline = soon(deadline_s)
+    find = client.lookup(SPACE, hashes, soon(deadline_s / 2))
+    targets = [memoryview(bytearray(nbytes)) for _ in hashes]
+    report = client.read(find, targets, deadline)
+    assert report.blocks <= find.blocks
+    for block, target in zip(hashes[: report.blocks], targets, strict=False):
+        assert bytes(target) == content(block, nbytes), "wrong bytes were delivered as good"
+    return report
+
+
+def entries_of(client: PoolClient, server: str) -> tuple[Entry, ...]:
+    """What one server holds."""
+    client.placement.refresh()
+    return client.placement.links[server].ask(Listed, List(0, 4096), soon()).entries
+
+
+def facts_of(client: PoolClient, server: str) -> dict[str, Any]:
+    """What one server counts."""
+    client.placement.refresh()
+    return client.placement.links[server].ask(Data, Stats(), soon()).value

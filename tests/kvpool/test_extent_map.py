@@ -1,0 +1,74 @@
+"""Mappings of single entries: what they show, how they are laid, when they end."""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from hardware.ub.segment import UbSegment
+from serving.errors import PoolUnreachableError
+from serving.kvpool.extent_map import HUGE_PAGE, ExtentMap
+from serving.model.shared_tensor import address_of
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def segment(segments: Path) -> UbSegment:
+    return UbSegment.create(segments / "seg", 8 * MIB)
+
+
+def mappings(path: Path) -> int:
+    """How often this process maps a file."""
+    return Path("/proc/self/maps").read_text().count(str(path))
+
+
+@pytest.mark.parametrize("skip", [0, 64, 4096, 4096 + 64, HUGE_PAGE - 64])
+def test_a_writer_and_a_reader_see_the_same_bytes(segment: UbSegment, skip: int) -> None:
+    region = segment.allocate(6 * MIB, "test")
+    path, offset = str(segment.path), region.offset + skip
+    writer = ExtentMap(path, offset, 3 * MIB, writable=True).memory
+    writer[:4], writer[-4:] = b"head", b"tail"
+    reader = ExtentMap(path, offset, 3 * MIB).memory
+    assert (bytes(reader[:4]), bytes(reader[-4:])) == (b"head", b"tail")
+    assert reader.readonly
+    assert len(reader) == 3 * MIB
+    assert bytes(segment.read(offset, 4)) == b"head"
+    assert (address_of(reader) - offset) % HUGE_PAGE == 0
+
+
+def test_a_mapping_lives_as_long_as_any_part_of_its_memory(segment: UbSegment) -> None:
+    region = segment.allocate(MIB, "test")
+    segment.view(region)[:5] = b"hello"
+    before = mappings(segment.path)
+    part = ExtentMap(str(segment.path), region.offset, MIB).memory[1:3]
+    gc.collect()
+    assert mappings(segment.path) == before + 1
+    segment.remove()
+    assert bytes(part) == b"el"
+    del part
+    gc.collect()
+    assert mappings(segment.path) <= before
+
+
+def test_huge_pages_leave_the_bytes_alone(segment: UbSegment) -> None:
+    region = segment.allocate(6 * MIB, "test")
+    extent = ExtentMap(str(segment.path), region.offset, 6 * MIB, writable=True)
+    content = bytes(range(256)) * (6 * MIB // 256)
+    extent.memory[:] = content
+    extent.use_huge_pages()  # whether the kernel can is its business
+    assert bytes(segment.view(region)) == content
+    small = ExtentMap(str(segment.path), region.offset, MIB)
+    assert not small.use_huge_pages()
+
+
+def test_what_is_not_there_cannot_be_mapped(segment: UbSegment, segments: Path) -> None:
+    end = segment.path.stat().st_size
+    for offset, nbytes in ((end, 1), (0, end + 1), (-4096, 10), (4096, 0)):
+        with pytest.raises(PoolUnreachableError):
+            ExtentMap(str(segment.path), offset, nbytes)
+    with pytest.raises(PoolUnreachableError, match="no UB segment"):
+        ExtentMap(str(segments / "other"), 0, 10)
+    (segments / "text").write_text("no segment at all, but long enough to hold a header of one " * 10)
+    with pytest.raises(PoolUnreachableError, match="no UB segment"):
+        ExtentMap(str(segments / "text"), 0, 10)

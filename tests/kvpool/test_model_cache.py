@@ -1,0 +1,354 @@
+"""Model images in the pool: stored once, mapped by many, held while mapped, fetched from disk and from peers."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.ids import NodeId
+from serving.kvpool.extent_map import ExtentMap
+from serving.kvpool.model_cache import MappedModel, ModelCache, Where
+from serving.kvpool.model_peer import ModelEntry, look
+from serving.kvpool.placement import Scope
+from serving.kvpool.server_link import ServerLink, hello_of
+from serving.policy.pool.view import PoolView
+from tests.kvpool.pool_cluster import PoolCluster
+
+MIB = 1 << 20
+SIZE = 5 * MIB + 700
+N0, N1 = NodeId("n0"), NodeId("n1")
+
+
+def content(seed: int, nbytes: int = SIZE) -> bytes:
+    """Bytes that no two seeds have in common."""
+    return bytes((seed + i) % 251 for i in range(1024)) * (nbytes // 1024) + bytes(nbytes % 1024)
+
+
+def filling(seed: int) -> Callable[[memoryview], None]:
+    """Fills an image with `content`."""
+
+    def fill(memory: memoryview) -> None:
+        memory[:] = content(seed, memory.nbytes)
+
+    return fill
+
+
+def must_not(_memory: memoryview) -> None:
+    raise AssertionError("this image was to be made by somebody else")
+
+
+def loaded(cache: ModelCache, key: str) -> MappedModel:
+    """An image that must be there."""
+    image = cache.load(key)
+    assert image is not None
+    return image
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+Open = Callable[..., ModelCache]
+
+
+@pytest.fixture
+def a_cache() -> Iterator[Open]:
+    """Opens caches, and closes them at the end."""
+    made: list[ModelCache] = []
+
+    def make(view: Callable[[], PoolView], node: NodeId = N0, scope: Scope = "pool", **more: Any) -> ModelCache:
+        made.append(ModelCache("test", node, "secret", view, scope, **{"patience_s": 10.0, **more}))
+        return made[-1]
+
+    yield make
+    for cache in made:
+        cache.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[PoolCluster]:
+    """One server of 16 MiB."""
+    with PoolCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cache(pool: PoolCluster, a_cache: Open) -> ModelCache:
+    return a_cache(pool.view)
+
+
+def spoil(pool: PoolCluster, number: int, key: str) -> None:
+    """Flip a bit of a stored image behind its server's back."""
+    record = pool.process(number).record
+    link = ServerLink(record, hello_of("spoiler", record.node, "secret"))
+    found = look(link, ModelEntry.of(key))
+    assert found is not None
+    ExtentMap(record.segment, found.offset, found.nbytes, writable=True).memory[SIZE // 2] ^= 4
+    link.close()
+
+
+def test_what_one_stores_another_maps(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
+    assert cache.is_cached("m@1") is Where.NOWHERE
+    assert cache.load("m@1") is None
+    assert cache.store("m@1", SIZE, filling(1))
+    assert cache.is_cached("m@1") is Where.MEMORY
+    other = a_cache(pool.view)
+    for image in (loaded(cache, "m@1"), loaded(other, "m@1")):
+        assert image.data.readonly
+        assert image.data == content(1)
+    assert other.store("m@1", SIZE, must_not)
+
+
+def test_versions_lie_side_by_side(cache: ModelCache) -> None:
+    assert cache.store("m@1", SIZE, filling(1))
+    assert cache.store("m@2", SIZE, filling(2))
+    assert loaded(cache, "m@1").data == content(1)
+    assert loaded(cache, "m@2").data == content(2)
+
+
+def test_a_pool_without_servers_keeps_nothing(a_cache: Open) -> None:
+    cache = a_cache(lambda: PoolView("empty"))
+    assert cache.load("m@1") is None
+    assert not cache.store("m@1", SIZE, must_not)
+    assert not cache.bring("m@1")
+    assert cache.is_cached("m@1") is Where.NOWHERE
+
+
+def test_a_mapping_outlives_its_server(pool: PoolCluster, cache: ModelCache) -> None:
+    assert cache.store("m@1", SIZE, filling(1))
+    image = loaded(cache, "m@1")
+    pool.kill(0, listed=True)
+    assert image.data == content(1)
+    assert cache.load("m@1") is None
+    assert not cache.store("m@1", SIZE, must_not)
+    image.release()
+    assert image.data == content(1)
+
+
+def test_a_damaged_image_is_never_given_out(pool: PoolCluster, cache: ModelCache) -> None:
+    assert cache.store("m@1", SIZE, filling(1))
+    spoil(pool, 0, "m@1")
+    assert cache.load("m@1") is None
+    assert cache.is_cached("m@1") is Where.NOWHERE
+    assert cache.store("m@1", SIZE, filling(1))
+    assert loaded(cache, "m@1").data == content(1)
+
+
+def test_an_image_that_its_user_distrusts_is_looked_at_by_its_server(pool: PoolCluster, cache: ModelCache) -> None:
+    assert cache.store("m@1", SIZE, filling(1))
+    loaded(cache, "m@1").distrust()
+    assert cache.is_cached("m@1") is Where.MEMORY  # its bytes are what was stored
+    image = loaded(cache, "m@1")
+    spoil(pool, 0, "m@1")
+    image.distrust()
+    assert cache.is_cached("m@1") is Where.NOWHERE
+
+
+def test_one_makes_it_and_the_others_wait(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(memory: memoryview) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        filling(1)(memory)
+
+    maker = threading.Thread(target=cache.store, args=("m@1", SIZE, slowly))
+    maker.start()
+    assert begun.wait(10)
+    other = a_cache(pool.view)
+    assert other.load("m@1") is None
+    threading.Timer(0.3, go_on.set).start()
+    assert other.store("m@1", SIZE, must_not)
+    maker.join()
+    assert loaded(other, "m@1").data == content(1)
+
+
+def test_patience_ends(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(_memory: memoryview) -> None:
+        begun.set()
+        assert go_on.wait(10)
+
+    maker = threading.Thread(target=cache.store, args=("m@1", SIZE, slowly))
+    maker.start()
+    assert begun.wait(10)
+    assert not a_cache(pool.view, patience_s=0.2).store("m@1", SIZE, must_not)
+    go_on.set()
+    maker.join()
+
+
+def test_whoever_waits_makes_it_when_the_maker_fails(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    raised: list[Exception] = []
+
+    def fails(_memory: memoryview) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        raise OSError("the checkpoint is gone")
+
+    def make() -> None:
+        try:
+            cache.store("m@1", SIZE, fails)
+        except OSError as error:
+            raised.append(error)
+
+    maker = threading.Thread(target=make)
+    maker.start()
+    assert begun.wait(10)
+    threading.Timer(0.3, go_on.set).start()
+    other = a_cache(pool.view)
+    assert other.store("m@1", SIZE, filling(1))
+    maker.join()
+    assert len(raised) == 1
+    assert loaded(other, "m@1").data == content(1)
+
+
+def test_what_is_mapped_is_not_evicted(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
+    size = 9 * MIB
+    assert cache.store("m@1", size, filling(1))
+    early = a_cache(pool.view)
+    image = loaded(early, "m@1")
+    early.close()  # a hold is the process's, not the connection's
+    other = a_cache(pool.view, patience_s=0.3)
+    assert not other.store("m@2", size, must_not)
+    first, second = loaded(cache, "m@1"), loaded(cache, "m@1")
+    first.release()
+    first.release()
+    assert not other.store("m@2", size, must_not)
+    assert image.data == second.data == content(1, size)
+    second.release()
+    assert other.store("m@2", size, filling(2))
+    assert other.is_cached("m@1") is Where.NOWHERE
+    assert loaded(other, "m@2").data == content(2, size)
+
+
+def test_an_image_that_no_server_can_hold(cache: ModelCache) -> None:
+    start = time.monotonic()
+    assert not cache.store("m@1", 17 * MIB, must_not)
+    assert time.monotonic() - start < 2
+
+
+def test_a_second_server_takes_what_the_first_cannot(a_cache: Open) -> None:
+    with PoolCluster(2) as pool:
+        cache = a_cache(pool.view)
+        images: list[MappedModel] = []
+        for version in (1, 2):
+            assert cache.store(f"m@{version}", 9 * MIB, filling(version))
+            images.append(loaded(cache, f"m@{version}"))
+        assert [image.data for image in images] == [content(version, 9 * MIB) for version in (1, 2)]
+
+
+def test_a_maker_that_takes_too_long_keeps_nothing(a_cache: Open) -> None:
+    with PoolCluster(write_lease_s=0.2) as pool:
+        cache = a_cache(pool.view)
+
+        def slowly(memory: memoryview) -> None:
+            time.sleep(0.6)
+            filling(1)(memory)
+
+        kept = cache.store("m@1", SIZE, slowly)
+        image = cache.load("m@1")
+        assert kept == (image is not None)
+        assert image is None or image.data == content(1)
+
+
+def test_a_stopped_server_costs_a_timeout_and_no_more(pool: PoolCluster, cache: ModelCache) -> None:
+    assert cache.store("m@1", SIZE, filling(1))
+    pool.process(0).freeze()
+    start = time.monotonic()
+    assert cache.load("m@1") is None
+    assert not cache.store("m@1", SIZE, must_not)
+    assert time.monotonic() - start < 8
+    pool.process(0).resume()
+
+
+def test_from_disk(tmp_path: Path, a_cache: Open) -> None:
+    size = 9 * MIB
+    with PoolCluster(ssd_folder=tmp_path, ssd_bytes=64 * MIB) as pool:
+        cache = a_cache(pool.view)
+        assert cache.store("m@1", size, filling(1))
+        assert cache.store("m@2", size, filling(2))  # the first one makes room
+        assert cache.is_cached("m@1") is Where.SSD
+        cache.prefetch("m@1")
+        wait_for(lambda: cache.is_cached("m@1") is Where.MEMORY)
+        assert loaded(cache, "m@1").data == content(1, size)
+        pool.kill(0)
+        pool.replace(0)
+        assert a_cache(pool.view).is_cached("m@2") is Where.SSD
+        assert loaded(a_cache(pool.view), "m@2").data == content(2, size)
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[PoolCluster, PoolCluster, Callable[[], PoolView]]]:
+    """A server on each of two nodes, and the view of both."""
+    with PoolCluster(name="far", node=N0) as far, PoolCluster(name="near", node=N1) as near:
+
+        def view() -> PoolView:
+            one, two = far.view(), near.view()
+            return PoolView(f"{one.version}/{two.version}", one.servers + two.servers)
+
+        yield far, near, view
+
+
+Nodes = tuple[PoolCluster, PoolCluster, Callable[[], PoolView]]
+
+
+def test_from_a_peer(nodes: Nodes, a_cache: Open) -> None:
+    far, _near, view = nodes
+    there, here = a_cache(view, N0), a_cache(view, N1)
+    assert there.store("m@1", SIZE, filling(1))
+    assert here.is_cached("m@1") is Where.PEER
+    assert a_cache(view, N1, "node").load("m@1") is None
+    assert loaded(here, "m@1").data == content(1)
+    assert here.is_cached("m@1") is Where.MEMORY
+    far.kill(0)
+    assert loaded(a_cache(view, N1), "m@1").data == content(1)
+
+
+def test_prefetch_from_a_peer(nodes: Nodes, a_cache: Open) -> None:
+    _far, _near, view = nodes
+    there, here = a_cache(view, N0), a_cache(view, N1)
+    assert there.store("m@1", SIZE, filling(1))
+    here.prefetch("m@1")
+    wait_for(lambda: here.is_cached("m@1") is Where.MEMORY)
+    here.prefetch("nobody has it")
+    assert here.is_cached("nobody has it") is Where.NOWHERE
+
+
+def test_a_damaged_image_of_a_peer_is_not_taken(nodes: Nodes, a_cache: Open) -> None:
+    far, _near, view = nodes
+    there, here = a_cache(view, N0), a_cache(view, N1)
+    assert there.store("m@1", SIZE, filling(1))
+    spoil(far, 0, "m@1")
+    assert here.load("m@1") is None
+    assert here.is_cached("m@1") is Where.NOWHERE
+
+
+def test_a_peer_of_a_node_without_servers(nodes: Nodes, a_cache: Open) -> None:
+    _far, near, view = nodes
+    there, here = a_cache(view, N0), a_cache(view, N1)
+    assert there.store("m@1", SIZE, filling(1))
+    near.kill(0)
+    assert here.load("m@1") is None
+    assert here.is_cached("m@1") is Where.PEER
+
+
+def test_a_draining_server_gets_nothing_new(pool: PoolCluster, cache: ModelCache) -> None:
+    assert cache.store("m@1", SIZE, filling(1))
+    pool.drain(0)
+    assert loaded(cache, "m@1").data == content(1)
+    assert not cache.store("m@2", SIZE, must_not)
+
+
+def test_a_hash_is_taken_unless_told_otherwise(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
+    assert cache.store("m@1", SIZE, filling(1))
+    spoil(pool, 0, "m@1")
+    assert loaded(a_cache(pool.view, verify=False), "m@1").data != content(1)
+    assert cache.load("m@1") is None

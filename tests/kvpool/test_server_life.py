@@ -1,0 +1,206 @@
+"""A memory server in this process: its start, its health and its end, also when something is in the way."""
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardware.errors import UbFullError, UbMissingError
+from serving.errors import PoolUnreachableError
+from serving.ids import NodeId
+from serving.kvpool import messages as m
+from serving.kvpool.server import MemoryServer
+from serving.kvpool.server_settings import ServerSettings
+from serving.kvpool.ssd_files import SsdFiles
+from serving.kvpool.ssd_slot import SsdSlot
+from serving.policy.pool.entry import Kind, Tier
+from serving.policy.pool.view import NamespaceRecord, ServerState
+from tests.kvpool.raw_client import RawClient, hash_of
+from tests.kvpool.server_process import MIB
+
+BLOCK = 256 << 10
+
+
+def settings_in(segments: Path, **changes: Any) -> ServerSettings:
+    values: dict[str, Any] = {
+        "node": NodeId("n0"),
+        "secret": "secret",
+        "capacity_bytes": 4 * MIB,
+        "segment_folder": segments,
+        "segment_prefix": "kv_",
+        **changes,
+    }
+    return ServerSettings(**values)
+
+
+@pytest.fixture
+def server(segments: Path, tmp_path: Path) -> Iterator[MemoryServer]:
+    running = MemoryServer(settings_in(segments, ssd_folder=tmp_path / "ssd", ssd_bytes=32 * MIB))
+    running.start()
+    yield running
+    running.stop()
+    assert list(segments.iterdir()) == []
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kvpool")]
+
+
+def test_the_segment_has_exactly_its_size(segments: Path) -> None:
+    server = MemoryServer(settings_in(segments, capacity_bytes=5 * MIB))
+    (path,) = segments.iterdir()
+    assert 5 * MIB <= path.stat().st_blocks * 512 < 5 * MIB + (64 << 10)
+    server.stop()
+    server.stop()
+    assert list(segments.iterdir()) == []
+
+
+def test_without_memory_there_is_no_server_and_nothing_is_kept(segments: Path, tmp_path: Path) -> None:
+    with pytest.raises(UbFullError):
+        MemoryServer(settings_in(segments, capacity_bytes=1 << 50, ssd_folder=tmp_path, ssd_bytes=MIB))
+    with pytest.raises(UbMissingError):
+        MemoryServer(settings_in(segments / "nowhere", ssd_folder=tmp_path, ssd_bytes=MIB))
+    assert list(segments.iterdir()) == []
+    slot = SsdSlot.take(tmp_path)
+    assert slot.index == 0
+    slot.give_back()
+
+
+def test_a_foreign_address_cannot_be_bound(segments: Path) -> None:
+    server = MemoryServer(settings_in(segments, host="203.0.113.7"))
+    with pytest.raises(PoolUnreachableError):
+        server.start()
+    server.stop()
+    assert list(segments.iterdir()) == []
+
+
+def test_names_are_set_or_made_of_node_and_slot(segments: Path, tmp_path: Path) -> None:
+    named = MemoryServer(settings_in(segments, name="kv-7"))
+    assert named.name == "kv-7"
+    alone, other = MemoryServer(settings_in(segments)), MemoryServer(settings_in(segments))
+    assert alone.name != other.name
+    placed = MemoryServer(settings_in(segments, ssd_folder=tmp_path, ssd_bytes=MIB))
+    assert placed.name == "kvcache-n0-0"
+    for server in (named, alone, other, placed):
+        server.stop()
+
+
+def test_health_is_progress(server: MemoryServer) -> None:
+    assert eventually(lambda: server.progress_age_s() < 0.2)
+    with server._core.changed:  # as a handler that never lets go
+        time.sleep(0.4)
+        assert server.progress_age_s() > 0.25
+    assert eventually(lambda: server.progress_age_s() < 0.2)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_without_its_disk_thread_is_not_well(server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(self: SsdFiles, entry: object, data: memoryview) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(SsdFiles, "write", bug)
+    with RawClient(server.record(ServerState.ACTIVE)) as client:
+        for number in range(40):
+            client.put(hash_of(number), bytes(BLOCK))
+        assert eventually(lambda: server.progress_age_s() > 1e6)
+        assert client.get(hash_of(0)) == bytes(BLOCK), "what it has it still gives"
+
+
+def test_the_record_of_a_draining_server(server: MemoryServer) -> None:
+    record = server.record(ServerState.DRAINING)
+    assert (record.state, record.node, record.models) == (ServerState.DRAINING, "n0", ())
+    assert 0 <= record.uptime_s < 60
+    with RawClient(record) as client:
+        client.put(hash_of(1), b"w" * MIB, kind=Kind.MODEL)
+        assert server.record(ServerState.ACTIVE).models == ("layout-1",)
+        client.ask(m.Forget("default"), m.Data)
+        assert server.record(ServerState.ACTIVE).models == ()
+
+
+def test_a_smaller_quota_makes_a_tenant_shrink(server: MemoryServer) -> None:
+    with RawClient(server.record(ServerState.ACTIVE)) as client:
+        for number in range(8):
+            client.put(hash_of(number), bytes(BLOCK))
+        server.set_namespaces((NamespaceRecord("default", 3 * BLOCK),))
+        assert eventually(lambda: client.ask(m.Usage(), m.Data).value["default"]["entries"] == 3)
+        assert client.get(hash_of(7)) == bytes(BLOCK)
+
+
+def test_an_entry_that_the_disk_cannot_read_is_removed(server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    preadv = os.preadv
+    broken = threading.Event()
+
+    def read(fd: int, views: list[memoryview], at: int) -> int:
+        if broken.is_set():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return preadv(fd, views, at)
+
+    monkeypatch.setattr(os, "preadv", read)
+    with RawClient(server.record(ServerState.ACTIVE)) as client:
+        first, second = fill_beyond_memory(client)
+        broken.set()
+        assert client.get(first) is None
+        broken.clear()
+        assert client.get(second) == bytes(BLOCK)
+        assert client.lookup(first) == (None,)
+        assert client.stats()["counters"]["ssd_read_errors"] == 1
+        assert client.audit()["problems"] == []
+
+
+def test_the_end_does_not_wait_for_a_disk_that_hangs(
+    segments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(SsdFiles, "read", lambda self, entry, target: gate.wait(30) and False)
+    server = MemoryServer(settings_in(segments, ssd_folder=tmp_path, ssd_bytes=32 * MIB))
+    server.start()
+    client = RawClient(server.record(ServerState.ACTIVE))
+    answers: list[object] = []
+    wanted = client.lookup(fill_beyond_memory(client)[0])[0]
+    assert wanted is not None
+    version = wanted.version
+
+    def wait() -> None:
+        try:
+            answers.append(client.exchange(m.Promote((version,), 30.0))[0])
+        except PoolUnreachableError as error:
+            answers.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    time.sleep(0.1)
+    monkeypatch.setattr("serving.kvpool.ssd_worker._JOIN_S", 0.2)
+    start = time.monotonic()
+    server.stop()
+    waiter.join(5)
+    assert time.monotonic() - start < 3
+    assert len(answers) == 1, "who waits for the disk is let go"
+    assert list(segments.iterdir()) == []
+    gate.set()
+    client.close()
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether it holds within five seconds."""
+    for _ in range(250):
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def fill_beyond_memory(client: RawClient) -> list[Any]:
+    """Stores until some blocks are on SSD only, and returns the hashes of two of those."""
+    for number in range(40):
+        while client.put(hash_of(number), bytes(BLOCK)).value == "full":
+            time.sleep(0.01)
+    for _ in range(200):
+        found = client.lookup(*(hash_of(number) for number in range(40)))
+        client.ask(m.Release(tuple(one.version for one in found if one is not None)), m.Done)
+        on_ssd = [one.hash for one in found if one is not None and one.tier is Tier.SSD]
+        if len(on_ssd) > 2:
+            return on_ssd[:2]
+        time.sleep(0.02)
+    raise AssertionError("nothing went to SSD")

@@ -1,0 +1,137 @@
+"""Who may talk to a memory server, and what becomes of those who talk nonsense."""
+
+import random
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from serving.errors import PoolUnreachableError
+from serving.kvpool import messages as m
+from serving.kvpool.connections import HELLO_DEADLINE_S
+from serving.kvpool.frames import HEADER, receive, send
+from tests.kvpool.raw_client import SPACE, RawClient, connect, hash_of, hello
+from tests.kvpool.server_process import ServerProcess, running_server, segment_folder
+
+LIMIT = 12
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with segment_folder() as segments, running_server(segments, max_connections=LIMIT) as running:
+        yield running
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Whether the server ended the connection, with or without a word."""
+    try:
+        while sock.recv(1 << 16):
+            pass
+    except ConnectionError:
+        return True
+    return True
+
+
+def works(server: ServerProcess) -> bool:
+    with RawClient(server.record) as client:
+        return client.lookup(hash_of(1)) == (None,)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [hello(secret="wrong"), hello(secret=""), hello(secret="sécret"), hello(protocol=m.PROTOCOL + 1), m.Stats()],
+)
+def test_a_bad_greeting_is_answered_and_the_link_closed(server: ServerProcess, greeting: m.Message) -> None:
+    with connect(server.record) as sock:
+        send(sock, greeting)
+        assert isinstance(receive(sock, m.to_client)[0], m.Failed)
+        with pytest.raises(PoolUnreachableError):
+            receive(sock, m.to_client)
+    assert works(server)
+
+
+def test_a_long_first_frame_is_not_even_read(server: ServerProcess) -> None:
+    with connect(server.record) as sock:
+        sock.sendall(HEADER.pack(m.MAX_BODY_BYTES, m.MAX_CHUNK_BYTES))
+        assert is_closed(sock)
+
+
+def test_who_says_nothing_is_sent_away(server: ServerProcess) -> None:
+    with connect(server.record) as silent, connect(server.record) as slow:
+        start = time.monotonic()
+        while time.monotonic() - start < HELLO_DEADLINE_S - 0.5:
+            slow.send(b"\0")
+            time.sleep(0.7)
+        assert is_closed(silent)
+        assert is_closed(slow)
+        assert time.monotonic() - start < HELLO_DEADLINE_S + 3
+    assert works(server)
+
+
+def test_random_bytes_hurt_nobody(server: ServerProcess) -> None:
+    rng = random.Random(4)
+    good = m.encoder.encode(hello())
+    with RawClient(server.record) as bystander:
+        for turn in range(120):
+            sock = connect(server.record)
+            if turn % 2:
+                sock.sendall(HEADER.pack(len(good), 0) + good)
+                assert isinstance(receive(sock, m.to_client)[0], m.Welcome)
+            body = bytearray(m.encoder.encode(m.Lookup(SPACE, (hash_of(1), hash_of(2)), 1.0)))
+            for _ in range(rng.randrange(1, 4)):
+                body[rng.randrange(len(body))] = rng.randrange(256)
+            claimed = rng.choice([len(body), len(body), 2, 1 << 31, rng.randrange(1 << 16)])
+            try:
+                sock.sendall(HEADER.pack(claimed, rng.choice([0, 0, 0, 3])) + body)
+                sock.shutdown(socket.SHUT_WR)
+                assert is_closed(sock)
+            except ConnectionError:
+                pass  # it was closed even sooner
+            sock.close()
+            assert bystander.lookup(hash_of(1)) == (None,)
+        assert bystander.stats()["counters"].get("internal_errors", 0) == 0
+
+
+def test_one_client_too_many_is_told(server: ServerProcess) -> None:
+    for _ in range(100):  # those of other tests may still be leaving
+        with RawClient(server.record) as probe:
+            if probe.stats()["connections"] == 1:
+                break
+    clients: list[RawClient] = []
+    try:
+        deadline = time.monotonic() + 10
+        while len(clients) < LIMIT and time.monotonic() < deadline:
+            clients.append(RawClient(server.record))
+        with connect(server.record) as sock:
+            send(sock, hello())
+            answer = receive(sock, m.to_client)[0]
+            assert isinstance(answer, m.Failed)
+            assert f"{LIMIT} clients" in answer.reason
+        assert clients[0].lookup(hash_of(1)) == (None,)
+    finally:
+        for client in clients:
+            client.close()
+    for _ in range(100):
+        with connect(server.record) as sock:
+            send(sock, hello())
+            if isinstance(receive(sock, m.to_client)[0], m.Welcome):
+                break
+        time.sleep(0.02)
+    assert works(server)
+
+
+def test_a_frozen_client_delays_nobody(server: ServerProcess) -> None:
+    """One that asks for much and never reads its answers blocks its own thread only."""
+    with RawClient(server.record) as rude, RawClient(server.record) as client:
+        (grant,) = rude.reserve((hash_of(5), m.MAX_CHUNK_BYTES))
+        rude.ask(m.Commit(((grant.version, 0),)), m.Committed)
+        rude.sock.settimeout(0.2)
+        for _ in range(16):  # more than the kernel keeps for it; the server is stuck in one of its answers
+            send(rude.sock, m.Read(grant.version, 0, m.MAX_CHUNK_BYTES))
+            time.sleep(0.02)
+        start = time.monotonic()
+        assert client.lookup(hash_of(1)) == (None,)
+        assert client.get(hash_of(5)) is None, "its checksum was made up"
+        assert time.monotonic() - start < 2
+        client.ask(m.Forget("default"), m.Data)

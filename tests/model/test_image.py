@@ -1,0 +1,149 @@
+"""The image format: keys, versions, and manifests that cannot be right."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from serving.errors import ModelError
+from serving.model.config import ModelConfig
+from serving.model.image import FORMAT, Entry, Image, Manifest, encode_start, image_key, model_version
+from serving.model.shared_tensor import address_of
+from tests.model.random_checkpoint import write_random_checkpoint
+
+GOOD = Entry("a", "float32", (4, 8), 0, 128)
+
+
+def manifest(*entries: Entry, layouts: tuple[bytes, ...] = (), tensor_bytes: int = 256) -> Manifest:
+    return Manifest("config", "float32", (0, 0), (), entries, layouts, tensor_bytes)
+
+
+def aligned(content: bytes, skip: int = 0) -> memoryview:
+    """The bytes in memory, `skip` bytes behind a multiple of 64."""
+    memory = memoryview(bytearray(len(content) + 128))
+    start = -address_of(memory) % 64 + skip
+    memory[start : start + len(content)] = content
+    return memory[start : start + len(content)]
+
+
+def whole(found: Manifest) -> bytes:
+    return encode_start(found) + bytes(found.tensor_bytes)
+
+
+def test_an_image_gives_back_what_was_written() -> None:
+    second = Entry("b", "bfloat16", (3,), 128, 6)
+    memory = aligned(whole(manifest(GOOD, second)))
+    memory[-256 + 128 : -256 + 134] = b"abcdef"
+    image = Image(memory)
+    assert image.entry("b") == second
+    assert bytes(image.bytes_of(second)) == b"abcdef"
+    with pytest.raises(ModelError, match="lacks c"):
+        image.entry("c")
+
+
+def test_an_image_may_lie_in_longer_memory() -> None:
+    assert Image(aligned(whole(manifest(GOOD)) + b"more")).entry("a") == GOOD
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        msgspec.structs.replace(GOOD, dtype="nonsense"),
+        msgspec.structs.replace(GOOD, dtype="load"),  # a name of torch's, but no dtype
+        msgspec.structs.replace(GOOD, nbytes=64),
+        msgspec.structs.replace(GOOD, nbytes=0, shape=(0, 8)),
+        msgspec.structs.replace(GOOD, offset=32),
+        msgspec.structs.replace(GOOD, offset=-64),
+        msgspec.structs.replace(GOOD, offset=192),
+        msgspec.structs.replace(GOOD, shape=(4, 9)),
+        msgspec.structs.replace(GOOD, layout=1),
+        msgspec.structs.replace(GOOD, layout=-2),
+        msgspec.structs.replace(GOOD, layout=0, nbytes=64),
+        msgspec.structs.replace(GOOD, layout=0, shape=(32,)),
+        msgspec.structs.replace(GOOD, bias="a.bias"),
+    ],
+)
+def test_entries_that_cannot_be_right(bad: Entry) -> None:
+    with pytest.raises(ModelError, match=r"a of a model image has dtype|the place of a"):
+        Image(aligned(whole(manifest(bad, layouts=(b"x",)))))
+
+
+def test_images_that_are_none() -> None:
+    good = whole(manifest(GOOD))
+    cases = {
+        "has no header": good[:20],
+        "no model image of format": b"X" + good[1:],
+        "damaged": good[:50] + b"\xff" + good[51:],
+        "cut off": good[:-1],
+    }
+    for message, content in cases.items():
+        with pytest.raises(ModelError, match=message):
+            Image(aligned(content))
+    other = bytearray(good)
+    other[8] = FORMAT + 1
+    with pytest.raises(ModelError, match=f"format {FORMAT + 1}"):
+        Image(aligned(bytes(other)))
+    with pytest.raises(ModelError, match="multiple of 64"):
+        Image(aligned(good, skip=8))
+
+
+def test_a_manifest_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stranger(msgspec.Struct, array_like=True):
+        tensor_bytes: int
+
+    with pytest.raises(ModelError, match="cannot be read"):
+        Image(aligned(encode_start(Stranger(0))))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_random_checkpoint(tmp_path, shards=2)
+
+
+def test_a_version_follows_the_files(folder: Path) -> None:
+    before = model_version(folder)
+    assert model_version(folder) == before
+    (folder / "tokenizer.json").write_text("{}")
+    assert model_version(folder) == before
+    weights = next(iter(sorted(folder.glob("*.safetensors"))))
+    facts = weights.stat()
+    os.utime(weights, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1_000_000_000))
+    touched = model_version(folder)
+    assert touched != before
+    config = folder / "config.json"
+    config.write_text(config.read_text() + " ")
+    assert model_version(folder) not in (before, touched)
+    config.unlink()
+    with pytest.raises(ModelError, match="cannot be read"):
+        model_version(folder)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    count = torch.get_num_threads()
+    yield
+    torch.set_num_threads(count)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_key_names_all_that_bytes_depend_on(folder: Path, tmp_path: Path) -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    config = ModelConfig.from_folder(folder)
+    other = ModelConfig.from_folder(write_random_checkpoint(tmp_path / "other", hidden_size=32))
+    torch.set_num_threads(1)
+    keys = [
+        image_key(config, "1", torch.float32, cpu),
+        image_key(config, "2", torch.float32, cpu),
+        image_key(config, "1", torch.bfloat16, cpu),
+        image_key(config, "1", torch.float32, cuda),
+        image_key(other, "1", torch.float32, cpu),
+    ]
+    assert image_key(config, "1", torch.float32, cpu) == keys[0]
+    torch.set_num_threads(2)
+    keys.append(image_key(config, "1", torch.float32, cpu))
+    assert len(set(keys)) == len(keys)
+    assert "@1/" in keys[0]
+    assert torch.__version__ in keys[0]

@@ -1,0 +1,239 @@
+"""Models on an image: the same bits as fresh ones, without a checkpoint; and what happens when an image is no good."""
+
+import logging
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from serving.errors import ModelError
+from serving.model import image_bank
+from serving.model.config import ModelConfig
+from serving.model.image import Image
+from serving.model.image_model import ImagePlan, assemble_from, plan_image, write_image
+from serving.model.linear import PlainLinear, PrepackedLinear
+from serving.model.loader import DtypeName, load_model, open_checkpoint
+from serving.model.model import DeepseekModel
+from serving.model.shared_tensor import address_of
+from tests.model.image_shelf import ImageShelf
+from tests.model.paged import PagedRunner
+from tests.model.random_checkpoint import Dtype, Kind, write_random_checkpoint
+
+TOKENS = torch.randint(6, 320, (40,), generator=torch.Generator().manual_seed(5)).tolist()
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "draft layer": {},
+    "draft layer with its own head": {"own_draft_head": True},
+    "tied embedding": {"tie_word_embeddings": True},
+    "tied embedding, no draft": {"tie_word_embeddings": True, "num_nextn_predict_layers": 0},
+    "rope halves and bias": {"rope_interleave": False, "attention_bias": True},
+    "no query latent": {"q_lora_rank": None, "attention_bias": True},
+    "fp8": {"fp8": True},
+    "v2": {"model_type": "deepseek_v2", "topk_method": "greedy", "scoring_func": "softmax", "n_shared_experts": None},
+}
+
+
+def outputs(model: DeepseekModel) -> tuple[Tensor, ...]:
+    """Logits of a prompt in two chunks and single tokens, and of each draft layer."""
+    runner = PagedRunner(model)
+    found = [runner.run("s", TOKENS, [20, 17, 1, 1, 1])]
+    with torch.inference_mode():
+        for layer in model.mtp:
+            hidden = layer.embed[:9]
+            found.append(layer.logits(layer.fuse(torch.cat((hidden, hidden), -1))))
+    return tuple(found)
+
+
+def assert_equal(model: DeepseekModel, other: DeepseekModel) -> None:
+    """Both compute the same bits."""
+    for one, two in zip(outputs(model), outputs(other), strict=True):
+        assert torch.equal(one, two)
+
+
+def remove_weights(folder: Path) -> None:
+    """From here on nothing can be read."""
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+
+
+def load_twice(folder: Path, shelf: ImageShelf, dtype: DtypeName) -> tuple[DeepseekModel, DeepseekModel]:
+    """A model whose image is made, and one that finds it after the checkpoint is gone."""
+    first = load_model(folder, dtype=dtype, images=shelf, version="1")
+    remove_weights(folder)
+    return first, load_model(folder, dtype=dtype, images=shelf, version="1")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_same_bits_as_a_fresh_model(tmp_path: Path, shape: str, dtype: DtypeName) -> None:
+    folder = write_random_checkpoint(tmp_path, **SHAPES[shape])
+    fresh = load_model(folder, dtype=dtype)
+    shelf = ImageShelf()
+    for model in load_twice(folder, shelf, dtype):
+        assert_equal(model, fresh)
+    assert len(shelf.stored) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["test", "tiny"])
+def test_same_bits_for_every_kind_of_checkpoint(tmp_path: Path, kind: Kind, dtype: Dtype) -> None:
+    folder = write_random_checkpoint(tmp_path, kind=kind, dtype=dtype, shards=2)
+    fresh = load_model(folder, dtype=dtype)
+    for model in load_twice(folder, ImageShelf(), dtype):
+        assert_equal(model, fresh)
+
+
+def test_weights_lie_on_the_image(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    shelf = ImageShelf()
+    model = load_model(folder, images=shelf)
+    start = address_of(shelf.only.data)
+    span = range(start, start + shelf.only.data.nbytes)
+    block = model.blocks[1]
+    assert model.embed.data_ptr() in span
+    assert block.attention.w.key_absorb.data_ptr() in span
+    assert isinstance(model.head, PrepackedLinear)
+    assert torch.ops.mkldnn.data_ptr(model.head._packed) in span
+
+
+def test_an_image_has_no_tensor_twice(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, tie_word_embeddings=True, own_draft_head=True)
+    shelf = ImageShelf()
+    load_model(folder, images=shelf)
+    places = [entry.offset for entry in Image(shelf.only.data).manifest.entries]
+    assert len(places) == len(set(places))
+
+
+def test_the_checkpoint_is_read_once(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    folder = write_random_checkpoint(tmp_path)
+    shelf = ImageShelf()
+    load_model(folder, images=shelf, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(n + 1, calls[0][1]) for n in range(calls[0][1])]
+    load_model(folder, images=shelf, progress=lambda done, total: calls.append((done, total)))
+    assert len(calls) == calls[0][1]
+
+
+@pytest.mark.parametrize("shelf", [ImageShelf(full=True), ImageShelf(forgets=True)], ids=["full", "forgetful"])
+def test_a_store_that_keeps_nothing_leaves_the_checkpoint(tmp_path: Path, shelf: ImageShelf) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    assert_equal(load_model(folder, images=shelf), load_model(folder))
+
+
+def flip_in_manifest(image: bytearray) -> None:
+    image[200] ^= 1
+
+
+def cut_off(image: bytearray) -> None:
+    del image[-64:]
+
+
+def other_magic(image: bytearray) -> None:
+    image[0] ^= 1
+
+
+@pytest.mark.parametrize("change", [flip_in_manifest, cut_off, other_magic])
+def test_a_damaged_image_is_distrusted_and_the_checkpoint_read(
+    tmp_path: Path, change: Callable[[bytearray], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    shelf = ImageShelf()
+    fresh = load_model(folder, images=shelf)
+    shelf.spoil(change)
+    with caplog.at_level(logging.WARNING):
+        assert_equal(load_model(folder, images=shelf), fresh)
+    assert shelf.only.distrusted == 1
+    assert "cannot be used" in caplog.text
+
+
+def test_an_image_of_another_model_is_refused(tmp_path: Path) -> None:
+    shelf = ImageShelf()
+    load_model(write_random_checkpoint(tmp_path / "a"), images=shelf)
+    other = ModelConfig.from_folder(write_random_checkpoint(tmp_path / "b", hidden_size=32))
+    same = ModelConfig.from_folder(tmp_path / "a")
+    cpu = torch.device("cpu")
+    with pytest.raises(ModelError, match="another configuration or dtype"):
+        assemble_from(shelf.only.data, other, torch.float32, cpu)
+    with pytest.raises(ModelError, match="another configuration or dtype"):
+        assemble_from(shelf.only.data, same, torch.bfloat16, cpu)
+    assemble_from(shelf.only.data, same, torch.float32, cpu)
+
+
+def test_a_broken_checkpoint_says_so_and_leaves_no_image(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, fp8=True)
+    rewrite_without_scales(folder)
+    shelf = ImageShelf()
+    with pytest.raises(ModelError, match="has no _scale_inv"):
+        load_model(folder, images=shelf)
+    assert shelf.stored == []
+
+
+def rewrite_without_scales(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    save_file({name: value for name, value in load_file(file).items() if not name.endswith("_scale_inv")}, file)
+
+
+def made(folder: Path, device: str) -> tuple[ModelConfig, memoryview, ImagePlan]:
+    """An image of a checkpoint for a device."""
+    config = ModelConfig.from_folder(folder)
+    checkpoint, drafts = open_checkpoint(config, folder, None)
+    with torch.inference_mode():
+        plan = plan_image(config, checkpoint, drafts, torch.float32, torch.device(device))
+    memory = memoryview(mmap.mmap(-1, plan.nbytes))
+    write_image(plan, config, checkpoint, memory)
+    return config, memory, plan
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_image_for_another_device_is_plain(tmp_path: Path, tied: bool) -> None:
+    """The logic of CUDA, with the meta device in its place: plain tensors, copied, shared ones once."""
+    folder = write_random_checkpoint(tmp_path, tie_word_embeddings=tied)
+    config, memory, plan = made(folder, "cuda")
+    assert plan.manifest.layouts == ()
+    model = assemble_from(memory, config, torch.float32, torch.device("meta"))
+    assert model.device.type == "meta"
+    assert isinstance(model.head, PlainLinear)
+    assert (model.head.weight is model.embed) == tied
+    assert_equal(assemble_from(memory, config, torch.float32, torch.device("cpu")), load_model(folder))
+
+
+def test_an_image_is_of_one_number_of_threads(tmp_path: Path) -> None:
+    """Some shapes are packed otherwise by many threads than by one; then nothing is written under the wrong key."""
+    folder = write_random_checkpoint(tmp_path)
+    config = ModelConfig.from_folder(folder)
+    checkpoint, drafts = open_checkpoint(config, folder, None)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            plan = plan_image(config, checkpoint, drafts, torch.float32, torch.device("cpu"))
+        torch.set_num_threads(8)
+        with pytest.raises(ModelError, match="packed otherwise than planned"):
+            write_image(plan, config, checkpoint, memoryview(mmap.mmap(-1, plan.nbytes)))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_an_image_whose_checkpoint_changed_meanwhile(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "a")
+    other = write_random_checkpoint(tmp_path / "b", vocab_size=321)
+    config, memory, plan = made(folder, "cpu")
+    checkpoint, _ = open_checkpoint(ModelConfig.from_folder(other), other, None)
+    with pytest.raises(ModelError, match="came out as"):
+        write_image(plan, config, checkpoint, memory)
+
+
+def test_a_layout_that_torch_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, memory, _ = made(write_random_checkpoint(tmp_path), "cpu")
+
+    def refuses(*_arguments: object) -> Tensor:
+        raise RuntimeError("unknown layout")
+
+    monkeypatch.setattr(image_bank, "packed_over", refuses)
+    with pytest.raises(ModelError, match="cannot be used by this torch"):
+        assemble_from(memory, config, torch.float32, torch.device("cpu"))

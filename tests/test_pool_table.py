@@ -1,0 +1,151 @@
+"""`cloudmatrix pool` against a gateway's real HTTP surface over a fake pool: what it prints, and how it exits."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
+from serving.cli import main
+from serving.ids import ReplicaId
+from serving.policy.pool.view import EMPTY_VIEW
+from serving.status_table import clip
+from serving.telemetry.pool_stats import PoolClientStats
+from serving.telemetry.stats import InstanceStats
+from tests.api.support import Harness, running_server, write_model_folder
+from tests.fakes.pool_admin import two_servers
+
+SETTINGS = ApiSettings(
+    admin_key_hashes=(hash_api_key("root"),), namespaces=(NamespaceKeys("acme", (hash_api_key("acme"),)),)
+)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    folder: Path = write_model_folder(tmp_path_factory.mktemp("model"))
+    return ServedModel.from_folder(folder, names=("tiny",), max_model_len=512, created=7)
+
+
+class Gateway:
+    """A gateway to ask, and what stands behind it."""
+
+    def __init__(self, served: ServedModel, settings: ApiSettings | None) -> None:
+        self.pool = two_servers()
+        self.harness = Harness(served, settings, self.pool)
+        self.url = ""
+
+    def ask(self, *arguments: str, key: str | None = None) -> int:
+        """Run `cloudmatrix pool ...`; its exit code."""
+        return main(["pool", *arguments, "--url", self.url, *(["--api-key", key] if key else [])])
+
+
+@pytest.fixture
+def gateway(served: ServedModel) -> Iterator[Gateway]:
+    made = Gateway(served, None)
+    with running_server(made.harness.app) as made.url:
+        yield made
+
+
+@pytest.fixture
+def closed(served: ServedModel) -> Iterator[Gateway]:
+    made = Gateway(served, SETTINGS)
+    with running_server(made.harness.app) as made.url:
+        yield made
+
+
+def test_the_pool_in_80_columns(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    use = PoolClientStats(blocks={"dram": 1200, "ssd": 300, "absent": 1499, "lost": 1})
+    gateway.harness.metrics.publish_instance(InstanceStats(ReplicaId("prefill#a"), "prefill", pool_use=use))
+    assert gateway.ask() == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for part in ("2 memory servers", "3,000 blocks looked up", "40% found in memory", "10% on SSD", "1 lost"):
+        assert part in text
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line and line[0] != " "}
+    assert rows["a"][:1] + rows["a"][2:] == ["active", "10/64", "20/128", "33", "30", "5"]
+    assert rows["b"][:2] + rows["b"][3:4] == ["active", "0.50", "40/64"]
+    assert rows["acme"] == ["5.0", "0.0", "100", "5"]
+    assert rows["umbrella"] == ["4.0", "0.0", "none", "4"]
+
+
+def test_an_empty_pool_and_a_silent_server(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.pool.mute = frozenset({"kvcache-b"})
+    assert gateway.ask() == 0
+    assert "kvcache-b does not answer: no answer in time" in capsys.readouterr().out
+    gateway.pool.pool, gateway.pool.mute = EMPTY_VIEW, frozenset()
+    assert gateway.ask() == 0
+    text = capsys.readouterr().out
+    assert text.startswith("KV-cache pool: 0 memory servers\nnothing was looked up yet\n")
+    assert "none is up" in text
+
+
+def test_json_is_the_raw_answer(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gateway.ask("--json") == 0
+    body: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [server["name"] for server in body["servers"]] == ["kvcache-a", "kvcache-b"]
+
+
+def test_options_may_stand_before_or_behind_the_action(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pool", "--url", gateway.url, "--json", "audit"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    assert main(["pool", "--url", "http://127.0.0.1:9", "audit", "--url", gateway.url]) == 0
+
+
+def test_an_audit_that_finds_something_exits_with_1(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gateway.ask("audit") == 0
+    assert "the pool is sound" in capsys.readouterr().out
+    gateway.pool.broken = {"kvcache-a": ["entry 12: wrong bytes in memory"]}
+    assert gateway.ask("audit", "--repair") == 1
+    text = capsys.readouterr().out
+    assert "kvcache-a: 1 problem" in text
+    assert "  entry 12: wrong bytes in memory" in text
+    assert "NOT sound" in text
+    gateway.pool.broken, gateway.pool.mute = {}, frozenset({"kvcache-b"})
+    assert gateway.ask("audit") == 1
+    assert "kvcache-b: not audited" in capsys.readouterr().out
+    assert gateway.pool.audits == [False, True, False]
+
+
+def test_forgetting_a_namespace(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gateway.ask("forget", "acme") == 0
+    assert capsys.readouterr().out == "deleted 5 entries, 5.0 MiB, of 'acme'\n"
+    assert gateway.ask("forget", "no such/name") == 2
+    assert "no namespace 'no such/name'" in capsys.readouterr().err
+    assert gateway.pool.forgotten == ["acme"]
+
+
+def test_keys_decide(closed: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    assert closed.ask() == 2
+    assert "give its key with --api-key" in capsys.readouterr().err
+    assert closed.ask(key="acme") == 0
+    text = capsys.readouterr().out
+    assert "acme" in text
+    assert "umbrella" not in text
+    assert closed.ask("forget", "umbrella", key="acme") == 2
+    assert "403: this API key may not delete" in capsys.readouterr().err
+    assert closed.ask("audit", key="acme") == 2
+    assert closed.ask("audit", key="root") == 0
+
+
+def test_a_system_without_a_pool_says_so(served: ServedModel, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_server(Harness(served).app) as url:
+        assert main(["pool", "--url", url]) == 2
+    assert "runs without a KV-cache pool" in capsys.readouterr().err
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["pool", "--help"], ["pool", "audit", "--help"], ["pool", "forget", "--help"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for part in ("audit", "forget", "admin_keys", "Exit code", "--repair", "NAMESPACE"):
+        assert part in text
+
+
+def test_long_names_keep_their_end() -> None:
+    assert clip("0123456789ab-0") == "0123456789ab-0"
+    assert clip("0123456789ab-10") == "…23456789ab-10"
+    assert clip("short") == "short"
