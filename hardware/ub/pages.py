@@ -5,6 +5,7 @@ touched once by its creator, which takes the memory, and mapped in full by every
 page tables.
 """
 
+import ctypes
 import errno
 import mmap
 import os
@@ -16,6 +17,8 @@ from hardware.ub.layout import PAGE
 from hardware.units import format_bytes
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python 3.11 has no name for it
+_libc = ctypes.CDLL(None, use_errno=True)  # a foreign call lets go of the interpreter's lock, mmap.madvise does not
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def reserve_file(fd: int, nbytes: int, name: str) -> None:
@@ -44,14 +47,14 @@ def populate(mapping: mmap.mmap) -> bool:
     Returns: whether the kernel did it in one call; otherwise every page was read once.
     Effects: the process's page tables are filled.
     """
-    try:
-        mapping.madvise(_MADV_POPULATE_WRITE)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        read_every_page(mapping)
-        return False
-    return True
+    address = np.frombuffer(mapping, np.uint8).ctypes.data
+    if _libc.madvise(address, len(mapping), _MADV_POPULATE_WRITE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code != errno.EINVAL:
+        raise OSError(code, os.strerror(code))
+    read_every_page(mapping)
+    return False
 
 
 def read_every_page(mapping: mmap.mmap) -> int:

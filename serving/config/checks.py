@@ -88,6 +88,16 @@ def _check_kvcache(kvcache: KvCacheConfig, nodes: tuple[NodeConfig, ...]) -> Non
         raise ConfigError(
             f"[kvcache] low_water = {kvcache.low_water} is above high_water = {kvcache.high_water}: lower it"
         )
+    if kvcache.put_timeout_s >= kvcache.write_lease_s:
+        raise ConfigError(
+            f"[kvcache] put_timeout_s = {kvcache.put_timeout_s:g} must be below write_lease_s ="
+            f" {kvcache.write_lease_s:g}: a writer must give up before its room is given to others"
+        )
+    if kvcache.get_timeout_s >= kvcache.lease_s:
+        raise ConfigError(
+            f"[kvcache] get_timeout_s = {kvcache.get_timeout_s:g} must be below lease_s = {kvcache.lease_s:g}: a reader"
+            f" must be done before what it found may be evicted"
+        )
     if not _DIRECTORY.fullmatch(kvcache.directory):
         raise ConfigError(
             f'[kvcache] directory = "{kvcache.directory}" must be "embedded" or an address such as'

@@ -11,14 +11,16 @@ DIES_PER_NPU = CLOUDMATRIX_NODE.npu.dies
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """`[[cluster.nodes]]`: one Ray node that presents virtual NPUs and one UB segment."""
+    """`[[cluster.nodes]]`: one Ray node that presents virtual NPUs and UB memory."""
 
     name: str = key("what to call it; empty = `node-0`, `node-1` ...", default="")
     npus: int = key(
         "virtual NPUs, as Ray resource `NPU`", default=CLOUDMATRIX_NODE.npus, low=1, high=CLOUDMATRIX_NODE.npus
     )
     ub_memory_mib: int = key(
-        "UB segment [MiB]: real shared memory, taken at start; Ray resource `UB_MEMORY`", default=1024, low=1
+        "UB memory [MiB]: real shared memory, of which each replica takes its part; Ray resource `UB_MEMORY`",
+        default=1024,
+        low=1,
     )
     cpus: int = key("CPUs offered to Ray; 0 = the machine's cores", default=0, low=0)
 

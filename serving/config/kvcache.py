@@ -22,7 +22,7 @@ class KvCacheConfig:
     )
     write_through: bool = key("write every block to SSD at once; else only when it leaves memory", default=False)
     eviction: Eviction = key("which blocks leave first; `cost` weighs size and cost to recompute", default="lru")
-    high_water: float = key("fill of memory at which blocks begin to leave", default=0.95, low=0.05, high=1.0)
+    high_water: float = key("fill of memory at which blocks begin to leave for SSD", default=0.95, low=0.05, high=1.0)
     low_water: float = key("fill at which they stop leaving", default=0.85, low=0.0, high=1.0)
     slab_kib: int = key("memory moves between block sizes in pieces of this size [KiB]", default=2048, low=64)
     lease_s: float = key("how long a found block cannot be evicted [s]", default=5.0, low=0.1, high=600)

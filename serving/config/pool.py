@@ -13,7 +13,7 @@ class PoolConfig:
     replicas: int = key("instances", default=1, low=1, high=384)
     npus_per_instance: int = key("NPUs of one instance (two dies each)", default=2, low=1)
     ub_memory_mib: int = key(
-        "most that one instance takes of its node's UB segment for KV blocks [MiB]; its HBM bounds them too",
+        "most that one instance takes of its node's UB memory for KV blocks [MiB]; its HBM bounds them too",
         default=256,
         low=1,
     )

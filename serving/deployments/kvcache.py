@@ -7,6 +7,7 @@ Ray only keeps the books of `UB_MEMORY`; here it is enforced: no server takes mo
 """
 
 import asyncio
+import gc
 import logging
 import os
 import time
@@ -77,6 +78,7 @@ class KvCacheDeployment:
         settings = replace(settings, ssd_folder=ssd, ssd_bytes=config.kvcache.ssd_mib * MIB)
         self._server = await asyncio.to_thread(MemoryServer, settings)
         self._server.start()
+        gc.freeze()  # what was restored from disk is not walked through again and again while clients wait
         self._announcer = PoolAnnouncer(control_settings(config, session), self._describe)
         client = PoolClient(
             f"settler-{place.name}", self._node, secret, lambda: self._announcer.view, config.kvcache.scope
@@ -97,6 +99,8 @@ class KvCacheDeployment:
 
         Raises: RuntimeError when the server is stuck, or another one has its name; Serve then replaces the replica.
         """
+        if self._stopped:
+            return  # leaving takes its time
         self._announcer.check()
         age = self._server.progress_age_s()
         if age > STALL_S:
@@ -112,7 +116,7 @@ class KvCacheDeployment:
         self._follower.cancel()
         self._state = ServerState.DRAINING
         deadline = time.monotonic() + self._config.drain_s
-        # The answer is a view in which nothing belongs to this server any more. Without one, nobody can take anything.
+        # At once, so that nobody writes here any more; if it fails, the next announcement tells.
         with suppress(ray.exceptions.RayError, TimeoutError, ValueError):
             await self._announcer.announce()
         left = await asyncio.to_thread(self._settler.drain, deadline)

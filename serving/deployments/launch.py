@@ -20,6 +20,7 @@ from ray import serve
 from serving.config.serve import ServeConfig
 from serving.deployments.app import APP_NAME, KVCACHE, build
 from serving.deployments.cluster import LocalCluster
+from serving.deployments.pool_control import control_settings, pool_control
 from serving.deployments.session import Session
 from serving.errors import ServingError
 
@@ -116,6 +117,8 @@ def deploy(config: ServeConfig, cluster: LocalCluster) -> None:
         http_options={"host": config.gateway.host, "port": config.gateway.port},
         logging_config={"enable_access_log": False},
     )
+    if config.kvcache.replicas:
+        pool_control(control_settings(config, cluster.session.name, founding=True))  # it starts beside the replicas
     threads = config.threads_per_instance(os.cpu_count() or 1)
     app = build(
         config,

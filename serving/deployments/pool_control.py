@@ -10,6 +10,7 @@ actor that comes next, and that one gives out no view of its own before every li
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -37,7 +38,8 @@ class PoolControlActor:
     """The named actor around a `ControllerHost`."""
 
     def __init__(self, settings: ControlSettings) -> None:
-        self._host = ControllerHost(settings)
+        again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        self._host = ControllerHost(replace(settings, founding=settings.founding and not again))
 
     def announce(self, record: ServerRecord, namespaces: tuple[NamespaceRecord, ...]) -> Answer:
         """A server is there."""
@@ -60,18 +62,23 @@ class PoolControlActor:
         return self._host.delete_namespace(name)
 
 
-def control_settings(config: ServeConfig, session: str) -> ControlSettings:
-    """What the controller is told about this start of the system."""
+def control_settings(config: ServeConfig, session: str, *, founding: bool = False) -> ControlSettings:
+    """What the controller is told about this start of the system.
+
+    Args:
+        founding: nothing of it has been started yet.
+    """
     return ControlSettings(
         session=session,
         directory=config.kvcache.directory,
         ramp_s=config.kvcache.ramp_s,
         namespaces=tuple(NamespaceRecord(n.name, n.quota_mib * MIB) for n in config.namespaces),
+        founding=founding,
     )
 
 
 def pool_control(settings: ControlSettings) -> Any:
-    """The cluster's controller actor, made by whichever memory server comes first."""
+    """The cluster's controller actor, made by whoever asks first: the launcher, or after a loss a memory server."""
     actor_class: Any = PoolControlActor
     return actor_class.options(name=NAME, namespace=NAMESPACE, get_if_exists=True, lifetime="detached").remote(settings)
 

@@ -49,7 +49,10 @@ class KvTransport(Protocol):
 
 
 class ContextCache(Protocol):
-    """The KV-cache pool as one instance sees it. Never raises: what goes wrong is in the report, and is only a miss."""
+    """The KV-cache pool as one instance sees it. Never raises: what goes wrong is in the report, and is only a miss.
+
+    Several fetches and one store may run at once, each in a thread of its own.
+    """
 
     def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
         """Fill the leading ones of own arena blocks with the blocks of these hashes, verifying each.

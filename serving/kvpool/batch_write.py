@@ -165,6 +165,8 @@ class BatchWrite:
         for link, ready in written.items():
             if not ready:
                 continue
+            # Last block first: the beginning of a chain is then the younger one, and stays longer than its end.
+            ready = ready[::-1]
             indices = [index for index, _, _ in ready]
             try:
                 link.send(Commit(tuple((version, digest) for _, version, digest in ready)), until)

@@ -7,6 +7,7 @@ miss, or a block that is not stored, and is counted by reason.
 import logging
 import time
 from collections.abc import Sequence
+from queue import LifoQueue
 from typing import Any, Protocol
 
 from serving.ids import BlockHash, BlockId
@@ -35,10 +36,14 @@ class ArenaMirror(Protocol):
 
 
 class PoolContextCache:
-    """Fetches and stores the blocks of one instance. `fetch` and `store` may be called from two different threads.
+    """Fetches and stores the blocks of one instance.
+
+    As many fetches may run at once as there are clients for them, so that one that waits for a slow disk does not hold
+    up the others; and one store.
 
     Args:
-        fetcher, storer: two clients, one for each of the threads; they should share their `segments`.
+        fetchers: clients for fetches, at least one.
+        storer: the client for stores. All of them should share their `segments`.
         layout: model, weights, dtype and block shape; blocks of another layout are never seen.
         arena: the KV blocks, `num_blocks * block_bytes` writable bytes.
         get_timeout_s, put_timeout_s: a fetch or a store takes no longer.
@@ -46,7 +51,7 @@ class PoolContextCache:
 
     def __init__(
         self,
-        fetcher: PoolClient,
+        fetchers: Sequence[PoolClient],
         storer: PoolClient,
         *,
         layout: str,
@@ -56,7 +61,10 @@ class PoolContextCache:
         put_timeout_s: float = 5.0,
         mirror: ArenaMirror | None = None,
     ) -> None:
-        self._fetcher = fetcher
+        self._fetchers = tuple(fetchers)
+        self._idle: LifoQueue[PoolClient] = LifoQueue()  # the last one used has its connections open
+        for fetcher in fetchers:
+            self._idle.put(fetcher)
         self._storer = storer
         self._layout = layout
         self._arena = arena.cast("B")
@@ -73,11 +81,14 @@ class PoolContextCache:
         Effects: overwrites the given blocks; those behind the report's count hold anything.
         """
         start = time.monotonic()
+        client = self._idle.get()
         try:
-            report = self._fetch(Space(namespace, self._layout), hashes, blocks, start)
+            report = self._fetch(client, Space(namespace, self._layout), hashes, blocks, start)
         except Exception as error:  # a miss costs a recomputation; an exception here would cost the request
             self._log(error, "a fetch")
             report = FetchReport(0, lost_blocks=len(blocks), reason=MissReason.ERROR)
+        finally:
+            self._idle.put(client)
         lost = () if report.reason is None else ((f"blocks_lost_{report.reason.value}", report.lost_blocks),)
         self._meters.observe(
             "fetch",
@@ -126,8 +137,8 @@ class PoolContextCache:
 
         Effects: segments of dead servers are unmapped. May be called from any thread.
         """
-        self._fetcher.segments.drop_dead()
-        self._storer.segments.drop_dead()
+        for segments in {id(client.segments): client.segments for client in (*self._fetchers, self._storer)}.values():
+            segments.drop_dead()
         return self._meters.snapshot()
 
     def warm(self) -> None:
@@ -135,25 +146,32 @@ class PoolContextCache:
 
         Effects: connections and mappings.
         """
-        for client in (self._fetcher, self._storer):
+        for client in (self._fetchers[-1], self._storer):  # the one that is used first, and most
             client.warm(time.monotonic() + self._put_timeout_s)
 
     def close(self) -> None:
-        """Ends both clients. To be called when neither thread calls any more.
+        """Ends all clients. To be called when no thread calls any more.
 
         Effects: connections end, and leases with them.
         """
-        self._fetcher.close()
-        self._storer.close()
+        for client in (*self._fetchers, self._storer):
+            client.close()
 
-    def _fetch(self, space: Space, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], start: float) -> FetchReport:
+    def _fetch(
+        self,
+        client: PoolClient,
+        space: Space,
+        hashes: Sequence[BlockHash],
+        blocks: Sequence[BlockId],
+        start: float,
+    ) -> FetchReport:
         deadline = start + self._get_timeout_s
-        find = self._fetcher.lookup(space, hashes, start + LOOKUP_SHARE * self._get_timeout_s)
+        find = client.lookup(space, hashes, start + LOOKUP_SHARE * self._get_timeout_s)
         found_at = time.monotonic()
         self._meters.observe("lookup", found_at - start, (("lookups", 1),))
         if not find.blocks:
             return FetchReport(0, lost_blocks=find.lost_blocks, reason=find.reason)
-        report = self._fetcher.read(find, self._targets(blocks[: find.blocks]), deadline)
+        report = client.read(find, self._targets(blocks[: find.blocks]), deadline)
         if self._mirror is not None and report.blocks:
             self._mirror.load(blocks[: report.blocks])
         self._meters.observe("get", time.monotonic() - found_at)

@@ -44,6 +44,7 @@ class ControlSettings:
         expiry_s: a server silent for that long is gone.
         ramp_s: how long a new server takes to reach its full share of the ring.
         namespaces: of the configuration.
+        founding: there was no controller before this one in this start of the system, so it need not listen first.
     """
 
     session: str
@@ -51,6 +52,7 @@ class ControlSettings:
     expiry_s: float = EXPIRY_S
     ramp_s: float = 30.0
     namespaces: tuple[NamespaceRecord, ...] = ()
+    founding: bool = False
 
 
 class PoolController:
@@ -63,6 +65,7 @@ class PoolController:
         self._deleted: set[str] = set()
         self._configured = False
         self._heard_at: float | None = None
+        """When the first server was heard."""
 
     def announce(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord], now: float) -> Answer:
         """A server is there, or still there.
@@ -89,7 +92,7 @@ class PoolController:
 
         Effects: forgets servers that expired.
         """
-        if self._heard_at is None or now - self._heard_at < ROUND_S:
+        if not self._knows(now):
             return None
         self._configure()
         return self._roster.view(now, self._records())
@@ -139,6 +142,10 @@ class PoolController:
                 self._roster.announce(record, now)
             self._heard_at = now - ROUND_S
         self._merge(state.namespaces)
+
+    def _knows(self, now: float) -> bool:
+        """Whether every living server has had the time to be heard."""
+        return self._settings.founding or (self._heard_at is not None and now - self._heard_at >= ROUND_S)
 
     def _merge(self, records: Iterable[NamespaceRecord]) -> None:
         for record in records:

@@ -198,7 +198,7 @@ def _read(desk: Desk, _session: Session, message: m.Read, _payload: memoryview) 
 def _write(desk: Desk, session: Session, message: m.Write, payload: memoryview) -> Answer:
     core = desk.core
     writing = session.writing.get(message.version)
-    if writing is None or core.now() - writing.since > core.settings.write_lease_s:
+    if writing is None or (writing.model is None and core.now() - writing.since > core.settings.write_lease_s):
         raise PoolError(f"entry {message.version} is not reserved (any more) for this client; reserve again")
     if not 0 <= message.start <= message.start + len(payload) <= writing.nbytes:
         raise PoolError(f"entry {message.version} has no {len(payload)} bytes at {message.start}")

@@ -113,6 +113,19 @@ class ModelCache:
         self._placement = Placement(view, scope, hello_of(name, node, secret), Segments())
         self._holds: Counter[tuple[str, int]] = Counter()  # a process holds an entry once, however often it is mapped
 
+    def wait_for_server(self, timeout_s: float) -> bool:
+        """Wait until this node has a memory server: when a cluster starts, servers and replicas start together.
+
+        Returns: whether it has one.
+        Effects: none.
+        """
+        until = time.monotonic() + timeout_s
+        while not self._has_server():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(POLL_S)
+        return True
+
     def is_cached(self, key: str) -> Where:
         """Where the image is, nearest first.
 
@@ -187,6 +200,10 @@ class ModelCache:
         Effects: as said.
         """
         self._placement.close()
+
+    def _has_server(self) -> bool:
+        self._placement.refresh()
+        return any(link.record.node == self._node for link in self._placement.links.values())
 
     def _here(self, entry: ModelEntry) -> list[ServerLink]:
         """Servers of this node, in an order that all its processes agree on and that differs from image to image."""

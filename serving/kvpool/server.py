@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
 HOLDERS_EVERY_S = 1.0
-_SHORTEST_S = 0.002
+_SHORTEST_S = 0.01
 _JOIN_S = 5.0
 _REGIONS = 16
 _NEVER_S = 1e9

@@ -77,8 +77,9 @@ class ServerSettings:
             ssd_folder=folder if config.ssd_mib else None,
             ssd_bytes=config.ssd_mib * MIB if folder is not None else 0,
             slab_bytes=config.slab_kib * KIB,
-            high_water=config.high_water,
-            low_water=config.low_water,
+            # Without a second tier nothing has to be written before it goes, so nothing is gained by going early.
+            high_water=config.high_water if config.ssd_mib else 1.0,
+            low_water=config.low_water if config.ssd_mib else 1.0,
             write_through=config.write_through,
             eviction=config.eviction,
             lease_s=config.lease_s,

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from serving.ids import NodeId
 from serving.kvpool.client import PoolClient
@@ -71,15 +72,15 @@ class Settler:
     def drain(self, deadline: float) -> int | None:
         """Hands everything to the others, until the deadline (of `time.monotonic`) or until nobody is there to take it.
 
-        To be called once the view gives this server no share of the ring any more.
-
         Returns: entries that are still here; None if there is nobody to take any.
         Effects: ends the settling thread first.
         """
         self._end_thread()
         self._stop.clear()
         while self._has_heirs(view := self._view()):
-            settled = self._migrator.settle(ring_of(view, self._node), deadline, leaving=True)
+            # The view may still give this server a share: then nobody has heard yet that it leaves.
+            others = replace(view, servers=tuple(one for one in view.servers if one.record.name != self._server))
+            settled = self._migrator.settle(ring_of(others, self._node), deadline, leaving=True)
             self._count(settled)
             if not settled.left or time.monotonic() + DRAIN_RETRY_S >= deadline:
                 return settled.left

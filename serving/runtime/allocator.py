@@ -28,3 +28,13 @@ def keep_freed_memory() -> bool:
         return False
     kept = mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
     return bool(mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_PIECE_BYTES) and kept)
+
+
+def return_freed_memory() -> None:
+    """Give everything that is free back to the kernel once, for example what loading a model has left.
+
+    Effects: on the whole process, where the C library can do it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -36,7 +36,7 @@ from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.model.size import weight_bytes
 from serving.policy.pool.view import PoolView
-from serving.runtime.allocator import keep_freed_memory
+from serving.runtime.allocator import keep_freed_memory, return_freed_memory
 from serving.runtime.device_mirror import DeviceMirror
 from serving.runtime.engine_loop import EngineLoop
 from serving.runtime.instance_server import InstanceServer
@@ -230,6 +230,7 @@ def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) 
     finally:
         if images is not None:
             images.close()  # the process goes on holding what it maps
+        return_freed_memory()
 
 
 def _device(config: ServeConfig) -> str:

@@ -10,6 +10,7 @@ from serving.kvpool.context_cache import ArenaMirror, PoolContextCache
 from serving.kvpool.model_cache import ModelCache
 from serving.kvpool.segments import Segments
 from serving.policy.pool.view import PoolView
+from serving.runtime.pool_worker import FETCHES_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,12 @@ class PoolAccess:
         Effects: connects to the servers that there are now.
         """
         config, segments = self.config, Segments()
-        fetcher, storer = (
+        *fetchers, storer = (
             PoolClient(f"{replica}/{what}", node, self.secret, self.view, config.scope, config.lease_s, segments)
-            for what in ("fetch", "store")
+            for what in (*(f"fetch-{number}" for number in range(FETCHES_AT_ONCE)), "store")
         )
         cache = PoolContextCache(
-            fetcher,
+            fetchers,
             storer,
             layout=layout,
             arena=arena,
@@ -60,4 +61,4 @@ class PoolAccess:
         """The weights that the pool keeps; None if it is to keep none."""
         if not self.config.models:
             return None
-        return ModelCache(f"{replica}/weights", node, self.secret, self.view)
+        return ModelCache(f"{replica}/weights", node, self.secret, self.view, self.config.scope)

@@ -1,7 +1,8 @@
 """Carries out an engine's orders to the KV-cache pool, on threads of its own, so that no step waits for them.
 
-Fetches and stores have different threads: a token may depend on a fetch, nothing depends on a store. Stores that are
-waiting go together in one batch; how many may wait is bounded by the engine, which pins their blocks.
+Fetches and stores have different threads: a token may depend on a fetch, nothing depends on a store. Several fetches
+run at once, so that one that waits for a slow disk delays no other prompt. Stores that are waiting go together in one
+batch; how many may wait is bounded by the engine, which pins their blocks.
 """
 
 import logging
@@ -21,10 +22,12 @@ Command = Callable[[InstanceEngine, float], None]
 BATCH_BLOCKS = 64
 """Blocks of one batch of stores: enough to make the two round trips cheap, few enough to unpin them soon."""
 STOP_DEADLINE_S = 5.0
+FETCHES_AT_ONCE = 4
+"""More than prefill looks ahead in prompts of usual length; each has connections of its own to every server."""
 
 
 class PoolWorker:
-    """The two threads between one engine and its `ContextCache`.
+    """The threads between one engine and its `ContextCache`.
 
     Args:
         post: hands a command to the engine's thread.
@@ -33,7 +36,7 @@ class PoolWorker:
     def __init__(self, cache: ContextCache, post: Callable[[Command], None], name: str) -> None:
         self._cache = cache
         self._post = post
-        self._fetcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name}-fetch")
+        self._fetcher = ThreadPoolExecutor(max_workers=FETCHES_AT_ONCE, thread_name_prefix=f"{name}-fetch")
         self._waiting: deque[StoreOrder] = deque()
         self._wake = threading.Event()
         self._stopping = False

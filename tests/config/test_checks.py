@@ -69,6 +69,14 @@ REFUSED = {
         "the nodes cannot hold prefill 1 x (2 NPUs, 384 MiB), decode 1 x (4 NPUs, 384 MiB), kvcache 1 x (256 MiB),"
         " each instance whole on one of node-0 (8 NPUs, 512 MiB), node-1 (8 NPUs, 512 MiB)",
     ),
+    "a writer slower than its lease": (
+        "[kvcache]\nput_timeout_s = 10",
+        "[kvcache] put_timeout_s = 10 must be below write_lease_s = 10: a writer must give up",
+    ),
+    "a reader slower than its lease": (
+        "[kvcache]\nget_timeout_s = 6",
+        "[kvcache] get_timeout_s = 6 must be below lease_s = 5: a reader must be done",
+    ),
     "water marks the wrong way round": (
         "[kvcache]\nlow_water = 0.9\nhigh_water = 0.5",
         "[kvcache] low_water = 0.9 is above high_water = 0.5: lower it",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import SHARED_MEMORY, STOP_S, Server, wait_for
+from tests.e2e.server import STOP_S, Server, wait_for
 from tests.e2e.topology import small
 
 pytestmark = pytest.mark.slow
@@ -39,23 +39,24 @@ def serving(server: Server) -> list[str]:
     return [title for title in server.processes().values() if title not in agents]
 
 
-def test_a_killed_launchers_segment_goes_at_the_next_start(config: Path) -> None:
+def test_a_killed_launchers_segments_go_at_the_next_start(config: Path) -> None:
     first = Server(config)
     try:
         first.launch()
         first.wait_ready()
-        (segment,) = first.segments()
+        left = first.segments()
+        assert len(left) == 2, "prefill and decode have one each"
         os.kill(first.process.pid, signal.SIGKILL)
         first.process.wait(30)
         wait_for(lambda: not serving(first), "all that serves has ended", 60, first.processes)
-        assert segment.exists(), "nobody was left to remove it"
+        assert all(segment.exists() for segment in left), "nobody was left to remove them"
         with Server(config) as second:
-            assert not segment.exists()
-            assert len(second.segments()) == 1
+            assert not any(segment.exists() for segment in left)
+            assert len(second.segments()) == 2
             second.process.terminate()  # SIGTERM, as service managers send
             assert second.process.wait(STOP_S) == 0
             second.wait_ended()
             second.assert_nothing_left()
     finally:
         first.end()
-    assert not list(SHARED_MEMORY.glob(f"{segment.name}*"))
+    assert not any(segment.exists() for segment in left)

@@ -32,8 +32,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterat
 
 
 def test_outputs_are_token_exact_and_handoffs_cross_nodes(server: Server, reference: Reference) -> None:
-    assert len(server.segments()) == 2, "one UB segment per node"
     replicas = [replica for pool in POOLS for replica in server.replicas(pool)]
+    memory_servers = server.cluster()["kvcache"]["servers"]
+    assert len(server.segments()) == len(replicas) + len(memory_servers), "each has a UB segment of its own"
+    assert len(memory_servers) == 2
     assert len({replica["node"] for replica in replicas}) == 2
     asks = [
         Ask(ask.prompt, replace(GREEDY, max_tokens=ask.sampling.max_tokens + 1))

@@ -10,7 +10,7 @@ from hardware.ub.segment import UbSegment
 from serving.kvpool.client import PoolClient
 from serving.kvpool.messages import Committed, Drop
 from serving.policy.pool.outcome import MissReason
-from tests.kvpool.client_case import BLOCK, KIB, SPACE, chain, client_of, entries_of, get, put, soon
+from tests.kvpool.client_case import BLOCK, KIB, SPACE, chain, client_of, entries_of, freeze, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
 
 
@@ -99,7 +99,7 @@ def test_a_frozen_server_costs_one_timeout() -> None:
         first = client.placement.primary(hashes[0])
         assert first is not None
         frozen = int(first.name[-1])
-        pool.process(frozen).freeze()
+        freeze(pool, frozen)
         start = time.monotonic()
         report = get(client, hashes, deadline_s=1.0)
         assert (report.blocks, report.lost_blocks > 0, report.reason) == (0, True, MissReason.TIMEOUT)
@@ -131,7 +131,7 @@ def test_a_server_that_freezes_with_an_answer_owed_does_not_keep_the_others_wait
         assert first is not None
         rest = [block for block in hashes if client.placement.primary(block) is not first]
         find = client.lookup(SPACE, hashes, soon())
-        pool.process(int(first.name[-1])).freeze()
+        freeze(pool, int(first.name[-1]))
         client.release(find, soon())  # posted to both, answered by one
         assert get(client, rest, deadline_s=1.0).blocks == len(rest)
         client.close()
@@ -142,8 +142,7 @@ def test_put_to_a_frozen_server_drops_and_no_more() -> None:
     with PoolCluster(2) as pool:
         client = client_of(pool)
         client.warm(soon())
-        frozen = pool.process(0)
-        frozen.freeze()
+        freeze(pool, 0)
         start = time.monotonic()
         report = put(client, hashes, deadline_s=1.0)
         assert time.monotonic() - start < 1.5
@@ -256,7 +255,7 @@ def test_a_slow_disk_is_a_timeout(tmp_path: Path) -> None:
         newest_first = hashes[::-1]
         find = client.lookup(SPACE, newest_first, soon())
         in_memory = next(i for i, found in enumerate(find.found) if found.offset < 0)
-        pool.process(0).freeze()
+        freeze(pool, 0)
         start_s = time.monotonic()
         report = client.read(find, [memoryview(bytearray(nbytes)) for _ in hashes], soon(0.4))
         assert time.monotonic() - start_s < 1.0

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from serving.ids import BlockHash, BlockId
 from serving.kvpool.client import PoolClient
 from serving.kvpool.context_cache import PoolContextCache
+from serving.kvpool.prefix_find import PrefixFind
 from serving.kvpool.segments import Segments
 from serving.policy.pool.outcome import FetchReport, MissReason, StoreReport
-from tests.kvpool.client_case import BLOCK, chain, client_of, content
+from tests.kvpool.client_case import BLOCK, chain, client_of, content, freeze
 from tests.kvpool.pool_cluster import PoolCluster
 
 BLOCKS = 64
@@ -27,7 +29,7 @@ class Instance:
         self.segments = Segments()
         self.clients = [client_of(pool, segments=self.segments) for _ in range(2)]
         options = {"layout": "layout-1", "arena": memoryview(self.arena), "block_bytes": BLOCK, **settings}
-        self.cache = PoolContextCache(*self.clients, **options)
+        self.cache = PoolContextCache(self.clients[:1], self.clients[1], **options)
 
     def fill(self, hashes: Sequence[BlockHash], first: int = 0) -> list[BlockId]:
         """The contents of these hashes into blocks from `first` on."""
@@ -95,7 +97,7 @@ def test_a_silent_server_leaves_time_to_read_from_the_other() -> None:
         assert first is not None
         rest = [block for block in hashes if placement.primary(block) is not first]
         assert one.cache.fetch("default", rest, [BlockId(i) for i in range(len(rest))]).blocks == len(rest)
-        pool.process(int(first.name[-1])).freeze()
+        freeze(pool, int(first.name[-1]))
         start = time.monotonic()
         report = one.cache.fetch("default", rest, [BlockId(i) for i in range(len(rest))])
         assert (report.blocks, report.reason) == (len(rest), None)
@@ -142,7 +144,7 @@ def test_unforeseen_errors_are_misses_and_logged_once(caplog: pytest.LogCaptureF
         assert [record.levelname for record in caplog.records] == ["ERROR"]
         client: Any = Broken()
         broken = PoolContextCache(
-            client,
+            [client],
             client,
             layout="x",
             arena=memoryview(one.arena),
@@ -150,6 +152,40 @@ def test_unforeseen_errors_are_misses_and_logged_once(caplog: pytest.LogCaptureF
         )
         assert broken.fetch("default", hashes, [BlockId(0)]) == FetchReport(0, lost_blocks=1, reason=MissReason.ERROR)
         one.cache.close()
+
+
+def test_a_fetch_that_waits_holds_up_no_other_one() -> None:
+    hashes = chain(4)
+    with PoolCluster(1) as pool:
+        one = Instance(pool)
+        one.cache.store("default", hashes, one.fill(hashes))
+        slow: Any = Slow()
+        both = PoolContextCache(
+            [one.clients[0], slow], one.clients[1], layout="layout-1", arena=memoryview(one.arena), block_bytes=BLOCK
+        )
+        places = [BlockId(i) for i in range(20, 24)]
+        with ThreadPoolExecutor(1) as waiting:
+            stuck = waiting.submit(both.fetch, "default", hashes, places)
+            assert slow.asked.wait(10)
+            assert both.fetch("default", hashes, places).blocks == 4
+            assert not stuck.done()
+            slow.answer.set()
+            assert stuck.result(10).blocks == 0
+        one.cache.close()
+
+
+class Slow:
+    """A client whose disk takes its time."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = threading.Event(), threading.Event()
+        self.segments = Segments()
+
+    def lookup(self, *_: object) -> PrefixFind:
+        """Nothing, after a while."""
+        self.asked.set()
+        assert self.answer.wait(10)
+        return PrefixFind()
 
 
 class Broken:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,12 @@ def test_a_new_controller_listens_for_a_round_before_it_speaks() -> None:
     assert controller.announce(server_record("b"), (), 10.0 + ROUND_S / 2).view is None
     assert names(controller.announce(server_record("a"), (), 10.0 + ROUND_S).view) == ["a", "b"]
     assert names(controller.view(10.0 + ROUND_S)) == ["a", "b"]
+
+
+def test_the_first_controller_of_a_start_speaks_at_once() -> None:
+    controller = PoolController(replace(settings("one", ACME), founding=True))
+    assert view_of(controller).namespaces == (ACME,)
+    assert names(controller.announce(server_record("a"), (), 0.0).view) == ["a"]
 
 
 def test_a_silent_server_leaves_the_view_and_an_empty_pool_is_a_view() -> None:

@@ -120,6 +120,16 @@ def test_a_pool_without_servers_keeps_nothing(a_cache: Open) -> None:
     assert cache.is_cached("m@1") is Where.NOWHERE
 
 
+def test_a_server_that_comes_late(pool: PoolCluster, a_cache: Open) -> None:
+    views = [PoolView("empty")]
+    cache = a_cache(lambda: views[-1])
+    assert not cache.wait_for_server(0.1)
+    threading.Timer(0.2, lambda: views.append(pool.view())).start()
+    assert cache.wait_for_server(10)
+    assert cache.store("m@1", SIZE, filling(1))
+    assert not a_cache(pool.view, N1).wait_for_server(0.1)
+
+
 def test_a_mapping_outlives_its_server(pool: PoolCluster, cache: ModelCache) -> None:
     assert cache.store("m@1", SIZE, filling(1))
     image = loaded(cache, "m@1")
@@ -245,7 +255,7 @@ def test_a_second_server_takes_what_the_first_cannot(a_cache: Open) -> None:
         assert [image.data for image in images] == [content(version, 9 * MIB) for version in (1, 2)]
 
 
-def test_a_maker_that_takes_too_long_keeps_nothing(a_cache: Open) -> None:
+def test_a_slow_maker_keeps_all_or_nothing(a_cache: Open) -> None:
     with PoolCluster(write_lease_s=0.2) as pool:
         cache = a_cache(pool.view)
 

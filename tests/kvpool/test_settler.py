@@ -100,12 +100,14 @@ def test_what_comes_to_the_wrong_server_later_moves_without_a_new_view(
     late.close()
 
 
-def test_a_drain_hands_over_everything(pool: PoolCluster, settle: Callable[[], Settler]) -> None:
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_drain_hands_over_everything(pool: PoolCluster, settle: Callable[[], Settler], announced: bool) -> None:
     hashes, client = chain(40), client_of(pool)
     put(client, hashes)
     settler = settle()
     pool.add()
-    pool.drain(0)
+    if announced:
+        pool.drain(0)
     assert settler.drain(soon()) == 0
     assert not settler.alive
     assert entries_of(client, "kv-0") == ()

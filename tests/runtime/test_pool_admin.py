@@ -135,7 +135,7 @@ async def test_what_a_server_announces_becomes_series(cluster: PoolCluster) -> N
 async def test_what_an_instance_counts_becomes_numbers(cluster: PoolCluster) -> None:
     arena = bytearray(16 * BLOCK)
     clients = [PoolClient(name, NODE, "secret", cluster.view) for name in ("fetcher", "storer")]
-    cache = PoolContextCache(*clients, layout="layout", arena=memoryview(arena), block_bytes=BLOCK)
+    cache = PoolContextCache(clients[:1], clients[1], layout="layout", arena=memoryview(arena), block_bytes=BLOCK)
     blocks = [BlockId(i) for i in range(8)]
     assert cache.store("acme", hashes(4), blocks[:4]).stored == 4
     assert cache.store("acme", hashes(4), blocks[:4]).present == 4

@@ -5,9 +5,11 @@ its extent is free when that has ended: whoever wanted room is told FULL meanwhi
 
 Room for one extent comes, in this order, from
     1. a free block of its size class, or free slabs,
-    2. the coldest entry of the same size class among the coldest of all,
+    2. the coldest entry of the same size class among the coldest of all, unless whole slabs are colder,
     3. the run of slabs that is cheapest to empty: memory flows to the size that is asked for.
 """
+
+from collections.abc import Iterable
 
 from serving.policy.pool.clearing import Run, RunSearch
 from serving.policy.pool.entries import Entry
@@ -93,15 +95,13 @@ class Evictor:
         if not coldest:
             return False
         if twin is not None:
-            return self._evict(twin) is SpillStart.NO_ROOM
+            run = self._colder_run(coldest, twin, nbytes)
+            return self._evict(twin) is SpillStart.NO_ROOM if run is None else self._clear(run, now)
         if self._clearing:
             self._go_on_clearing()
             return False
-        for slabs in dict.fromkeys((self._allocator.span_lengths(nbytes)[0], self._allocator.span_lengths(nbytes)[-1])):
-            run = self._cheapest_run(coldest, slabs)
-            if run is not None:
-                return self._clear(run, now)
-        return False
+        run = self._cheapest_run(coldest, nbytes)
+        return run is not None and self._clear(run, now)
 
     def _twin(self, coldest: list[Entry], block: int) -> Entry | None:
         """The coldest entry of a size class; one that leaves at once rather than one that must be written first."""
@@ -116,12 +116,35 @@ class Evictor:
                 dirty = dirty or entry
         return dirty
 
-    def _cheapest_run(self, coldest: list[Entry], slabs: int) -> Run | None:
+    def _colder_run(self, coldest: list[Entry], twin: Entry, nbytes: int) -> Run | None:
+        """A run of slabs whose entries are all colder than the twin, and leave as fast: then the twin may stay."""
+        colder = coldest[: coldest.index(twin)]
+        spans = [self._allocator.span_at(entry.offset) for entry in colder]
+        if self._clearing or not any(span.used == spans.count(span) for span in set(spans)):
+            return None
+        run = self._cheapest_run(colder, nbytes)
+        if run is None or run.heat >= (1, self._inventory.policy.rank(twin.version)):
+            return None
+        return (
+            run
+            if not self._leaves_at_once(twin) or all(map(self._leaves_at_once, self._entries_in(run.spans)))
+            else None
+        )
+
+    def _cheapest_run(self, coldest: list[Entry], nbytes: int) -> Run | None:
+        lengths = self._allocator.span_lengths(nbytes)
+        for slabs in dict.fromkeys((lengths[0], lengths[-1])):
+            run = self._search_run(coldest, slabs)
+            if run is not None:
+                return run
+        return None
+
+    def _search_run(self, coldest: list[Entry], slabs: int) -> Run | None:
         search = RunSearch(self._inventory, coldest[0].version)
         if slabs > _SMALL_RUN:
             return search.anywhere(slabs)
-        spans = {id(span): span for span in (self._allocator.span_at(entry.offset) for entry in coldest)}
-        runs = [search.around(span, slabs) for span in list(spans.values())[:_SPANS_LOOKED_AT]]
+        spans = dict.fromkeys(self._allocator.span_at(entry.offset) for entry in coldest)
+        runs = [search.around(span, slabs) for span in list(spans)[:_SPANS_LOOKED_AT]]
         found = [run for run in runs if run is not None]
         if found and min(run.heat for run in found)[0] < 2:
             return min(found, key=lambda run: run.heat)
@@ -140,11 +163,9 @@ class Evictor:
         return True
 
     def _go_on_clearing(self) -> None:
-        for span in self._clearing:
-            for offset in span.offsets() if span.used else ():
-                entry = self._inventory.at.get(offset)
-                if entry is not None and not entry.pinned and self._evict(entry) is SpillStart.BUSY:
-                    return
+        for entry in self._entries_in(self._clearing):
+            if not entry.pinned and self._evict(entry) is SpillStart.BUSY:
+                return
 
     def _end_clearing(self) -> None:
         for span in self._clearing:
@@ -198,6 +219,10 @@ class Evictor:
         by_version = self._inventory.by_version
         versions = self._inventory.policy.coldest(limit, lambda version: not by_version[version].pinned)
         return [by_version[version] for version in versions]
+
+    def _entries_in(self, spans: Iterable[Span]) -> list[Entry]:
+        at = self._inventory.at
+        return [at[offset] for span in spans if span.used for offset in span.offsets() if offset in at]
 
     def _leaves_at_once(self, entry: Entry) -> bool:
         return entry.on_ssd or not self._spills.possible(entry)

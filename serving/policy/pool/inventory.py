@@ -19,6 +19,9 @@ from serving.policy.pool.slab_allocator import SlabAllocator
 
 _NOTHING: dict[BlockHash, Entry] = {}
 _MIB = 1 << 20
+_SLABS = 64
+"""A small region gets smaller slabs, so that some block sizes do not take all of it from the others."""
+_LEAST_SLAB_BYTES = 64 << 10
 
 
 class Inventory:
@@ -36,7 +39,8 @@ class Inventory:
         self.accounts = AccountBook()
         self.leases = LeaseBook()
         self.reservations = ReservationBook()
-        self.allocator = SlabAllocator(settings.capacity_bytes, settings.slab_bytes)
+        slab_bytes = min(settings.slab_bytes, max(_LEAST_SLAB_BYTES, settings.capacity_bytes // _SLABS))
+        self.allocator = SlabAllocator(settings.capacity_bytes, slab_bytes)
         self.policy = make_policy(settings.eviction)
         self.orders: list[Order] = []
         self.by_version: dict[int, Entry] = {}

@@ -63,7 +63,7 @@ class MemoryManager:
         now: float,
         kind: Kind = Kind.CONTEXT,
     ) -> tuple[Grant, ...]:
-        """Room for new entries, to be written and then committed within `write_lease_s`.
+        """Room for new entries, to be written and then committed within `write_lease_s`; models may take an hour.
 
         Entries that are there already count as used now: a chain's head must not go to make room for its tail.
 
@@ -175,7 +175,7 @@ class MemoryManager:
         return True
 
     def unhold(self, version: int, holder: int, now: float) -> None:
-        """End of `hold`; counts as a use. Nothing happens if there was none."""
+        """End of `hold`; of a model it counts as a use. Nothing happens if there was none."""
         entry = self._inventory.by_version.get(version)
         if entry is None or entry.holders is None or holder not in entry.holders:
             return
@@ -183,7 +183,7 @@ class MemoryManager:
         if not entry.holders:
             entry.holders = None
             self._held -= 1
-        if not entry.hidden:
+        if entry.kind is Kind.MODEL and not entry.hidden:
             self._inventory.touch((entry,), now)
         self._inventory.unpinned(entry)
         self._room_may_be_free(now)

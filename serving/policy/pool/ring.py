@@ -23,11 +23,15 @@ from hashlib import blake2b
 from serving.ids import NodeId
 from serving.policy.pool.view import PoolView
 
-VNODES = 128
-"""With 128 points a server's share of the keys differs from its fair share by about 9 % (standard deviation)."""
+VNODES = 512
+"""Shares of the keys then differ from the fair one by 4 % (standard deviation). A prefix is lost with its first evicted
+block, so that the fullest server decides: on recorded traces 512 instead of 128 points find 0.5 to 1.4 % of all blocks
+more, and 2,048 another 0.1 to 0.7 %. Part of the format: with another number, or other places, the blocks of a kept SSD
+folder belong elsewhere.
+"""
 
 POINT_BYTES = 8
-"""2^64 places: even 384 servers with 128 points each share one with a chance below 10^-9."""
+"""2^64 places: even 384 servers with 512 points each share one with a chance of 10^-9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class RingServer:
 
 
 class HashRing:
-    """An immutable ring; made anew when the pool changes (1 ms per 8 servers)."""
+    """An immutable ring; made anew when the pool changes: 2 ms for 8 servers, 0.3 s for 384."""
 
     __slots__ = ("_owners", "_points", "_readers", "draining")
 
@@ -97,7 +101,10 @@ def ring_of(view: PoolView, node: NodeId | None = None) -> HashRing:
 def _points(server: RingServer, vnodes: int) -> list[bytes]:
     """The places of a server's points. Big-endian order: bytes compare as the numbers they stand for."""
     count = max(1, round(min(server.weight, 1.0) * vnodes))
-    return [blake2b(f"{server.name}#{i}".encode(), digest_size=POINT_BYTES).digest() for i in range(count)]
+    # One digest gives eight points: at 384 servers hashing would else be half of the work.
+    name = server.name.encode()
+    digests = b"".join([blake2b(b"%b#%d" % (name, i)).digest() for i in range((count + 7) // 8)])
+    return [digests[at : at + POINT_BYTES] for at in range(0, count * POINT_BYTES, POINT_BYTES)]
 
 
 def _owners_by_point(names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -110,6 +117,8 @@ def _readers_by_point(
     names: Sequence[str], owners: Sequence[tuple[str, ...]], settled: Collection[str], draining: tuple[str, ...]
 ) -> list[tuple[str, ...]]:
     """Owners, then the nearest settled server clockwise, then the draining ones; each once."""
+    if not draining and all(one in settled for one in set(names)):
+        return list(owners[: len(names)])
     readers = []
     for index, behind in enumerate(_next_clockwise(names, settled)):
         # A settled primary is itself the nearest settled one.

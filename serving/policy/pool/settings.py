@@ -10,7 +10,8 @@ class ManagerSettings:
     Args:
         capacity_bytes: of the region in DRAM.
         base_offset: where the region begins in the segment; offsets given out are counted from the segment's begin.
-        slab_bytes: in pieces of this size memory moves between block sizes.
+        slab_bytes: in pieces of this size memory moves between block sizes; a small region takes smaller ones, down to
+            64 KiB, so that there are 64 of them.
         ssd_bytes: room on SSD; 0 = no SSD tier.
         high_water: fill of DRAM at which entries begin to leave, 0 to 1.
         low_water: fill at which they stop leaving.

@@ -11,6 +11,9 @@ from serving.policy.pool.spills import Spills
 _PRESENT = Grant(GrantStatus.PRESENT)
 _REFUSED = {status: Grant(status) for status in (GrantStatus.FULL, GrantStatus.QUOTA, GrantStatus.TOO_LARGE)}
 
+MODEL_LEASE_S = 3600.0
+"""A model image takes as long to write as its checkpoint to read; the end of its writer's connection ends it, too."""
+
 
 class Writers:
     """Reservations and what becomes of them."""
@@ -43,7 +46,7 @@ class Writers:
             return self._refuse(GrantStatus.FULL)
         entry = inventory.add(space, hash, kind, nbytes)
         inventory.give_extent(entry, offset)
-        self._reservations.add(entry, client, now + self._lease_s)
+        self._reservations.add(entry, client, now + (self._lease_s if kind is Kind.CONTEXT else MODEL_LEASE_S))
         return Grant(GrantStatus.GRANTED, entry.version, inventory.base_offset + offset)
 
     def commit(self, version: int, checksum: int, client: int, now: float) -> bool:

@@ -126,7 +126,7 @@ def _look(server: MemoryManager, hashes: Sequence[BlockHash], client: int, now: 
 
 def _put(server: MemoryManager, hashes: Sequence[BlockHash], client: int, now: float) -> None:
     grants = server.reserve(SPACE, [(one, PAGE_BYTES) for one in hashes], client, now)
-    # The last block of a chain first, as a pool client does: what was committed last is evicted last.
+    # The last block of a chain first, as `commit` asks for: what was committed last is evicted last.
     for grant in reversed(grants):
         if grant.status is GrantStatus.GRANTED:
             server.commit(grant.version, 0, client, now)

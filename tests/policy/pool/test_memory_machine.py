@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from serving.ids import BlockHash
 from serving.policy.pool.entry import Found, GrantStatus, Kind, Space, Tier
 from serving.policy.pool.memory_manager import ManagerSettings, MemoryManager
+from serving.policy.pool.writers import MODEL_LEASE_S
 from tests.policy.pool.ledger_driver import PAGE, LedgerDriver
 
 SPACES = [Space("red", "l1"), Space("red", "l2"), Space("blue", "l1")]
@@ -90,7 +91,8 @@ class MemoryMachine(RuleBasedStateMachine):
                 assert grant.offset + nbytes <= BASE + self.settings.capacity_bytes
                 self.contents += 1
                 self.driver.write(grant.offset, nbytes, self.contents)
-                self.writing[grant.version] = (client, space, hash, grant.offset, nbytes, self.now + 10.0)
+                until = self.now + (10.0 if kind is Kind.CONTEXT else MODEL_LEASE_S)
+                self.writing[grant.version] = (client, space, hash, grant.offset, nbytes, until)
                 self.truth.pop((space, hash), None)
             assert (grant.status is GrantStatus.TOO_LARGE) <= (nbytes > self.manager.stats().dram_capacity_bytes)
         granted = any(grant.status is GrantStatus.GRANTED for grant in grants)
@@ -205,14 +207,17 @@ class MemoryMachine(RuleBasedStateMachine):
         self.writing = {version: item for version, item in self.writing.items() if item[0] != client}
         self.leases = {key: item for key, item in self.leases.items() if key[0] != client}
 
-    @precondition(lambda self: self.leases)
-    @rule(which=st.integers(0, 100))
-    def distrust(self, which: int) -> None:
-        _client, version = list(self.leases)[which % len(self.leases)]
-        was_there = self.manager.found(version) is not None
-        assert self.manager.distrust(version, self.now) == was_there
-        assert not self.manager.distrust(version, self.now)
-        self.gone.add(version)
+    @rule(which=st.integers(0, 100), leased=st.booleans())
+    def distrust(self, which: int, leased: bool) -> None:
+        versions = (
+            [version for _client, version in self.leases] if leased else [v.version for v in self.manager.entries()]
+        )
+        if versions:
+            version = versions[which % len(versions)]
+            was_there = self.manager.found(version) is not None
+            assert self.manager.distrust(version, self.now) == was_there
+            assert not self.manager.distrust(version, self.now)
+            self.gone.add(version)
 
     @rule(which=st.integers(0, 100))
     def remove(self, which: int) -> None:
@@ -267,7 +272,7 @@ class MemoryMachine(RuleBasedStateMachine):
         """When nobody uses anything any more, any object that fits finds room within a few rounds of disk work."""
         if luck or self.holds or wanted > self.manager.stats().dram_capacity_bytes:
             return
-        self.now += 30.0
+        self.now += MODEL_LEASE_S
         self.leases.clear()
         self.writing.clear()
         self.manager.tick(self.now)

@@ -49,7 +49,7 @@ def moves_of(machine: MemoryMachine, chance: Random) -> dict[str, Callable[[], o
         "hold": lambda: machine.leases and machine.hold(chance.randrange(100), chance.randint(0, 1)),
         "unhold": lambda: machine.holds and machine.unhold(chance.randrange(100)),
         "client_gone": lambda: machine.client_gone(chance.randint(1, 3), 0),
-        "distrust": lambda: machine.leases and machine.distrust(chance.randrange(100)),
+        "distrust": lambda: machine.distrust(chance.randrange(100), chance.random() < 0.5),
         "remove": lambda: machine.remove(chance.randrange(100)),
         "wait": lambda: machine.wait(chance.choice([0.0, 0.5, 3.0, 12.0]), chance.random() < 0.7),
         "disk": lambda: machine.disk(chance.randrange(100), chance.random() < 0.9),

@@ -4,6 +4,7 @@ import pytest
 
 from serving.errors import LedgerError
 from serving.policy.pool.entry import Grant, GrantStatus, Kind, Space, Tier
+from serving.policy.pool.writers import MODEL_LEASE_S
 from tests.policy.pool.ledger_driver import PAGE, SPACE, named, put, small_manager, tiers, try_reserve
 
 
@@ -110,6 +111,15 @@ def test_a_slow_writer_loses_its_room() -> None:
     assert manager.next_tick(15.0) is None
 
 
+def test_a_model_may_be_written_for_longer() -> None:
+    manager = small_manager(write_lease_s=10.0)
+    (grant,) = manager.reserve(SPACE, [(named(1), PAGE)], 1, 5.0, Kind.MODEL)
+    assert manager.commit(grant.version, 0, 1, 4 + MODEL_LEASE_S)
+    manager.reserve(SPACE, [(named(2), PAGE)], 1, 5.0, Kind.MODEL)
+    manager.tick(5 + MODEL_LEASE_S)
+    assert manager.stats().counters.reservations_expired == 1
+
+
 def test_reserved_and_leased_extents_are_nobody_elses() -> None:
     manager = small_manager(slabs=1)
     put(manager, 1, 2)
@@ -186,6 +196,17 @@ def test_a_held_entry_stays_for_good() -> None:
     manager.unhold(99, 8, 1e6)
     assert manager.stats().held == 0
     assert try_reserve(manager, 2, now=1e6) == ["granted"]
+
+
+def test_the_end_of_a_hold_is_a_use_of_a_model_but_not_of_a_block() -> None:
+    manager = small_manager(slabs=1)
+    model, block = *put(manager, 1, kind=Kind.MODEL), *put(manager, 2)
+    put(manager, 3, 4)
+    for version in (model, block):  # audits hold blocks to read them, and must not change the order
+        manager.hold(version, 1, 0.0)
+        manager.unhold(version, 1, 0.0)
+    put(manager, 5, 6, 7)
+    assert tiers(manager).keys() == {1, 5, 6, 7}
 
 
 def test_distrusted_bytes_are_found_by_nobody_and_freed_when_nobody_reads() -> None:

@@ -55,6 +55,17 @@ def test_memory_flows_to_the_size_that_is_asked_for() -> None:
     manager.check()
 
 
+def test_no_more_is_emptied_than_needed() -> None:
+    manager = small_manager(slabs=6)
+    put(manager, *range(24))
+    put(manager, 100, pages=8)
+    assert tiers(manager).keys() == {*range(8, 24), 100}
+    manager.lookup(SPACE, [named(index) for index in range(8, 12)], 1, 0.0, lease_s=0.0)
+    manager.tick(0.0)
+    put(manager, 101, pages=8)  # the coldest run begins behind a hot slab
+    assert tiers(manager).keys() == {*range(8, 12), *range(20, 24), 100, 101}
+
+
 def test_a_slab_that_is_being_emptied_is_not_filled_again() -> None:
     manager = with_ssd(slabs=2)
     put(manager, *range(8))
@@ -151,13 +162,29 @@ def test_files_that_are_not_taken_over_are_ordered_away() -> None:
 
 
 def test_a_slab_of_other_blocks_is_emptied_when_they_are_the_coldest() -> None:
-    manager = small_manager(slabs=3, slab_pages=50)
-    put(manager, *range(100), now=0.0)
-    put(manager, 200, pages=25, now=1.0)
-    put(manager, 201, pages=25, now=1.0)
-    put(manager, 202, pages=25, now=2.0)  # a hundred colder ones of another size: two blocks are not worth more
-    assert tiers(manager).keys() == {*range(50, 100), 200, 201, 202}
+    manager = small_manager(slabs=12, slab_pages=16)
+    put(manager, *range(160))
+    put(manager, 200, 201, 202, 203, pages=8)
+    put(manager, 204, pages=8)
+    assert tiers(manager).keys() == {*range(16, 160), *range(200, 205)}
     manager.check()
+
+
+def test_a_small_server_has_small_slabs_for_many_sizes() -> None:
+    manager = small_manager(capacity_bytes=8 << 20, slab_bytes=2 << 20)
+    for pages in range(1, 31):
+        put(manager, pages, pages=pages)
+    assert len(tiers(manager)) == 30  # in four slabs there would be room for four sizes
+    manager.check()
+
+
+def test_a_large_file_takes_the_place_of_several() -> None:
+    manager = with_ssd(ssd_bytes=4 * PAGE)
+    for index in range(4):
+        manager.restore(SPACE, named(index), Kind.CONTEXT, PAGE, index, 0.0, 0.0)
+    manager.restore(SPACE, named(9), Kind.CONTEXT, 3 * PAGE, 9, 0.0, 0.0)
+    assert tiers(manager) == {3: "ssd", 9: "ssd"}
+    assert len(manager.take_orders()) == 3
 
 
 def test_many_wishes_for_one_place_are_tried_a_few_at_a_time() -> None:
@@ -168,8 +195,6 @@ def test_many_wishes_for_one_place_are_tried_a_few_at_a_time() -> None:
     manager.promote(range(1, 41), 1, 0.0)
     assert manager.stats().waiting == 40
     manager.client_gone(1, 0.0)
-    assert manager.stats().loading == 0
-    manager.tick(0.0)
     assert manager.stats().loading == 4
     assert manager.stats().waiting == 36
     manager.check()
@@ -184,4 +209,35 @@ def test_many_leased_files_at_the_cold_end_are_no_reason_to_search_on() -> None:
     manager.lookup(SPACE, [named(index) for index in range(70, 101)], 2, 0.0)
     manager.release(range(71, 102), 2, 0.0)
     assert manager.restore(SPACE, named(101), Kind.CONTEXT, PAGE, 101, 0.0, 0.0) is None
+    manager.check()
+
+
+def test_a_file_of_that_name_that_is_being_written_is_left_alone() -> None:
+    manager = with_ssd(write_through=True)
+    put(manager, 1)
+    assert spills(manager) == [1]
+    manager.distrust(1, 0.0)
+    assert manager.restore(SPACE, named(1), Kind.CONTEXT, PAGE, 1, 0.0, 0.0) is None
+    assert manager.take_orders() == ()
+
+
+def test_a_whole_slab_that_is_colder_goes_before_an_entry_of_the_same_size() -> None:
+    manager = small_manager(slabs=3)
+    put(manager, *range(8))
+    put(manager, 100, pages=4)
+    put(manager, 101, pages=4)
+    assert tiers(manager).keys() == {*range(4, 8), 100, 101}
+
+
+def test_but_not_if_it_would_have_to_be_written_first() -> None:
+    manager = with_ssd(slabs=3, write_through=True, max_spills=1)
+    put(manager, 100, pages=4)
+    assert spills(manager) == [1]
+    put(manager, *range(8))
+    manager.lookup(SPACE, [named(100)], 1, 0.0, lease_s=0.0)
+    manager.tick(0.0)
+    manager.spilled(1, True, 0.0)
+    assert tiers(manager)[100] == "both"
+    assert try_reserve(manager, 101, pages=4) == ["granted"]
+    assert tiers(manager) == {100: "ssd", **dict.fromkeys(range(8), "dram")}
     manager.check()

@@ -284,6 +284,7 @@ def test_distrust_during_a_load_frees_its_extent_afterwards(ok: bool) -> None:
     manager.promote([1], 1, 0.0)
     (load,) = manager.take_orders()
     assert isinstance(load, Load)
+    manager.release([1], 1, 0.0)
     manager.distrust(1, 0.0)
     assert try_reserve(manager, 6) == ["full"]
     manager.loaded(1, ok, 0.0)
@@ -313,6 +314,18 @@ def test_room_for_a_promotion_never_costs_its_own_file() -> None:
     assert 1 in tiers(manager)
     manager.set_quotas({"tenant": 5 * PAGE})
     manager.check()
+
+
+def test_a_file_that_is_being_read_is_not_removed_for_room() -> None:
+    manager = with_ssd(ssd_bytes=PAGE)
+    manager.restore(SPACE, named(1), Kind.CONTEXT, PAGE, 1, 0.0, 0.0)
+    manager.promote([1], 1, 0.0)
+    manager.release([1], 1, 0.0)
+    (load,) = manager.take_orders()
+    assert isinstance(load, Load)
+    assert manager.restore(SPACE, named(2), Kind.CONTEXT, PAGE, 2, 0.0, 0.0) is None
+    manager.loaded(1, True, 0.0)
+    assert tiers(manager) == {1: "both"}
 
 
 def test_a_promotion_respects_the_quota() -> None:

