@@ -35,7 +35,7 @@ class KvCacheConfig:
     )
     max_store_share: float = key(
         "share of an instance's KV blocks that may wait to be published; beyond it they are dropped",
-        default=0.1,
+        default=0.25,
         low=0.0,
         high=0.9,
     )

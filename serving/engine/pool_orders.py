@@ -78,15 +78,17 @@ class PoolOrders:
         if full <= first:
             return
         sequence.num_stored = full
-        blocks = tuple(sequence.blocks[first:full])
-        if self.pinned_blocks + len(blocks) > self._settings.max_store_blocks:
-            self.skipped_blocks += len(blocks)
+        room = self._settings.max_store_blocks - self.pinned_blocks
+        end = min(full, first + max(0, room))  # the beginning of a chain is worth more than its end
+        self.skipped_blocks += full - end
+        if end == first:
             return
+        blocks = tuple(sequence.blocks[first:end])
         self._orders += 1
         self._blocks.pool.retain(blocks)
         self._pinned[self._orders] = blocks
         self.pinned_blocks += len(blocks)
-        hashes = tuple(sequence.hashes[first:full])
+        hashes = tuple(sequence.hashes[first:end])
         self._new.append(StoreOrder(self._orders, sequence.spec.namespace, hashes, blocks))
 
     def take_stores(self) -> tuple[StoreOrder, ...]:

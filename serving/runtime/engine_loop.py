@@ -161,8 +161,7 @@ class EngineLoop:
         """One turn: commands, at most one step, events."""
         engine, clock = self.engine, self._clock
         self._wake.clear()
-        while self._commands:
-            self._commands.popleft()(engine, clock.now())
+        self._obey()
         action = engine.next_action(clock.now())
         for order in action.pulls:
             self._side.submit(self._pull, order)
@@ -183,6 +182,11 @@ class EngineLoop:
             self._busy_since = None if engine.idle() else self._busy_since
             self._sleep(action.wake_at)
 
+    def _obey(self) -> None:
+        """Carry out the commands that have come in."""
+        while self._commands:
+            self._commands.popleft()(self.engine, self._clock.now())
+
     def _sleep(self, wake_at: float | None) -> None:
         if self._commands or self._stopping:
             return
@@ -196,11 +200,13 @@ class EngineLoop:
             result = self._executor.execute(plan)
         except ServingError as error:
             logger.exception("step %d failed; its %d sequences fail with it", plan.step, len(plan.sequences))
+            self._obey()
             self.engine.step_failed(error, self._clock.now())
             return
         self.busy_s += result.elapsed_s
         if self._on_step is not None:
             self._on_step(plan.num_tokens, result.elapsed_s)
+        self._obey()  # first, so that blocks whose copies are done make room for those of this step
         self.engine.step_finished(result, self._clock.now())
 
     def _publish(self, engine: InstanceEngine) -> None:

@@ -8,10 +8,10 @@ mix of long prompts with short answers, and a chat-like one. Goal: at least 0.97
 import argparse
 import asyncio
 import itertools
-import re
 import time
 
 from serving.model.config import ModelConfig
+from tests.benchmarks.bench_pool_ttft import total
 from tests.benchmarks.bench_throughput import prompts
 from tests.benchmarks.conditions import (
     Figure,
@@ -39,12 +39,6 @@ def tokens_per_s(served: Served, batch: list[list[int]], output: int) -> float:
     return sum(len(prompt) + output for prompt in batch) / elapsed
 
 
-def pulled_tokens(served: Served) -> float:
-    """Tokens that came from the pool so far; the load is wrong if there are any."""
-    found = re.search(r"^cloudmatrix:prompt_tokens_pulled_total\{.*\} (\S+)$", served.get("/metrics"), re.MULTILINE)
-    return float(found[1]) if found else 0.0
-
-
 def in_turns(setups: tuple[Setup, Setup], args: argparse.Namespace) -> dict[str, tuple[list[float], list[float]]]:
     """Per load, tokens per second without and with the pool; the first round of each warms up."""
     vocab_size = ModelConfig.from_folder(setups[0].model).vocab_size
@@ -61,7 +55,7 @@ def in_turns(setups: tuple[Setup, Setup], args: argparse.Namespace) -> dict[str,
                     time.sleep(0.3)
                 progress(f"{name}: {sides[0][-1]:.0f} without, {sides[1][-1]:.0f} with the pool")
             found[name] = (sides[0][1:], sides[1][1:])
-        if pulled_tokens(pooled):
+        if total(pooled, "prompt_tokens_pulled_total"):
             raise RuntimeError("the pool helped: these prompts were not all new")
     return found
 

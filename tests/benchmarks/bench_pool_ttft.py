@@ -32,18 +32,18 @@ _FIRST_PLAIN_ID = 16
 _PATIENCE_S = 60.0
 
 
-def stored_blocks(served: Served) -> int:
-    """Blocks published by all instances so far."""
-    found = re.findall(r"^cloudmatrix:pool_stored_blocks_total\{.*\} (\S+)$", served.get("/metrics"), re.MULTILINE)
+def total(served: Served, counter: str) -> int:
+    """One of our counters, added up over all instances."""
+    found = re.findall(rf"^cloudmatrix:{counter}\{{.*\}} (\S+)$", served.get("/metrics"), re.MULTILINE)
     return int(sum(float(value) for value in found))
 
 
 async def wait_stored(served: Served, blocks: int) -> None:
     """Until so many blocks were published."""
     end = time.monotonic() + _PATIENCE_S
-    while stored_blocks(served) < blocks:
+    while (stored := total(served, "pool_stored_blocks_total")) < blocks:
         if time.monotonic() > end:
-            raise RuntimeError(f"only {stored_blocks(served)} of {blocks} blocks were published")
+            raise RuntimeError(f"only {stored} of {blocks} blocks were published")
         await asyncio.sleep(0.1)
 
 
@@ -52,12 +52,13 @@ async def ttft_ms(served: Served, prompt: list[int], pulled: int) -> float:
 
     Raises: RuntimeError if they did not.
     """
-    record = await served.stream(prompt, 1, return_token_ids=True, stream_options={"include_usage": True})
-    ttft = record.ttft_s * 1e3
-    told = re.search(rb'"pulled_tokens":(\d+)', record.tail)
-    if told is None or int(told[1]) != pulled:
-        raise RuntimeError(f"{pulled} tokens should have come from the pool: {record.tail!r}")
-    return ttft
+    before = total(served, "prompt_tokens_pulled_total")
+    record = await served.stream(prompt, 1, return_token_ids=True)
+    await asyncio.sleep(0.2)  # a request is counted when it is over
+    came = total(served, "prompt_tokens_pulled_total") - before
+    if came != pulled:
+        raise RuntimeError(f"{pulled} tokens should have come from the pool, {came} did")
+    return record.ttft_s * 1e3
 
 
 async def measure(
@@ -73,7 +74,7 @@ async def measure(
     warm: list[float] = []
     cold: list[float] = []
     for repeat in range(repeats + 1):
-        beginning, before = new(common), stored_blocks(served)
+        beginning, before = new(common), total(served, "pool_stored_blocks_total")
         await ttft_ms(served, beginning, 0)
         await wait_stored(served, before + common // BLOCK_TOKENS)
         warm.append(await ttft_ms(served, beginning + new(tokens - common), common))

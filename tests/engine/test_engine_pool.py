@@ -166,17 +166,18 @@ def test_a_decode_instance_stores_only_what_it_generated() -> None:
 
 
 def test_blocks_beyond_the_bound_are_not_stored_and_nobody_waits() -> None:
-    bench = PoolBench(max_store_blocks=1)
-    bench.engine.add(spec("a"), 0.0)
-    bench.act()
-    bench.fetch()
-    plan = bench.act().plan
-    assert plan is not None
-    bench.engine.step_finished(bench.executor.execute(plan), 0.0)
-    bench.act()
-    assert bench.stores == []
-    snapshot = bench.engine.snapshot(0.0)
-    assert (snapshot.storing_blocks, snapshot.unstored_blocks_total) == (0, 2)
+    for bound in (0, 1):
+        bench = PoolBench(max_store_blocks=bound)
+        bench.engine.add(spec("a"), 0.0)
+        bench.act()
+        bench.fetch()
+        plan = bench.act().plan
+        assert plan is not None
+        bench.engine.step_finished(bench.executor.execute(plan), 0.0)
+        assert bench.act().plan is not None, "decoding goes on"
+        assert [order.hashes for order in bench.stores] == [prefix_hashes(PROMPT, 4)[:1]][:bound]
+        snapshot = bench.engine.snapshot(0.0)
+        assert (snapshot.storing_blocks, snapshot.unstored_blocks_total) == (bound, 2 - bound)
 
 
 def test_blocks_are_pinned_until_they_are_stored() -> None:
