@@ -13,7 +13,7 @@ from serving.policy.pool.entry import Found, GrantStatus, Kind, Load, Order, Spa
 from serving.policy.pool.memory_manager import EntryView, ManagerSettings, MemoryManager
 from serving.policy.pool.namespaces import server_quotas
 from serving.policy.pool.ring import HashRing, ring_of
-from serving.policy.pool.roster import PoolRoster
+from serving.policy.pool.roster import SEAT_S, PoolRoster
 from serving.policy.pool.view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord, ServerState
 from tests.policy.pool.ledger_driver import PAGE, LedgerDriver, Name
 
@@ -155,6 +155,8 @@ class Pool:
     Attributes:
         disks: files by slot; they outlive processes.
         up: processes that run, by name.
+        heard: when each listed server was heard last.
+        seats: until when a slot keeps the full share of its keys, whoever sits there.
         stale: the ring before the present one, which slow clients still use.
         seen: what happened, so that a test can tell whether it tested anything.
     """
@@ -170,6 +172,7 @@ class Pool:
         self.ring: HashRing = ring_of(EMPTY_VIEW)
         self.stale = self.ring
         self.heard: dict[str, float] = {}
+        self.seats: dict[str, float] = {}
         self.starts = 0
         self.seen: Counter[str] = Counter()
 
@@ -194,6 +197,10 @@ class Pool:
         server.may_hold = set(files)
         self.up[slot] = server
         self.look()
+        if self.seats.get(slot, self.now) > self.now:
+            weights = {s.record.name: s.weight for s in self.view.servers}
+            assert weights[slot] == 1, "nobody looks for what a replacement has on disk"
+            self.seen["replaced"] += 1
 
     def leave(self, name: str) -> None:
         """A server says goodbye and ends; what is still in its memory is lost."""
@@ -218,6 +225,10 @@ class Pool:
             if not server.silent:
                 assert self.roster.announce(server.record(self.now), self.now)
                 self.heard[name] = self.now
+                if server.state is ServerState.DRAINING:
+                    self.seats.pop(name, None)
+                elif self.now - server.born >= RAMP_S:
+                    self.seats[name] = self.now + SEAT_S
         view = self.roster.view(self.now, [NamespaceRecord(name, quota) for name, quota in self.quotas.items()])
         assert {s.record.name for s in view.servers} == {n for n, t in self.heard.items() if t + EXPIRY_S > self.now}
         if view.version == self.view.version:
@@ -225,9 +236,12 @@ class Pool:
         ring = ring_of(view)
         self._check_change(self.view, self.ring, view, ring)
         self.view, self.ring, self.stale = view, ring, self.ring
-        for name, shares in server_quotas(view.namespaces, view).items():
-            if name in self.up:
-                self.up[name].set_shares(shares)
+        shares = server_quotas(view.namespaces, view)
+        for name in shares.keys() & self.up.keys():
+            self.up[name].set_shares(shares[name])
+        for namespace, quota in self.quotas.items():
+            parts = [of_server[namespace] for of_server in shares.values() if namespace in of_server]
+            assert quota - len(parts) <= sum(parts) <= quota or not (quota and parts)
 
     @property
     def listed(self) -> set[str]:
@@ -291,8 +305,11 @@ class Pool:
             assert home.driver.holds(here)
             stored = target.store(key, MIGRATOR, self.now)
         home.manager.release([version], MIGRATOR, self.now)
+        leased = stored and home.held[key].leased
         if not stored or not home.manager.remove(version, self.now):
+            assert leased or not stored
             return False
+        assert not leased
         home.may_hold.discard(key)
         self.seen["moved"] += 1
         return True
