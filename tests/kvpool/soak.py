@@ -182,10 +182,10 @@ class Chaos:
                     memory[at] ^= 1 << self._rng.randrange(8)
 
     def _flip_ssd(self) -> None:
-        files = [path for path in self._ssd.rglob("*") if path.is_file() and path.stat().st_size > 4096]
+        files = [Path(folder, name) for folder, _, names in os.walk(self._ssd) for name in names if "context" in name]
         for path in self._rng.sample(files, min(5, len(files))):
-            with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
-                file.seek(self._rng.randrange(max(1, path.stat().st_size)))
+            with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:  # files come and go meanwhile
+                file.seek(self._rng.randrange(max(1, os.fstat(file.fileno()).st_size)))
                 byte = file.read(1)
                 if byte:
                     file.seek(-1, os.SEEK_CUR)
@@ -219,6 +219,7 @@ def soak(seconds: float, seed: int, ssd: Path, say: Callable[[str], None]) -> tu
 
         publish()
         stop = threading.Event()
+        stack.callback(stop.set)
 
         def client(number: int) -> None:
             try:

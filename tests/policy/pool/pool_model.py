@@ -5,6 +5,7 @@ The content of an entry follows from its key, so that whatever is read anywhere 
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import product
 
@@ -149,6 +150,36 @@ class Server:
         return view.leased or any(isinstance(o, Spill | Load) and o.version == view.version for o in orders)
 
 
+@dataclass
+class Writing:
+    """A reservation whose client is still copying. `forgotten` = its namespace was deleted meanwhile."""
+
+    server: Server
+    key: Name
+    version: int
+    offset: int
+    client: int
+    until: float
+    forgotten: bool = False
+
+    @property
+    def mark(self) -> int:
+        """What is in the extent meanwhile: half a block."""
+        return -self.version
+
+
+@dataclass
+class Reading:
+    """A lease. `excused` = its entry may be gone: the disk failed, or its namespace was deleted."""
+
+    server: Server
+    key: Name
+    found: Found
+    client: int
+    until: float
+    excused: bool = False
+
+
 class Pool:
     """All servers, and what everybody knows of them.
 
@@ -157,6 +188,8 @@ class Pool:
         up: processes that run, by name.
         heard: when each listed server was heard last.
         seats: until when a slot keeps the full share of its keys, whoever sits there.
+        remembered: slots whose next process need not be a newcomer.
+        shares: of quotas, as each server was told last.
         stale: the ring before the present one, which slow clients still use.
         seen: what happened, so that a test can tell whether it tested anything.
     """
@@ -173,6 +206,8 @@ class Pool:
         self.stale = self.ring
         self.heard: dict[str, float] = {}
         self.seats: dict[str, float] = {}
+        self.remembered: set[str] = set()
+        self.shares: dict[str, dict[str, int]] = {}
         self.starts = 0
         self.seen: Counter[str] = Counter()
 
@@ -190,23 +225,30 @@ class Pool:
         manager = MemoryManager(self.settings, first_version=self.starts * 1_000_000)
         server = Server(slot, self.starts, self.now, LedgerDriver(manager, files))
         if told_before:
-            server.set_shares(server_quotas(self.view.namespaces, self.view).get(slot, {}))
+            server.set_shares(self.shares.get(slot, {}))
         for (space, hash), (content, nbytes) in list(files.items()):
             version = manager.restore(space, hash, Kind.CONTEXT, nbytes, content, 0.0, self.now)
             self.seen["restored"] += version is not None
         server.may_hold = set(files)
+        server.check()
         self.up[slot] = server
         self.look()
+        weights = {s.record.name: s.weight for s in self.view.servers}
         if self.seats.get(slot, self.now) > self.now:
-            weights = {s.record.name: s.weight for s in self.view.servers}
             assert weights[slot] == 1, "nobody looks for what a replacement has on disk"
             self.seen["replaced"] += 1
+        elif slot not in self.remembered and any(weights[name] >= 1 for name in weights.keys() & self.seats.keys()):
+            assert weights[slot] < 1, "a newcomer has its full share at once"
+            self.seen["newcomer"] += 1
+        self.remembered.add(slot)
 
     def leave(self, name: str) -> None:
         """A server says goodbye and ends; what is still in its memory is lost."""
         server = self.up.pop(name)
         self.roster.withdraw(name, server.incarnation, self.now)
         self.heard.pop(name, None)
+        if name in self.ring.draining:
+            self.remembered.discard(name)
         self.look()
 
     # Time and knowledge
@@ -227,7 +269,7 @@ class Pool:
                 self.heard[name] = self.now
                 if server.state is ServerState.DRAINING:
                     self.seats.pop(name, None)
-                elif self.now - server.born >= RAMP_S:
+                elif self.now - server.born > RAMP_S:
                     self.seats[name] = self.now + SEAT_S
         view = self.roster.view(self.now, [NamespaceRecord(name, quota) for name, quota in self.quotas.items()])
         assert {s.record.name for s in view.servers} == {n for n, t in self.heard.items() if t + EXPIRY_S > self.now}
@@ -237,6 +279,7 @@ class Pool:
         self._check_change(self.view, self.ring, view, ring)
         self.view, self.ring, self.stale = view, ring, self.ring
         shares = server_quotas(view.namespaces, view)
+        self.shares |= shares
         for name in shares.keys() & self.up.keys():
             self.up[name].set_shares(shares[name])
         for namespace, quota in self.quotas.items():
@@ -277,15 +320,19 @@ class Pool:
 
     # Migration
 
-    def settle(self, name: str) -> int:
+    def settle(self, name: str, leaving: bool = False) -> int:
         """Move what belongs to other servers there.
 
+        Args:
+            leaving: everything does, also while the view still gives this server a share.
         Returns: entries left behind: in use, lost on the way to memory, or not taken by their owner.
         """
         home = self.up[name]
+        others = tuple(one for one in self.view.servers if one.record.name != name)
+        ring = ring_of(replace(self.view, servers=others)) if leaving else self.ring
         left = 0
         for key, view in home.held.items():
-            owner = self.ring.primary(key[1])
+            owner = ring.primary(key[1])
             if owner != name and home.manager.found(view.version) is not None:
                 left += not self._move(home, key, self.up.get(owner or ""))
         return left
