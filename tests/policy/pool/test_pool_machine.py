@@ -151,7 +151,9 @@ class PoolMachine(RuleBasedStateMachine):
         """What is leased in memory is the right content, also after it was forgotten or has come up from SSD."""
         server, key, was = reading.server, reading.key, reading.found
         now = server.manager.found(was.version)
-        assert now is not None or reading.excused or reading.until <= self.pool.now, "a leased entry is gone"
+        if reading.until <= self.pool.now:
+            return
+        assert now is not None or reading.excused, "a leased entry is gone"
         for found in (was, now):
             if found is not None and found.tier is Tier.DRAM:
                 assert (found.checksum, found.nbytes) == (CONTENT[key], nbytes_of(key))
@@ -296,7 +298,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=100, stateful_step_count=50)
+TestPoolMachine.settings = settings(max_examples=80, stateful_step_count=50)
 
 
 def random_walk(seed: int, steps: int) -> Counter[str]:
@@ -357,7 +359,7 @@ SOMETIMES = ("died", "killed with entries", "restored", "replaced", "moved", "de
 
 def test_long_random_walks() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(20):
+    for seed in range(15):
         seen += random_walk(seed, 400)
     # Else the walks went nowhere and proved nothing.
     assert min(seen[what] for what in OFTEN) > 100, seen
