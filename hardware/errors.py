@@ -16,6 +16,7 @@
     │   ├── UbStaleError          a region that was released or reclaimed meanwhile
     │   ├── UbBusyError           the segment's lock was not given in time
     │   └── UbClosedError         the segment was closed in this process
+    ├── FabricError               a transfer over links that cannot be
     └── NpuAllocationError        this process holds no NPUs, or ones that the topology does not have
 
 Every message says what was asked, what is there, and what to do. A broken invariant of our own is an `assert`.
@@ -84,6 +85,10 @@ class UbBusyError(UbError):
 
 class UbClosedError(UbError):
     """The segment was closed in this process."""
+
+
+class FabricError(HardwareError):
+    """A link, a transfer or a question to the fabric that cannot be."""
 
 
 class NpuAllocationError(HardwareError):

@@ -2,19 +2,22 @@
 
 "NPU" is Ray's own accelerator name for Ascend devices, so that the same requests work on a machine that has real ones:
 Ray hands out device numbers and shows them on its dashboard. "UB_MEMORY" counts MiB; Ray only keeps the books, the UB
-segment refuses. Each Ray node numbers its NPUs from 0, so a node also carries a label with its number in the topology.
+segment refuses. Each Ray node numbers its NPUs from 0, so a node also carries a label with its first host's number.
 """
 
 import logging
+from collections.abc import Sequence
 
 import ray
 
 from hardware.errors import NpuAllocationError, SpecError
+from hardware.spec.catalog import CLOUDMATRIX_NODE
 from hardware.topology import NpuId
 
 NPU = "NPU"
 UB_MEMORY = "UB_MEMORY"
 NODE_LABEL = "cloudmatrix-node"
+NPUS_PER_HOST = CLOUDMATRIX_NODE.npus
 
 _PROBE_LOGGER = "ray._private.accelerators.npu"
 _PROBE_MESSAGE = "Failed to detect NPU type."
@@ -49,7 +52,7 @@ def replica_resources(npus: int, ub_mib: int) -> dict[str, float]:
 
 
 def node_labels(node: int) -> dict[str, str]:
-    """The label that tells a node its number in the topology.
+    """The label that tells a Ray node where it begins in the topology: the number of its first host.
 
     Returns: the `labels` of `ray.init` or of a cluster node.
     Raises: SpecError if the number is negative.
@@ -87,11 +90,13 @@ def allocated_npu_ids() -> list[NpuId]:
 
 
 def npu_ids(devices: list[int], node_label: str) -> list[NpuId]:
-    """Device numbers of a node as identities of the topology.
+    """Device numbers of a Ray node as identities of the topology.
+
+    A Ray node may present more NPUs than one host has: they fill one host after the other.
 
     Args:
-        devices: numbers within the node.
-        node_label: value of the node's `NODE_LABEL`.
+        devices: numbers within the Ray node.
+        node_label: value of the Ray node's `NODE_LABEL`: its first host.
     Raises: NpuAllocationError if the label is no number.
     Effects: none.
     """
@@ -99,7 +104,19 @@ def npu_ids(devices: list[int], node_label: str) -> list[NpuId]:
         raise NpuAllocationError(
             f"the Ray node's label {NODE_LABEL} is {node_label!r}; start the node with a number, e.g. {NODE_LABEL}=0"
         )
-    return [NpuId(int(node_label), device) for device in devices]
+    first = int(node_label)
+    return [NpuId(first + device // NPUS_PER_HOST, device % NPUS_PER_HOST) for device in devices]
+
+
+def first_hosts(npus: Sequence[int]) -> list[int]:
+    """The first host of each of several Ray nodes, so that no two share one.
+
+    Args:
+        npus: of the Ray nodes, in order.
+    Effects: none.
+    """
+    hosts = [max(1, -(-count // NPUS_PER_HOST)) for count in npus]
+    return [sum(hosts[:index]) for index in range(len(hosts))]
 
 
 def silence_npu_probe() -> None:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hardware.errors import HardwareError
+from serving import cost_command, replay_command
 from serving.errors import ServingError
+from serving.sim.commands import simulate
 from serving.version import VERSION
 
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "deploy" / "small.toml"
@@ -45,6 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_status(commands)
     _add_pool(commands)
+    replay_command.add_command(commands)
+    cost_command.add_command(commands)
+    simulate.add_command(commands)
     return parser
 
 

@@ -22,6 +22,7 @@ ServingError
 │   ├── PoolUnreachableError        a memory server is gone
 │   ├── PoolRefusedError            a memory server answered that it cannot do it
 │   └── SsdError                    a directory of the SSD tier cannot be used
+├── DecisionLogError            a file is no decision log, or a damaged one
 ├── LinkError                   a gateway-to-instance link broke or spoke nonsense
 └── LedgerError                 a ledger does not balance: our bug, never the caller's
 
@@ -146,6 +147,10 @@ class PoolRefusedError(PoolError):
 
 class SsdError(PoolError):
     """A directory of the SSD tier cannot be read, written or locked."""
+
+
+class DecisionLogError(ServingError):
+    """A decision log cannot be read."""
 
 
 class LinkError(ServingError):

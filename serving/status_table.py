@@ -68,8 +68,11 @@ def _cells(replica: dict[str, Any]) -> list[str]:
 
 
 def short_npus(names: list[str]) -> str:
-    """NPUs of one node in few characters: `["n0.npu2", "n0.npu3", "n0.npu4"]` -> `n0: 2-4`."""
-    node = names[0].partition(".")[0]
+    """NPUs of one instance in few characters: `["n0.npu2", "n0.npu3"]` -> `n0: 2-3`, on several nodes `n0-n1: 16`."""
+    nodes = sorted({int(name.partition(".")[0].removeprefix("n")) for name in names})
+    if len(nodes) > 1:
+        return f"n{nodes[0]}-n{nodes[-1]}: {len(names)}"
+    node = f"n{nodes[0]}"
     numbers = sorted(int(name.rpartition("npu")[2]) for name in names)
     runs: list[list[int]] = []
     for number in numbers:

@@ -69,6 +69,7 @@ def test_json_is_the_raw_answer(capsys: pytest.CaptureFixture[str]) -> None:
 def test_npus_are_shortened_to_runs() -> None:
     assert short_npus(["n1.npu7"]) == "n1: 7"
     assert short_npus(["n0.npu1", "n0.npu0", "n0.npu3"]) == "n0: 0-1,3"
+    assert short_npus(["n12.npu1", "n2.npu0", "n3.npu0"]) == "n2-n12: 3"
 
 
 class _Gateway(BaseHTTPRequestHandler):

@@ -130,6 +130,34 @@ class VirtualInstance:
         self.kv_blocks = per_die * len(self._ledgers)
         return self.kv_blocks
 
+    def reserve_replicated_kv_cache(self, block_bytes: int, max_blocks: int | None = None) -> int:
+        """Reserves a KV cache that every die holds as a whole, as prefill over split sequences and heads needs it.
+
+        Args:
+            block_bytes: one block, all layers; every die holds its copy.
+            max_blocks: take no more than this.
+        Returns: blocks of the instance: what fits on the fullest die.
+        Raises: as `reserve_kv_cache`.
+        Effects: every die holds the bytes of all blocks under `KV_CACHE`; `kv_blocks` is set.
+        """
+        if KV_CACHE in self._ledgers[0].reservations:
+            raise HbmReservationError(f"instance {self.name!r} has its KV cache already; release it first")
+        fitting = self.kv_capacity_blocks(block_bytes) // len(self._ledgers)
+        blocks = fitting if max_blocks is None else min(fitting, max_blocks)
+        if blocks < 1:
+            raise HbmExhaustedError(
+                f"instance {self.name!r}: not one KV block of {format_bytes(block_bytes)} fits on each of "
+                f"{len(self._ledgers)} dies; take smaller blocks or a larger block limit"
+            )
+        self.reserve_per_die(KV_CACHE, blocks * block_bytes)
+        self.kv_blocks = blocks
+        return blocks
+
+    @property
+    def predicted_s(self) -> float:
+        """Time that real NPUs would have spent in the steps so far [s]; all of them spend it together."""
+        return self.npus[0].counters.predicted_s
+
     def record_step(self, tokens: int, busy_s: float, predicted_s: float = 0.0) -> None:
         """Counts one forward pass of the group: every NPU is busy for all of it, the tokens are shared out.
 
@@ -142,8 +170,8 @@ class VirtualInstance:
         """
         require_counts(self.name, tokens=tokens, busy_s=busy_s, predicted_s=predicted_s)
         share, odd = divmod(tokens, len(self.npus))
-        for place, npu in enumerate(self.npus):
-            npu.record_step(share + (place < odd), busy_s, predicted_s)
+        for place, npu in enumerate(self.npus):  # many of them, every few milliseconds: checked once, above
+            npu.counters.add_step(share + (place < odd), busy_s, predicted_s)
 
     def record_moved(self, plane: Plane, nbytes: int) -> None:
         """Counts bytes that the group sent or received over a plane, shared out over its NPUs.

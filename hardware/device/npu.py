@@ -36,6 +36,16 @@ class NpuCounters:
     predicted_s: Seconds = _NO_TIME
     moved_bytes: dict[Plane, int] = field(default_factory=lambda: dict.fromkeys(Plane, 0))
 
+    def add_step(self, tokens: int, busy_s: float, predicted_s: float) -> None:
+        """Counts one forward pass; whoever calls has checked that nothing is negative.
+
+        Effects: the counters grow.
+        """
+        self.steps += 1
+        self.tokens += tokens
+        self.busy_s = Seconds(self.busy_s + busy_s)
+        self.predicted_s = Seconds(self.predicted_s + predicted_s)
+
 
 class VirtualNpu:
     """One package of dies, given to an instance as a whole."""
@@ -76,11 +86,7 @@ class VirtualNpu:
         Effects: the counters grow.
         """
         require_counts(self.id, tokens=tokens, busy_s=busy_s, predicted_s=predicted_s)
-        counters = self.counters
-        counters.steps += 1
-        counters.tokens += tokens
-        counters.busy_s = Seconds(counters.busy_s + busy_s)
-        counters.predicted_s = Seconds(counters.predicted_s + predicted_s)
+        self.counters.add_step(tokens, busy_s, predicted_s)
 
     def record_moved(self, plane: Plane, nbytes: int) -> None:
         """Counts bytes sent or received over a plane.

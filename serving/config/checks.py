@@ -22,7 +22,7 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         source: the file's name, to begin each message.
     Raises: ConfigError if two nodes share a name, a step cannot feed the sequences that it may hold, an instance or
         memory server is larger than a node, all of them together are larger than the cluster, tenants cannot be told
-        apart, or settings of the KV-cache pool contradict each other.
+        apart, settings of the KV-cache pool contradict each other, or settings contradict the simulated device.
     Effects: none.
     """
     try:
@@ -31,6 +31,7 @@ def check_consistency(config: ServeConfig, source: str) -> None:
             _check_step(name, pool)
             _check_instance(name, pool, config.cluster.nodes)
         _check_kvcache(config.kvcache, config.cluster.nodes)
+        _check_simulation(config)
         check_namespaces(config.namespaces, config.gateway)
         _check_totals(config)
         _check_packing(config)
@@ -50,6 +51,16 @@ def check_model_folder(model: ModelConfig) -> None:
         raise ConfigError(
             f"{model.path} holds no config.json: --model or [model] path must name a Hugging Face checkpoint folder"
         )
+
+
+def check_tokenizer_folder(model: ModelConfig) -> None:
+    """Checks that a tokenizer folder of its own, if there is one, holds a tokenizer.
+
+    Raises: ConfigError if it does not.
+    Effects: looks at the folder.
+    """
+    if model.tokenizer and not (model.tokenizer_folder / "tokenizer.json").is_file():
+        raise ConfigError(f"{model.tokenizer} holds no tokenizer.json: correct [model] tokenizer, or leave it out")
 
 
 def _check_names(nodes: tuple[NodeConfig, ...]) -> None:
@@ -80,6 +91,22 @@ def _check_instance(name: str, pool: PoolConfig, nodes: tuple[NodeConfig, ...]) 
         raise ConfigError(
             f"[{name}] ub_memory_mib = {pool.ub_memory_mib}, but the largest node has {memory} MiB of UB memory:"
             f" lower it or raise [[cluster.nodes]] ub_memory_mib"
+        )
+
+
+def _check_simulation(config: ServeConfig) -> None:
+    """What a simulated device decides must not be said otherwise."""
+    if config.engine.executor != "simulated":
+        return
+    if config.hardware.hbm_per_die_mib:
+        raise ConfigError(
+            f"[hardware] hbm_per_die_mib = {config.hardware.hbm_per_die_mib} scales virtual dies down, but simulated"
+            f" ones have their device's memory: set it to 0"
+        )
+    if config.kvcache.ssd_mib:
+        raise ConfigError(
+            f"[kvcache] ssd_mib = {config.kvcache.ssd_mib}, but simulated blocks have no bytes to put on disk: set it"
+            f" to 0"
         )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hardware.spec.catalog import CLOUDMATRIX_NODE
+from hardware.spec.catalog import CLOUDMATRIX384, CLOUDMATRIX_NODE
 from hardware.units import MIB, Bytes
 from serving.config.key import key
 
@@ -15,7 +15,10 @@ class NodeConfig:
 
     name: str = key("what to call it; empty = `node-0`, `node-1` ...", default="")
     npus: int = key(
-        "virtual NPUs, as Ray resource `NPU`", default=CLOUDMATRIX_NODE.npus, low=1, high=CLOUDMATRIX_NODE.npus
+        "virtual NPUs, as Ray resource `NPU`; more than 8 stand for several hosts",
+        default=CLOUDMATRIX_NODE.npus,
+        low=1,
+        high=CLOUDMATRIX384.npus,
     )
     ub_memory_mib: int = key(
         "UB memory [MiB]: real shared memory, of which each replica takes its part; Ray resource `UB_MEMORY`",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from serving.config.key import key
+from serving.config.simulation import Executor
 
 ServingMode = Literal["disaggregated", "aggregated"]
 
@@ -12,6 +13,10 @@ ServingMode = Literal["disaggregated", "aggregated"]
 class EngineConfig:
     """`[engine]`"""
 
+    executor: Executor = key(
+        "`torch` = compute real tokens; `simulated` = take the predicted time, give placeholders, see `[simulation]`",
+        default="torch",
+    )
     block_tokens: int = key("tokens of one KV block", default=16, low=1, high=1024)
     max_model_len: int = key("longest prompt plus output [tokens]; 0 = the model's own", default=0, low=0)
     prefix_reuse: bool = key("reuse KV blocks of equal prompt beginnings inside an instance", default=True)
@@ -22,6 +27,11 @@ class EngineConfig:
         "an engine with work that makes no step for this long is replaced [s]", default=30.0, low=0.5, high=3600
     )
     max_attempts: int = key("times that a request is tried before the client sees an error", default=3, low=1, high=20)
+    decision_log: str = key(
+        "folder for a log of every decision, to be replayed (`cloudmatrix replay`), relative to this file; it holds "
+        "prompts and answers; empty = none",
+        default="",
+    )
     threads: int = key("compute threads per instance; 0 = cores less one, by instances", default=0, low=0, high=1024)
 
 

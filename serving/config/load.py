@@ -13,7 +13,7 @@ from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from serving.config.checks import check_consistency, check_model_folder
+from serving.config.checks import check_consistency, check_model_folder, check_tokenizer_folder
 from serving.config.cluster import NodeConfig
 from serving.config.gateway import GatewayConfig
 from serving.config.key import key_spec
@@ -78,6 +78,7 @@ def with_overrides(
         if given.get(field.name) is not None
     }
     check_model_folder(config.model)
+    check_tokenizer_folder(config.model)
     config = replace(config, gateway=replace(config.gateway, **checked))
     check_namespaces(config.namespaces, config.gateway)
     return config
@@ -146,7 +147,15 @@ def _reject_unknown(
 def _settle(config: ServeConfig, file: Path) -> ServeConfig:
     """Fills in what follows from the file's place: absolute folders, and the model's name where none is given."""
     folder = (file.parent / config.model.path.expanduser()).resolve()
-    model = replace(config.model, path=folder, name=config.model.name or folder.name)
+    words = config.model.tokenizer
+    tokenizer = str((file.parent / Path(words).expanduser()).resolve()) if words else ""
+    model = replace(config.model, path=folder, tokenizer=tokenizer, name=config.model.name or folder.name)
     ssd = config.kvcache.ssd_path
     kvcache = replace(config.kvcache, ssd_path=str((file.parent / Path(ssd).expanduser()).resolve()) if ssd else "")
-    return replace(config, model=model, kvcache=kvcache)
+    log = config.engine.decision_log
+    engine = replace(config.engine, decision_log=str((file.parent / Path(log).expanduser()).resolve()) if log else "")
+    device = config.simulation.device
+    if device.endswith(".toml"):
+        device = str((file.parent / Path(device).expanduser()).resolve())
+    simulation = replace(config.simulation, device=device)
+    return replace(config, model=model, engine=engine, kvcache=kvcache, simulation=simulation)

@@ -15,6 +15,9 @@ class ModelConfig:
     """`[model]`"""
 
     path: Path = key("Hugging Face checkpoint folder, relative to this file")
+    tokenizer: str = key(
+        "folder of tokenizer and chat template, relative to this file; empty = the checkpoint's", default=""
+    )
     name: str = key("name that clients send as `model`; empty = the folder's name", default="")
     dtype: DType = key("computation type; `auto` = bfloat16 on CUDA, else float32", default="auto")
     device: Device = key("where tensors live; `auto` = CUDA where there is one, else the CPU", default="auto")
@@ -22,3 +25,8 @@ class ModelConfig:
     reasoning: bool = key(
         "thinks before it answers: its generated blocks are of no use to the next turn", default=False
     )
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """Where tokenizer, chat template and end tokens are read from."""
+        return Path(self.tokenizer) if self.tokenizer else self.path

@@ -8,6 +8,8 @@ from serving.config.gateway import GatewayConfig
 from serving.config.kvcache import KvCacheConfig, NamespaceConfig
 from serving.config.model import ModelConfig
 from serving.config.pool import PoolConfig
+from serving.config.scaling import AutoscalerConfig, SloConfig
+from serving.config.simulation import SimulationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,9 @@ class ServeConfig:
     decode: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
     aggregated: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
     kvcache: KvCacheConfig = field(default_factory=KvCacheConfig)
+    simulation: SimulationConfig = field(default_factory=SimulationConfig)
+    slo: SloConfig = field(default_factory=SloConfig)
+    autoscaler: AutoscalerConfig = field(default_factory=AutoscalerConfig)
     namespaces: tuple[NamespaceConfig, ...] = ()
     """`[[namespaces]]`"""
 

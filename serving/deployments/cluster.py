@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from hardware.ray_resources import node_labels, node_resources, silence_npu_probe
+from hardware.ray_resources import first_hosts, node_labels, node_resources, silence_npu_probe
 from hardware.ub.file import remove_stale
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY
@@ -82,16 +82,17 @@ class LocalCluster:
     def _start_many(self, nodes: tuple[NodeConfig, ...]) -> None:
         from ray.cluster_utils import Cluster  # heavy, and only here
 
+        hosts = first_hosts([node.npus for node in nodes])
         head = {
-            **_node_arguments(nodes[0], 0),
+            **_node_arguments(nodes[0], hosts[0]),
             "include_dashboard": True,
             "dashboard_host": self._config.dashboard_host,
             "dashboard_port": self._config.dashboard_port or None,
             "temp_dir": str(self.session.ray_folder),
         }
         self._nodes = Cluster(initialize_head=True, head_node_args=head)
-        for index, node in enumerate(nodes[1:], start=1):
-            self._nodes.add_node(**_node_arguments(node, index))
+        for node, host in zip(nodes[1:], hosts[1:], strict=True):
+            self._nodes.add_node(**_node_arguments(node, host))
         self._context = ray.init(address=self._nodes.address, log_to_driver=False, logging_level=logging.ERROR)
 
 
@@ -99,11 +100,11 @@ def _cpus(node: NodeConfig) -> int:
     return node.cpus or os.cpu_count() or 1
 
 
-def _node_arguments(node: NodeConfig, index: int) -> dict[str, Any]:
+def _node_arguments(node: NodeConfig, first_host: int) -> dict[str, Any]:
     return {
         "num_cpus": _cpus(node),
         "num_gpus": 0,
         "resources": node_resources(node.npus, node.ub_memory_mib),
-        "labels": node_labels(index),
+        "labels": node_labels(first_host),
         "object_store_memory": OBJECT_STORE_BYTES,
     }

@@ -5,6 +5,7 @@ import logging
 import socket
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -22,6 +23,7 @@ from serving.deployments.pool_control import PoolViewFollower
 from serving.errors import ConfigError
 from serving.ids import GatewayId, NodeId
 from serving.model.config import ModelConfig
+from serving.runtime.accounted import accounted_kv
 from serving.runtime.live_backend import LiveBackend
 from serving.runtime.pool_admin import LivePoolAdmin
 from serving.runtime.status import cluster_status, instance_stats
@@ -131,7 +133,8 @@ class GatewayDeployment:
             return None
         follower = self._pool
         node = NodeId(ray.get_runtime_context().get_node_id())
-        return LivePoolAdmin(f"gateway-{gateway}", node, secret, lambda: follower.view)
+        accounted = accounted_kv(self._config)
+        return LivePoolAdmin(f"gateway-{gateway}", node, secret, lambda: follower.view, accounted)
 
 
 async def _listen(host: str, port: int) -> socket.socket:
@@ -155,9 +158,13 @@ async def _listen(host: str, port: int) -> socket.socket:
 def _served_model(config: ServeConfig) -> ServedModel:
     folder = config.model.path
     model_len = config.engine.max_model_len or ModelConfig.from_folder(folder).max_position_embeddings
-    return ServedModel.from_folder(
-        folder, names=(config.model.name or folder.name,), max_model_len=model_len, created=int(time.time())
+    served = ServedModel.from_folder(
+        config.model.tokenizer_folder,
+        names=(config.model.name or folder.name,),
+        max_model_len=model_len,
+        created=int(time.time()),
     )
+    return replace(served, root=str(folder))
 
 
 def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:

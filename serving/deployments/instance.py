@@ -105,8 +105,8 @@ class InstanceDeployment:
         Raises: RuntimeError when the engine has had work for longer than `stall_timeout_s` without a step, or died;
             Serve then replaces the replica.
         """
-        age = self._instance.loop.progress_age_s()
-        if age > self._stall_timeout_s:
+        if self._instance.stalled(self._stall_timeout_s):
+            age = self._instance.loop.progress_age_s()
             raise RuntimeError(f"{self._place.replica} has had work for {age:.1f} s without making a step")
 
     async def __del__(self) -> None:

@@ -34,6 +34,7 @@ from serving.kvpool.settler import Settler
 from serving.kvpool.ssd_slot import SsdSlot
 from serving.policy.pool.namespaces import server_quotas
 from serving.policy.pool.view import NamespaceRecord, PoolView, ServerRecord, ServerState
+from serving.runtime.accounted import LEAST_BYTES, AccountedKv, accounted_kv
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,10 @@ class KvCacheDeployment:
         # A folder under the server's own name: two servers of a pool never look for a free slot in the same one.
         ssd = place.ssd_folder if config.kvcache.ssd_mib else None
         settings = replace(settings, ssd_folder=ssd, ssd_bytes=config.kvcache.ssd_mib * MIB)
+        self._accounted = accounted_kv(config)
+        if self._accounted is not None:  # blocks of a few bytes each, as many as the accounted memory holds
+            real = self._accounted.real(settings.capacity_bytes)
+            settings = replace(settings, capacity_bytes=real, quantum=LEAST_BYTES)
         self._server = await asyncio.to_thread(MemoryServer, settings)
         self._server.start()
         gc.freeze()  # what was restored from disk is not walked through again and again while clients wait
@@ -142,14 +147,15 @@ class KvCacheDeployment:
             "moved_bytes": moved.nbytes,
             "misplaced_entries": moved.left,
         }
-        return replace(record, facts={**record.facts, **facts})
+        facts = {**record.facts, **facts}
+        return replace(record, facts=facts if self._accounted is None else self._accounted.accounted_facts(facts))
 
     async def _follow_view(self) -> None:
         while True:
             view = await self._announcer.next_view()
             if view.version != self._version:
                 self._version = view.version
-                shares = shares_of(view, self._place.name)
+                shares = shares_of(view, self._place.name, self._accounted)
                 await asyncio.to_thread(self._server.set_namespaces, shares)
                 self._settler.view_changed()
 
@@ -198,9 +204,11 @@ def require_ub_memory(wanted_mib: int) -> None:
         )
 
 
-def shares_of(view: PoolView, server: str) -> list[NamespaceRecord]:
-    """The view's namespaces, each with the quota that falls on this server."""
+def shares_of(view: PoolView, server: str, accounted: AccountedKv | None = None) -> list[NamespaceRecord]:
+    """The view's namespaces, each with the quota that falls on this server, in real bytes."""
     quotas = server_quotas(view.namespaces, view).get(server, {})
+    if accounted is not None:  # 0 would be no limit at all
+        quotas = {name: nbytes and max(1, accounted.real(nbytes)) for name, nbytes in quotas.items()}
     return [NamespaceRecord(record.name, quotas.get(record.name, 0)) for record in view.namespaces]
 
 

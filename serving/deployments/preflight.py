@@ -5,22 +5,29 @@ import os
 import socket
 from pathlib import Path
 
+from hardware.cost.device_file import load_device
 from hardware.units import MIB
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.model.config import ModelConfig
+from serving.runtime.accounted import accounted_kv
+from serving.runtime.npu_of import npu_of
 
 
 def preflight(config: ServeConfig) -> None:
     """Find mistakes while nothing runs yet.
 
-    Raises: ConfigError (a port is taken, a block is larger than a memory server, the folder of the SSD tier cannot be
-        written, the Redis does not answer), ModelError (the model folder cannot be served).
+    Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, a block
+        is larger than a memory server, the folder of the SSD tier cannot be written, the Redis does not answer),
+        ModelError (the model folder cannot be served).
     Effects: makes the folder of the SSD tier.
     """
     model = ModelConfig.from_folder(config.model.path)
-    if not any(config.model.path.glob("*.safetensors")):
+    accounted = accounted_kv(config)
+    if accounted is not None:
+        npu_of(load_device(config.simulation.device))
+    elif not any(config.model.path.glob("*.safetensors")):
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
     _require_free(config.gateway.host, config.gateway.port, "[gateway] port or --port")
     if config.cluster.dashboard_port:
@@ -29,14 +36,17 @@ def preflight(config: ServeConfig) -> None:
         )
 
     if config.kvcache.replicas:
-        _require_room(config, model)
+        _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
         _require_folder(config.kvcache)
         _require_directory(config.kvcache)
 
 
-def _require_room(config: ServeConfig, model: ModelConfig) -> None:
+def _block_bytes(config: ServeConfig, model: ModelConfig) -> int:
     itemsize = 2 if config.model.dtype == "bfloat16" else 4
-    block = model.num_hidden_layers * config.engine.block_tokens * model.latent_dim * itemsize
+    return model.num_hidden_layers * config.engine.block_tokens * model.latent_dim * itemsize
+
+
+def _require_room(config: ServeConfig, block: int) -> None:
     if block > config.kvcache.ub_memory_mib * MIB:
         raise ConfigError(
             f"one KV block of this model takes {block} bytes, more than a memory server of"

@@ -64,7 +64,7 @@ def _check_sequence(sequence: LiveSequence, block_tokens: int, flying: bool) -> 
         raise LedgerError(f"a {sequence.phase.value} sequence has {len(sequence.blocks)} blocks")
     if sequence.num_computed > len(sequence.blocks) * block_tokens:
         raise LedgerError(f"sequence {name}: {sequence.num_computed} computed tokens do not fit its blocks")
-    if sequence.tokens != [*sequence.spec.prompt, *sequence.output]:
-        raise LedgerError(f"sequence {name}: tokens differ from prompt and output")
+    if sequence.tokens.output is not sequence.output:
+        raise LedgerError(f"sequence {name}: tokens are not those of its prompt and output")
     if sequence.phase in (_P.DECODING, _P.HELD) and sequence.num_missing != 1:
         raise LedgerError(f"a {sequence.phase.value} sequence misses {sequence.num_missing} tokens")

@@ -24,7 +24,7 @@ from serving.engine.events import (
     PullOrder,
     TokensEvent,
 )
-from serving.engine.handoffs import HeldHandoffs, pull_order
+from serving.engine.handoffs import HeldHandoffs, pull_order, ticket_of
 from serving.engine.intake import adoptable_hashes, check_spec
 from serving.engine.outcome import accepted_from, book_step, handoff_event, tokens_event
 from serving.engine.pool_orders import PoolOrders
@@ -56,10 +56,11 @@ class InstanceEngine:
         self._blocks = SequenceBlocks(
             pool, settings.block_tokens, prefix_reuse=settings.prefix_reuse, cache_decoded=settings.cache_decoded
         )
-        self._scheduler = Scheduler(settings.scheduler_limits, self._blocks)
+        self.scheduler = Scheduler(settings.scheduler_limits, self._blocks)
+        """Queues and block pool, for whoever wants to look; only the engine changes them."""
         self._handoffs = HeldHandoffs(settings.handoff_lease_s)
         self._timers = Timers(self._timer_is_live)
-        self._sequences: dict[SequenceId, LiveSequence] = {}
+        self.sequences: dict[SequenceId, LiveSequence] = {}  # for others to read, never to change
         self._events: list[EngineEvent] = []
         self._in_flight: PlannedStep | None = None
         self._throughput = Throughput()
@@ -95,7 +96,7 @@ class InstanceEngine:
         if self.settings.role is EngineRole.PREFILL:
             raise HandoffError("a prefill instance takes no handoffs; send the ticket to a decode instance")
         hashes = adoptable_hashes(spec, ticket, self.settings.block_tokens)
-        self._enqueue(spec, ticket, now).hashes.extend(hashes)
+        self._enqueue(spec, ticket, now).learn_hashes(hashes)
 
     def release(self, ticket_id: str, now: float, *, distrust: bool = False) -> None:
         """The handoff was acknowledged, or given up. Unknown tickets are ignored: they have expired.
@@ -116,7 +117,7 @@ class InstanceEngine:
 
         Effects: frees its blocks, at once or when the running step or pull lets go of them.
         """
-        sequence = self._sequences.get(sequence_id)
+        sequence = self.sequences.get(sequence_id)
         if sequence is not None and sequence.phase is not SequencePhase.CLOSING:
             self._note_work(now)
             self._drop(sequence, HandoffEnd.CANCELLED)
@@ -137,12 +138,11 @@ class InstanceEngine:
             raise LedgerError("next_action called while a step is in flight")
         self._note_work(now)
         for sequence_id in self._timers.due(now):
-            self._time_is_up(self._sequences[sequence_id])
+            self._time_is_up(self.sequences[sequence_id])
         pulls = self.start_pulls(now)
-        planned = self._scheduler.plan_step(self._counters.steps)
-        if self._scheduler.waiting.items:
-            pulls += self.start_pulls(now)  # handoffs that were queued behind prompts
-        fetches = tuple(self._pool.fetch_order(sequence) for sequence in self._scheduler.take_fetches())
+        planned = self.scheduler.plan_step(self._counters.steps)
+        pulls += self.start_pulls(now)  # handoffs that were queued behind prompts
+        fetches = tuple(self._pool.fetch_order(sequence) for sequence in self.scheduler.take_fetches())
         self._in_flight, plan = planned, planned.plan if planned is not None else None
         self._counters.steps += plan is not None
         return EngineAction(pulls, plan, self._timers.next_at(), fetches, self._pool.take_stores())
@@ -154,8 +154,8 @@ class InstanceEngine:
             batch at the next step.
         """
         orders: list[PullOrder] = []
-        for sequence in self._scheduler.start_pulls():
-            order = pull_order(sequence, self._ticket_of(sequence), self.settings.block_tokens)
+        for sequence in self.scheduler.start_pulls():
+            order = pull_order(sequence, ticket_of(sequence), self.settings.block_tokens)
             if order is None:
                 self._adopted(sequence, now)
             else:
@@ -176,7 +176,7 @@ class InstanceEngine:
         for sequence, step, outcome in zip(planned.sequences, steps, results, strict=True):
             if outcome.sequence_id != sequence.sequence_id:
                 raise LedgerError(f"result for {outcome.sequence_id} where {sequence.sequence_id} was planned")
-            fed += len(step.tokens)
+            fed += max(len(step.tokens), len(outcome.tokens))
             sequence.in_flight = False
             if sequence.phase is SequencePhase.CLOSING:
                 self._finish(sequence)
@@ -193,7 +193,7 @@ class InstanceEngine:
         for sequence in self._land(now).sequences:
             sequence.in_flight = False
             if sequence.phase is not SequencePhase.CLOSING:
-                self._scheduler.running.remove(sequence)
+                self.scheduler.running.remove(sequence)
                 self._events.append(FailedEvent(sequence.sequence_id, f"{type(error).__name__}: {error}"))
             self._finish(sequence)
 
@@ -210,10 +210,10 @@ class InstanceEngine:
         if error is None and sequence.phase is SequencePhase.PULLING:
             self._adopted(sequence, now)
             return
-        self._scheduler.drop_pull(sequence)
+        self.scheduler.drop_pull(sequence)
         if sequence.phase is SequencePhase.PULLING:
             reason = f"{type(error).__name__}: {error}"
-            self._events.append(HandoffFailedEvent(sequence_id, self._ticket_of(sequence).ticket_id, reason))
+            self._events.append(HandoffFailedEvent(sequence_id, ticket_of(sequence).ticket_id, reason))
         self._finish(sequence)
 
     def fetch_finished(self, sequence_id: SequenceId, report: FetchReport, now: float) -> None:
@@ -224,7 +224,7 @@ class InstanceEngine:
         """
         sequence = self._known(sequence_id)
         self._note_work(now)
-        self._scheduler.end_fetch(sequence, report.blocks)
+        self.scheduler.end_fetch(sequence, report.blocks)
         if sequence.phase is SequencePhase.CLOSING:
             self._finish(sequence)
             return
@@ -250,11 +250,11 @@ class InstanceEngine:
 
     def idle(self) -> bool:
         """True when no sequence is inside, held ones included."""
-        return not self._sequences
+        return not self.sequences
 
     def snapshot(self, now: float) -> EngineSnapshot:
         """The state in numbers."""
-        parts = self._counters, self._scheduler, self._handoffs, self._pool, self._throughput
+        parts = self._counters, self.scheduler, self._handoffs, self._pool, self._throughput
         return take_snapshot(now, *parts, has_work=self._has_work(), draining=self._draining)
 
     def check(self) -> None:
@@ -262,15 +262,15 @@ class InstanceEngine:
 
         Raises: LedgerError if they do not.
         """
-        check_engine(self._sequences.values(), self._scheduler, self._handoffs, self._in_flight, self._pool.tables)
+        check_engine(self.sequences.values(), self.scheduler, self._handoffs, self._in_flight, self._pool.tables)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _enqueue(self, spec: SequenceSpec, ticket: HandoffTicket | None, now: float) -> LiveSequence:
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         if self._draining:
             raise UnavailableError("this instance is draining; send the request to another one")
-        if spec.sequence_id in self._sequences:
+        if spec.sequence_id in self.sequences:
             raise LedgerError(f"sequence {spec.sequence_id} is already here")
         if len(scheduler.waiting) >= self.settings.max_waiting:
             wait = retry_after_s(scheduler.queued_tokens(), self._throughput.tokens_per_s)
@@ -278,13 +278,13 @@ class InstanceEngine:
         self._note_work(now)
         self._arrivals += 1
         sequence = LiveSequence(spec, self._arrivals, now, ticket)
-        self._sequences[spec.sequence_id] = sequence
+        self.sequences[spec.sequence_id] = sequence
         scheduler.waiting.add(sequence)
-        self._timers.set(sequence.deadline, spec.sequence_id, len(self._sequences))
+        self._timers.set(sequence.deadline, spec.sequence_id, len(self.sequences))
         return sequence
 
     def _known(self, sequence_id: SequenceId) -> LiveSequence:
-        if (sequence := self._sequences.get(sequence_id)) is None:
+        if (sequence := self.sequences.get(sequence_id)) is None:
             raise LedgerError(f"news of unknown sequence {sequence_id}")
         return sequence
 
@@ -298,8 +298,7 @@ class InstanceEngine:
     def _settle(self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, now: float) -> None:
         """Book one sequence's share of a step that was executed."""
         book_step(sequence, step, outcome)
-        self._blocks.publish(sequence)
-        self._pool.note_full(sequence)
+        self._note_full(sequence)
         if sequence.phase is SequencePhase.PREFILLING:
             self._counters.prompt_tokens += len(step.tokens)
         accepted = accepted_from(sequence, step, outcome, self.max_len)
@@ -310,33 +309,35 @@ class InstanceEngine:
             self._hold(sequence, accepted, outcome, now)
             return
         self._events.append(tokens_event(sequence, accepted, outcome))
+        if len(accepted.tokens) > 1:
+            self._note_full(sequence)
         if accepted.finish_reason is not None:
             self._leave_batch(sequence)
         elif sequence.phase is SequencePhase.PREFILLING:
             sequence.advance(PhaseEvent.PROMPT_DONE)
 
+    def _note_full(self, sequence: LiveSequence) -> None:
+        self._blocks.publish(sequence)
+        self._pool.note_full(sequence)
+
     def _hold(self, sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, now: float) -> None:
         """Prefill is done: keep the blocks for whoever pulls them."""
-        self._scheduler.running.remove(sequence)
+        self.scheduler.running.remove(sequence)
         sequence.advance(PhaseEvent.PROMPT_HELD)
         ticket_id = self._handoffs.hold(sequence, now)
-        self._timers.set(self._handoffs.expires_at[ticket_id], sequence.sequence_id, len(self._sequences))
+        self._timers.set(self._handoffs.expires_at[ticket_id], sequence.sequence_id, len(self.sequences))
         hashes = self._blocks.full_hashes(sequence)
         self._events.append(handoff_event(sequence, accepted, outcome, ticket_id, hashes, self.settings.block_tokens))
 
     def _adopted(self, sequence: LiveSequence, now: float) -> None:
         """The handed-off KV is here, pulled or cached."""
-        ticket = self._ticket_of(sequence)
+        ticket = ticket_of(sequence)
         sequence.num_computed = max(sequence.num_computed, ticket.computed_tokens)
         sequence.num_stored = sequence.num_computed // self.settings.block_tokens  # its prefill instance stored them
-        self._scheduler.join(sequence)
+        self.scheduler.join(sequence)
         self._blocks.publish(sequence)
         self._counters.handoffs_in += 1
         self._events.append(AdoptedEvent(sequence.sequence_id, ticket.ticket_id))
-
-    def _ticket_of(self, sequence: LiveSequence) -> HandoffTicket:
-        assert sequence.ticket is not None, "only handed-off sequences are pulled"
-        return sequence.ticket
 
     def _time_is_up(self, sequence: LiveSequence) -> None:
         """A deadline or a lease has passed; no step is in flight."""
@@ -349,7 +350,7 @@ class InstanceEngine:
         self._drop(sequence, HandoffEnd.EXPIRED)
 
     def _timer_is_live(self, sequence_id: SequenceId, at: float) -> bool:
-        sequence = self._sequences.get(sequence_id)
+        sequence = self.sequences.get(sequence_id)
         if sequence is None or sequence.phase is SequencePhase.CLOSING:
             return False
         return at == sequence.deadline or at == self._handoffs.expiry(sequence)
@@ -362,10 +363,10 @@ class InstanceEngine:
         elif phase in (SequencePhase.PULLING, SequencePhase.FETCHING):
             sequence.advance(PhaseEvent.CLOSE)
         elif phase in (SequencePhase.WAITING, SequencePhase.ADOPTING):
-            self._scheduler.waiting.remove(sequence)
+            self.scheduler.waiting.remove(sequence)
             self._finish(sequence)
         elif sequence.in_flight:
-            self._scheduler.running.remove(sequence)
+            self.scheduler.running.remove(sequence)
             sequence.advance(PhaseEvent.CLOSE)
         else:
             self._leave_batch(sequence)
@@ -376,17 +377,17 @@ class InstanceEngine:
         self._finish(sequence)
 
     def _leave_batch(self, sequence: LiveSequence) -> None:
-        self._scheduler.running.remove(sequence)
+        self.scheduler.running.remove(sequence)
         self._finish(sequence)
 
     def _finish(self, sequence: LiveSequence) -> None:
         """Last act: blocks go back, the engine forgets the sequence."""
         sequence.advance(PhaseEvent.END)
         self._blocks.free(sequence)
-        del self._sequences[sequence.sequence_id]
+        del self.sequences[sequence.sequence_id]
 
     def _has_work(self) -> bool:
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         if self._in_flight is not None or scheduler.running.items:
             return True
         # A queue that waits for others to release or deliver blocks is not ours to move.

@@ -59,6 +59,12 @@ class HeldHandoffs:
         return len(self.held)
 
 
+def ticket_of(sequence: LiveSequence) -> HandoffTicket:
+    """The ticket that a sequence came with."""
+    assert sequence.ticket is not None, "only handed-off sequences are pulled"
+    return sequence.ticket
+
+
 def pull_order(sequence: LiveSequence, ticket: HandoffTicket, block_tokens: int) -> PullOrder | None:
     """What is to be pulled of a ticket; None when all of its blocks were found here."""
     if sequence.num_computed >= ticket.computed_tokens:

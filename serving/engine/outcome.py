@@ -44,10 +44,13 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
 def tokens_event(sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult) -> TokensEvent:
     """News of accepted tokens; what is told once goes with the first.
 
-    Effects: appends the tokens; marks the first report as made.
+    A step may give several tokens (speculation; many iterations at once in virtual time): all but the last were fed too.
+
+    Effects: appends the tokens, counts those that were fed; marks the first report as made.
     """
     name, position = sequence.sequence_id, len(sequence.output)
     logprobs = outcome.logprobs[: len(accepted.tokens)]
+    sequence.num_computed += max(0, len(accepted.tokens) - 1)
     sequence.append(accepted.tokens)
     if sequence.first_reported:
         return TokensEvent(name, position, accepted.tokens, logprobs, finish_reason=accepted.finish_reason)

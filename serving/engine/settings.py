@@ -39,6 +39,7 @@ class EngineSettings:
         pool: there is a KV-cache pool: fetch prompts' beginnings from it, store full blocks in it.
         store_decoded: store blocks with generated tokens too.
         max_store_blocks: full blocks that may wait to be copied into the pool.
+        draft_tokens: tokens beyond the first that one step may add to a decoding sequence; it gets blocks for them.
     Raises: ConfigError for a value that cannot work.
     """
 
@@ -55,6 +56,7 @@ class EngineSettings:
     pool: bool = False
     store_decoded: bool = True
     max_store_blocks: int = 64
+    draft_tokens: int = 0
 
     def __post_init__(self) -> None:
         try:
@@ -70,8 +72,9 @@ class EngineSettings:
             raise ConfigError(f"watermark_blocks must not be negative, got {self.watermark_blocks}")
         if self.pool and not self.prefix_reuse:
             raise ConfigError("a KV-cache pool needs prefix_reuse: its blocks are known by prefix hash")
-        if self.max_store_blocks < 0:
-            raise ConfigError(f"max_store_blocks must not be negative, got {self.max_store_blocks}")
+        for name in ("max_store_blocks", "draft_tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.handoff_lease_s <= 0:
             raise ConfigError(f"handoff_lease_s must be positive, got {self.handoff_lease_s}")
         if self.role is not EngineRole.PREFILL and self.max_step_tokens < self.max_sequences:
@@ -84,4 +87,6 @@ class EngineSettings:
     def scheduler_limits(self) -> SchedulerLimits:
         """The slice that the scheduler sees."""
         ahead = _STEPS_AHEAD * self.max_step_tokens if self.pool else 0
-        return SchedulerLimits(self.max_step_tokens, self.max_sequences, self.watermark_blocks, ahead)
+        return SchedulerLimits(
+            self.max_step_tokens, self.max_sequences, self.watermark_blocks, ahead, self.draft_tokens
+        )

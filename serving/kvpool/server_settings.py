@@ -26,6 +26,7 @@ class ServerSettings:
         host: to listen on, at a free port.
         ssd_folder: with one subfolder (slot) per server; None = no SSD tier.
         max_connections: a further client is told `Failed`.
+        quantum: sizes of entries are rounded up to it [bytes].
     """
 
     node: NodeId
@@ -45,6 +46,7 @@ class ServerSettings:
     lease_s: float = 5.0
     write_lease_s: float = 10.0
     max_connections: int = 256
+    quantum: int = 4096
 
     @classmethod
     def of(
@@ -102,4 +104,5 @@ class ServerSettings:
             eviction=self.eviction,
             lease_s=self.lease_s,
             write_lease_s=self.write_lease_s,
+            quantum=self.quantum,
         )

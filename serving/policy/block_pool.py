@@ -65,16 +65,19 @@ class BlockPool:
         """
         if count > self.num_free:
             raise LedgerError(f"asked for {count} blocks with {self.num_free} free")
-        taken: list[BlockId] = []
-        for _ in range(count):
-            if self._blank:
-                block = self._blank.pop()
-            else:
-                block, _none = self._cold.popitem(last=False)
-                self._forget(block)
-                self.evictions += 1
-            self._refs[block] = 1
+        blank = self._blank
+        fresh = min(count, len(blank))
+        taken = blank[len(blank) - fresh :]
+        taken.reverse()
+        del blank[len(blank) - fresh :]
+        for _ in range(count - fresh):
+            block, _none = self._cold.popitem(last=False)
+            self._forget(block)
             taken.append(block)
+        self.evictions += count - fresh
+        refs = self._refs
+        for block in taken:
+            refs[block] = 1
         return taken
 
     def retain(self, blocks: Iterable[BlockId]) -> None:

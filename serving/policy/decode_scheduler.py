@@ -14,23 +14,30 @@ from serving.policy.step_budget import StepBudget
 
 
 def plan_decodes(
-    running: list[LiveSequence], blocks: SequenceBlocks, budget: StepBudget, preempt: Callable[[LiveSequence], None]
+    running: list[LiveSequence],
+    blocks: SequenceBlocks,
+    budget: StepBudget,
+    preempt: Callable[[LiveSequence], None],
+    draft_tokens: int = 0,
 ) -> None:
     """Plan one step for each decoding sequence.
 
     Args:
         running: all sequences in the batch, in service order.
         preempt: takes a sequence out of `running` and frees its blocks.
+        draft_tokens: tokens beyond the first that the step may add to a sequence; its blocks cover them, unless it
+            fills the whole arena.
     Effects: fills `budget`; may shorten `running` from its end.
     """
     block_tokens = blocks.block_tokens
+    most = blocks.pool.num_blocks * block_tokens
     index = 0
     while index < len(running) and budget.tokens_left > 0:
         sequence = running[index]
         index += 1
         if sequence.phase is not SequencePhase.DECODING:
             continue
-        upto = len(sequence.tokens)
+        upto = min(len(sequence.tokens) + draft_tokens, most)
         if upto <= len(sequence.blocks) * block_tokens or _make_room(sequence, upto, running, blocks, preempt):
             budget.feed(sequence)
 

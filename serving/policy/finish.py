@@ -4,7 +4,7 @@ Order of the rules: a stop token wins over a length limit reached by the same to
 the output.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 
 from serving.policy.request import FinishReason, SamplingParams
@@ -42,7 +42,7 @@ def accept_tokens(
     output_before: int,
     total_before: int,
     sampling: SamplingParams,
-    stop: Collection[int],
+    stop: Set[int],
     max_len: int,
 ) -> Accepted:
     """Cut newly sampled tokens at the first one that ends the sequence.
@@ -51,6 +51,11 @@ def accept_tokens(
         sampled: one token, or more from a speculative step.
         output_before, total_before: lengths without them.
     """
+    room = min(sampling.max_tokens - output_before, max_len - total_before)
+    if stop.isdisjoint(sampled):  # lengths alone decide: no need to look at each of many tokens
+        if len(sampled) < room:
+            return Accepted(sampled, None)
+        return Accepted(sampled[: max(1, room)], FinishReason.LENGTH)
     for count, token in enumerate(sampled, start=1):
         reason = finish_reason_after(token, output_before + count, total_before + count, sampling, stop, max_len)
         if reason is not None:

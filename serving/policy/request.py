@@ -58,6 +58,8 @@ class SequenceSpec:
         time_left_s: deadline relative to arrival, because hosts' clocks differ.
         salt: namespace salt, first link of the prefix-hash chain.
         namespace: the tenant, under whose name the pool books the blocks.
+        prompt_hashes: prefix hashes of the prompt's leading full blocks, as far as the sender has computed them with
+            this salt and the instance's block size; an instance computes the others.
     """
 
     sequence_id: SequenceId
@@ -69,6 +71,7 @@ class SequenceSpec:
     """Lower runs earlier."""
     salt: bytes = b""
     namespace: str = "default"
+    prompt_hashes: tuple[BlockHash, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class SchedulerLimits:
         max_step_tokens: tokens fed by one step, decodes and chunks together.
         max_sequences: sequences computing or being pulled at one time.
         watermark_blocks: blocks that admission leaves free for the running batch.
+        draft_tokens: tokens beyond the first that a step may add to a decoding sequence.
         fetch_ahead_tokens: with a pool, prompts are admitted until so many tokens wait to be computed; 0 = no pool.
     """
 
@@ -43,6 +44,7 @@ class SchedulerLimits:
     max_sequences: int
     watermark_blocks: int
     fetch_ahead_tokens: int = 0
+    draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Scheduler:
         Effects: admits, preempts, marks the planned sequences as in flight.
         """
         budget = StepBudget(self.limits.max_step_tokens)
-        plan_decodes(self.running.items, self.blocks, budget, self._preempt)
+        plan_decodes(self.running.items, self.blocks, budget, self._preempt, self.limits.draft_tokens)
         plan_chunks(self.running.items, budget)
         # A victim of this very step cannot come straight back: it needs all that it gave, and one block of it is taken.
         ahead = self._room_ahead()
@@ -153,7 +155,9 @@ class Scheduler:
         return self.limits.fetch_ahead_tokens - prompts - sum(s.num_missing for s in self.fetching)
 
     def _admit(self, phase: SequencePhase) -> LiveSequence | None:
-        busy = len(self.running) + len(self.pulling) + len(self.fetching)
+        if not self.waiting.items:
+            return None
+        busy = len(self.running.items) + len(self.pulling) + len(self.fetching)
         keep_free = self.limits.watermark_blocks if busy else 0
         room = AdmissionRoom(self.limits.max_sequences - busy, keep_free)
         sequence = admit_head(self.waiting, self.blocks, room, phase)

@@ -6,6 +6,7 @@ nothing special, only one with much to catch up.
 """
 
 from serving.ids import BlockHash, BlockId, SequenceId
+from serving.policy.known_tokens import KnownTokens
 from serving.policy.request import HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase, next_phase
 from serving.policy.step_plan import SampleOrder
@@ -53,9 +54,9 @@ class LiveSequence:
         self.order = (spec.priority, arrival)
         self.deadline = now + spec.time_left_s
         self.phase = SequencePhase.WAITING if ticket is None else SequencePhase.ADOPTING
-        self.tokens: list[int] = [*spec.prompt, *spec.output]
-        """Prompt and output; append-only, read by running steps."""
         self.output: list[int] = list(spec.output)
+        self.tokens = KnownTokens(spec.prompt, self.output)
+        """Prompt and output; append-only, read by running steps."""
         self.stop_tokens = frozenset(sampling.stop_token_ids)
         self.samples = sampling.max_tokens > 0
         """False: only the prompt is wanted (its log-probabilities)."""
@@ -63,7 +64,7 @@ class LiveSequence:
         self.blocks: list[BlockId] = []
         self.num_computed = 0
         """Leading tokens whose KV is in `blocks`."""
-        self.hashes: list[BlockHash] = []
+        self.hashes: list[BlockHash] = list(spec.prompt_hashes)
         """Prefix hashes of the leading full blocks, as far as they were needed."""
         self.num_published = 0
         """Leading blocks that need no publishing any more."""
@@ -96,9 +97,12 @@ class LiveSequence:
         self.phase = next_phase(self.phase, event)
 
     def append(self, tokens: tuple[int, ...]) -> None:
-        """Add sampled tokens. Effects: grows `tokens` and `output`."""
-        self.tokens.extend(tokens)
+        """Add sampled tokens. Effects: grows `output`, hence `tokens`."""
         self.output.extend(tokens)
+
+    def learn_hashes(self, hashes: tuple[BlockHash, ...]) -> None:
+        """Take prefix hashes that somebody else has computed. Effects: `hashes` covers at least as many blocks."""
+        self.hashes.extend(hashes[len(self.hashes) :])
 
     def restart(self) -> None:
         """Forget what was computed, keep what was said: the state of a preempted sequence.

@@ -1,7 +1,7 @@
 """The thread that drives one engine: it does all the waiting that the engine must not do.
 
 Commands come in from other threads through a deque; events go out through one callback per turn, so that a whole step
-leaves as one frame. KV moves (checksums on the source, copies on the target) run on a side thread, so that a step never
+leaves as one frame. KV moves (checksums on the source, copies on the target) run on side threads, so that a step never
 waits for them.
 """
 
@@ -67,6 +67,8 @@ class EngineLoop:
     Args:
         on_step: told the tokens and the duration [s] of each step.
         cache: the KV-cache pool; there must be one if the engine's settings say so.
+        time_scale: seconds of `clock` in one real second.
+        pulls_at_once: handoffs that may be pulled side by side; the transport must allow it.
         deliver: called on the engine thread (or the side thread, for tickets) with everything one turn produced.
     """
 
@@ -80,6 +82,8 @@ class EngineLoop:
         name: str = "engine",
         on_step: Callable[[int, float], None] | None = None,
         cache: ContextCache | None = None,
+        time_scale: float = 1.0,
+        pulls_at_once: int = 1,
     ) -> None:
         self.engine = engine
         self._executor = executor
@@ -87,13 +91,14 @@ class EngineLoop:
         self._clock = clock
         self._deliver = deliver
         self._on_step = on_step
+        self._time_scale = time_scale
         self._commands: deque[Command] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._crash: BaseException | None = None
         self._busy_since: float | None = None
         self._last_turn = clock.now()
-        self._snapshot_at = clock.now()
+        self._snapshot_at: float = clock.now()
         self.snapshot = engine.snapshot(clock.now())
         """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works; read from any thread."""
         self.busy_s = 0.0
@@ -101,7 +106,7 @@ class EngineLoop:
         self.pull_seconds = 0.0
         """Time spent pulling KV blocks so far [s]."""
         self.pull_failures = 0
-        self._side = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name}-kv")
+        self._side = ThreadPoolExecutor(max_workers=pulls_at_once, thread_name_prefix=f"{name}-kv")
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -161,8 +166,10 @@ class EngineLoop:
         """One turn: commands, at most one step, events."""
         engine, clock = self.engine, self._clock
         self._wake.clear()
-        self._obey()
+        obeyed = self._obey()
         action = engine.next_action(clock.now())
+        if obeyed and action.plan is not None:
+            self._look(clock.now())  # a step may last: whoever routes here must not miss what waits for it
         for order in action.pulls:
             self._side.submit(self._pull, order)
         if self._pool is not None:
@@ -175,24 +182,29 @@ class EngineLoop:
             self._step(action.plan)
         self._publish(engine)
         self._last_turn = now = clock.now()
-        if action.plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S:
-            self._snapshot_at = now
-            self.snapshot = engine.snapshot(now)
+        if action.plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+            self._look(now)
         if action.plan is None:
             self._busy_since = None if engine.idle() else self._busy_since
             self._sleep(action.wake_at)
 
-    def _obey(self) -> None:
-        """Carry out the commands that have come in."""
+    def _obey(self) -> bool:
+        """Carry out the commands that have come in. Returns: whether there were any."""
+        obeyed = bool(self._commands)
         while self._commands:
             self._commands.popleft()(self.engine, self._clock.now())
+        return obeyed
+
+    def _look(self, now: float) -> None:
+        self._snapshot_at = now
+        self.snapshot = self.engine.snapshot(now)
 
     def _sleep(self, wake_at: float | None) -> None:
         if self._commands or self._stopping:
             return
         wait = MAX_IDLE_WAIT_S
         if wake_at is not None:
-            wait = min(wait, max(0.0, wake_at - self._clock.now()))
+            wait = min(wait, max(0.0, (wake_at - self._clock.now()) / self._time_scale))
         self._wake.wait(wait)
 
     def _step(self, plan: StepPlan) -> None:
@@ -241,6 +253,11 @@ class EngineLoop:
         except Exception as caught:
             logger.exception("pull of %s failed in an unforeseen way", order.sequence_id)
             error = HandoffError(f"pull failed: {caught}")
-        self.pull_seconds += self._clock.now() - begun
-        self.pull_failures += error is not None
-        self.post(lambda engine, now: engine.pull_finished(order.sequence_id, error, moved, now))
+        elapsed = self._clock.now() - begun
+
+        def report(engine: InstanceEngine, now: float) -> None:
+            self.pull_seconds += elapsed
+            self.pull_failures += error is not None
+            engine.pull_finished(order.sequence_id, error, moved, now)
+
+        self.post(report)

@@ -25,7 +25,7 @@ from serving.ids import SequenceId
 from serving.link import messages as m
 from serving.link.connection import Connection
 from serving.policy.journal_commands import FailKind
-from serving.policy.request import FinishReason
+from serving.policy.request import FinishReason, SequenceSpec
 from serving.runtime.engine_loop import EngineLoop, News, Refusal, TicketReady
 
 logger = logging.getLogger(__name__)
@@ -37,10 +37,13 @@ HELLO_DEADLINE_S = 5.0
 class InstanceServer:
     """Listens for gateways on behalf of one engine."""
 
-    def __init__(self, welcome: m.Welcome, secret: str) -> None:
+    def __init__(self, welcome: m.Welcome, secret: str, status_period_s: float | None = None) -> None:
+        self._status_period_s = STATUS_PERIOD_S if status_period_s is None else status_period_s
         self._welcome = welcome
         self._secret = secret
         self._gateways: dict[Connection, m.Hello | None] = {}
+        self._unseen: dict[SequenceId, int] = {}
+        """Tokens of sequences that the engine has not looked at yet, because a step runs."""
         self._owner: dict[SequenceId, Connection] = {}
         self._empty = asyncio.Event()
         self._empty.set()
@@ -108,7 +111,8 @@ class InstanceServer:
         match message:
             case m.Add(spec=spec):
                 if self._accept(connection, spec.sequence_id):
-                    loop.submit(spec.sequence_id, lambda engine, now: engine.add(spec, now))
+                    self._unseen[spec.sequence_id] = len(spec.prompt) + len(spec.output)
+                    loop.submit(spec.sequence_id, partial(self._add, spec))
             case m.Adopt(spec=spec, ticket=ticket):
                 if self._accept(connection, spec.sequence_id):
                     loop.submit(spec.sequence_id, lambda engine, now: engine.adopt(spec, ticket, now))
@@ -175,17 +179,23 @@ class InstanceServer:
             except LinkError as error:  # news that cannot be told must not be waited for
                 connection.close(str(error))
 
+    def _add(self, spec: SequenceSpec, engine: InstanceEngine, now: float) -> None:
+        """On the engine's thread."""
+        self._unseen.pop(spec.sequence_id, None)
+        engine.add(spec, now)
+
     async def _status_forever(self) -> None:
         while True:
-            await asyncio.sleep(STATUS_PERIOD_S)
+            await asyncio.sleep(self._status_period_s)
             self._send_status()
 
     def _send_status(self) -> None:
         assert self._engine_loop is not None
+        unseen = list(self._unseen.values())  # before the snapshot: better counted twice for a moment than not at all
         snapshot = self._engine_loop.snapshot
         status = m.Status(
-            queued_tokens=snapshot.queued_tokens,
-            waiting=snapshot.waiting,
+            queued_tokens=snapshot.queued_tokens + sum(unseen),
+            waiting=snapshot.waiting + len(unseen),
             running=snapshot.running,
             blocks_free=snapshot.kv_blocks_total - snapshot.kv_blocks_used,
             draining=self.draining,

@@ -17,10 +17,12 @@ from serving.ids import GatewayId, ReplicaId, SequenceId
 from serving.link import messages as m
 from serving.policy import journal_commands as c
 from serving.policy.gateway_admission import AdmissionLimits, GatewayLoad, decide_admission
+from serving.policy.gateway_router import GatewayRouter
 from serving.policy.request_journal import Commands, SequenceJournal
+from serving.runtime.gateway_recording import open_gateway_log
 from serving.runtime.instance_link import InstanceLink
 from serving.runtime.live_generation import Choice, LiveGeneration
-from serving.runtime.pool_links import LinkEvents, PoolLinks
+from serving.runtime.pool_links import SILENCE_LIMIT_S, LinkEvents, PoolLinks
 from serving.runtime.pool_router import PoolRouter
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 SWEEP_PERIOD_S = 0.1
 ROLE_WAIT_S = 15.0
 """How long a sequence waits for any instance of the role it needs: longer than a replica takes to be replaced."""
+HISTORY_BLOCKS = 65_536
+"""Blocks that the gateway remembers of each instance when it routes by locality: 1 M tokens in blocks of 16."""
 
 
 class PhaseObserver(Protocol):
@@ -62,8 +66,13 @@ class LiveBackend:
         self._queue: deque[LiveGeneration] = deque()
         self._queued_tokens = 0
         self._choices: dict[SequenceId, tuple[LiveGeneration, Choice]] = {}
-        locality = config.gateway.routing == "locality"
-        self._router = PoolRouter(self.links, pools, config.engine.block_tokens, locality=locality)
+        history = HISTORY_BLOCKS if config.gateway.routing == "locality" else 0
+        router = GatewayRouter(SILENCE_LIMIT_S, config.engine.block_tokens, history)
+        self._recorder = recorder = open_gateway_log(config, gateway, router, SILENCE_LIMIT_S, history)
+        self._decide_admission = recorder.admit if recorder is not None else decide_admission
+        self._new_journal = recorder.journal if recorder is not None else SequenceJournal
+        router = recorder.router() if recorder is not None else router
+        self._router = PoolRouter(self.links, pools, config.engine.block_tokens, router)
         self._sweeper: asyncio.Task[None] | None = None
 
     # ---- GenerationBackend -----------------------------------------------------------------------------------------
@@ -101,6 +110,8 @@ class LiveBackend:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.links.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     # ---- jobs ------------------------------------------------------------------------------------------------------
 
@@ -108,7 +119,7 @@ class LiveBackend:
         tokens = sum(len(spec.prompt) for spec in job.sequences)
         rate = sum(link.status.tokens_per_s for link in self.links.up() if link.status)
         load = GatewayLoad(len(self._queue), self._queued_tokens, rate)
-        decision = decide_admission(load, self._limits, 1, tokens)
+        decision = self._decide_admission(load, self._limits, 1, tokens)
         if not decision.accepted or self._limits.max_queued_sequences == 0:
             raise OverloadedError(
                 f"the gateway is full: {decision.reason}", retry_after_s=max(decision.retry_after_s, 1.0)
@@ -124,7 +135,7 @@ class LiveBackend:
         choices = [
             Choice(
                 i,
-                SequenceJournal(
+                self._new_journal(
                     # The client's request id need not be unique; this one is, in the whole cluster.
                     replace(spec, sequence_id=SequenceId(f"{self._gateway}-{self._serial}/{i}")),
                     now,

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from threading import Thread
 
 from serving.api.pool_admin import Answers
@@ -18,6 +19,7 @@ from serving.ids import NodeId
 from serving.kvpool.messages import Audit, Data, Forget, Message, Usage
 from serving.kvpool.server_link import ServerLink, hello_of
 from serving.policy.pool.view import PoolView, ServerRecord
+from serving.runtime.accounted import AccountedKv
 
 USAGE_DEADLINE_S = 2.0
 USAGE_AGE_S = 1.0
@@ -40,9 +42,18 @@ class LivePoolAdmin:
         node: of this process.
         secret: the cluster's.
         view: gives the newest view; must not block.
+        accounted: set when the servers' bytes only stand for those of a simulated system.
     """
 
-    def __init__(self, name: str, node: NodeId, secret: str, view: Callable[[], PoolView]) -> None:
+    def __init__(
+        self,
+        name: str,
+        node: NodeId,
+        secret: str,
+        view: Callable[[], PoolView],
+        accounted: AccountedKv | None = None,
+    ) -> None:
+        self._accounted = accounted
         self._name = name
         self._node = node
         self._secret = secret
@@ -61,7 +72,10 @@ class LivePoolAdmin:
         """As `PoolAdmin.usage`; at most `USAGE_AGE_S` old."""
         async with self._usage_lock:
             if time.monotonic() - self._usage_at > USAGE_AGE_S:
-                self._usage = await self._ask_all(Usage(), USAGE_DEADLINE_S)
+                answers = await self._ask_all(Usage(), USAGE_DEADLINE_S)
+                if self._accounted is not None:
+                    answers = replace(answers, by_server=self._accounted.accounted_facts(answers.by_server))
+                self._usage = answers
                 self._usage_at = time.monotonic()
             return self._usage
 

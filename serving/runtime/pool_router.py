@@ -2,15 +2,12 @@
 
 import asyncio
 
+from serving.policy.gateway_router import GatewayRouter
 from serving.policy.journal_commands import NeedDecode, NeedPrefill
-from serving.policy.locality import PrefixHistory, route_prefill_by_locality
 from serving.policy.prefix_hash import prefix_hashes
 from serving.policy.request_journal import SequenceJournal
-from serving.policy.router import InstanceView, RouteDecision, route_decode, route_prefill
-from serving.runtime.pool_links import SILENCE_LIMIT_S, PoolLinks
-
-HISTORY_BLOCKS = 65_536
-"""Blocks that the gateway remembers of each instance: 1 M tokens in blocks of 16."""
+from serving.policy.router import InstanceView, RouteDecision
+from serving.runtime.pool_links import PoolLinks
 
 
 class PoolRouter:
@@ -18,17 +15,14 @@ class PoolRouter:
 
     Args:
         pools: names of the engine pools in the order of a request's life; one name when a pool does both.
-        locality: prompts follow their beginnings; else they go wherever the least work waits.
+        router: decides; was asked nothing yet.
     """
 
-    def __init__(self, links: PoolLinks, pools: list[str], block_tokens: int, *, locality: bool = False) -> None:
+    def __init__(self, links: PoolLinks, pools: list[str], block_tokens: int, router: GatewayRouter) -> None:
         self._links = links
-        self._history = PrefixHistory(HISTORY_BLOCKS) if locality else None
+        self._router = router
         self._prefill, self._decode = pools[0], pools[-1]
         self._block_tokens = block_tokens
-        # One counter a role: with a common one, the two routes of every request would keep ties from taking turns.
-        self._prefills = 0
-        self._decodes = 0
 
     def ready(self) -> bool:
         """True when every role has an instance that is not draining."""
@@ -42,28 +36,15 @@ class PoolRouter:
         tokens = len(journal.spec.prompt) + len(journal.output)
         blocks = -(-tokens // self._block_tokens) + 1
         if isinstance(need, NeedDecode):
-            self._decodes += 1
-            decision = route_decode(self._views(self._decode), blocks, self._decodes, SILENCE_LIMIT_S, need.exclude)
+            decision = self._router.decode(self._views(self._decode), blocks, need.exclude)
             self._reserve(decision, 0, blocks)
             return decision
         # A prefill pool that is gone is no reason to fail: a decode instance computes prompts too, only less well.
         views = self._staying(self._prefill) or self._views(self._decode)
-        decision = self._decide_prefill(views, need, journal)
+        spec = journal.spec
+        hashes = prefix_hashes(spec.prompt, self._block_tokens, spec.salt) if self._router.by_locality else ()
+        decision = self._router.prefill(views, need.tokens, need.exclude, hashes)
         self._reserve(decision, need.tokens, blocks)
-        return decision
-
-    def _decide_prefill(self, views: list[InstanceView], need: NeedPrefill, journal: SequenceJournal) -> RouteDecision:
-        history = self._history
-        self._prefills += 1
-        if history is None:
-            return route_prefill(views, need.tokens, self._prefills, SILENCE_LIMIT_S, need.exclude)
-        for gone in set(history.replicas()) - {view.replica for view in views}:
-            history.forget(gone)
-        hashes = prefix_hashes(journal.spec.prompt, self._block_tokens, journal.spec.salt)
-        decision = route_prefill_by_locality(
-            views, hashes, self._block_tokens, need.tokens, history, self._prefills, SILENCE_LIMIT_S, need.exclude
-        )
-        history.note(decision.replica, hashes)
         return decision
 
     def _staying(self, pool: str) -> list[InstanceView]:

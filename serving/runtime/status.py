@@ -30,6 +30,9 @@ _REPLICA_FIELDS = (
     "handoffs_in_total",
     "handoff_bytes_in_total",
     "preemptions_total",
+    "predicted_s",
+    "time_scale",
+    "late_steps_total",
     "draining",
 )
 
@@ -94,5 +97,6 @@ def instance_stats(member: Address) -> InstanceStats:
         hbm_used_bytes=facts["hbm_used_bytes"],
         steps_total=facts["steps_total"],
         busy_seconds_total=facts["busy_s"],
+        predicted_npu_seconds_total=facts["predicted_s"] * len(facts["npus"]),
         pool_use=None if pool is None else pool_client_stats(pool),
     )

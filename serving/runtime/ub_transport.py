@@ -13,8 +13,8 @@ from hardware.ub.copy import checksum, copy_checked
 from hardware.ub.segment import UbSegment
 from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
+from serving.kvpool.context_cache import ArenaMirror
 from serving.policy.request import BlockExtent, HandoffTicket
-from serving.runtime.device_mirror import DeviceMirror
 
 RemoteReader = Callable[[NodeId, str, Sequence[tuple[int, int]], int], Iterable[memoryview]]
 """(node, segment path, [(offset, bytes)], generation) -> one buffer per extent, in order. Raises: HandoffError."""
@@ -46,7 +46,7 @@ class UbTransport:
         block_bytes: int,
         layout: str,
         read_remote: RemoteReader | None = None,
-        mirror: DeviceMirror | None = None,
+        mirror: ArenaMirror | None = None,
         on_moved: Callable[[int], None] | None = None,
     ) -> None:
         self._replica = replica

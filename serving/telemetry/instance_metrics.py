@@ -43,6 +43,11 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ("cloudmatrix:handoff_seconds", "Time spent moving KV in handoffs", lambda s: s.handoff_seconds_total),
     ("cloudmatrix:steps", "Engine steps", lambda s: s.steps_total),
     ("cloudmatrix:busy_seconds", "Time spent inside steps", lambda s: s.busy_seconds_total),
+    (
+        "cloudmatrix:predicted_npu_seconds",
+        "Time that real NPUs would have spent in steps, summed over NPUs",
+        lambda s: s.predicted_npu_seconds_total,
+    ),
 )
 
 

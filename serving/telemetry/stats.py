@@ -21,6 +21,7 @@ class InstanceStats:
         prefix_queries_total, prefix_hits_total: prompt tokens looked up in, and found in, the instance's own cache.
         handoff_seconds_total: time spent moving KV blocks; bytes and counts are of completed handoffs.
         busy_seconds_total: time spent inside steps.
+        predicted_npu_seconds_total: what those steps would have taken on real NPUs, times their number; 0 if unknown.
         iteration_tokens: steps per bucket of `ITERATION_TOKEN_BUCKETS`, not cumulative, one more for larger steps; or
             empty when the instance does not count them.
         pool_use: what it got from the KV-cache pool; None without one.
@@ -49,6 +50,7 @@ class InstanceStats:
     hbm_used_bytes: int = 0
     steps_total: int = 0
     busy_seconds_total: float = 0.0
+    predicted_npu_seconds_total: float = 0.0
     iteration_tokens: tuple[int, ...] = ()
     iteration_tokens_sum: int = 0
     pool_use: PoolClientStats | None = None

@@ -11,6 +11,10 @@ LAYERS = (
     "hardware.clock",
     "hardware.spec",
     "hardware.topology",
+    "hardware.fabric",
+    "hardware.cost",
+    "hardware.faults",
+    "hardware.variation",
     "hardware.device",
     "hardware.ub",
     "hardware.ray_resources",
@@ -30,6 +34,15 @@ LAYERS = (
     "serving.gateway_client",
     "serving.status_table",
     "serving.pool_table",
+    "serving.cost_command",
+    "serving.replay_command",
+    "serving.sim.workload",
+    "serving.sim.result",
+    "serving.sim.report",
+    "serving.sim.core",
+    "serving.sim.paper",
+    "serving.sim.planning",
+    "serving.sim.commands",
     "serving.cli",
     "loadgen.errors",
     "loadgen.plan",
@@ -51,7 +64,7 @@ LAYERS = (
     "loadgen.cli",
     "loadgen.__main__",
 )
-ROOTS = ("hardware", "serving", "loadgen")
+ROOTS = ("hardware", "serving", "serving.sim", "loadgen")
 
 BANNED = {
     "serving.policy": {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy"},
@@ -62,6 +75,7 @@ BANNED = {
     "serving.link": {"ray", "torch"},
     "serving.api": {"ray", "torch", "transformers"},
     "serving.runtime": {"ray"},
+    "serving.sim": {"ray", "torch", "asyncio", "threading", "fastapi"},
     "loadgen": {"serving", "hardware", "tests", "ray", "torch", "transformers"},
     "loadgen.arrivals": {"asyncio", "threading", "time", "random", "os"},
     "loadgen.metrics": {"asyncio", "threading", "time", "random", "os"},

@@ -25,6 +25,15 @@ from serving.errors import ConfigError
 from tests.config.toml_file import load
 
 REFUSED = {
+    "a simulated die that is scaled down": (
+        '[engine]\nexecutor = "simulated"',
+        "[hardware] hbm_per_die_mib = 64 scales virtual dies down, but simulated ones have their device's memory: set"
+        " it to 0",
+    ),
+    "a disk for blocks without bytes": (
+        '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n[kvcache]\nreplicas = 1\nssd_mib = 8',
+        "[kvcache] ssd_mib = 8, but simulated blocks have no bytes to put on disk: set it to 0",
+    ),
     "too few NPUs": (
         "[prefill]\nreplicas = 2\nnpus_per_instance = 2\n[decode]\nreplicas = 2\nnpus_per_instance = 4",
         "prefill 2 x 2 + decode 2 x 4 NPUs = 12, but the cluster offers 8: lower replicas or npus_per_instance,"

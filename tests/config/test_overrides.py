@@ -63,3 +63,19 @@ def test_flags_are_checked_like_the_file(tmp_path: Path, flags: dict[str, object
     checkpoint(tmp_path)
     with pytest.raises(ConfigError, match=message):
         with_overrides(load(tmp_path, ""), **flags)  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_of_its_own_is_found_beside_the_file_or_refused(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    config = load(tmp_path, "", model='[model]\npath = "checkpoint"\ntokenizer = "words"\n')
+    with pytest.raises(ConfigError, match=r"words holds no tokenizer\.json"):
+        with_overrides(config)
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "tokenizer.json").write_text("{}")
+    assert with_overrides(config).model.tokenizer_folder == (tmp_path / "words").resolve()
+    assert load(tmp_path, "").model.tokenizer_folder == (tmp_path / "checkpoint").resolve()
+
+
+def test_a_device_file_is_found_beside_the_configuration(tmp_path: Path) -> None:
+    assert load(tmp_path, '[simulation]\ndevice = "mine.toml"\n').simulation.device == str(tmp_path / "mine.toml")
+    assert load(tmp_path, '[simulation]\ndevice = "h800"\n').simulation.device == "h800"

@@ -1,17 +1,20 @@
 """The topologies of deploy/: they load, and each is what its comment promises."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hardware.units import MIB
 from serving.config import load_config
+from serving.config.pool import PoolConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TOPOLOGIES = sorted(DEPLOY.glob("*.toml"))
+COMPUTING = [file for file in TOPOLOGIES if load_config(file).engine.executor == "torch"]
 
 
-@pytest.mark.parametrize("file", TOPOLOGIES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", COMPUTING, ids=lambda file: file.stem)
 def test_hbm_not_ub_memory_bounds_the_kv_blocks(file: Path) -> None:
     config = load_config(file)
     for pool in config.pools.values():
@@ -45,7 +48,7 @@ def test_two_nodes_leaves_no_placement_without_handoffs_between_nodes() -> None:
     assert all(servers + 2 * largest <= node.ub_memory_mib for node in nodes)
 
 
-@pytest.mark.parametrize("file", TOPOLOGIES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", COMPUTING, ids=lambda file: file.stem)
 def test_each_has_a_pool_with_a_tier_on_disk(file: Path) -> None:
     kvcache = load_config(file).kvcache
     assert kvcache.replicas >= 1
@@ -76,3 +79,21 @@ def test_aggregated_has_the_npus_of_small() -> None:
     npus = [sum(p.replicas * p.npus_per_instance for p in c.pools.values()) for c in (small, aggregated)]
     assert npus[0] == npus[1]
     assert small.hardware == aggregated.hardware
+
+
+def test_the_live_supernode_is_the_one_of_virtual_time() -> None:
+    live, virtual = (load_config(DEPLOY / f"cloudmatrix384{kind}.toml") for kind in ("-live", ""))
+    assert live.engine.executor == virtual.engine.executor == "simulated"
+    assert {name: (p.replicas, p.npus_per_instance, p.max_step_tokens) for name, p in live.pools.items()} == {
+        "prefill": (6, 16, 262_144),
+        "decode": (1, 160, live.decode.max_step_tokens),
+    }
+    assert live.prefill == replace(virtual.prefill, **_sizes(live.prefill))
+    assert (
+        live.kvcache.replicas * live.kvcache.ub_memory_mib == virtual.kvcache.replicas * virtual.kvcache.ub_memory_mib
+    )
+    assert live.engine.block_tokens == virtual.engine.block_tokens
+
+
+def _sizes(pool: PoolConfig) -> dict[str, int]:
+    return {"ub_memory_mib": pool.ub_memory_mib, "max_sequences": pool.max_sequences, "max_waiting": pool.max_waiting}

@@ -79,18 +79,18 @@ def test_a_ticket_ends_once() -> None:
 
 
 def sequence_of(engine: InstanceEngine) -> LiveSequence:
-    return engine._sequences[SequenceId("a")]
+    return engine.sequences[SequenceId("a")]
 
 
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
-        (lambda e: e._scheduler.running.items.clear(), "1 sequences are known, 0 places"),
+        (lambda e: e.scheduler.running.items.clear(), "1 sequences are known, 0 places"),
         (lambda e: setattr(sequence_of(e), "phase", SequencePhase.PULLING), "pulling among the running"),
         (lambda e: setattr(sequence_of(e), "in_flight", True), "in-flight mark"),
         (lambda e: e._blocks.free(sequence_of(e)), "has 0 blocks"),
         (lambda e: setattr(sequence_of(e), "num_computed", 99), "do not fit"),
-        (lambda e: sequence_of(e).output.append(1), "differ from prompt"),
+        (lambda e: setattr(sequence_of(e), "output", [1]), "not those of its prompt"),
         (lambda e: setattr(sequence_of(e), "num_computed", 2), "misses"),
         (lambda e: e._blocks.pool.allocate(1), "reference counts"),
     ],

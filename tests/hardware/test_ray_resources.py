@@ -11,6 +11,7 @@ import pytest
 from hardware.errors import NpuAllocationError, SpecError
 from hardware.ray_resources import (
     NODE_LABEL,
+    first_hosts,
     node_labels,
     node_resources,
     npu_ids,
@@ -29,6 +30,16 @@ def test_a_node_offers_npus_and_mebibytes() -> None:
 def test_a_replica_takes_whole_npus() -> None:
     assert replica_resources(2, 64) == {"NPU": 2.0, "UB_MEMORY": 64.0}
     assert replica_resources(1, 0) == {"NPU": 1.0}
+
+
+def test_more_npus_than_a_host_has_fill_one_host_after_the_other() -> None:
+    assert npu_ids([0, 7, 8, 383], "0") == [NpuId(0, 0), NpuId(0, 7), NpuId(1, 0), NpuId(47, 7)]
+    assert npu_ids([9], "32") == [NpuId(33, 1)]
+
+
+def test_no_two_ray_nodes_share_a_host() -> None:
+    assert first_hosts([8, 3, 20, 8]) == [0, 1, 2, 5]
+    assert first_hosts([0, 8]) == [0, 1]
 
 
 def test_negative_numbers_are_refused() -> None:

@@ -1,6 +1,7 @@
 """What an instance answers to a gateway, frame by frame, and whom it refuses."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from serving.ids import GatewayId, SequenceId
 from serving.link import messages as m
 from serving.policy.journal_commands import FailKind
 from serving.policy.request import FinishReason, SamplingParams, SequenceSpec
+from serving.policy.step_plan import StepPlan
 from serving.runtime.instance import Instance
 from tests.runtime.harness import SECRET, Pools, executor, small_config, until
 from tests.runtime.wire import RawGateway
@@ -182,4 +184,27 @@ async def test_unknown_cancels_and_releases_are_ignored(pools: Pools) -> None:
     gateway = await connect(pools.instances[0])
     gateway.send(m.Cancel(SequenceId("never@1")), m.Release("never!1"), m.Add(spec("s@1")), m.Cancel(SequenceId("s@1")))
     await pools.audit()
+    await gateway.close()
+
+
+async def test_a_report_counts_what_arrives_while_a_step_runs(pools: Pools) -> None:
+    prefill, go_on = pools.instances[0], threading.Event()
+
+    def hold(_: StepPlan) -> None:
+        assert go_on.wait(30)
+
+    executor(prefill).before = hold
+    gateway = await connect(prefill)
+    gateway.send(m.Add(spec("runs@1")))
+    await until(lambda: executor(prefill).steps == 1, "the first is being computed")
+    gateway.send(m.Add(spec("waits@1", prompt=PROMPT[:30])))
+    async with asyncio.timeout(30):
+        while True:
+            report = await gateway.read()
+            if isinstance(report, m.Status) and report.waiting == 1:
+                break
+    assert report.queued_tokens == len(PROMPT) + 30
+    go_on.set()
+    for _ in range(2):
+        await gateway.news()
     await gateway.close()

@@ -7,13 +7,18 @@ writing ──commit──► in DRAM ◄──load── on SSD
 
 from dataclasses import dataclass
 
+import msgspec
+
 from serving.ids import BlockHash
 from serving.policy.pool.entry import Found, Kind, Space, Tier
 from serving.policy.pool.quotas import Account
 
 
-class Entry:
+class Entry(msgspec.Struct, eq=False, gc=False):
     """The ledger's own record; only files of the ledger see it.
+
+    A struct that the garbage collector does not visit, because one is made for every block stored and there are
+    hundreds of thousands: nothing that an entry refers to may refer back to it.
 
     Attributes:
         offset: of its extent in the region; -1 = it has none.
@@ -24,52 +29,27 @@ class Entry:
         leases: clients that lease it. holders: those who hold it; None = nobody, as nearly always.
     """
 
-    __slots__ = (
-        "account",
-        "checksum",
-        "found",
-        "hash",
-        "hidden",
-        "hits",
-        "holders",
-        "in_dram",
-        "kind",
-        "last_use",
-        "leases",
-        "leaving",
-        "loading",
-        "nbytes",
-        "offset",
-        "on_ssd",
-        "space",
-        "spilling",
-        "used_since",
-        "version",
-        "writer",
-    )
-
-    def __init__(self, version: int, space: Space, hash: BlockHash, kind: Kind, nbytes: int, account: Account) -> None:
-        self.version = version
-        self.space = space
-        self.hash = hash
-        self.kind = kind
-        self.nbytes = nbytes
-        self.account = account
-        self.checksum = 0
-        self.offset = -1
-        self.found: Found | None = None
-        self.writer: int | None = None
-        self.in_dram = False
-        self.on_ssd = False
-        self.loading = False
-        self.spilling = False
-        self.leaving = False
-        self.used_since = False
-        self.hidden = False
-        self.leases = 0
-        self.holders: set[int] | None = None
-        self.last_use = 0.0
-        self.hits = 0
+    version: int
+    space: Space
+    hash: BlockHash
+    kind: Kind
+    nbytes: int
+    account: Account
+    offset: int = -1
+    checksum: int = 0
+    found: Found | None = None
+    writer: int | None = None
+    in_dram: bool = False
+    on_ssd: bool = False
+    loading: bool = False
+    spilling: bool = False
+    leaving: bool = False
+    used_since: bool = False
+    hidden: bool = False
+    leases: int = 0
+    holders: set[int] | None = None
+    last_use: float = 0.0
+    hits: int = 0
 
     @property
     def pinned(self) -> bool:

@@ -39,7 +39,7 @@ class Tier(Enum):
     SSD = "ssd"
 
 
-class Found(msgspec.Struct, frozen=True, array_like=True):
+class Found(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One entry that a lookup found; leased to the client that looked.
 
     Args:
@@ -71,7 +71,7 @@ class GrantStatus(Enum):
     """Larger than the whole server."""
 
 
-class Grant(msgspec.Struct, frozen=True, array_like=True):
+class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Answer to one reserved item; `version` and `offset` mean something only when granted."""
 
     status: GrantStatus

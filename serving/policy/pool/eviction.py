@@ -32,11 +32,17 @@ class EvictionPolicy(Protocol):
     def touch(self, versions: Iterable[int]) -> None:
         """These were used now, the last of them last."""
 
+    def use(self, version: int) -> None:
+        """As `touch` of this one alone."""
+
     def remove(self, version: int) -> None:
         """It is gone."""
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
         """The first `limit` that may leave, first one first. Sets aside those met that may not."""
+
+    def first(self, usable: Callable[[int], bool]) -> int | None:
+        """The one that `coldest` would name first; None if there is none."""
 
     def put_back(self, version: int) -> None:
         """If it was set aside, it takes part again."""
@@ -70,7 +76,7 @@ class QueueOrder:
     def insert(self, version: int, nbytes: int, cost: float) -> None:
         """See `EvictionPolicy`. Raises: LedgerError if it is there already."""
         del nbytes, cost
-        if version in self:
+        if version in self._queue or version in self._aside or version in self._back:
             raise LedgerError(f"version {version} ordered twice")
         self._clock += 1
         self._queue[version] = self._clock
@@ -89,6 +95,18 @@ class QueueOrder:
             elif self._aside.pop(version, None) or self._back.pop(version, None):
                 queue[version] = clock
         self._clock = clock
+
+    def use(self, version: int) -> None:
+        """See `EvictionPolicy`."""
+        if not self._moves:
+            return
+        self._clock = clock = self._clock + 1
+        queue = self._queue
+        if version in queue:
+            queue[version] = clock
+            queue.move_to_end(version)
+        elif self._aside.pop(version, None) or self._back.pop(version, None):
+            queue[version] = clock
 
     def remove(self, version: int) -> None:
         """See `EvictionPolicy`."""
@@ -111,6 +129,17 @@ class QueueOrder:
         for version in aside:
             self._aside[version] = self._queue.pop(version)
         return found
+
+    def first(self, usable: Callable[[int], bool]) -> int | None:
+        """See `EvictionPolicy`."""
+        if self._back:
+            self._return()
+        while self._queue:
+            version = next(iter(self._queue))
+            if usable(version):
+                return version
+            self._aside[version] = self._queue.pop(version)
+        return None
 
     def put_back(self, version: int) -> None:
         """See `EvictionPolicy`."""
@@ -204,6 +233,10 @@ class HeapOrder:
                     heappush(self._heap, (item.rank, version, item.born))
         self._clock = clock
 
+    def use(self, version: int) -> None:
+        """See `EvictionPolicy`."""
+        self.touch((version,))
+
     def remove(self, version: int) -> None:
         """See `EvictionPolicy`. Its item in the heap is dropped when it surfaces, or when too many are outdated."""
         if self._known.pop(version, None) is not None and len(self._heap) > 2 * len(self._known) + self.REBUILD_AFTER:
@@ -234,6 +267,10 @@ class HeapOrder:
         if found and self._by_cost:
             self._age = max(self._age, found[0][0][0])
         return [version for _rank, version, _born in found]
+
+    def first(self, usable: Callable[[int], bool]) -> int | None:
+        """See `EvictionPolicy`."""
+        return next(iter(self.coldest(1, usable)), None)
 
     def put_back(self, version: int) -> None:
         """See `EvictionPolicy`."""

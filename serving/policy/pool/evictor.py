@@ -35,6 +35,9 @@ class Evictor:
     def __init__(self, inventory: Inventory, spills: Spills) -> None:
         self._inventory = inventory
         self._allocator = inventory.allocator
+        self._policy = inventory.policy
+        self._by_version = inventory.by_version
+        self._ssd_bytes = inventory.settings.ssd_bytes
         self._spills = spills
         capacity = inventory.allocator.capacity_bytes
         self._high = inventory.settings.high_water * capacity
@@ -52,6 +55,8 @@ class Evictor:
         Effects: evicts; starts spills.
         """
         offset = self._allocator.allocate(nbytes)
+        if offset is None:
+            offset = self._hand_over(nbytes)
         if offset is None and self._make_room(nbytes, now):
             offset = self._allocator.allocate(nbytes)
         return offset
@@ -81,6 +86,19 @@ class Evictor:
             self._inventory.counters.evicted_by_quota += 1
             self._inventory.hide(entry)
         return True
+
+    def _hand_over(self, nbytes: int) -> int | None:
+        """The extent of the coldest entry, if that fits and can be had at once: what a full server mostly does.
+
+        It is what `_make_room` and `allocate` would come to, without melting a span only to cut it again.
+        """
+        version = self._policy.first(self._may_leave)
+        if version is None:
+            return None
+        entry = self._by_version[version]
+        if (entry.on_ssd or not 0 < entry.nbytes <= self._ssd_bytes) and self._allocator.reusable(entry.offset, nbytes):
+            return self._inventory.make_way(entry, nbytes)
+        return None
 
     def _make_room(self, nbytes: int, now: float) -> bool:
         """Whether another try to allocate is worth it."""
@@ -216,9 +234,15 @@ class Evictor:
     # One entry
 
     def _coldest(self, limit: int) -> list[Entry]:
-        by_version = self._inventory.by_version
-        versions = self._inventory.policy.coldest(limit, lambda version: not by_version[version].pinned)
+        by_version = self._by_version
+        versions = self._policy.coldest(limit, self._may_leave)
         return [by_version[version] for version in versions]
+
+    def _may_leave(self, version: int) -> bool:
+        entry = self._by_version[version]
+        return not (  # `pinned`, spelled out: this is asked more often than anything else
+            entry.leases or entry.holders or entry.spilling or entry.loading or entry.hidden or entry.writer is not None
+        )
 
     def _entries_in(self, spans: Iterable[Span]) -> list[Entry]:
         at = self._inventory.at

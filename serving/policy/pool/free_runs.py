@@ -71,6 +71,10 @@ class FreeRuns:
             length += self._remove(start + length)
         self._add(start, length)
 
+    def walled(self, start: int, length: int) -> bool:
+        """Whether no free slab borders on these, so that they would be a run of their own."""
+        return start not in self._start_by_end and start + length not in self._length_at
+
     def free_set(self) -> set[int]:
         """Every free slab."""
         return {slab for start, length in self._length_at.items() for slab in range(start, start + length)}

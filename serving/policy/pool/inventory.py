@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 
 from serving.ids import BlockHash
 from serving.policy.pool.entries import Entry
-from serving.policy.pool.entry import Kind, Order, Space, Unlink
+from serving.policy.pool.entry import Found, Kind, Order, Space, Tier, Unlink
 from serving.policy.pool.eviction import make_policy
 from serving.policy.pool.leases import LeaseBook, ReservationBook
 from serving.policy.pool.manager_stats import Counters
-from serving.policy.pool.quotas import AccountBook
+from serving.policy.pool.quotas import Account, AccountBook
 from serving.policy.pool.settings import ManagerSettings
 from serving.policy.pool.slab_allocator import SlabAllocator
 
 _NOTHING: dict[BlockHash, Entry] = {}
 _MIB = 1 << 20
-_SLABS = 64
+SLABS = 64
 """A small region gets smaller slabs, so that some block sizes do not take all of it from the others."""
 _LEAST_SLAB_BYTES = 64 << 10
 
@@ -39,8 +39,8 @@ class Inventory:
         self.accounts = AccountBook()
         self.leases = LeaseBook()
         self.reservations = ReservationBook()
-        slab_bytes = min(settings.slab_bytes, max(_LEAST_SLAB_BYTES, settings.capacity_bytes // _SLABS))
-        self.allocator = SlabAllocator(settings.capacity_bytes, slab_bytes)
+        slab_bytes = min(settings.slab_bytes, max(_LEAST_SLAB_BYTES, settings.capacity_bytes // SLABS))
+        self.allocator = SlabAllocator(settings.capacity_bytes, slab_bytes, settings.quantum)
         self.policy = make_policy(settings.eviction)
         self.orders: list[Order] = []
         self.by_version: dict[int, Entry] = {}
@@ -51,11 +51,24 @@ class Inventory:
         self.hidden = 0
         self.models: dict[int, Entry] = {}  # those shown that are models
         self._spaces: dict[Space, dict[BlockHash, Entry]] = {}
+        self._homes: dict[Space, dict[BlockHash, Entry]] = {}  # every space ever seen: its map is always the same one
+        self._last_space: Space | None = None
+        self._last_home: dict[BlockHash, Entry] = {}
         self._next_version = first_version
 
     def of(self, space: Space) -> dict[BlockHash, Entry]:
         """Entries of a space, with those being written. Read only."""
         return self._spaces.get(space, _NOTHING)
+
+    def home(self, space: Space) -> dict[BlockHash, Entry]:
+        """As `of`, but always the same map, which shows what comes and goes later on. Read only."""
+        if space is self._last_space:  # nearly always: hashing a space takes longer than all the rest
+            return self._last_home
+        home = self._homes.get(space)
+        if home is None:
+            home = self._homes[space] = {}
+        self._last_space, self._last_home = space, home
+        return home
 
     def spaces(self) -> dict[Space, dict[BlockHash, Entry]]:
         """All spaces that have entries. Read only."""
@@ -68,15 +81,22 @@ class Inventory:
 
     # Coming
 
-    def add(self, space: Space, hash: BlockHash, kind: Kind, nbytes: int) -> Entry:
-        """A new entry, with no bytes anywhere yet, and not visible."""
-        entry = Entry(self._next_version, space, hash, kind, nbytes, self.accounts.of(space.namespace))
-        self._next_version += 1
-        self.by_version[entry.version] = entry
-        known = self._spaces.get(space)
-        if known is None:
-            known = self._spaces[space] = {}
-        known[hash] = entry
+    def add(self, space: Space, hash: BlockHash, kind: Kind, nbytes: int, account: Account, offset: int = -1) -> Entry:
+        """A new entry, not visible, with no bytes anywhere yet.
+
+        Args:
+            offset: of its extent, if it has one.
+        """
+        version = self._next_version
+        self._next_version = version + 1
+        home = self.home(space)
+        if not home:
+            self._spaces[space] = home
+        entry = Entry(version, space, hash, kind, nbytes, account, offset)
+        self.by_version[version] = home[hash] = entry
+        if offset >= 0:
+            self.at[offset] = entry
+            account.dram_bytes += nbytes
         return entry
 
     def give_extent(self, entry: Entry, offset: int) -> None:
@@ -88,10 +108,11 @@ class Inventory:
     def into_dram(self, entry: Entry) -> None:
         """The bytes in its extent are right: readers may have them."""
         entry.in_dram = True
-        entry.publish(self.base_offset)
+        nbytes = entry.nbytes
+        offset = self.base_offset + entry.offset
+        entry.found = Found(entry.hash, entry.version, Tier.DRAM, offset, nbytes, entry.checksum)
         # Every context block is about as many tokens to compute again; a model is as many bytes to read again.
-        cost = float(entry.nbytes) if entry.kind is Kind.MODEL else float(_MIB)
-        self.policy.insert(entry.version, entry.nbytes, cost)
+        self.policy.insert(entry.version, nbytes, nbytes if entry.kind is Kind.MODEL else _MIB)
 
     def onto_ssd(self, entry: Entry) -> None:
         """Its file is complete. The bytes were counted when the file was begun."""
@@ -123,6 +144,17 @@ class Inventory:
                 entry.used_since = True
         self.policy.touch([entry.version for entry in entries])
 
+    def touch_one(self, entry: Entry, now: float) -> None:
+        """As `touch` of this one alone."""
+        entry.last_use = now
+        if entry.account.quota_bytes:
+            entry.account.order.move_to_end(entry.version)
+        if entry.on_ssd:
+            self.ssd_order.move_to_end(entry.version)
+        elif entry.spilling:
+            entry.used_since = True
+        self.policy.use(entry.version)
+
     def unpinned(self, entry: Entry) -> None:
         """Something that kept its extent has ended."""
         if entry.hidden:
@@ -153,6 +185,27 @@ class Inventory:
             self.counters.evicted_dropped += 1
             self.hide(entry)
 
+    def make_way(self, entry: Entry, nbytes: int) -> int:
+        """As `leave_dram` of an entry that nobody uses, but its extent goes to another one of its size class.
+
+        Returns: the extent's offset, to be given with `give_extent` at once.
+        """
+        offset, version = entry.offset, entry.version
+        self.allocator.live[offset] = nbytes
+        self.policy.remove(version)
+        entry.in_dram = False
+        entry.offset = -1
+        entry.account.dram_bytes -= entry.nbytes
+        if entry.on_ssd:
+            self.counters.evicted_to_ssd += 1
+            entry.publish(self.base_offset)
+        else:
+            self.counters.evicted_dropped += 1
+            self._unfiled(entry)
+            entry.hidden = True
+            del self.by_version[version]
+        return offset
+
     def free_extent(self, entry: Entry) -> None:
         """Others may have its extent."""
         del self.at[entry.offset]
@@ -169,14 +222,7 @@ class Inventory:
 
     def hide(self, entry: Entry) -> None:
         """No lookup finds it any more. Its file goes at once, its extent when nobody uses it."""
-        known = self._spaces[entry.space]
-        del known[entry.hash]
-        if not known:
-            del self._spaces[entry.space]
-        if entry.found is not None:
-            self.shown -= 1
-            del entry.account.order[entry.version]
-            self.models.pop(entry.version, None)
+        self._unfiled(entry)
         self.policy.remove(entry.version)
         if entry.on_ssd:
             self._unfile(entry)
@@ -185,7 +231,6 @@ class Inventory:
         if entry.offset >= 0:
             entry.account.dram_bytes -= entry.nbytes
         entry.hidden = True
-        entry.found = None
         self.hidden += 1
         self._settle(entry)
 
@@ -193,6 +238,20 @@ class Inventory:
         """Order its file away."""
         self.ssd_used_bytes -= entry.nbytes
         self.orders.append(Unlink(entry.space, entry.hash, entry.kind))
+
+    def _unfiled(self, entry: Entry) -> None:
+        """No map and no order by which it could be found or chosen has it any more."""
+        space = entry.space
+        home = self._last_home if space is self._last_space else self.home(space)
+        del home[entry.hash]
+        if not home:
+            del self._spaces[space]
+        if entry.found is not None:
+            self.shown -= 1
+            del entry.account.order[entry.version]
+            if entry.kind is Kind.MODEL:
+                del self.models[entry.version]
+        entry.found = None
 
     def _unfile(self, entry: Entry) -> None:
         entry.on_ssd = False

@@ -8,7 +8,6 @@ from serving.policy.pool.entry import Kind, Tier
 from serving.policy.pool.inventory import Inventory
 from serving.policy.pool.promotions import Promotions
 from serving.policy.pool.quotas import Account
-from serving.policy.pool.slab_allocator import QUANTUM
 from serving.policy.pool.spills import Spills
 
 
@@ -119,7 +118,7 @@ def _check_extents(inventory: Inventory) -> None:
     for offset, entry in sorted(extents.items()):
         if offset < end:
             raise LedgerError(f"the extent of version {entry.version} begins inside another one")
-        end = offset + -(-entry.nbytes // QUANTUM) * QUANTUM
+        end = offset + inventory.allocator.block_bytes(entry.nbytes)
     if end > inventory.allocator.capacity_bytes:
         raise LedgerError("an extent ends behind the region")
 
@@ -134,9 +133,11 @@ def _check_orders(inventory: Inventory) -> None:
 
 def _check_leases(inventory: Inventory) -> None:
     counts = inventory.leases.counts()
-    if counts != {v: e.leases for v, e in inventory.by_version.items() if e.leases}:
+    leased = {v: e.leases for v, e in inventory.by_version.items() if e.leases}
+    lent = sum(leased.values()) - sum(counts.values())
+    if lent != inventory.leases.lent or any(leased.get(v, 0) < count for v, count in counts.items()):
         raise LedgerError("leases of clients and of entries disagree")
-    if inventory.leases.leased != len(counts):
+    if inventory.leases.leased != len(leased):
         raise LedgerError("the count of leased entries is wrong")
     if len(inventory.reservations) != sum(e.writer is not None for e in inventory.by_version.values()):
         raise LedgerError("reservations of clients and of entries disagree")

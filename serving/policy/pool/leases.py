@@ -13,11 +13,12 @@ from serving.policy.pool.entries import Entry
 class LeaseBook:
     """Leases by client. Keeps `Entry.leases`, the number of clients, true."""
 
-    __slots__ = ("_batches", "_due", "_of", "expired", "leased")
+    __slots__ = ("_batches", "_due", "_of", "expired", "leased", "lent")
 
     def __init__(self) -> None:
         self.expired = 0
         self.leased = 0  # entries with at least one lease
+        self.lent = 0  # leases that are nobody's, see `lend`
         self._of: dict[int, dict[int, float]] = {}  # client -> version -> until
         self._due: list[tuple[float, int, int, Sequence[Entry]]] = []
         self._batches = 0
@@ -58,6 +59,18 @@ class LeaseBook:
             del self._of[client]
         self._end(entry)
         return True
+
+    def lend(self, entry: Entry) -> None:
+        """One more lease, of a driver in the same process that keeps its own books and ends it with `give_back`."""
+        if not entry.leases:
+            self.leased += 1
+        entry.leases += 1
+        self.lent += 1
+
+    def give_back(self, entry: Entry) -> None:
+        """End of `lend`."""
+        self.lent -= 1
+        self._end(entry)
 
     def versions_of(self, client: int) -> list[int]:
         """Versions that a client leases."""

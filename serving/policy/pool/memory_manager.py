@@ -23,6 +23,7 @@ from serving.policy.pool.manager_stats import ManagerStats
 from serving.policy.pool.promotions import Promotions
 from serving.policy.pool.quotas import NamespaceUsage
 from serving.policy.pool.settings import ManagerSettings
+from serving.policy.pool.shelf import Shelf
 from serving.policy.pool.slab_allocator import Fragmentation
 from serving.policy.pool.spills import Spills
 from serving.policy.pool.writers import Writers
@@ -230,15 +231,19 @@ class MemoryManager:
 
     def next_tick(self, now: float) -> float | None:
         """When `tick` should be called; None = nothing will happen by itself. Ask again after every other call."""
-        times = [self._leases.next_due, self._inventory.reservations.next_due, self._promotions.next_due]
-        times.append(self._evictor.clearing_until)
+        due = self._leases.next_due
+        for time in (self._inventory.reservations.next_due, self._promotions.next_due, self._evictor.clearing_until):
+            if time is not None and (due is None or time < due):
+                due = time
         if self._evictor.pressed or len(self._promotions) or self._spills.waiting:
-            times.append(self._last_tick + _PACE_S)
-        due = [time for time in times if time is not None]
-        return max(now, min(due)) if due else None
+            paced = self._last_tick + _PACE_S
+            due = paced if due is None or paced < due else due
+        return max(now, due) if due is not None else None
 
     def take_orders(self) -> tuple[Order, ...]:
         """What to do on disk. Those of one (space, hash) must be done in the order given, over all calls."""
+        if not self._inventory.orders:
+            return ()
         orders = tuple(self._inventory.orders)
         self._inventory.orders.clear()
         return orders
@@ -280,7 +285,7 @@ class MemoryManager:
         if not wanted or not self._spills.make_room(nbytes):
             inventory.orders.append(Unlink(space, hash, kind))
             return None
-        entry = inventory.add(space, hash, kind, nbytes)
+        entry = inventory.add(space, hash, kind, nbytes, account)
         entry.checksum = checksum
         entry.last_use = last_use
         inventory.ssd_used_bytes += nbytes
@@ -309,6 +314,12 @@ class MemoryManager:
         A namespace that holds more shrinks at the next `tick`.
         """
         self._inventory.set_quotas(quotas)
+
+    # In one process
+
+    def shelf(self, space: Space) -> Shelf:
+        """Entries of one space, block by block, for a driver that needs no wire. Keep it: it stays good."""
+        return Shelf(space, self._inventory, self._writers, self._promotions)
 
     # Knowledge
 

@@ -20,6 +20,7 @@ class ManagerSettings:
         lease_s: how long a found entry is protected, unless its reader says otherwise.
         write_lease_s: how long a writer may take between reserve and commit.
         max_spills: writes to SSD under way at one time.
+        quantum: sizes are rounded up to it [bytes]; 4096 with an SSD tier, which writes whole pages.
     """
 
     capacity_bytes: int
@@ -33,3 +34,4 @@ class ManagerSettings:
     lease_s: float = 5.0
     write_lease_s: float = 10.0
     max_spills: int = 64
+    quantum: int = 4096

@@ -18,7 +18,7 @@ from serving.errors import LedgerError
 from serving.policy.pool.free_runs import FreeRuns
 
 QUANTUM = 4096
-"""Sizes are rounded up to this [bytes]: one memory page, one unit of direct I/O."""
+"""Sizes are rounded up to this unless told otherwise [bytes]: one memory page, one unit of direct I/O."""
 
 _EXTRA_SLABS = 3
 """A span may be this much longer than one block needs."""
@@ -95,6 +95,7 @@ class SlabAllocator:
     """Gives and takes extents; all operations are O(1) or O(log of few). It never evicts: its owner does."""
 
     __slots__ = (
+        "_full_for",
         "_live",
         "_open",
         "_runs",
@@ -103,24 +104,28 @@ class SlabAllocator:
         "_spans",
         "capacity_bytes",
         "charged_bytes",
+        "quantum",
         "region",
         "slab_bytes",
     )
 
-    def __init__(self, capacity_bytes: int, slab_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, slab_bytes: int, quantum: int = QUANTUM) -> None:
         """
         Args:
             capacity_bytes: of the region; what does not fill a slab at its end is not used.
-            slab_bytes: rounded down to 4 KiB; a region smaller than that is one slab.
+            slab_bytes: rounded down to the quantum; a region smaller than that is one slab.
+            quantum: sizes are rounded up to it [bytes].
         Raises: LedgerError if not even one page fits.
         """
         self.region = capacity_bytes
-        self.slab_bytes = min(slab_bytes, capacity_bytes) // QUANTUM * QUANTUM
-        if self.slab_bytes < QUANTUM:
+        self.quantum = quantum
+        self.slab_bytes = min(slab_bytes, capacity_bytes) // quantum * quantum
+        if self.slab_bytes < quantum:
             raise LedgerError(f"a region of {capacity_bytes} bytes with slabs of {slab_bytes} has no room for a page")
         self._runs = FreeRuns(capacity_bytes // self.slab_bytes)
         self.capacity_bytes = self._runs.slabs * self.slab_bytes
         self.charged_bytes = 0
+        self._full_for = 0  # a block size for which there is no room, and nothing was freed since that was found
         self._live: dict[int, int] = {}  # offset -> bytes asked for
         self._span_of: list[Span | None] = [None] * self._runs.slabs
         self._spans: dict[int, Span] = {}
@@ -134,7 +139,7 @@ class SlabAllocator:
 
     @property
     def live(self) -> dict[int, int]:
-        """Offset -> bytes asked for, of every extent in use. Read only."""
+        """Offset -> bytes asked for, of every extent in use. Read only, but see `reusable`."""
         return self._live
 
     def fits(self, nbytes: int) -> bool:
@@ -143,7 +148,7 @@ class SlabAllocator:
 
     def block_bytes(self, nbytes: int) -> int:
         """The size class of an object."""
-        return -(-nbytes // QUANTUM) * QUANTUM
+        return -(-nbytes // self.quantum) * self.quantum
 
     def span_lengths(self, nbytes: int) -> tuple[int, ...]:
         """How many slabs a span for this object should have: best first, the shortest possible one last."""
@@ -156,16 +161,19 @@ class SlabAllocator:
     def allocate(self, nbytes: int) -> int | None:
         """Take an extent of at least `nbytes`.
 
-        Returns: its offset, a multiple of 4 KiB; None if there is no room now.
+        Returns: its offset, a multiple of the quantum; None if there is no room now.
         Raises: LedgerError for a size that could never fit; callers ask `fits` first.
         """
         if not self.fits(nbytes):
             raise LedgerError(f"asked for {nbytes} bytes of {self.capacity_bytes}")
-        block = -(-nbytes // QUANTUM) * QUANTUM
+        block = -(-nbytes // self.quantum) * self.quantum
+        if block == self._full_for:
+            return None
         spans = self._open.get(block)
         # The span that became usable last: the others get a chance to run empty.
         span = spans[next(reversed(spans))] if spans else self._new_span(block)
         if span is None:
+            self._full_for = block
             return None
         offset = span.take()
         if span.used == span.count:
@@ -173,6 +181,17 @@ class SlabAllocator:
         self._live[offset] = nbytes
         self.charged_bytes += self._charge(span)
         return offset
+
+    def reusable(self, offset: int, nbytes: int) -> bool:
+        """Whether an object for which there is no room now would get exactly this extent, were it freed.
+
+        Then its owner may pass it on: it only notes the new size in `live`.
+        """
+        span = self._span_of[offset // self.slab_bytes]
+        if span is None or span.closed or span.block_bytes != -(-nbytes // self.quantum) * self.quantum:
+            return False
+        # There is no room, so that all spans of this size class are full; one that runs empty must not grow either.
+        return span.used > 1 or self._runs.walled(span.first_slab, span.slabs)
 
     def free(self, offset: int) -> None:
         """Give an extent back.
@@ -183,6 +202,7 @@ class SlabAllocator:
         if self._live.pop(offset, None) is None:
             raise LedgerError(f"extent at {offset} freed while not in use")
         span = self.span_at(offset)
+        self._full_for = 0
         self.charged_bytes -= self._charge(span)
         span.give(offset)
         if span.used == 0:
@@ -222,6 +242,7 @@ class SlabAllocator:
 
     def reopen(self, span: Span) -> None:
         """End of `close`, unless the span is gone by now."""
+        self._full_for = 0
         if span.closed and self._spans.get(span.first_slab) is span:
             span.closed = False
             if span.used < span.count:

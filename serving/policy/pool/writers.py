@@ -23,6 +23,7 @@ class Writers:
         self._evictor = evictor
         self._spills = spills
         self._reservations = inventory.reservations
+        self._capacity_bytes = inventory.allocator.capacity_bytes
         self._lease_s = inventory.settings.write_lease_s
         self._write_through = inventory.settings.write_through
 
@@ -33,21 +34,39 @@ class Writers:
         inventory = self._inventory
         known = inventory.of(space).get(hash)
         if known is not None:
-            inventory.counters.present += 1
-            if known.found is not None:
-                inventory.touch((known,), now)
+            self.present(known, now)
             return _PRESENT
-        if not inventory.allocator.fits(nbytes):
+        entry = self.admit(space, hash, nbytes, client, now, kind)
+        if isinstance(entry, GrantStatus):
+            return _REFUSED[entry]
+        self._reservations.add(entry, client, now + (self._lease_s if kind is Kind.CONTEXT else MODEL_LEASE_S))
+        return Grant(GrantStatus.GRANTED, entry.version, inventory.base_offset + entry.offset)
+
+    def present(self, entry: Entry, now: float) -> None:
+        """Somebody wishes to write what is there, or is being written: a use."""
+        self._inventory.counters.present += 1
+        if entry.found is not None:
+            self._inventory.touch_one(entry, now)
+
+    def admit(
+        self, space: Space, hash: BlockHash, nbytes: int, client: int, now: float, kind: Kind
+    ) -> Entry | GrantStatus:
+        """A new entry that this client writes, in an extent of its own, until it is booked, or ends with `finish`.
+
+        Returns: the entry, or why there is none.
+        """
+        inventory = self._inventory
+        if nbytes > self._capacity_bytes:
             return self._refuse(GrantStatus.TOO_LARGE)
-        if not self._evictor.quota_room(inventory.accounts.of(space.namespace), nbytes):
+        account = inventory.accounts.of(space.namespace)
+        if account.quota_bytes and not self._evictor.quota_room(account, nbytes):
             return self._refuse(GrantStatus.QUOTA)
         offset = self._evictor.extent(nbytes, now)
         if offset is None:
             return self._refuse(GrantStatus.FULL)
-        entry = inventory.add(space, hash, kind, nbytes)
-        inventory.give_extent(entry, offset)
-        self._reservations.add(entry, client, now + (self._lease_s if kind is Kind.CONTEXT else MODEL_LEASE_S))
-        return Grant(GrantStatus.GRANTED, entry.version, inventory.base_offset + offset)
+        entry = inventory.add(space, hash, kind, nbytes, account, offset)
+        entry.writer = client
+        return entry
 
     def commit(self, version: int, checksum: int, client: int, now: float) -> bool:
         """Make an entry visible. False: this client does not have it reserved."""
@@ -59,15 +78,22 @@ class Writers:
         if entry.hidden:  # its namespace was deleted meanwhile
             inventory.unpinned(entry)
             return False
+        self.finish(entry, checksum, now)
+        return True
+
+    def finish(self, entry: Entry, checksum: int, now: float) -> None:
+        """What was admitted is written: lookups find it."""
+        inventory = self._inventory
+        entry.writer = None
         entry.checksum = checksum
         entry.last_use = now
         inventory.into_dram(entry)
         inventory.show(entry)
-        inventory.counters.puts += 1
-        inventory.counters.put_bytes += entry.nbytes
+        counters = inventory.counters
+        counters.puts += 1
+        counters.put_bytes += entry.nbytes
         if self._write_through:
             self._spills.write_through(entry)
-        return True
 
     def abort(self, version: int, client: int) -> None:
         """Drop one reservation, if this client has it."""
@@ -93,7 +119,7 @@ class Writers:
         else:
             self._inventory.hide(entry)
 
-    def _refuse(self, status: GrantStatus) -> Grant:
+    def _refuse(self, status: GrantStatus) -> GrantStatus:
         refused = self._inventory.counters.refused
         refused[status.value] = refused.get(status.value, 0) + 1
-        return _REFUSED[status]
+        return status

@@ -154,3 +154,27 @@ def test_check_finds_blocks_without_bytes() -> None:
     instance.kv_blocks = 4
     with pytest.raises(AssertionError, match="disagree"):
         instance.check()
+
+
+def test_a_replicated_cache_is_whole_on_every_die() -> None:
+    instance = make()
+    instance.reserve_spread(WEIGHTS, 402)
+    assert instance.reserve_replicated_kv_cache(100, max_blocks=20) == instance.kv_blocks == 8
+    assert instance.used_bytes == 402 + 4 * 800
+    instance.check()
+    with pytest.raises(HbmReservationError, match="has its KV cache already"):
+        instance.reserve_replicated_kv_cache(100)
+    instance.release(KV_CACHE)
+    assert instance.reserve_replicated_kv_cache(100, max_blocks=3) == 3
+    instance.release(KV_CACHE)
+    with pytest.raises(HbmExhaustedError, match="not one KV block"):
+        instance.reserve_replicated_kv_cache(1000)
+    with pytest.raises(SpecError):
+        instance.reserve_replicated_kv_cache(0)
+
+
+def test_predicted_time_is_that_of_the_group_not_of_its_npus_together() -> None:
+    instance = make()
+    instance.record_step(10, 0.5, 0.02)
+    instance.record_step(10, 0.5, 0.03)
+    assert instance.predicted_s == pytest.approx(0.05)

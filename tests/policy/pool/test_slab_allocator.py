@@ -307,3 +307,10 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 TestAllocatorMachine = AllocatorMachine.TestCase
 TestAllocatorMachine.settings = settings(max_examples=100, stateful_step_count=40)
+
+
+def test_a_smaller_quantum_packs_small_objects() -> None:
+    allocator = SlabAllocator(64 * 1024, 4096, quantum=64)
+    offsets = [allocator.allocate(50) for _ in range(1024)]
+    assert sorted(offset for offset in offsets if offset is not None) == list(range(0, 64 * 1024, 64))
+    assert allocator.allocate(1) is None

@@ -1,0 +1,156 @@
+"""The cost model of one model on one device: every question that serving and simulation ask, in one place."""
+
+from hardware.cost import transfers
+from hardware.cost.decode_step import DecodeStep
+from hardware.cost.device_model import DeviceModel
+from hardware.cost.explain import decode_cost, prefill_cost
+from hardware.cost.loads import DecodeLoad, PrefillLoad, StepCost
+from hardware.cost.memory_plan import HbmPlan, Role, hbm_plan
+from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
+from hardware.cost.prefill_step import PrefillStep
+from hardware.cost.step_tables import DecodeTable, PrefillTable
+from hardware.cost.transfers import WeightSource
+from hardware.errors import SpecError
+from hardware.units import Seconds
+
+MAX_BATCH = 4_096
+"""Sequences per NPU beyond which `max_batch` stops looking."""
+
+
+def mtp_tokens_per_step(drafts: int, acceptance: float) -> float:
+    """Tokens that a sequence gains per step: 1 + a + ... + a^drafts, as a draft counts only if all before it held.
+
+    Raises: SpecError for a negative number of drafts or an acceptance outside of 0 .. 1.
+    Effects: none.
+    Source: CloudMatrix384 paper 5.4.2: 1.7 for one draft at 70 %.
+    """
+    if drafts < 0 or not 0 <= acceptance <= 1:
+        raise SpecError(f"{drafts} drafts accepted at a rate of {acceptance} are not possible")
+    return sum(acceptance**n for n in range(drafts + 1))
+
+
+class CostModel:
+    """Predicted times of one model on one device. Immutable but for tables that it keeps."""
+
+    def __init__(self, device: DeviceModel, shape: ModelShape = DEEPSEEK_R1) -> None:
+        self.device = device
+        self.shape = shape
+        self.decode = DecodeStep(device, shape)
+        self.prefill = PrefillStep(device, shape)
+
+    # --- steps -------------------------------------------------------------------------------------------------
+    def decode_step_s(self, load: DecodeLoad) -> Seconds:
+        """Duration of one decode step [s]. Effects: none that shows."""
+        return self.decode.seconds(load)
+
+    def prefill_step_s(self, load: PrefillLoad) -> Seconds:
+        """Duration of one prefill step [s]. Effects: none."""
+        return self.prefill.seconds(load)
+
+    def decode_step(self, load: DecodeLoad) -> StepCost:
+        """One decode step, taken apart into its operators. Effects: none that shows."""
+        return decode_cost(self.decode, load)
+
+    def prefill_step(self, load: PrefillLoad) -> StepCost:
+        """One prefill step, taken apart into its operators. Effects: none."""
+        return prefill_cost(self.prefill, load)
+
+    def decode_table(self, *, dies: int = 320, drafts: int = 1, microbatch: bool | None = None) -> DecodeTable:
+        """A fast table of decode steps, empty at first. Effects: none."""
+        return DecodeTable(self.decode, dies=dies, drafts=drafts, microbatch=microbatch)
+
+    def prefill_table(self, *, dies: int = 32, perfect_balance: bool = False, microbatch: bool = True) -> PrefillTable:
+        """A fast table of prefill steps, empty at first. Effects: none."""
+        return PrefillTable(self.prefill, dies=dies, perfect_balance=perfect_balance, microbatch=microbatch)
+
+    def tpot_s(
+        self,
+        batch: float,
+        context: float,
+        *,
+        dies: int = 320,
+        drafts: int = 1,
+        acceptance: float = 0.7,
+        microbatch: bool | None = None,
+    ) -> Seconds:
+        """Time per output token with a full, even batch.
+
+        Args:
+            batch: sequences per NPU.
+            context: of each sequence [tokens].
+        Raises: SpecError as `mtp_tokens_per_step`.
+        Effects: none that shows.
+        """
+        requests = batch / self.device.die.per_npu
+        load = DecodeLoad(requests, requests * context, None, dies, drafts, microbatch)
+        return Seconds(self.decode.seconds(load) / mtp_tokens_per_step(drafts, acceptance))
+
+    def max_batch(
+        self,
+        tpot_s: float,
+        context: float,
+        *,
+        dies: int = 320,
+        drafts: int = 1,
+        acceptance: float = 0.7,
+        microbatch: bool | None = None,
+    ) -> int:
+        """Largest whole number of sequences per NPU whose time per output token holds and whose cache fits.
+
+        Args:
+            tpot_s: target [s].
+            context: of each sequence [tokens].
+        Returns: 0 if not even one sequence holds it.
+        Raises: SpecError as `tpot_s` and `hbm_plan`.
+        Effects: none that shows.
+        """
+
+        def holds(batch: int) -> bool:
+            tpot = self.tpot_s(batch, context, dies=dies, drafts=drafts, acceptance=acceptance, microbatch=microbatch)
+            return tpot <= tpot_s
+
+        room = self.hbm_plan("decode", dies).kv_tokens * self.device.die.per_npu
+        low, high = 0, min(MAX_BATCH, int(room / max(context, 1.0)))
+        if high and holds(high):
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if holds(middle) else (low, middle)
+        return low
+
+    # --- transfers, loading, memory ----------------------------------------------------------------------------
+    def handoff_s(self, nbytes: float, links: int = 1) -> Seconds:
+        """KV from prefill to decode over RDMA; see `transfers.handoff_s`. Raises: SpecError. Effects: none."""
+        return transfers.handoff_s(self.device, nbytes, links)
+
+    def pool_load_s(self, nbytes: float, npus: float, gb_per_s: float | None = None) -> Seconds:
+        """Cached blocks from the pool; see `transfers.pool_load_s`. Raises: SpecError. Effects: none."""
+        return transfers.pool_load_s(self.device, nbytes, npus, gb_per_s)
+
+    def ub_read_s(self, nbytes: float, *, pooled: bool = True) -> Seconds:
+        """One die reads over the scale-up fabric. Effects: none."""
+        return transfers.ub_read_s(self.device, nbytes, pooled=pooled)
+
+    def ub_write_s(self, nbytes: float, *, pooled: bool = True) -> Seconds:
+        """One die writes over the scale-up fabric. Effects: none."""
+        return transfers.ub_write_s(self.device, nbytes, pooled=pooled)
+
+    def vpc_s(self, nbytes: float, dies: float = 1) -> Seconds:
+        """Bytes over the datacentre network. Effects: none."""
+        return transfers.vpc_s(self.device, nbytes, dies)
+
+    def model_load_s(self, source: WeightSource, loaders: int = 1) -> Seconds:
+        """Time until an instance has its weights; see `transfers.model_load_s`. Raises: SpecError. Effects: none."""
+        return transfers.model_load_s(self.device, self.shape, source, loaders)
+
+    def model_switch_s(self, hit_rate: float) -> Seconds:
+        """Mean time to switch to another model; see `transfers.model_switch_s`. Raises: SpecError. Effects: none."""
+        return transfers.model_switch_s(self.device, self.shape, hit_rate)
+
+    def hbm_plan(self, role: Role, dies: int) -> HbmPlan:
+        """What fills a die's HBM; see `memory_plan.hbm_plan`. Raises: SpecError. Effects: none."""
+        return hbm_plan(self.device, self.shape, role, dies)
+
+    def kv_bytes(self, tokens: float) -> float:
+        """Bytes of the cache of some tokens, all layers, BF16. Effects: none."""
+        return tokens * self.shape.kv_token_bytes()

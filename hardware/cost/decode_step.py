@@ -1,0 +1,204 @@
+"""Duration of one decode step, fast: the formula that a simulation asks millions of times.
+
+One layer has two streams. Attention: prolog, core attention, output projection. Experts: dispatch, expert
+products, combine. With two half batches the streams run side by side, each half in one of them: on the Ascend each
+stream has part of the cores, and the best part is searched; elsewhere computation is serial and only communication
+hides. A step is all layers, the MTP modules (each one more layer), LM heads and sampling.
+"""
+
+from typing import NamedTuple
+
+from hardware.cost.decode_terms import DecodeTerms, GroupTerms, decode_terms, group_terms
+from hardware.cost.device_model import DeviceModel
+from hardware.cost.loads import DecodeLoad
+from hardware.cost.model_shape import ModelShape
+from hardware.units import Seconds
+
+
+class HalfBatch(NamedTuple):
+    """Operators of one half batch (or of the whole, without halves), on a whole die, in seconds.
+
+    Attributes:
+        prolog_c / output_c / core_c / expert_c / dense_c: compute; `_w`: memory.
+        attention_vector / expert_vector: element-wise work.
+        exchange: dispatch and combine.
+    """
+
+    prolog_c: float
+    core_c: float
+    core_w: float
+    output_c: float
+    attention_vector: float
+    exchange: float
+    expert_c: float
+    expert_w: float
+    expert_vector: float
+    dense_c: float
+
+
+class DecodeStep:
+    """Decode steps of one model on one device. Keeps what does not depend on the load."""
+
+    def __init__(self, device: DeviceModel, shape: ModelShape) -> None:
+        self.device = device
+        self.shape = shape
+        self.terms: DecodeTerms = decode_terms(device, shape)
+        self._groups: dict[int, GroupTerms] = {}
+        cal, cores = device.calibration, device.die.cores
+        self._split = device.layout.decode_overlap == "split-cores"
+        self._shares = tuple(n / cores for n in range(round(cal.split_low), round(cal.split_high) + 1))
+
+    def group(self, dies: int) -> GroupTerms:
+        """Terms of a group of that many dies, kept.
+
+        Effects: remembers them.
+        """
+        terms = self._groups.get(dies)
+        if terms is None:
+            terms = self._groups[dies] = group_terms(self.device, self.shape, dies)
+        return terms
+
+    def uses_microbatch(self, load: DecodeLoad) -> bool:
+        """Whether this step runs as two half batches: as the load says, else by the calibration's threshold.
+
+        Effects: none.
+        """
+        if load.microbatch is not None:
+            return load.microbatch
+        return load.requests * self.device.die.per_npu >= self.device.calibration.microbatch_from
+
+    def half_batch(self, load: DecodeLoad, halves: int) -> HalfBatch:
+        """Operators of one of `halves` equal parts of the batch.
+
+        Effects: none.
+        """
+        c, cal, group = self.terms, self.device.calibration, self.group(load.dies)
+        rows = 1 + load.drafts
+        tokens = load.requests * rows / halves
+        mean = tokens if load.mean_requests is None else load.mean_requests * rows / halves
+        context = load.context_tokens / halves
+        core_t = c.core_t if load.drafts else c.core_single_t
+        busiest = mean * max(group.routed_share, group.shared_share)
+        return HalfBatch(
+            c.prolog_t * tokens,
+            core_t * rows * context,
+            c.core_w * context,
+            c.output_t * tokens,
+            cal.attention_vector_s * tokens,
+            2 * cal.exchange_floor_s + (group.dispatch_t + group.combine_t) * tokens,
+            c.expert_t * busiest,
+            c.expert_w * group.experts,
+            cal.expert_vector_s * tokens,
+            c.dense_t * tokens,
+        )
+
+    def attention_s(self, half: HalfBatch, share: float) -> float:
+        """The attention stream of one layer with a share of the cores.
+
+        Effects: none.
+        """
+        c = self.terms
+        prolog, output, core = half.prolog_c / share, half.output_c / share, half.core_c / share
+        return (
+            (prolog if prolog > c.prolog_w else c.prolog_w)
+            + (core if core > half.core_w else half.core_w)
+            + (output if output > c.output_w else c.output_w)
+            + half.attention_vector / share
+            + self.device.calibration.attention_start_s
+        )
+
+    def expert_s(self, half: HalfBatch, share: float) -> float:
+        """The expert stream of one layer with a share of the cores.
+
+        Effects: none.
+        """
+        product = half.expert_c / share
+        return (
+            half.exchange
+            + (product if product > half.expert_w else half.expert_w)
+            + half.expert_vector / share
+            + self.device.calibration.expert_start_s
+        )
+
+    def dense_s(self, half: HalfBatch, share: float) -> float:
+        """What a dense layer has in place of the expert stream: one feed-forward, no exchange.
+
+        Effects: none.
+        """
+        product = half.dense_c / share
+        return (
+            (product if product > self.terms.dense_w else self.terms.dense_w)
+            + half.expert_vector / share
+            + self.device.calibration.expert_start_s
+        )
+
+    def best_share(self, half: HalfBatch) -> float:
+        """The attention stream's share of the cores at which the slower stream is fastest.
+
+        Attention falls and experts rise with the share, so the crossing is found by halving; the better of its two
+        sides wins.
+
+        Effects: none.
+        """
+        shares = self._shares
+        low, high = 0, len(shares) - 1
+        while low < high:
+            middle = (low + high) // 2
+            share = shares[middle]
+            if self.attention_s(half, share) > self.expert_s(half, 1 - share):
+                low = middle + 1
+            else:
+                high = middle
+        share = shares[low]
+        if low and self.attention_s(half, shares[low - 1]) < self.expert_s(half, 1 - share):
+            return shares[low - 1]
+        return share
+
+    def layers_s(self, load: DecodeLoad, *, microbatch: bool) -> tuple[float, float]:
+        """One expert layer and one dense layer, all halves.
+
+        Effects: none.
+        """
+        if not microbatch:
+            half = self.half_batch(load, 1)
+            attention = self.attention_s(half, 1.0)
+            return attention + self.expert_s(half, 1.0), attention + self.dense_s(half, 1.0)
+        half = self.half_batch(load, 2)
+        handover = self.device.calibration.handover_s
+        if not self._split:
+            return self._hidden_s(half) + handover, 2 * (self.attention_s(half, 1.0) + self.dense_s(half, 1.0))
+        share = self.best_share(half)
+        attention = self.attention_s(half, share)
+        slower = max(attention, self.expert_s(half, 1 - share))
+        dense = max(attention, self.dense_s(half, 1 - share))
+        return 2 * slower + handover, 2 * dense + handover
+
+    def _hidden_s(self, half: HalfBatch) -> float:
+        """One expert layer, both halves: computation is serial, a half's exchange runs behind the other's work."""
+        work = self.attention_s(half, 1.0) + self.expert_s(half, 1.0) - half.exchange
+        return 2 * max(work, half.exchange)
+
+    def outside_s(self, load: DecodeLoad) -> float:
+        """LM heads, the MTP modules' merging product, sampling, and the start of the step.
+
+        Effects: none.
+        """
+        c, cal = self.terms, self.device.calibration
+        requests = load.requests
+        tokens = requests * (1 + load.drafts)
+        head = max(c.head_t * tokens, c.head_w)
+        draft = max(c.head_t * requests, c.head_w) + max(c.merge_t * tokens, c.merge_w)
+        return cal.step_start_s + cal.sampling_s * tokens + head + load.drafts * draft
+
+    def seconds(self, load: DecodeLoad) -> Seconds:
+        """Duration of one step.
+
+        Args:
+            load: of the fullest die; see `DecodeLoad`.
+        Returns: elapsed time [s].
+        Effects: none.
+        Source: CloudMatrix384 paper 4.2.3, 4.2.4; efficiencies from the device file.
+        """
+        layer, dense = self.layers_s(load, microbatch=self.uses_microbatch(load))
+        layers = self.shape.moe_layers + load.drafts
+        return Seconds(layers * layer + self.shape.dense_layers * dense + self.outside_s(load))

@@ -1,0 +1,112 @@
+"""Coefficients of a decode step: seconds per token, per cached token or per read of weights, on a whole die.
+
+Each operator costs `max(compute, memory)`: compute grows with tokens and shrinks with the share of cores it has;
+memory is the read of its weights or of the KV cache, which needs no cores to speak of.
+"""
+
+import math
+from dataclasses import dataclass
+
+from hardware.cost.device_model import DeviceModel
+from hardware.cost.exchange import combine_line, dispatch_line
+from hardware.cost.model_shape import BF16_BYTES, INT8_BYTES, ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTerms:
+    """Everything that does not depend on the load. `_t` = seconds per token, `_w` = seconds to read weights once."""
+
+    prolog_t: float
+    prolog_w: float
+    output_t: float
+    output_w: float
+    core_t: float
+    core_single_t: float
+    core_w: float
+    dense_t: float
+    dense_w: float
+    expert_t: float
+    expert_w: float
+    merge_t: float
+    merge_w: float
+    head_t: float
+    head_w: float
+
+
+def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
+    """Coefficients of one model on one device.
+
+    `core_t` is per query token and cached token, `core_w` per cached token of one sequence.
+    Source: shapes from the model; peaks and efficiencies from the device file.
+    Effects: none.
+    """
+    die, cal = device.die, device.calibration
+    gemm8 = die.gemm8_flops_per_s * cal.gemm_utilisation
+    gemm16 = die.bf16_flops_per_s * cal.gemm_utilisation
+    skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
+    merge = 2 * shape.hidden * shape.hidden
+    return DecodeTerms(
+        prolog_t=2 * shape.prolog_weights / gemm8 + 2 * shape.key_up_weights / gemm16,
+        prolog_w=(shape.prolog_weights * INT8_BYTES + shape.key_up_weights * BF16_BYTES) / skinny,
+        output_t=2 * shape.output_weights / gemm8 + 2 * shape.value_up_weights / gemm16,
+        output_w=(shape.output_weights * INT8_BYTES + shape.value_up_weights * BF16_BYTES) / skinny,
+        core_t=shape.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation),
+        core_single_t=shape.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation_single),
+        core_w=shape.latent_values * BF16_BYTES / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
+        dense_t=2 * shape.dense_weights / gemm8,
+        dense_w=shape.dense_weights * INT8_BYTES / skinny,
+        expert_t=2 * shape.expert_weights / gemm8,
+        expert_w=shape.expert_weights * INT8_BYTES / skinny,
+        merge_t=2 * merge / gemm8,
+        merge_w=merge * INT8_BYTES / skinny,
+        head_t=2 * shape.head_weights / gemm8,
+        head_w=shape.head_weights * INT8_BYTES / skinny,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTerms:
+    """What the size of the expert-parallel group decides.
+
+    Attributes:
+        dispatch_t / combine_t: seconds per token above the floor, stragglers included.
+        routed_share: tokens of the busiest routed die, for each token that a die has on average.
+        shared_share: the same for a die with shared experts only; 0 when every die has them.
+        experts: read by one die, once per half batch.
+    """
+
+    dispatch_t: float
+    combine_t: float
+    routed_share: float
+    shared_share: float
+    experts: int
+
+
+def group_terms(device: DeviceModel, shape: ModelShape, dies: int) -> GroupTerms:
+    """Terms of an expert-parallel group of some dies.
+
+    Effects: none.
+    """
+    cal, layout, table = device.calibration, device.layout, device.experts
+    own_dies = layout.shared_die_share > 0 and shape.shared_experts > 0
+    copies = shape.active_experts + (shape.shared_experts if own_dies else 0)
+    scale = copies / (table.tokens * table.copies) * cal.straggler_factor
+    size_d = shape.dispatch_bytes / MEASURED_DISPATCH_BYTES
+    size_c = shape.combine_bytes / MEASURED_COMBINE_BYTES
+    routed_dies = dies * (1 - layout.shared_die_share) if own_dies else float(dies)
+    copies_held = shape.experts * (1 + layout.redundant_share)
+    routed = shape.active_experts * dies / routed_dies * cal.decode_imbalance
+    everywhere = 0 if own_dies else shape.shared_experts
+    floor = cal.exchange_floor_s
+    return GroupTerms(
+        dispatch_t=max(0.0, dispatch_line(table).seconds(dies) - floor) * scale * size_d,
+        combine_t=max(0.0, combine_line(table).seconds(dies) - floor) * scale * size_c,
+        routed_share=routed + everywhere,
+        shared_share=shape.shared_experts / layout.shared_die_share if own_dies else 0.0,
+        experts=max(1, math.ceil(copies_held / routed_dies - 1e-9)) + everywhere,
+    )
+
+
+MEASURED_DISPATCH_BYTES = 7_680
+MEASURED_COMBINE_BYTES = 14_336
+"""Messages that the tables of every device were measured with: hidden width 7,168. Source: DeepEP, CANN."""

@@ -1,0 +1,196 @@
+"""Reads device files (TOML) strictly: every number has a source, every mistake gets one clear line.
+
+A number is an inline table: `hbm_bytes_per_s = { value = 1.6e12, status = "published", source = "..." }`. Sections and
+keys are the fields of the dataclasses in `device_model`; unknown ones are refused with the nearest known one.
+"""
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+from hardware.cost.constant import STATUSES, Constant
+from hardware.cost.device_model import (
+    Calibration,
+    DecodeOverlap,
+    DeviceModel,
+    Die,
+    ExpertTable,
+    Layout,
+    Links,
+    Loading,
+    PrefillAttention,
+)
+from hardware.errors import SpecError
+
+FOLDER = Path(__file__).parent / "devices"
+_SECTIONS: dict[str, type] = {
+    "die": Die,
+    "links": Links,
+    "loading": Loading,
+    "layout": Layout,
+    "experts": ExpertTable,
+    "calibration": Calibration,
+}
+_WORDS: dict[str, tuple[str, ...]] = {
+    "layout.decode_overlap": get_args(DecodeOverlap),
+    "layout.prefill_attention": get_args(PrefillAttention),
+}
+_MAY_BE_ZERO = frozenset(
+    {
+        "layout.redundant_share",
+        "layout.shared_die_share",
+        "layout.communication_cores",
+        *(f"calibration.{field.name}" for field in fields(Calibration) if field.name.endswith("_s")),
+        "calibration.microbatch_from",
+        "calibration.small_gemm_tokens",
+        *(f"links.{field.name}" for field in fields(Links) if field.name.endswith("latency_s")),
+    }
+)
+
+
+def device_names() -> tuple[str, ...]:
+    """Devices that come with the package, in alphabetical order. Effects: lists one folder."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def load_device(name_or_path: str | Path) -> DeviceModel:
+    """Read a device by its name, or from a file of your own.
+
+    Args:
+        name_or_path: one of `device_names()`, or a path that ends in `.toml`.
+    Raises: SpecError, in one line, if there is no such device or its file is wrong.
+    Effects: reads one file.
+    """
+    text = str(name_or_path)
+    path = Path(text) if text.endswith(".toml") else FOLDER / f"{text}.toml"
+    if not text.endswith(".toml") and text not in device_names():
+        raise SpecError(
+            f"no device named {text!r}{_nearest(text, device_names())}; there are: " + ", ".join(device_names())
+        )
+    try:
+        return parse_device(path.read_text(encoding="utf-8"), path.stem)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def parse_device(text: str, name: str) -> DeviceModel:
+    """Read a device from the text of its file.
+
+    Args:
+        name: what to call it, in messages too.
+    Raises: SpecError naming the first wrong section, key or value.
+    Effects: none.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"device {name}: no TOML: {error}") from error
+    _check_keys(name, "", raw, ["title", *_SECTIONS])
+    title = raw["title"]
+    if not isinstance(title, str) or not title:
+        raise SpecError(f"device {name}: title is {title!r}; it must say what the device is")
+    constants: dict[str, Constant] = {}
+    parts = {section: _section(name, section, kind, raw[section], constants) for section, kind in _SECTIONS.items()}
+    device = DeviceModel(name=name, title=title, constants=constants, **parts)
+    _check_together(device)
+    return device
+
+
+def _section(name: str, section: str, kind: Any, raw: object, constants: dict[str, Constant]) -> Any:  # noqa: ANN401
+    """One dataclass from its table; its numbers are added to `constants`."""
+    if not isinstance(raw, dict):
+        raise SpecError(f"device {name}: {section} must be a table, written [{section}]")
+    _check_keys(name, f"{section}.", raw, [field.name for field in fields(kind)])
+    values: dict[str, object] = {}
+    for field in fields(kind):
+        key = f"{section}.{field.name}"
+        if key in _WORDS:
+            values[field.name] = _word(name, key, raw[field.name])
+        elif kind is ExpertTable and field.name in ("degrees", "dispatch_s", "combine_s"):
+            values[field.name] = _numbers(name, key, raw[field.name], constants)
+        else:
+            constant = constants[key] = _constant(name, key, raw[field.name])
+            values[field.name] = constant.value
+    return kind(**values)
+
+
+def _word(name: str, key: str, raw: object) -> str:
+    if raw not in _WORDS[key]:
+        raise SpecError(f"device {name}: {key} is {raw!r}; it must be one of: {', '.join(_WORDS[key])}")
+    return str(raw)
+
+
+def _constant(name: str, key: str, raw: object) -> Constant:
+    """One number with its source."""
+    if not isinstance(raw, dict):
+        raise SpecError(f'device {name}: {key} must be {{ value = ..., status = "...", source = "..." }}, not {raw!r}')
+    _check_keys(name, f"{key}.", raw, ["value", "status", "source"])
+    _check_source(name, key, raw)
+    value = raw["value"]
+    lowest = 0.0 if key in _MAY_BE_ZERO else math.nextafter(0.0, 1.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < math.inf:
+        wanted = "zero or above" if key in _MAY_BE_ZERO else "above zero"
+        raise SpecError(f"device {name}: {key} is {value!r}; it must be a number {wanted}")
+    return Constant(float(value), raw["status"], raw["source"])
+
+
+def _numbers(name: str, key: str, raw: object, constants: dict[str, Constant]) -> tuple[float, ...]:
+    """A row of the table of exchanges, with one source."""
+    if not isinstance(raw, dict):
+        raise SpecError(f'device {name}: {key} must be {{ values = [...], status = "...", source = "..." }}')
+    _check_keys(name, f"{key}.", raw, ["values", "status", "source"])
+    _check_source(name, key, raw)
+    values = raw["values"]
+    good = isinstance(values, list) and values and all(type(v) in (int, float) and 0 < v < math.inf for v in values)
+    if not good:
+        raise SpecError(f"device {name}: {key} must be a list of numbers above zero, not {values!r}")
+    for degree, value in enumerate(values):
+        constants[f"{key}[{degree}]"] = Constant(float(value), raw["status"], raw["source"])
+    return tuple(values)
+
+
+def _check_source(name: str, key: str, raw: Mapping[str, Any]) -> None:
+    if raw["status"] not in STATUSES:
+        raise SpecError(f"device {name}: {key}: status is {raw['status']!r}; it must be one of: {', '.join(STATUSES)}")
+    if not isinstance(raw["source"], str) or not raw["source"].strip():
+        raise SpecError(f"device {name}: {key}: say where the number comes from in `source`")
+
+
+def _check_keys(name: str, prefix: str, raw: Mapping[str, object], known: Iterable[str]) -> None:
+    """Exactly the known keys, no more and no fewer."""
+    known = list(known)
+    for key in raw:
+        if key not in known:
+            raise SpecError(f"device {name}: unknown key {prefix}{key}{_nearest(key, known)}")
+    for key in known:
+        if key not in raw:
+            raise SpecError(f"device {name}: {prefix}{key} is missing")
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _check_together(device: DeviceModel) -> None:
+    """Values that only make sense together.
+
+    Raises: SpecError.
+    """
+    table, cal, name = device.experts, device.calibration, device.name
+    if not len(table.degrees) == len(table.dispatch_s) == len(table.combine_s):
+        raise SpecError(f"device {name}: experts: degrees, dispatch_s and combine_s must be equally long")
+    if list(table.degrees) != sorted(set(table.degrees)) or not all(type(d) is int for d in table.degrees):
+        raise SpecError(f"device {name}: experts.degrees must be rising whole numbers")
+    if not 1 <= cal.split_low <= cal.split_high < device.die.cores and device.layout.decode_overlap == "split-cores":
+        raise SpecError(f"device {name}: calibration.split_low and split_high must lie within 1 .. die.cores - 1")
+    if device.layout.communication_cores >= device.die.cores or device.layout.shared_die_share >= 1:
+        raise SpecError(f"device {name}: layout leaves no cores, or no dies, for computation")
+    for field in fields(Calibration):
+        if "utilisation" in field.name or field.name.endswith(("_efficiency", "_share")):
+            if getattr(cal, field.name) > 1:
+                raise SpecError(f"device {name}: calibration.{field.name} is a share of a peak; it cannot exceed 1")

@@ -1,0 +1,174 @@
+"""A device as the cost model sees it: peaks, links, layout and calibrated efficiencies of one die.
+
+"Die" is the smallest unit with a rank: half of an Ascend 910C, or one whole GPU. Rates are one direction, in bytes
+per second; peaks are dense. Every number comes from a device file (TOML), which also says where it was found.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from hardware.cost.constant import Constant
+
+DecodeOverlap = Literal["split-cores", "hidden-communication"]
+PrefillAttention = Literal["sp-tp-sp", "data-parallel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Die:
+    """Peaks and memory of one die. `cores` are what streams can divide: cube cores, or streaming multiprocessors."""
+
+    per_npu: float
+    cores: float
+    bf16_flops_per_s: float
+    gemm8_flops_per_s: float
+    hbm_bytes: float
+    hbm_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What carries bytes, per die: the scale-up fabric (to other dies, to pooled memory), RDMA, the datacentre."""
+
+    peer_read_bytes_per_s: float
+    peer_read_latency_s: float
+    peer_write_bytes_per_s: float
+    peer_write_latency_s: float
+    pool_read_bytes_per_s: float
+    pool_read_latency_s: float
+    pool_write_bytes_per_s: float
+    pool_write_latency_s: float
+    rdma_bytes_per_s: float
+    rdma_latency_s: float
+    vpc_bytes_per_s: float
+    vpc_latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Rates at which one instance gets its weights."""
+
+    storage_bytes_per_s: float
+    pool_bytes_per_s: float
+    peer_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the published systems place a model on this device.
+
+    Attributes:
+        redundant_share: extra copies of routed experts, as a share of their number.
+        shared_die_share: share of a decode group's dies that hold only shared experts; 0 = every die has them.
+        decode_overlap: two half batches, each on its part of the cores; or one after the other, with communication
+            of one half behind the computation of the other.
+        prefill_attention: sequence- and head-split over the instance, or each die its own prompts.
+        communication_cores: taken from computation while prefill sends.
+    """
+
+    redundant_share: float
+    shared_die_share: float
+    decode_overlap: DecodeOverlap
+    prefill_attention: PrefillAttention
+    communication_cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTable:
+    """Measured dispatch and combine latencies by expert-parallel degree.
+
+    Attributes:
+        tokens: per rank.
+        copies: destinations of each token.
+    """
+
+    tokens: float
+    copies: float
+    degrees: tuple[int, ...]
+    dispatch_s: tuple[float, ...]
+    combine_s: tuple[float, ...]
+    dispatch_saturates: float
+    combine_saturates: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Efficiencies and overheads, each in the unit that its name ends in; shares and factors have none.
+
+    Attributes:
+        gemm_utilisation: of the 8-bit peak, wide matrix products.
+        core_utilisation: of the BF16 peak, decode core attention with drafted tokens (two query rows and more).
+        core_utilisation_single: the same with one query row per head.
+        core_memory_efficiency: of HBM rate, reading the KV cache.
+        weight_memory_efficiency: of HBM rate, skinny matrix products that only read weights.
+        attention_vector_s: per token and layer, norms, rotary embedding, quantisation.
+        expert_vector_s: per token and layer, gating, reordering, activation, weighted sum.
+        exchange_floor_s: dispatch or combine of nothing.
+        straggler_factor: slowest rank against the mean, on what a dispatch or combine adds above its floor.
+        decode_imbalance: tokens of the busiest routed expert die against the mean.
+        attention_start_s / expert_start_s: kernel starts per half batch.
+        handover_s: between the two streams, per layer.
+        microbatch_from: sequences per NPU from which decode runs two half batches.
+        split_low / split_high: smallest and largest number of cores that the attention stream may have.
+        step_start_s / sampling_s: per step, and per token of the die.
+        prefill_core_utilisation: of the BF16 peak, prefill core attention.
+        prefill_vector_s / prefill_hidden_vector_s: per token and layer on the main and on the hidden stream.
+        prefill_imbalance: routed matrix work of the busiest die against the mean, default expert placement.
+        prefill_launch_s: per layer and half batch.
+        bulk_exchange_bytes_per_s: dispatch and combine by bulk copies, per die.
+        collective_bytes_per_s: all-gather and all-to-all, per die.
+        prefill_fixed_s: per prefill step, outside of layers and LM head.
+        small_gemm_tokens: rows at which a matrix product reaches half of `gemm_utilisation`.
+        pool_load_bytes_per_s: effective rate at which one NPU loads cached prefixes.
+        hbm_share: of HBM that an engine may use.
+    """
+
+    gemm_utilisation: float
+    core_utilisation: float
+    core_utilisation_single: float
+    core_memory_efficiency: float
+    weight_memory_efficiency: float
+    attention_vector_s: float
+    expert_vector_s: float
+    exchange_floor_s: float
+    straggler_factor: float
+    decode_imbalance: float
+    attention_start_s: float
+    expert_start_s: float
+    handover_s: float
+    microbatch_from: float
+    split_low: float
+    split_high: float
+    step_start_s: float
+    sampling_s: float
+    prefill_core_utilisation: float
+    prefill_vector_s: float
+    prefill_hidden_vector_s: float
+    prefill_imbalance: float
+    prefill_launch_s: float
+    bulk_exchange_bytes_per_s: float
+    collective_bytes_per_s: float
+    prefill_fixed_s: float
+    small_gemm_tokens: float
+    pool_load_bytes_per_s: float
+    hbm_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """One device file.
+
+    Attributes:
+        title: for people.
+        constants: every number with its source, by "section.key".
+    """
+
+    name: str
+    title: str
+    die: Die
+    links: Links
+    loading: Loading
+    layout: Layout
+    experts: ExpertTable
+    calibration: Calibration
+    constants: Mapping[str, Constant]

@@ -1,0 +1,243 @@
+"""A step taken apart: each operator with what bounds it and its formula, for people and reports.
+
+The numbers are those of the fast formulas: the parts of both streams add up to what `DecodeStep` and `PrefillStep`
+return.
+"""
+
+from hardware.cost.decode_step import DecodeStep, HalfBatch
+from hardware.cost.loads import CostPart, DecodeLoad, PrefillLoad, StepCost
+from hardware.cost.prefill_step import PrefillLayer, PrefillStep
+from hardware.units import Seconds
+
+ATTENTION, EXPERTS, OUTSIDE = 0, 1, -1
+
+
+def decode_cost(step: DecodeStep, load: DecodeLoad) -> StepCost:
+    """One decode step, taken apart.
+
+    Effects: none.
+    """
+    microbatch = step.uses_microbatch(load)
+    halves = 2 if microbatch else 1
+    half = step.half_batch(load, halves)
+    shared = microbatch and step.device.layout.decode_overlap == "split-cores"
+    share = step.best_share(half) if shared else 1.0
+    rest = 1 - share if shared else 1.0
+    runs = (step.shape.moe_layers + load.drafts) * halves
+    parts = _attention_parts(step, load, half, share, (step.shape.layers + load.drafts) * halves)
+    parts += _expert_parts(step, load, half, rest, runs)
+    if step.shape.dense_layers:
+        parts.append(_dense_part(step, half, rest, step.shape.dense_layers * halves))
+    layer, _ = step.layers_s(load, microbatch=microbatch)
+    streams = Seconds(step.attention_s(half, share)), Seconds(step.expert_s(half, rest))
+    return StepCost(
+        total_s=step.seconds(load),
+        layer_s=Seconds(layer),
+        streams_s=streams,
+        cube_split=share,
+        microbatch=microbatch,
+        parts=(*parts, *_outside_parts(step, load)),
+    )
+
+
+def _part(name: str, stream: int, once: float, runs: int, bound: str, formula: str) -> CostPart:
+    return CostPart(name, stream, Seconds(once * runs), runs, bound, formula)
+
+
+def _product(name: str, stream: int, runs: int, compute: float, memory: float, share: float, what: str) -> CostPart:
+    """An operator that is the slower of its products and its reads."""
+    slower = compute / share
+    bound = "compute" if slower > memory else "memory"
+    formula = (
+        f"max({compute * 1e6:.1f} us of products / {share:.3f} of the cores, {memory * 1e6:.1f} us of reads): {what}"
+    )
+    return _part(name, stream, max(slower, memory), runs, bound, formula)
+
+
+def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: float, runs: int) -> list[CostPart]:
+    shape, cal, c = step.shape, step.device.calibration, step.terms
+    halves = 2 if step.uses_microbatch(load) else 1
+    tokens = load.requests * (1 + load.drafts) / halves
+    context = load.context_tokens / halves
+    return [
+        _product(
+            "prolog",
+            ATTENTION,
+            runs,
+            half.prolog_c,
+            c.prolog_w,
+            share,
+            f"{tokens:g} tokens x 2 x {shape.prolog_weights / 1e6:.1f} M weights, absorption in BF16",
+        ),
+        _product(
+            "core attention",
+            ATTENTION,
+            runs,
+            half.core_c,
+            half.core_w,
+            share,
+            f"{1 + load.drafts} rows x {context:,.0f} cached tokens x {shape.decode_core_flops:,.0f} flop",
+        ),
+        _product(
+            "output projection",
+            ATTENTION,
+            runs,
+            half.output_c,
+            c.output_w,
+            share,
+            f"{tokens:g} tokens x 2 x {shape.output_weights / 1e6:.1f} M weights, absorption in BF16",
+        ),
+        _part(
+            "attention vector work",
+            ATTENTION,
+            half.attention_vector / share,
+            runs,
+            "vector",
+            f"{tokens:g} tokens x {cal.attention_vector_s * 1e6:.2f} us / {share:.3f} of the cores",
+        ),
+        _part("attention start-up", ATTENTION, cal.attention_start_s, runs, "latency", "kernel starts"),
+    ]
+
+
+def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: float, runs: int) -> list[CostPart]:
+    cal, group = step.device.calibration, step.group(load.dies)
+    halves = 2 if step.uses_microbatch(load) else 1
+    tokens = load.requests * (1 + load.drafts) / halves
+    mean = tokens if load.mean_requests is None else load.mean_requests * (1 + load.drafts) / halves
+    floor, busiest = cal.exchange_floor_s, max(group.routed_share, group.shared_share)
+
+    def exchange(name: str, per_token: float) -> CostPart:
+        text = f"{floor * 1e6:.0f} us + {tokens:g} tokens x {per_token * 1e6:.2f} us, EP{load.dies}, with stragglers"
+        return _part(name, EXPERTS, floor + per_token * tokens, runs, "network", text)
+
+    return [
+        exchange("dispatch", group.dispatch_t),
+        _product(
+            "expert products",
+            EXPERTS,
+            runs,
+            half.expert_c,
+            half.expert_w,
+            share,
+            f"busiest die: {mean:g} tokens x {busiest:.2f}, {group.experts} x "
+            f"{step.shape.expert_weights / 1e6:.1f} M weights",
+        ),
+        exchange("combine", group.combine_t),
+        _part(
+            "expert vector work",
+            EXPERTS,
+            half.expert_vector / share,
+            runs,
+            "vector",
+            f"{tokens:g} tokens x {cal.expert_vector_s * 1e6:.2f} us / {share:.3f} of the cores",
+        ),
+        _part("expert start-up", EXPERTS, cal.expert_start_s, runs, "latency", "gate and kernel starts"),
+    ]
+
+
+def _dense_part(step: DecodeStep, half: HalfBatch, share: float, runs: int) -> CostPart:
+    once = step.dense_s(half, share)
+    bound = "compute" if half.dense_c / share > step.terms.dense_w else "memory"
+    text = f"{step.shape.dense_weights / 1e6:.0f} M weights, vector work and start-up; in place of experts"
+    return _part("dense feed-forward", EXPERTS, once, runs, bound, text)
+
+
+def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
+    c, cal, requests = step.terms, step.device.calibration, load.requests
+    tokens = requests * (1 + load.drafts)
+    head = max(c.head_t * tokens, c.head_w)
+    bound = "compute" if c.head_t * tokens > c.head_w else "memory"
+    parts = [
+        _part("LM head", OUTSIDE, head, 1, bound, f"{step.shape.head_weights / 1e6:.0f} M weights, {tokens:g} tokens"),
+        _part(
+            "sampling",
+            OUTSIDE,
+            cal.sampling_s * tokens,
+            1,
+            "vector",
+            f"{tokens:g} tokens x {cal.sampling_s * 1e6:.0f} us",
+        ),
+        _part("step start", OUTSIDE, cal.step_start_s, 1, "latency", "what the graph launch does not hide"),
+    ]
+    if load.drafts:
+        draft = max(c.head_t * requests, c.head_w) + max(c.merge_t * tokens, c.merge_w)
+        text = "LM head and merging product of each MTP module; its layer is among the layers"
+        parts.append(_part("MTP head", OUTSIDE, draft, load.drafts, "memory", text))
+    return parts
+
+
+def prefill_cost(step: PrefillStep, load: PrefillLoad) -> StepCost:
+    """One prefill step, taken apart: stream 0 has the matrix products, stream 1 what can run beside them.
+
+    Effects: none.
+    """
+    microbatch = step.uses_microbatch(load)
+    halves = 2 if microbatch else 1
+    layer, dense = step.layer(load, halves=halves), step.layer(load, halves=step.dense_halves(load), dense=True)
+    parts = _prefill_parts(step, load, layer, dense)
+    outside = CostPart(
+        "LM head and fixed part", OUTSIDE, Seconds(step.outside_s(load)), 1, "memory", "last tokens only"
+    )
+    return StepCost(
+        total_s=step.seconds(load),
+        layer_s=Seconds(step.layer_s(load, microbatch=microbatch)),
+        streams_s=(Seconds(layer.main / halves), Seconds(layer.hidden / halves)),
+        cube_split=1.0,
+        microbatch=microbatch,
+        parts=(*parts, outside),
+    )
+
+
+def _prefill_parts(step: PrefillStep, load: PrefillLoad, layer: PrefillLayer, dense: PrefillLayer) -> list[CostPart]:
+    shape, cal = step.shape, step.device.calibration
+    n = load.tokens / load.dies
+    mean = load.attended_tokens / max(load.tokens, 1.0)
+    moe, few = shape.moe_layers, shape.dense_layers
+
+    def part(name: str, stream: int, pick: str, bound: str, formula: str) -> CostPart:
+        time = moe * getattr(layer, pick) + few * getattr(dense, pick)
+        return CostPart(name, stream, Seconds(time), shape.layers, bound, formula)
+
+    bound = "memory" if layer.weights > layer.products + layer.experts else "compute"
+    weights = max(0.0, layer.weights - layer.products - layer.experts) * moe
+    weights += max(0.0, dense.weights - dense.products - dense.experts) * few
+    balance = "ideal balance" if load.perfect_balance else f"busiest die {cal.prefill_imbalance:.2f} x the mean"
+    parts = [
+        part(
+            "attention products",
+            ATTENTION,
+            "products",
+            bound,
+            f"{n:,.0f} tokens x {shape.attention_weights / 1e6:.1f} M",
+        ),
+        part(
+            "core attention",
+            ATTENTION,
+            "core",
+            "compute",
+            f"{n:,.0f} tokens x {mean:,.0f} attended x {shape.prefill_core_flops:,.0f} flop",
+        ),
+        part("expert products", ATTENTION, "experts", bound, f"{n:,.0f} tokens, {balance}"),
+        part("all-gather of latents", ATTENTION, "gather", "network", f"{cal.collective_bytes_per_s / 1e9:.0f} GB/s"),
+        part(
+            "all-to-all of heads",
+            ATTENTION,
+            "exchange_heads",
+            "network",
+            f"{cal.collective_bytes_per_s / 1e9:.0f} GB/s",
+        ),
+        part("vector work", ATTENTION, "vector", "vector", f"{n:,.0f} tokens"),
+        part("kernel starts", ATTENTION, "launch", "latency", "per layer and half batch"),
+        part(
+            "dispatch and combine",
+            EXPERTS,
+            "exchange",
+            "network",
+            f"{shape.active_experts} destinations, {cal.bulk_exchange_bytes_per_s / 1e9:.0f} GB/s",
+        ),
+        part("reordering and weighted sum", EXPERTS, "hidden_vector", "vector", f"{n:,.0f} tokens"),
+    ]
+    if weights:
+        text = "reads of weights that the products do not cover"
+        parts.append(CostPart("waiting for weights", ATTENTION, Seconds(weights), shape.layers, "memory", text))
+    return parts

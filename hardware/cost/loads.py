@@ -1,0 +1,86 @@
+"""What the cost model is asked about: the load of one step, as plain values; and what it answers."""
+
+from dataclasses import dataclass
+
+from hardware.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLoad:
+    """One decode step of one instance; all dies run in step, so the fullest one counts.
+
+    Attributes:
+        requests: sequences on the fullest die.
+        context_tokens: sum of their context lengths [tokens].
+        mean_requests: sequences per die, mean over the instance's dies: what experts are sent; None = `requests`.
+        dies: of the instance, which is one expert-parallel group.
+        drafts: MTP tokens drafted per sequence.
+        microbatch: two overlapping half batches; None = by the calibration's rule.
+    """
+
+    requests: float
+    context_tokens: float
+    mean_requests: float | None = None
+    dies: int = 320
+    drafts: int = 1
+    microbatch: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillLoad:
+    """One prefill step of one instance.
+
+    Attributes:
+        tokens: computed by the whole instance [tokens].
+        attended_tokens: sum over computed tokens of the context that each one sees; n new tokens behind s cached ones
+            add n * (s + n / 2).
+        dies: of the instance, over which sequence and heads are split.
+        perfect_balance: experts' load ideally even; else as published with the default EPLB.
+        microbatch: two overlapping half batches.
+    """
+
+    tokens: float
+    attended_tokens: float
+    dies: int = 32
+    perfect_balance: bool = False
+    microbatch: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CostPart:
+    """One operator's share of a step.
+
+    Attributes:
+        name: e.g. "core attention".
+        stream: 0 = attention, 1 = experts, -1 = outside of layers.
+        time_s: for all its runs in the step.
+        runs: how often it runs: layers times microbatches.
+        bound: `compute`, `memory`, `network`, `latency` or `vector`.
+        formula: with its numbers, for a person.
+    """
+
+    name: str
+    stream: int
+    time_s: Seconds
+    runs: int
+    bound: str
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """One step.
+
+    Attributes:
+        total_s: from start to end. Less than the sum of the parts where streams overlap.
+        layer_s: one layer, all microbatches.
+        streams_s: per microbatch and layer, the attention and the expert stream; one after the other without overlap.
+        cube_split: share of the cube cores that the attention stream has while they overlap; 1.0 without overlap.
+    """
+
+    total_s: Seconds
+    layer_s: Seconds
+    streams_s: tuple[Seconds, Seconds]
+    cube_split: float
+    microbatch: bool
+    parts: tuple[CostPart, ...]

@@ -1,0 +1,107 @@
+"""What fills a die's HBM, and how many tokens of KV cache are left room for."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hardware.cost.decode_terms import group_terms
+from hardware.cost.device_model import DeviceModel
+from hardware.cost.model_shape import BF16_BYTES, INT8_BYTES, ModelShape
+from hardware.errors import SpecError
+from hardware.units import Bytes
+
+Role = Literal["prefill", "decode", "aggregated"]
+
+DECODE_TOKENS_PER_DIE = 96
+"""Largest batch that exchange buffers are sized for. Source: CloudMatrix384 paper 4.2.1: 645 MB of buffers."""
+PREFILL_TOKENS_PER_DIE = 8_192
+"""Tokens of a prefill step. Source: CloudMatrix384 paper, Table 3: 16,384 per NPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class HbmPlan:
+    """One die's memory.
+
+    Attributes:
+        weights: with attention replicated; INT8 but for the absorbed matrices and the gates.
+        buffers: of dispatch and combine.
+        workspace: what engines leave free: activations, fragmentation, the runtime.
+        kv: the rest.
+        kv_tokens: tokens whose cache fits into `kv`, if the die holds its requests alone. Decode dies do; prefill dies
+            all hold the same latents, so that an instance holds this many as a whole.
+        instance_kv_tokens: of the whole instance.
+    """
+
+    hbm: Bytes
+    weights: Bytes
+    buffers: Bytes
+    workspace: Bytes
+    kv: Bytes
+    kv_tokens: int
+    instance_kv_tokens: int
+
+
+def hbm_plan(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> HbmPlan:
+    """Plan the memory of an instance's dies.
+
+    Args:
+        role: `aggregated` plans for both steps: decode's layout, prefill's and decode's buffers.
+        dies: of the instance.
+    Raises: SpecError if the weights do not fit, or for an unknown role.
+    Effects: none.
+    Source: CloudMatrix384 paper 4.1, 4.2.1; relation E28 (one expert per decode die, ten per prefill die).
+    """
+    if role not in ("prefill", "decode", "aggregated") or dies < 1:
+        raise SpecError(f"no memory plan for role {role!r} on {dies} dies")
+    hbm = int(device.die.hbm_bytes)
+    weights = _replicated_bytes(shape) + _expert_bytes(device, shape, role, dies)
+    buffers = _buffer_bytes(shape, role, dies)
+    workspace = int(hbm * (1 - device.calibration.hbm_share))
+    kv = hbm - weights - buffers - workspace
+    if kv <= 0:
+        short = f"{weights / 1e9:.1f} GB of weights and {buffers / 1e9:.1f} GB of buffers"
+        raise SpecError(
+            f"{shape.name} does not fit on {dies} dies of {device.name}: {short} leave no room for KV cache"
+        )
+    tokens = kv // shape.kv_token_bytes()
+    shared = role == "prefill" and device.layout.prefill_attention == "sp-tp-sp"
+    return HbmPlan(
+        Bytes(hbm),
+        Bytes(weights),
+        Bytes(buffers),
+        Bytes(workspace),
+        Bytes(kv),
+        tokens,
+        tokens * (1 if shared else dies),
+    )
+
+
+def _replicated_bytes(shape: ModelShape) -> int:
+    """Weights that every die has: attention, dense layers, gates, embedding, head; one MTP module more."""
+    absorbed = (shape.key_up_weights + shape.value_up_weights) * (BF16_BYTES - INT8_BYTES)
+    layer = shape.attention_weights * INT8_BYTES + absorbed
+    layers = shape.layers + shape.mtp_layers
+    gates = (shape.moe_layers + shape.mtp_layers) * shape.router_weights * BF16_BYTES
+    merging = shape.mtp_layers * 2 * shape.hidden * shape.hidden * INT8_BYTES
+    return (
+        layers * layer
+        + gates
+        + merging
+        + shape.dense_layers * shape.dense_weights
+        + 2 * shape.head_weights * INT8_BYTES
+    )
+
+
+def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> int:
+    layers = shape.moe_layers + shape.mtp_layers
+    if role == "prefill":
+        routed = -(-round(shape.experts * (1 + device.layout.redundant_share)) // dies)
+        return layers * (routed + shape.shared_experts) * shape.expert_weights * INT8_BYTES
+    return layers * group_terms(device, shape, dies).experts * shape.expert_weights * INT8_BYTES
+
+
+def _buffer_bytes(shape: ModelShape, role: Role, dies: int) -> int:
+    """Dispatch and combine buffers: decode's by the paper's equations 1 and 2 with one expert per die."""
+    message = shape.dispatch_bytes + shape.combine_bytes
+    decode = dies * DECODE_TOKENS_PER_DIE * message
+    prefill = PREFILL_TOKENS_PER_DIE * shape.active_experts * message
+    return {"decode": decode, "prefill": prefill, "aggregated": decode + prefill}[role]

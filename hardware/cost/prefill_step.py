@@ -1,0 +1,138 @@
+"""Duration of one prefill step.
+
+The published scheme on the Ascend: the instance's dies split the packed prompts by sequence, gather the compressed
+latents, split core attention by heads, exchange back, and compute experts where they live (SP-TP-SP, expert
+parallel). With two half batches, dispatch and combine (bulk copies) and their vector work run beside the matrix
+products of the other half. Elsewhere each die has its own prompts, and sending takes some of its cores.
+"""
+
+from typing import NamedTuple
+
+from hardware.cost.device_model import DeviceModel
+from hardware.cost.loads import PrefillLoad
+from hardware.cost.model_shape import BF16_BYTES, INT8_BYTES, ModelShape
+from hardware.units import Seconds
+
+
+class PrefillLayer(NamedTuple):
+    """One layer's operators for the whole batch on one die, in seconds."""
+
+    products: float
+    core: float
+    experts: float
+    gather: float
+    exchange_heads: float
+    vector: float
+    launch: float
+    weights: float
+    exchange: float
+    hidden_vector: float
+
+    @property
+    def main(self) -> float:
+        """The stream with the matrix products; never faster than its weights can be read."""
+        work = max(self.products + self.experts, self.weights)
+        return work + self.core + self.gather + self.exchange_heads + self.vector + self.launch
+
+    @property
+    def hidden(self) -> float:
+        """The stream that can run beside it."""
+        return self.exchange + self.hidden_vector
+
+
+class PrefillStep:
+    """Prefill steps of one model on one device."""
+
+    def __init__(self, device: DeviceModel, shape: ModelShape) -> None:
+        self.device = device
+        self.shape = shape
+        die, cal = device.die, device.calibration
+        self._gemm8 = die.gemm8_flops_per_s * cal.gemm_utilisation
+        self._core = shape.prefill_core_flops / (die.bf16_flops_per_s * cal.prefill_core_utilisation)
+        self._skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
+        self._split = device.layout.prefill_attention == "sp-tp-sp"
+        self._slow = die.cores / (die.cores - device.layout.communication_cores)
+        self._latent_bytes = (shape.q_rank + shape.latent_values) * BF16_BYTES
+        self._heads_bytes = shape.heads * shape.v_dim * BF16_BYTES
+        self._message_bytes = shape.active_experts * (shape.dispatch_bytes + shape.combine_bytes)
+
+    def layer(self, load: PrefillLoad, *, halves: int, dense: bool = False) -> PrefillLayer:
+        """Operators of one layer.
+
+        Args:
+            halves: 2 = two half batches: weights are read and kernels started twice.
+            dense: one of the layers with an ordinary feed-forward.
+        Effects: none.
+        """
+        shape, cal, dies = self.shape, self.device.calibration, load.dies
+        n = load.tokens / dies
+        away = (dies - 1) / dies
+        slow = self._slow if halves > 1 and not dense else 1.0
+        held = shape.experts * (1 + self.device.layout.redundant_share) / dies
+        rows = n * shape.active_experts / held / halves
+        small = cal.small_gemm_tokens
+        imbalance = 1.0 if load.perfect_balance else cal.prefill_imbalance
+        active = shape.active_experts * imbalance * (1 + small / max(rows, 1.0)) + shape.shared_experts
+        feed = shape.dense_weights if dense else shape.expert_weights * active
+        feed_weights = shape.dense_weights if dense else shape.expert_weights * (held + shape.shared_experts)
+        own = 1 + small / max(n / halves, 1.0)
+        weights = (shape.attention_weights + feed_weights) * INT8_BYTES * halves
+        return PrefillLayer(
+            products=2 * shape.attention_weights * n * own / self._gemm8 * slow,
+            core=load.attended_tokens / dies * self._core * slow,
+            experts=2 * feed * n / self._gemm8 * slow,
+            gather=(dies - 1) * n * self._latent_bytes / cal.collective_bytes_per_s if self._split else 0.0,
+            exchange_heads=n * self._heads_bytes * away / cal.collective_bytes_per_s if self._split else 0.0,
+            vector=(cal.prefill_vector_s - cal.prefill_hidden_vector_s) * n,
+            launch=cal.prefill_launch_s * halves,
+            weights=weights / self._skinny,
+            exchange=0.0 if dense else n * self._message_bytes * away / cal.bulk_exchange_bytes_per_s,
+            hidden_vector=cal.prefill_hidden_vector_s * n,
+        )
+
+    def layer_s(self, load: PrefillLoad, *, microbatch: bool, dense: bool = False) -> float:
+        """One layer's duration.
+
+        Effects: none.
+        """
+        layer = self.layer(load, halves=2 if microbatch else 1, dense=dense)
+        return max(layer.main, layer.hidden) if microbatch else layer.main + layer.hidden
+
+    def uses_microbatch(self, load: PrefillLoad) -> bool:
+        """Two half batches where they help: short batches lose more by reading weights twice.
+
+        Effects: none.
+        """
+        return load.microbatch and self.layer_s(load, microbatch=True) < self.layer_s(load, microbatch=False)
+
+    def dense_halves(self, load: PrefillLoad) -> int:
+        """Half batches of the dense layers, which send nothing that they could hide. Effects: none."""
+        halved, whole = (self.layer_s(load, microbatch=on, dense=True) for on in (True, False))
+        return 2 if load.microbatch and halved < whole else 1
+
+    def outside_s(self, load: PrefillLoad) -> float:
+        """LM head for the prompts' last tokens, and the step's fixed part.
+
+        Effects: none.
+        """
+        head = self.shape.head_weights * INT8_BYTES / self._skinny
+        return head + self.device.calibration.prefill_fixed_s
+
+    def seconds(self, load: PrefillLoad) -> Seconds:
+        """Duration of one step.
+
+        Args:
+            load: of the whole instance.
+        Returns: elapsed time [s].
+        Effects: none.
+        Source: CloudMatrix384 paper 4.3.1, 4.3.2; efficiencies from the device file.
+        """
+        best, dense = self._best_s(load, dense=False), self._best_s(load, dense=True)
+        return Seconds(self.shape.moe_layers * best + self.shape.dense_layers * dense + self.outside_s(load))
+
+    def _best_s(self, load: PrefillLoad, *, dense: bool) -> float:
+        """One layer, with half batches if that is allowed and faster."""
+        if dense and not self.shape.dense_layers:
+            return 0.0
+        whole = self.layer_s(load, microbatch=False, dense=dense)
+        return min(whole, self.layer_s(load, microbatch=True, dense=dense)) if load.microbatch else whole

@@ -1,0 +1,174 @@
+"""Published figures that the model is held against, and what the model says in their place.
+
+A row knows its source, how far the model may be off (the pinned tolerance of the fidelity tests), and whether
+calibration looks at it. Rows of one group share free parameters; see `calibrate`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from hardware.cost.cost_model import CostModel
+from hardware.cost.loads import DecodeLoad, PrefillLoad
+
+Group = Literal["gemm", "exchange", "decode", "prefill", "context cache", "loading", "xDeepServe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One published figure.
+
+    Attributes:
+        published: in `unit`; for gains a factor.
+        predict: the same from a model.
+        tolerance: relative error that the pinned test allows.
+        fitted: calibration uses it; else it is a check only.
+        note: why it cannot be met better, if it cannot.
+    """
+
+    group: Group
+    name: str
+    published: float
+    unit: str
+    source: str
+    predict: Callable[[CostModel], float]
+    tolerance: float = 0.05
+    fitted: bool = True
+    note: str = ""
+
+    def error(self, model: CostModel) -> float:
+        """Relative error of the model: predicted over published, less one. Effects: none."""
+        return self.predict(model) / self.published - 1
+
+
+# --- decode -------------------------------------------------------------------------------------------------------
+def _tpot(batch: float, context: float) -> Callable[[CostModel], float]:
+    return lambda model: model.tpot_s(batch, context) * 1e3
+
+
+def _layer(batch: float, drafts: int) -> Callable[[CostModel], float]:
+    requests = batch / 2
+    load = DecodeLoad(requests, requests * 4096, None, 320, drafts, True)
+    return lambda model: model.decode.layers_s(load, microbatch=True)[0] * 1e6
+
+
+def _streams(which: Literal[0, 1]) -> Callable[[CostModel], float]:
+    """One stream of a half batch at the published split: 16 of 24 cores for attention."""
+
+    def predict(model: CostModel) -> float:
+        half = model.decode.half_batch(DecodeLoad(48, 48 * 4096, None, 320, 1, True), 2)
+        if which == 0:
+            return model.decode.attention_s(half, 16 / 24) * 1e6
+        return model.decode.expert_s(half, 8 / 24) * 1e6
+
+    return predict
+
+
+def _microbatch_gain(batch: float) -> Callable[[CostModel], float]:
+    return lambda model: model.tpot_s(batch, 4096, microbatch=False) / model.tpot_s(batch, 4096, microbatch=True)
+
+
+def _mtp_gain(batch: float) -> Callable[[CostModel], float]:
+    return lambda model: model.tpot_s(batch, 4096, drafts=0) / model.tpot_s(batch, 4096, drafts=1)
+
+
+_TABLE_5 = "V2 Table 5"
+DECODE_ROWS = (
+    Row("decode", "TPOT, batch 128, 1K + 1K", 46.8, "ms", _TABLE_5, _tpot(128, 1024 + 512)),
+    Row("decode", "TPOT, batch 112, 2K + 256", 47.4, "ms", _TABLE_5, _tpot(112, 2048 + 128)),
+    Row("decode", "TPOT, batch 96, 4K + 256", 49.4, "ms", _TABLE_5, _tpot(96, 4096 + 128)),
+    Row("decode", "TPOT, batch 24, 4K + 256", 24.6, "ms", _TABLE_5, _tpot(24, 4096 + 128)),
+    Row("decode", "TPOT, batch 8, 4K + 256", 14.9, "ms", _TABLE_5, _tpot(8, 4096 + 128)),
+    Row("decode", "layer, batch 96, MTP on", 1260, "us", "V2 5.4.2, Fig 22b", _layer(96, 1)),
+    Row("decode", "layer, batch 96, MTP off", 874, "us", "V2 5.4.2, Fig 22b", _layer(96, 0)),
+    Row("decode", "attention stream, 16 cores", 600, "us", "V2 4.2.3, Fig 14b", _streams(0)),
+    Row("decode", "expert stream, 8 cores", 600, "us", "V2 4.2.3, Fig 14b", _streams(1)),
+    Row("decode", "microbatch gain, batch 64", 1.058, "x", "V2 5.4.1, Fig 20a", _microbatch_gain(64)),
+    Row("decode", "microbatch gain, batch 96", 1.094, "x", "V2 5.4.1, Fig 20a", _microbatch_gain(96)),
+    Row("decode", "microbatch gain, batch 128", 1.069, "x", "V2 5.4.1, Fig 20a", _microbatch_gain(128)),
+    Row("decode", "MTP gain, batch 8", 1.49, "x", "V2 5.4.2, Fig 22a", _mtp_gain(8)),
+    Row("decode", "MTP gain, batch 128", 1.06, "x", "V2 5.4.2, Fig 22a", _mtp_gain(128)),
+)
+
+
+# --- prefill ------------------------------------------------------------------------------------------------------
+def prefill_load(
+    prompt: float,
+    *,
+    per_npu: float = 16_384,
+    npus: float = 16,
+    reuse: float = 0.0,
+    perfect: bool = True,
+    microbatch: bool = True,
+    dies: int = 32,
+) -> PrefillLoad:
+    """A step of equal prompts that fills every NPU's token budget.
+
+    Args:
+        per_npu: prompt tokens of each NPU, cached ones included.
+        reuse: share of each prompt that is cached.
+    Effects: none.
+    """
+    tokens = per_npu * npus * (1 - reuse)
+    return PrefillLoad(tokens, tokens * prompt * (reuse + (1 - reuse) / 2), dies, perfect, microbatch)
+
+
+def _prefill_rate(*, perfect: bool) -> Callable[[CostModel], float]:
+    return lambda model: 16_384 / model.prefill_step_s(prefill_load(4096, perfect=perfect))
+
+
+def _prefill_layer_cut(model: CostModel) -> float:
+    load = prefill_load(4096)
+    return model.prefill.layer_s(load, microbatch=True) / model.prefill.layer_s(load, microbatch=False)
+
+
+def _prefill_gain(prompt: float) -> Callable[[CostModel], float]:
+    return lambda model: (
+        model.prefill_step_s(prefill_load(prompt, microbatch=False)) / model.prefill_step_s(prefill_load(prompt))
+    )
+
+
+PREFILL_ROWS = (
+    Row("prefill", "tokens/s per NPU, perfect EPLB", 6688, "tok/s", "V2 Table 3", _prefill_rate(perfect=True)),
+    Row("prefill", "tokens/s per NPU, default EPLB", 5655, "tok/s", "V2 Table 3", _prefill_rate(perfect=False)),
+    Row("prefill", "layer, half batches / whole", 0.76, "x", "V2 5.4.1, Fig 21b", _prefill_layer_cut),
+    Row("prefill", "microbatch gain, 1K prompts", 1.31, "x", "V2 5.4.1, Fig 21a", _prefill_gain(1024)),
+    Row("prefill", "microbatch gain, 8K prompts", 1.23, "x", "V2 5.4.1, Fig 21a", _prefill_gain(8192)),
+)
+
+
+# --- context cache ------------------------------------------------------------------------------------------------
+def ttft_s(model: CostModel, reuse: float, gb_per_s: float | None = None) -> float:
+    """Time to first token of a full step, cached blocks loaded before it."""
+    step = model.prefill_step_s(prefill_load(4096, reuse=reuse))
+    if not reuse:
+        return step
+    rate = model.device.calibration.pool_load_bytes_per_s / 1e9 if gb_per_s is None else gb_per_s
+    return step + model.pool_load_s(model.kv_bytes(16_384 * 16 * reuse), 16, rate)
+
+
+def _ttft(reuse: float) -> Callable[[CostModel], float]:
+    return lambda model: ttft_s(model, reuse)
+
+
+def _reuse_gain(low: float, high: float) -> Callable[[CostModel], float]:
+    return lambda model: ttft_s(model, low) / ttft_s(model, high)
+
+
+_DISAGREE = (
+    "the published gains disagree with each other: at 90 % reuse TTFT shrinks 2.43 times, throughput grows 2.28 times, "
+    "and a third of TTFT does not shrink with reuse for an unpublished reason; one load rate cannot meet them all"
+)
+
+
+def _cache(name: str, published: float, unit: str, predict: Callable[[CostModel], float], tolerance: float) -> Row:
+    return Row("context cache", name, published, unit, "V2 5.4.3, Fig 23", predict, tolerance, note=_DISAGREE)
+
+
+CACHE_ROWS = (
+    _cache("TTFT, no reuse", 2.54, "s", _ttft(0.0), 0.05),
+    _cache("TTFT, 50 % reuse", 1.67, "s", _ttft(0.5), 0.05),
+    _cache("TTFT, 90 % reuse", 1.046, "s", _ttft(0.9), 0.05),
+    _cache("throughput, 50 % over 12.5 %", 1.42, "x", _reuse_gain(0.125, 0.5), 0.08),
+    _cache("throughput, 90 % over none", 2.28, "x", _reuse_gain(0.0, 0.9), 0.05),
+)

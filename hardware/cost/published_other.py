@@ -1,0 +1,164 @@
+"""Published figures of matrix products, token exchange, model loading, and of xDeepServe on the same machine."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hardware.cost.cost_model import CostModel
+from hardware.cost.device_model import DeviceModel
+from hardware.cost.disaggregated import disaggregated_decode_step
+from hardware.cost.exchange import combine_line, dispatch_line
+from hardware.cost.loads import DecodeLoad
+from hardware.cost.published import Row
+
+_BF16_BYTES = 2
+
+
+# --- INT8 matrix products -----------------------------------------------------------------------------------------
+def _gemm(groups: int, m: int, n: int, k: int) -> Callable[[CostModel], float]:
+    """Compulsory traffic of a grouped product over its time, in GB/s."""
+
+    def predict(model: CostModel) -> float:
+        utilisation = model.device.calibration.gemm_utilisation
+        seconds = groups * 2 * m * n * k / (model.device.die.gemm8_flops_per_s * utilisation)
+        return groups * (m * k + k * n + _BF16_BYTES * m * n) / seconds / 1e9
+
+    return predict
+
+
+_GEMM_TABLE = (
+    (4, 7168, 4096, 4096, 260),
+    (4, 2048, 7168, 4096, 325),
+    (4, 7168, 4096, 8192, 195),
+    (4, 2048, 7168, 8192, 266),
+    (8, 7168, 4096, 4096, 261),
+    (8, 2048, 7168, 4096, 327),
+)
+GEMM_ROWS = tuple(
+    Row("gemm", f"INT8 product {g} x {m} x {n} x {k}", rate, "GB/s", "V2 Table 10", _gemm(g, m, n, k))
+    for g, m, n, k, rate in _GEMM_TABLE
+)
+
+
+# --- dispatch and combine -----------------------------------------------------------------------------------------
+def _dispatch(degree: int) -> Callable[[CostModel], float]:
+    return lambda model: dispatch_line(model.device.experts).trend_s(degree) * 1e6
+
+
+def _combine(degree: int) -> Callable[[CostModel], float]:
+    return lambda model: combine_line(model.device.experts).trend_s(degree) * 1e6
+
+
+def exchange_rows(device: DeviceModel) -> tuple[Row, ...]:
+    """The measured table of a device against the straight line through it; steps use the table itself.
+
+    Effects: none.
+    """
+    table = device.experts
+    source = device.constants["experts.dispatch_s[0]"].source
+    mixed = device.layout.decode_overlap == "hidden-communication"
+    note = "up to two nodes, part of the traffic stays inside: no straight line; steps use the table" if mixed else ""
+    tolerance = 0.15 if mixed else 0.05
+    rows = []
+    for degree, dispatch, combine in zip(table.degrees, table.dispatch_s, table.combine_s, strict=True):
+        for name, seconds, predict in (("dispatch", dispatch, _dispatch), ("combine", combine, _combine)):
+            title = f"{name}, EP{degree}"
+            rows.append(Row("exchange", title, seconds * 1e6, "us", source, predict(degree), tolerance, note=note))
+    return tuple(rows)
+
+
+# --- model loading ------------------------------------------------------------------------------------------------
+_TABLE_2 = "V2 Table 2"
+LOADING_ROWS = (
+    Row(
+        "loading",
+        "cold start, 8 loaders, one bucket",
+        2560,
+        "s",
+        _TABLE_2,
+        lambda model: model.model_load_s("storage", 8),
+        0.01,
+        False,
+    ),
+    Row(
+        "loading",
+        "cold start, through the pool once",
+        320,
+        "s",
+        _TABLE_2,
+        lambda model: model.model_load_s("storage"),
+        0.01,
+        False,
+    ),
+    Row("loading", "warm start", 5, "s", _TABLE_2, lambda model: model.model_load_s("pool"), 0.01, False),
+    Row("loading", "switch, 12.5 % cached", 281, "s", _TABLE_2, lambda model: model.model_switch_s(0.125), 0.01, False),
+    Row(
+        "loading",
+        "hand-off of 4K tokens, one link",
+        11.5,
+        "ms",
+        "V2 4.3.3: 288 MB at 25 GB/s",
+        lambda model: model.handoff_s(model.kv_bytes(4096)) * 1e3,
+        0.01,
+        False,
+    ),
+)
+
+
+# --- xDeepServe ---------------------------------------------------------------------------------------------------
+_XDS_CONTEXT = 3072
+"""2K prompts, 2K outputs: 3K on average."""
+_XDS_CORE_S = 0.218 * 93e-3 / 62
+"""Core attention of one layer at 60 sequences: 21.8 % of a 93 ms iteration of 62 layers. Source: xDeepServe 7.1."""
+
+
+def _with_its_kernel(model: CostModel) -> CostModel:
+    """The same machine with xDeepServe's core attention, which is a quarter faster than CloudMatrix-Infer's."""
+    flops = 60 * 2 * _XDS_CONTEXT * model.shape.decode_core_flops
+    utilisation = flops / _XDS_CORE_S / model.device.die.bf16_flops_per_s
+    calibration = replace(model.device.calibration, core_utilisation=utilisation)
+    return CostModel(replace(model.device, calibration=calibration), model.shape)
+
+
+def _colocated(model: CostModel) -> float:
+    """Iteration at 60 sequences per die, half batches off: none are reported."""
+    return model.decode_step_s(DecodeLoad(60, 60 * _XDS_CONTEXT, None, 288, 1, False)) * 1e3
+
+
+def _split(model: CostModel) -> float:
+    return disaggregated_decode_step(model, requests=96, context_tokens=96 * _XDS_CONTEXT).total_s * 1e3
+
+
+def _split_measured(model: CostModel) -> float:
+    step = disaggregated_decode_step(
+        model, requests=96, context_tokens=96 * _XDS_CONTEXT, attention_s=0.7e-3, experts_s=0.12e-3
+    )
+    return step.total_s * 1e3
+
+
+def _split_attention(model: CostModel) -> float:
+    return disaggregated_decode_step(model, requests=96, context_tokens=96 * _XDS_CONTEXT).attention_s * 1e3
+
+
+_KERNEL = "its core attention is a quarter faster (327 us where CloudMatrix-Infer's 65.4 % of the peak give 417 us)"
+
+
+def _check(name: str, published: float, predict: Callable[[CostModel], float], tolerance: float, note: str) -> Row:
+    unit = "us" if published > 100 else "ms"
+    return Row("xDeepServe", name, published, unit, "xDeepServe 7.1", predict, tolerance, False, note)
+
+
+XDEEPSERVE_ROWS = (
+    _check("EP288, 60 per die, 3K", 93, _colocated, 0.1, _KERNEL),
+    _check("the same with its core attention", 93, lambda model: _colocated(_with_its_kernel(model)), 0.05, ""),
+    _check("split 480 : 288, 96 per die", 93, _split, 0.15, _KERNEL),
+    _check("the same with its core attention", 93, lambda model: _split(_with_its_kernel(model)), 0.05, ""),
+    _check("the same with its stage times", 93, _split_measured, 0.01, ""),
+    _check("split: attention, per half and layer", 0.7, _split_attention, 0.18, _KERNEL),
+    _check(
+        "the same with its core attention",
+        0.7,
+        lambda model: _split_attention(_with_its_kernel(model)),
+        0.07,
+        "48 sequences' products and sending, each a few per cent over",
+    ),
+)

@@ -1,0 +1,285 @@
+"""Transfers that share links, event by event.
+
+The fabric is a fluid: a transfer has a rate, and the rates of all transfers are max-min fair (`sharing`). Rates change
+only when a transfer starts, ends or is cancelled, or when a link changes; between these moments everything is known,
+so the driver asks when the next transfer ends, waits for that moment in whatever time it has, and says so:
+
+    fabric.start(now, ...) ; fabric.next_end() -> (t, id) ; ... ; fabric.finish(t, id) ; fabric.next_end() -> ...
+
+After every call that changes something the next end may be another one, earlier or later: ask again. The fabric has
+no clock; it refuses a `now` that goes back, and one that jumps over an end that nobody has finished.
+
+Cost: a transfer on links that nobody else uses is O(links); one that shares touches those that a chain of shared
+links joins to it, and nobody else. Transfers that end at the same time end in the order of their ids.
+
+The latency comes before the first byte. The transfer holds its share of the links meanwhile, which overstates what it
+takes by latency times rate: 0.05 % for the handoff of a 4K prompt over one RDMA link.
+"""
+
+import math
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
+from hardware.errors import FabricError
+from hardware.fabric.audit import audit
+from hardware.fabric.flow import Flow, Path, Pipe
+from hardware.fabric.link import Link, LinkId, Route, TransferId
+from hardware.fabric.sharing import fill, joined, settle
+from hardware.fabric.usage import PlaneMeter, PlaneReading
+from hardware.spec.plane import Plane
+from hardware.units import Bytes, Seconds
+
+_SPARE_ENTRIES = 64
+"""Stale heap entries that are left in peace, beside three for each transfer; more than that, and they are swept."""
+
+
+class Fabric:
+    """Links and the transfers on them. Times are seconds of one clock that starts at 0; rates are bytes per second."""
+
+    def __init__(self, links: Iterable[Link]) -> None:
+        """
+        Raises: FabricError if two links have one name.
+        """
+        self._pipes: dict[LinkId, Pipe] = {}
+        for link in links:
+            if link.name in self._pipes:
+                raise FabricError(f"two links are called {link.name}")
+            self._pipes[link.name] = Pipe(len(self._pipes), link.name, link.plane, link.bytes_per_s)
+        self._meters = {plane: PlaneMeter(plane, self._capacity_of(plane)) for plane in Plane}
+        self._paths: dict[Route, Path] = {}
+        self._flows: dict[TransferId, Flow] = {}
+        self._ends: list[tuple[float, TransferId]] = []
+        """Heap of foretold ends; an entry is stale once its transfer has gone or its end has moved."""
+        self._now = 0.0
+
+    def __len__(self) -> int:
+        """Transfers under way."""
+        return len(self._flows)
+
+    def start(
+        self,
+        now: float,
+        transfer: TransferId,
+        route: Route,
+        nbytes: int,
+        latency_s: float = 0.0,
+        cap_bytes_per_s: float | None = None,
+    ) -> Seconds:
+        """Puts a transfer on its way.
+
+        Args:
+            transfer: no transfer under way has this id; it may be used again later.
+            route: links of this fabric, each once.
+            nbytes: 0 is allowed; such a transfer takes its latency.
+            latency_s: before the first byte.
+            cap_bytes_per_s: the most that the two ends manage, as measured; the links alone limit it if absent.
+        Returns: when it ends if nothing changes until then; infinite if a link on its way is broken.
+        Raises: FabricError if the id is in use, a number is impossible, the route is empty or has unknown or repeated
+            links, or the time does not fit.
+        Effects: may move the ends of transfers that share links with it, both ways.
+        """
+        self._enter(now)
+        cap = math.inf if cap_bytes_per_s is None else cap_bytes_per_s
+        if transfer in self._flows:
+            raise FabricError(f"transfer {transfer} is under way already")
+        if nbytes < 0 or not 0 <= latency_s < math.inf or not cap > 0:
+            raise FabricError(
+                f"transfer {transfer}: {nbytes} bytes, latency {latency_s} s, cap {cap} bytes/s; bytes and latency "
+                "must not be negative, the cap must be above zero"
+            )
+        path = self._paths.get(route) or self._resolve(route)
+        flow = Flow(transfer, path, nbytes, now + latency_s, cap)
+        self._flows[transfer] = flow
+        rate, alone = cap, True
+        for pipe in path.pipes:
+            if pipe.flows:
+                alone = False
+            elif pipe.capacity < rate:
+                rate = pipe.capacity
+            pipe.flows[flow] = None
+        if alone:
+            flow.rate = rate
+            self._foretell(flow)
+        else:
+            self._share(now, path.pipes)
+        return Seconds(flow.end)
+
+    def next_end(self) -> tuple[Seconds, TransferId] | None:
+        """The transfer that ends next, and when; of those that end together the one with the lowest id.
+
+        Returns: None if nothing is under way, or only stalled transfers are.
+        Effects: none that show; stale entries are dropped.
+        """
+        ends = self._ends
+        while ends:
+            end, transfer = ends[0]
+            flow = self._flows.get(transfer)
+            if flow is not None and flow.end == end:
+                return Seconds(end), transfer
+            heappop(ends)
+        return None
+
+    def finish(self, now: float, transfer: TransferId) -> Bytes:
+        """Takes a transfer that has ended off its links.
+
+        Args:
+            now: its end, as `next_end` gave it.
+        Returns: its bytes, all of which have arrived.
+        Raises: FabricError if it is not under way, has not ended yet, or if the time does not fit.
+        Effects: its capacity goes to those that shared with it; the planes' counters grow.
+        """
+        self._enter(now)
+        flow = self._known(transfer)
+        if now < flow.end:
+            raise FabricError(f"transfer {transfer} ends at {flow.end} s, not at {now} s; ask next_end again")
+        self._leave(now, flow, flow.nbytes)
+        return Bytes(flow.nbytes)
+
+    def cancel(self, now: float, transfer: TransferId) -> Bytes:
+        """Stops a transfer on its way.
+
+        Returns: whole bytes that had moved; they count as moved.
+        Raises: FabricError if it is not under way, or if the time does not fit.
+        Effects: as `finish`.
+        """
+        self._enter(now)
+        flow = self._known(transfer)
+        moved = flow.nbytes - math.ceil(flow.left_at(now))
+        self._leave(now, flow, moved)
+        return Bytes(moved)
+
+    def set_capacity(self, now: float, link: LinkId, bytes_per_s: float) -> None:
+        """Changes what one link can carry: a fault, or its repair.
+
+        Args:
+            bytes_per_s: before what its plane has lost; 0 stalls the transfers that cross it.
+        Raises: FabricError if there is no such link, the capacity is impossible, or the time does not fit.
+        Effects: moves the ends of transfers that share with it.
+        """
+        self._enter(now)
+        pipe = self._pipe(link)
+        if not 0 <= bytes_per_s < math.inf:
+            raise FabricError(f"link {link}: {bytes_per_s} bytes/s; it must be finite and not negative")
+        pipe.base = bytes_per_s
+        meter = self._meters[pipe.plane]
+        pipe.capacity = bytes_per_s * meter.left
+        meter.set_capacity(now, self._capacity_of(pipe.plane))
+        self._share(now, (pipe,))
+
+    def scale_plane(self, now: float, plane: Plane, left: float) -> None:
+        """Every link of a plane has this part of its own capacity: six of seven UB sub-planes left are 6/7.
+
+        Args:
+            left: of the links' own capacity, not of what was left before; 0..1.
+        Raises: FabricError if the part is not within 0..1, or the time does not fit.
+        Effects: moves the ends of transfers on the plane.
+        """
+        self._enter(now)
+        if not 0 <= left <= 1:
+            raise FabricError(f"plane {plane}: {left} of its capacity cannot be left; give a part from 0 to 1")
+        meter = self._meters[plane]
+        meter.left = left
+        pipes = [pipe for pipe in self._pipes.values() if pipe.plane is plane]
+        for pipe in pipes:
+            pipe.capacity = pipe.base * left
+        meter.set_capacity(now, self._capacity_of(plane))
+        self._share(now, pipes)
+
+    def rate(self, transfer: TransferId) -> float:
+        """What a transfer gets now [bytes/s]; the rate that it will have, during its latency.
+
+        Raises: FabricError if it is not under way.
+        """
+        return self._known(transfer).rate
+
+    def capacity(self, link: LinkId) -> float:
+        """What a link can carry now [bytes/s].
+
+        Raises: FabricError if there is no such link.
+        """
+        return self._pipe(link).capacity
+
+    def bytes_moved(self, plane: Plane) -> Bytes:
+        """Payload of transfers over a plane that have ended, with the moved part of cancelled ones."""
+        return self._meters[plane].moved_bytes
+
+    def reading(self, now: float, plane: Plane) -> PlaneReading:
+        """A plane's counters, transfers under way included; two readings give its utilisation between them.
+
+        Raises: FabricError if the time does not fit.
+        Effects: none.
+        """
+        self._enter(now)
+        moved = carried = 0.0
+        for flow in self._flows.values():
+            for crossed, links in flow.planes:
+                if crossed is plane:
+                    done = flow.nbytes - flow.left_at(now)
+                    moved += done
+                    carried += done * links
+        return self._meters[plane].reading(now, moved, carried)
+
+    def check(self) -> None:
+        """Asserts that the ledger holds: no link is over its capacity, every rate is fair, no transfer is forgotten.
+
+        Effects: none.
+        """
+        audit(self._pipes.values(), self._flows, self._ends)
+
+    def _enter(self, now: float) -> None:
+        if now < self._now:
+            raise FabricError(f"time went back: {now} s comes after {self._now} s")
+        first = self.next_end()
+        if first is not None and first[0] < now:
+            raise FabricError(f"transfer {first[1]} ended at {first[0]} s; finish it before anything at {now} s")
+        self._now = now
+
+    def _leave(self, now: float, flow: Flow, moved: int) -> None:
+        del self._flows[flow.name]
+        alone = True
+        for pipe in flow.pipes:
+            del pipe.flows[flow]
+            alone = alone and not pipe.flows
+        for plane, links in flow.planes:
+            self._meters[plane].ended(moved, links)
+        if not alone:
+            self._share(now, flow.pipes)
+
+    def _share(self, now: float, pipes: Iterable[Pipe]) -> None:
+        """New rates for everything that a change on these pipes touches."""
+        flows, shared = joined(pipes)
+        settle(flows, now)
+        fill(flows, shared)
+        for flow in flows:
+            self._foretell(flow)
+
+    def _foretell(self, flow: Flow) -> None:
+        if len(self._ends) > _SPARE_ENTRIES + 4 * len(self._flows):
+            self._ends = [(flow.end, flow.name) for flow in self._flows.values() if flow.end < math.inf]
+            heapify(self._ends)
+        before = flow.end
+        flow.end = end = flow.updated + flow.remaining / flow.rate if flow.rate > 0 else math.inf
+        if end != before and end != math.inf:
+            heappush(self._ends, (end, flow.name))
+
+    def _resolve(self, route: Route) -> Path:
+        pipes = tuple(self._pipe(link) for link in route)
+        if not pipes or len(set(pipes)) != len(pipes):
+            raise FabricError(f"route {route!r} must name at least one link, each once")
+        self._paths[route] = path = Path(pipes)
+        return path
+
+    def _known(self, transfer: TransferId) -> Flow:
+        flow = self._flows.get(transfer)
+        if flow is None:
+            raise FabricError(f"transfer {transfer} is not under way")
+        return flow
+
+    def _pipe(self, link: LinkId) -> Pipe:
+        pipe = self._pipes.get(link)
+        if pipe is None:
+            raise FabricError(f"there is no link {link}; this fabric has {len(self._pipes)}")
+        return pipe
+
+    def _capacity_of(self, plane: Plane) -> float:
+        return sum(pipe.capacity for pipe in self._pipes.values() if pipe.plane is plane)

@@ -1,0 +1,52 @@
+"""A link: one direction of one port, with a capacity that its transfers share."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NewType
+
+from hardware.errors import FabricError
+from hardware.spec.plane import Plane
+
+LinkId = NewType("LinkId", str)
+TransferId = NewType("TransferId", str)
+Route = tuple[LinkId, ...]
+"""Links that a transfer crosses, each with its whole rate; the order does not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one link can carry.
+
+    Attributes:
+        name: unique on its fabric, such as `rdma/n3.npu5.die1/out`.
+        plane: the network that it belongs to.
+        bytes_per_s: capacity, one direction; 0 for a link that starts broken.
+    Raises: FabricError if the capacity is negative or not finite.
+    """
+
+    name: LinkId
+    plane: Plane
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s >= 0):
+            raise FabricError(f"link {self.name} has {self.bytes_per_s} bytes/s; it must be finite and not negative")
+
+
+def bundle(name: LinkId, links: Sequence[Link]) -> Link:
+    """Several links used evenly, as one: the UB ports of an instance's NPUs, the sockets of a striped memory pool.
+
+    One fluid transfer over a bundle costs as much to follow as one over a link, where striping it would cost one
+    transfer per member.
+
+    Args:
+        links: at least one, all of one plane.
+    Returns: a link with the sum of their capacities.
+    Raises: FabricError if there is none, or if they lie in different planes.
+    Effects: none.
+    """
+    planes = {link.plane for link in links}
+    if len(planes) != 1:
+        raise FabricError(f"bundle {name} needs links of one plane, got {len(links)} links in {len(planes)} planes")
+    return Link(name, links[0].plane, sum(link.bytes_per_s for link in links))

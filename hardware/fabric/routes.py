@@ -1,0 +1,130 @@
+"""The links of a topology's three planes, and which of them a transfer crosses.
+
+    plane   one link in and one out for        capacity [GB/s]   source
+    RDMA    each die                           25                CloudMatrix384 paper v2, 3.3.1
+    UB      each NPU, and each CPU socket      392 and 160       3.3.1, 3.3.2
+    VPC     each node's card                   50                3.2
+
+The switches between do not appear: UB is not oversubscribed (3.3.3), and nothing is said of the others. What limits a
+single transfer below the line rate (a die reads 147 GB/s of host memory over UB) is its cap: `ub_measure`.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from hardware.errors import FabricError
+from hardware.fabric.link import Link, LinkId, Route
+from hardware.spec.plane import PathMeasure, Plane
+from hardware.topology import CpuId, DieId, NodeId, NpuId, Topology
+
+
+class Direction(StrEnum):
+    """As seen from the end that the link belongs to."""
+
+    IN = "in"
+    OUT = "out"
+
+
+End = DieId | NpuId | CpuId | NodeId
+
+
+def link_id(plane: Plane, end: End, direction: Direction) -> LinkId:
+    """Name of an end's link: a die's on RDMA, an NPU's or a socket's on UB, a node's on VPC; UB has none per die.
+
+    Effects: none.
+    """
+    if plane is Plane.UB and isinstance(end, DieId):
+        end = end.npu
+    return LinkId(f"{plane}/{end}/{direction}")
+
+
+def rdma_links(topology: Topology, dies: Iterable[DieId]) -> tuple[Link, ...]:
+    """Both links of each die. Effects: none."""
+    rate = topology.spec.node.npu.die.rdma_bytes_per_s
+    return _both(Plane.RDMA, dies, rate)
+
+
+def ub_links(topology: Topology, npus: Iterable[NpuId], cpus: Iterable[CpuId]) -> tuple[Link, ...]:
+    """Both links of each NPU and of each socket. Effects: none."""
+    node = topology.spec.node
+    return _both(Plane.UB, npus, node.npu.ub_bytes_per_s) + _both(Plane.UB, cpus, node.cpu_ub_bytes_per_s)
+
+
+def vpc_links(topology: Topology, nodes: Iterable[NodeId]) -> tuple[Link, ...]:
+    """Both links of each node's card. Effects: none."""
+    return _both(Plane.VPC, nodes, topology.spec.node.vpc_bytes_per_s)
+
+
+def topology_links(topology: Topology) -> tuple[Link, ...]:
+    """Every link of a topology. Effects: none."""
+    return (
+        *rdma_links(topology, topology.die_ids()),
+        *ub_links(topology, topology.npu_ids(), topology.cpu_ids()),
+        *vpc_links(topology, topology.node_ids()),
+    )
+
+
+def route(plane: Plane, source: End, target: End) -> Route:
+    """Out of the source, into the target.
+
+    Raises: FabricError if both have the same link: such bytes do not travel over the plane.
+    Effects: none.
+    """
+    out, into = link_id(plane, source, Direction.OUT), link_id(plane, target, Direction.IN)
+    if out.rpartition("/")[0] == into.rpartition("/")[0]:
+        raise FabricError(f"{source} and {target} have one port on the {plane} plane; no bytes travel over it")
+    return (out, into)
+
+
+def source_rank(decode_rank: int, decode_dies: int, prefill_dies: int) -> int:
+    """The prefill rank whose copy of the KV a decode rank pulls.
+
+    With one latent KV head every rank of the prefill group holds the same KV, so decode ranks are spread over all of
+    them in equal groups: 320 decode ranks and 32 prefill ranks give 0-9 -> 0, ..., 310-319 -> 31.
+
+    Returns: `floor(rank / (decode_dies / prefill_dies))`; where the numbers do not divide, groups differ by one.
+    Raises: FabricError if there is no such rank.
+    Effects: none.
+    Source: CloudMatrix384 paper, section 4.3.3, for decode TP 1.
+    """
+    if not 0 <= decode_rank < decode_dies or prefill_dies < 1:
+        raise FabricError(f"there is no decode rank {decode_rank} of {decode_dies} with {prefill_dies} prefill ranks")
+    return decode_rank * prefill_dies // decode_dies
+
+
+def handoff_routes(prefill: Sequence[DieId], decode: Sequence[DieId]) -> tuple[Route, ...]:
+    """Routes of one prefill instance to one decode instance over RDMA.
+
+    Args:
+        prefill, decode: the instances' dies in order of rank.
+    Returns: one route for each decode rank: out of its source die, into its own.
+    Raises: FabricError if an instance has no dies, or if they share one.
+    Effects: none.
+    """
+    if not prefill or not decode:
+        raise FabricError("a handoff needs dies on both sides")
+    return tuple(
+        route(Plane.RDMA, prefill[source_rank(rank, len(decode), len(prefill))], die) for rank, die in enumerate(decode)
+    )
+
+
+def ub_measure(topology: Topology, die: DieId, other: DieId | CpuId, *, write: bool = False) -> PathMeasure:
+    """What one die was measured to read from, or write to, another end over UB: cap and latency of a transfer.
+
+    Raises: TopologyError if UB does not join them.
+    Effects: none.
+    Source: CloudMatrix384 paper v2, table 1.
+    """
+    topology.require_plane(Plane.UB, die, other)
+    measures = topology.spec.ub_measures
+    if isinstance(other, CpuId):
+        if die.npu.node == other.node:
+            return measures.npu_cpu_write_intra if write else measures.npu_cpu_read_intra
+        return measures.npu_cpu_write_inter if write else measures.npu_cpu_read_inter
+    if die.npu.node == other.npu.node:
+        return measures.npu_npu_write_intra if write else measures.npu_npu_read_intra
+    return measures.npu_npu_write_inter if write else measures.npu_npu_read_inter
+
+
+def _both(plane: Plane, ends: Iterable[End], bytes_per_s: float) -> tuple[Link, ...]:
+    return tuple(Link(link_id(plane, end, way), plane, bytes_per_s) for end in ends for way in Direction)

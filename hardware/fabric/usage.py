@@ -1,0 +1,71 @@
+"""How much a plane has moved, and how much of it was used: two readings and what lies between them."""
+
+from dataclasses import dataclass
+
+from hardware.spec.plane import Plane
+from hardware.units import Bytes, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneReading:
+    """A plane's counters at one moment; all grow from the start of the fabric.
+
+    Attributes:
+        moved_bytes: payload of all transfers so far, each counted once, also what a cancelled one had moved.
+        carried_bytes: the same, counted on every link of the plane that it crossed.
+        offered_bytes: what all links of the plane together could have carried: capacity times time.
+    """
+
+    at_s: Seconds
+    moved_bytes: Bytes
+    carried_bytes: float
+    offered_bytes: float
+
+    def share_since(self, earlier: "PlaneReading") -> float:
+        """Used part of the plane's capacity between two readings, 0..1; 0 if it had none.
+
+        Effects: none.
+        """
+        offered = self.offered_bytes - earlier.offered_bytes
+        return min(1.0, max(0.0, self.carried_bytes - earlier.carried_bytes) / offered) if offered > 0 else 0.0
+
+
+class PlaneMeter:
+    """Counters of one plane that the fabric keeps: what ended transfers moved, and the integral of the capacity."""
+
+    __slots__ = ("_capacity", "_carried", "_changed_s", "_moved", "_offered", "left", "plane")
+
+    def __init__(self, plane: Plane, bytes_per_s: float) -> None:
+        self.plane = plane
+        self.left = 1.0
+        """Part of the plane's capacity that works; a lost sub-plane takes its part away."""
+        self._capacity = bytes_per_s
+        self._changed_s = 0.0
+        self._offered = 0.0
+        self._moved = 0
+        self._carried = 0
+
+    @property
+    def moved_bytes(self) -> Bytes:
+        """Payload of transfers that ended."""
+        return Bytes(self._moved)
+
+    def ended(self, nbytes: int, links: int) -> None:
+        """Counts what a transfer moved over this plane. Effects: the counters grow."""
+        self._moved += nbytes
+        self._carried += nbytes * links
+
+    def set_capacity(self, now: float, bytes_per_s: float) -> None:
+        """From now on, all links together have this much. Effects: closes the stretch before."""
+        self._offered += self._capacity * (now - self._changed_s)
+        self._changed_s = now
+        self._capacity = bytes_per_s
+
+    def reading(self, now: float, moved: float, carried: float) -> PlaneReading:
+        """The counters with what transfers under way have moved and carried added. Effects: none."""
+        return PlaneReading(
+            Seconds(now),
+            Bytes(self._moved + int(moved)),
+            self._carried + carried,
+            self._offered + self._capacity * (now - self._changed_s),
+        )

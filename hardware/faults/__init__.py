@@ -1,0 +1,28 @@
+"""Faults: what can break, how often, a seeded schedule of it, and how long recovery takes."""
+
+from hardware.faults.fault import FACTORS, TARGETS, FactorMeaning, Fault, FaultKind
+from hardware.faults.file import faults_from, read_faults
+from hardware.faults.rates import DURATIONS, RATES, STRENGTHS, FaultRates
+from hardware.faults.recovery import DieRole, Recovery, recovery_figure, recovery_time
+from hardware.faults.schedule import fault_schedule
+from hardware.faults.units import FaultUnits
+
+__all__ = [
+    "DURATIONS",
+    "FACTORS",
+    "RATES",
+    "STRENGTHS",
+    "TARGETS",
+    "DieRole",
+    "FactorMeaning",
+    "Fault",
+    "FaultKind",
+    "FaultRates",
+    "FaultUnits",
+    "Recovery",
+    "fault_schedule",
+    "faults_from",
+    "read_faults",
+    "recovery_figure",
+    "recovery_time",
+]

@@ -1,0 +1,186 @@
+"""What can break, what a fault hits, and what its numbers mean.
+
+A fault is a plain value: at `at_s` something of `kind` happens to `target`, for `duration_s`, as strong as `factor`.
+What follows from it (who loses which KV, who recovers how) is up to the system that is hit; `recovery` has how long
+published systems take.
+
+Targets are names: `n3.npu5.die1`, `n3.npu5`, `n3` as in `topology`; `sn0` is a supernode and `sn0.subplane4` one of
+its UB sub-planes; `memory2` and `gateway0` are processes in the order of their pools.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hardware.errors import SpecError
+from hardware.units import Seconds
+
+
+class FaultKind(StrEnum):
+    """What happens."""
+
+    DIE = "die"
+    """A die is lost with its HBM."""
+    NPU = "npu"
+    """A package is lost: both dies."""
+    NODE = "node"
+    """A host is lost with its NPUs, CPUs, links and memory server."""
+    RDMA_LINK = "rdma_link"
+    """A die's RDMA port, both directions, carries less or nothing."""
+    UB_SUBPLANE = "ub_subplane"
+    """One UB sub-plane of a supernode is gone: every UB link there loses that lane."""
+    VPC_CARD = "vpc_card"
+    """A node's datacentre card carries less or nothing."""
+    STRAGGLER = "straggler"
+    """A die computes slowly, and its group waits for it."""
+    HBM = "hbm"
+    """A bad region of a die's memory is masked; the KV blocks in it are lost, the engine stays up."""
+    MEMORY_SERVER = "memory_server"
+    """A memory server process is lost with what it held."""
+    GATEWAY = "gateway"
+    """A gateway process is lost with its connections."""
+    NETWORK_GLITCH = "network_glitch"
+    """A passing network error: all groups of a supernode roll back and repeat a step."""
+    LAUNCH_JITTER = "launch_jitter"
+    """A host pauses (garbage collection) and launches the next step late; its group waits."""
+
+
+class FactorMeaning(StrEnum):
+    """What `factor` says, and which values it may have."""
+
+    PART_LEFT = "part of the capacity that is left"
+    SLOWDOWN = "how many times longer a step takes"
+    PART_LOST = "part of the die's KV blocks that is lost"
+    STEPS = "steps that are repeated"
+    GONE = "nothing: the unit is gone"
+
+    def allows(self, factor: float) -> bool:
+        """Whether a fault may have this factor. Effects: none."""
+        match self:
+            case FactorMeaning.PART_LEFT:
+                return 0 <= factor < 1
+            case FactorMeaning.SLOWDOWN:
+                return 1 <= factor < math.inf
+            case FactorMeaning.PART_LOST:
+                return 0 < factor <= 1
+            case FactorMeaning.STEPS:
+                return 1 <= factor < math.inf and factor == int(factor)
+            case FactorMeaning.GONE:
+                return factor == 0
+
+    @property
+    def range_text(self) -> str:
+        """The allowed values, for a message."""
+        return _RANGES[self]
+
+
+_RANGES = {
+    FactorMeaning.PART_LEFT: "from 0 to below 1",
+    FactorMeaning.SLOWDOWN: "at least 1",
+    FactorMeaning.PART_LOST: "above 0, at most 1",
+    FactorMeaning.STEPS: "a whole number, at least 1",
+    FactorMeaning.GONE: "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetForm:
+    """How the name of a target is written.
+
+    Attributes:
+        pattern: the whole name, with the numbers as groups.
+        example: for messages.
+    """
+
+    pattern: re.Pattern[str]
+    example: str
+
+
+_DIE = TargetForm(re.compile(r"n(\d+)\.npu(\d+)\.die(\d+)"), "n3.npu5.die1")
+_NPU = TargetForm(re.compile(r"n(\d+)\.npu(\d+)"), "n3.npu5")
+_NODE = TargetForm(re.compile(r"n(\d+)"), "n3")
+_SUPERNODE = TargetForm(re.compile(r"sn(\d+)"), "sn0")
+_SUBPLANE = TargetForm(re.compile(r"sn(\d+)\.subplane(\d+)"), "sn0.subplane4")
+_MEMORY = TargetForm(re.compile(r"memory(\d+)"), "memory2")
+_GATEWAY = TargetForm(re.compile(r"gateway(\d+)"), "gateway0")
+
+TARGETS: dict[FaultKind, TargetForm] = {
+    FaultKind.DIE: _DIE,
+    FaultKind.NPU: _NPU,
+    FaultKind.NODE: _NODE,
+    FaultKind.RDMA_LINK: _DIE,
+    FaultKind.UB_SUBPLANE: _SUBPLANE,
+    FaultKind.VPC_CARD: _NODE,
+    FaultKind.STRAGGLER: _DIE,
+    FaultKind.HBM: _DIE,
+    FaultKind.MEMORY_SERVER: _MEMORY,
+    FaultKind.GATEWAY: _GATEWAY,
+    FaultKind.NETWORK_GLITCH: _SUPERNODE,
+    FaultKind.LAUNCH_JITTER: _NODE,
+}
+
+FACTORS: dict[FaultKind, FactorMeaning] = {
+    FaultKind.DIE: FactorMeaning.GONE,
+    FaultKind.NPU: FactorMeaning.GONE,
+    FaultKind.NODE: FactorMeaning.GONE,
+    FaultKind.RDMA_LINK: FactorMeaning.PART_LEFT,
+    FaultKind.UB_SUBPLANE: FactorMeaning.GONE,
+    FaultKind.VPC_CARD: FactorMeaning.PART_LEFT,
+    FaultKind.STRAGGLER: FactorMeaning.SLOWDOWN,
+    FaultKind.HBM: FactorMeaning.PART_LOST,
+    FaultKind.MEMORY_SERVER: FactorMeaning.GONE,
+    FaultKind.GATEWAY: FactorMeaning.GONE,
+    FaultKind.NETWORK_GLITCH: FactorMeaning.STEPS,
+    FaultKind.LAUNCH_JITTER: FactorMeaning.GONE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at_s: when it happens, from the start of the run.
+        kind: what happens.
+        target: what it hits, by name; the form follows from the kind (`TARGETS`).
+        duration_s: how long the unit is gone, slow or paused; infinite if nobody repairs it; 0 for what only happens.
+        factor: how strong; the meaning follows from the kind (`FACTORS`).
+    Raises: SpecError if the target has another kind's form, or a number is impossible.
+    """
+
+    at_s: Seconds
+    kind: FaultKind
+    target: str
+    duration_s: Seconds
+    factor: float
+
+    def __post_init__(self) -> None:
+        form, meaning = TARGETS[self.kind], FACTORS[self.kind]
+        if form.pattern.fullmatch(self.target) is None:
+            raise SpecError(f"{self.kind} fault: target {self.target!r} must be written like {form.example}")
+        if not 0 <= self.at_s < math.inf:
+            raise SpecError(f"{self.kind} fault: at_s is {self.at_s}; it must be finite and not negative")
+        if not self.duration_s >= 0:
+            raise SpecError(f"{self.kind} fault: duration_s is {self.duration_s}; it must not be negative")
+        if not meaning.allows(self.factor):
+            raise SpecError(
+                f"{self.kind} fault: factor is {self.factor}; it says {meaning.value} and must be {meaning.range_text}"
+            )
+
+    @property
+    def until_s(self) -> Seconds:
+        """When its effect ends by itself; infinite if it does not."""
+        return Seconds(self.at_s + self.duration_s)
+
+    @property
+    def order(self) -> tuple[float, str, str]:
+        """Faults of one time happen in the order of their kinds' names, then of their targets' names."""
+        return (self.at_s, self.kind.value, self.target)
+
+    @property
+    def target_numbers(self) -> tuple[int, ...]:
+        """The numbers in the target's name: (3, 5, 1) of n3.npu5.die1."""
+        match = TARGETS[self.kind].pattern.fullmatch(self.target)
+        assert match is not None
+        return tuple(int(number) for number in match.groups())

@@ -1,0 +1,127 @@
+"""How often things break, how long they stay broken and how badly, each number with its basis.
+
+Two rates are published, both quoted by ReviveMoE (arXiv 2602.21140v1, introduction): one failure per 7.9 h on 1,024
+accelerators, and 2 to 5 % of the nodes each month. The first counts every cause that stops a job; what part of it is
+the accelerator, its memory or the network is taken from the causes of the 419 interruptions of the Llama 3 training
+on 16,384 GPUs (arXiv 2407.21783, reliability table; read in press reports): GPU 58.7 % of which memory 17.2 %,
+network 8.4 %. No serving system has published rates of stragglers, lost sub-planes, or times of repair: these numbers
+are assumed, say so, and are meant to be overridden.
+
+At these rates a supernode of 384 NPUs has an accelerator or network fault every 31 h. To see faults in an hour of
+trace, write a schedule or multiply the rates: `FaultRates().scaled(100)`.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+
+from hardware.errors import SpecError
+from hardware.faults.fault import FaultKind
+from hardware.spec.figure import Confidence, Figure
+
+_D, _U = Confidence.DERIVED, Confidence.UNVERIFIED
+_HOURS_PER_MONTH = 730
+_ACCELERATOR = 1 / (7.9 * 1024)
+"""Failures per accelerator (NPU) and hour, of any cause: 1.24e-4."""
+_DEVICE_PART, _MEMORY_PART, _NETWORK_PART = 0.587 - 0.172, 0.172, 0.084
+_OF_RATE = "of one failure per 7.9 h on 1,024 accelerators (ReviveMoE), causes as in the Llama 3 training"
+
+RATES: dict[FaultKind, Figure] = {
+    FaultKind.DIE: Figure(
+        _ACCELERATOR * _DEVICE_PART / 4, "1/h", f"41.5 % {_OF_RATE}", _D, "assumed: half of them hit one die of two"
+    ),
+    FaultKind.NPU: Figure(
+        _ACCELERATOR * _DEVICE_PART / 2, "1/h", f"41.5 % {_OF_RATE}", _D, "assumed: half of them hit the package"
+    ),
+    FaultKind.NODE: Figure(0.035 / _HOURS_PER_MONTH, "1/h", "2-5 % of nodes each month (ReviveMoE), the middle", _D),
+    FaultKind.RDMA_LINK: Figure(_ACCELERATOR * _NETWORK_PART / 2, "1/h", f"8.4 % {_OF_RATE}", _D, "two per NPU"),
+    FaultKind.UB_SUBPLANE: Figure(1 / (12 * _HOURS_PER_MONTH), "1/h", "assumed: each sub-plane once a year", _U),
+    FaultKind.VPC_CARD: Figure(0.0035 / _HOURS_PER_MONTH, "1/h", "assumed: a tenth of the nodes' rate", _U),
+    FaultKind.STRAGGLER: Figure(1e-4, "1/h", "assumed: of the order of accelerator failures", _U),
+    FaultKind.HBM: Figure(_ACCELERATOR * _MEMORY_PART / 2, "1/h", f"17.2 % {_OF_RATE}", _D, "two dies per NPU"),
+    FaultKind.MEMORY_SERVER: Figure(1 / _HOURS_PER_MONTH, "1/h", "assumed: a process crash a month", _U),
+    FaultKind.GATEWAY: Figure(1 / _HOURS_PER_MONTH, "1/h", "assumed: a process crash a month", _U),
+    FaultKind.NETWORK_GLITCH: Figure(1 / 24, "1/h", "assumed: a switch flap a day and supernode", _U),
+    FaultKind.LAUNCH_JITTER: Figure(0.0, "1/h", "xDeepServe 4.4: absent once garbage collection is controlled", _D),
+}
+"""Per unit (die, NPU, node, link, sub-plane of a supernode, card, process, supernode) and hour."""
+
+_REPAIR = Figure(4 * 3600.0, "s", "assumed: somebody swaps the part; no time of repair is published", _U)
+_REBOOT = Figure(300.0, "s", "DeepServe 7: a lost engine is back within 5 minutes", _D, "upper bound")
+
+DURATIONS: dict[FaultKind, Figure] = {
+    FaultKind.DIE: _REPAIR,
+    FaultKind.NPU: _REPAIR,
+    FaultKind.NODE: _REPAIR,
+    FaultKind.RDMA_LINK: Figure(60.0, "s", "assumed: a link flap", _U),
+    FaultKind.UB_SUBPLANE: Figure(600.0, "s", "assumed: a switch restarts", _U),
+    FaultKind.VPC_CARD: Figure(600.0, "s", "assumed: a card restarts", _U),
+    FaultKind.STRAGGLER: Figure(600.0, "s", "assumed: until somebody drains it", _U),
+    FaultKind.HBM: Figure(0.0, "s", "xDeepServe 6.2: remapped and masked while the engine stays up", _D),
+    FaultKind.MEMORY_SERVER: _REBOOT,
+    FaultKind.GATEWAY: _REBOOT,
+    FaultKind.NETWORK_GLITCH: Figure(0.0, "s", "xDeepServe 6.2: the cost is the repeated step", _D),
+    FaultKind.LAUNCH_JITTER: Figure(0.1, "s", "xDeepServe 4.4: can exceed 100 ms", _D),
+}
+"""Mean duration."""
+
+DRAWN_DURATIONS = frozenset({FaultKind.RDMA_LINK, FaultKind.STRAGGLER, FaultKind.LAUNCH_JITTER})
+"""Kinds whose durations are drawn, exponentially around the mean; the others last exactly as long."""
+
+_GONE = Figure(0.0, "1", "the unit is gone")
+
+STRENGTHS: dict[FaultKind, Figure] = {
+    FaultKind.DIE: _GONE,
+    FaultKind.NPU: _GONE,
+    FaultKind.NODE: _GONE,
+    FaultKind.RDMA_LINK: _GONE,
+    FaultKind.UB_SUBPLANE: _GONE,
+    FaultKind.VPC_CARD: _GONE,
+    FaultKind.STRAGGLER: Figure(1.5, "1", "assumed; xDeepServe and ReviveMoE leave slow devices out", _U),
+    FaultKind.HBM: Figure(0.01, "1", "assumed: a hundredth of the die's KV blocks", _U),
+    FaultKind.MEMORY_SERVER: _GONE,
+    FaultKind.GATEWAY: _GONE,
+    FaultKind.NETWORK_GLITCH: Figure(1.0, "1", "xDeepServe 6.2: back to the previous iteration", _D),
+    FaultKind.LAUNCH_JITTER: _GONE,
+}
+"""Default of `Fault.factor`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRates:
+    """Faults per unit and hour, a field for each kind; the defaults and their sources are `RATES`.
+
+    Raises: SpecError if one is negative or not finite.
+    """
+
+    die: float = RATES[FaultKind.DIE].value
+    npu: float = RATES[FaultKind.NPU].value
+    node: float = RATES[FaultKind.NODE].value
+    rdma_link: float = RATES[FaultKind.RDMA_LINK].value
+    ub_subplane: float = RATES[FaultKind.UB_SUBPLANE].value
+    vpc_card: float = RATES[FaultKind.VPC_CARD].value
+    straggler: float = RATES[FaultKind.STRAGGLER].value
+    hbm: float = RATES[FaultKind.HBM].value
+    memory_server: float = RATES[FaultKind.MEMORY_SERVER].value
+    gateway: float = RATES[FaultKind.GATEWAY].value
+    network_glitch: float = RATES[FaultKind.NETWORK_GLITCH].value
+    launch_jitter: float = RATES[FaultKind.LAUNCH_JITTER].value
+
+    def __post_init__(self) -> None:
+        for kind in FaultKind:
+            if not 0 <= self.of(kind) < math.inf:
+                raise SpecError(f"rate of {kind} faults is {self.of(kind)}; it must be finite and not negative")
+
+    def of(self, kind: FaultKind) -> float:
+        """Faults of this kind per unit and hour. Effects: none."""
+        rate: float = getattr(self, kind.value)
+        return rate
+
+    def scaled(self, by: float) -> "FaultRates":
+        """All rates times a number, to see in an hour what takes weeks.
+
+        Raises: SpecError if the number is negative or not finite.
+        Effects: none.
+        """
+        if not 0 <= by < math.inf:
+            raise SpecError(f"fault rates times {by}; the factor must be finite and not negative")
+        return replace(self, **{field.name: getattr(self, field.name) * by for field in fields(self)})

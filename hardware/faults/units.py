@@ -1,0 +1,56 @@
+"""What there is to break: the targets of each kind of fault in a topology."""
+
+from dataclasses import dataclass
+
+from hardware.errors import SpecError
+from hardware.faults.fault import Fault, FaultKind
+from hardware.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class FaultUnits:
+    """Hardware of a topology, and the processes on it that can be lost on their own.
+
+    Attributes:
+        gateways, memory_servers: how many processes; 0 if there are none.
+    Raises: SpecError if a count is negative.
+    """
+
+    topology: Topology
+    gateways: int = 1
+    memory_servers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.gateways < 0 or self.memory_servers < 0:
+            raise SpecError(f"{self.gateways} gateways and {self.memory_servers} memory servers cannot be")
+
+    def names(self, kind: FaultKind) -> list[str]:
+        """Targets that a fault of this kind can hit, in order. Effects: none."""
+        topology = self.topology
+        match kind:
+            case FaultKind.DIE | FaultKind.RDMA_LINK | FaultKind.STRAGGLER | FaultKind.HBM:
+                return [str(die) for die in topology.die_ids()]
+            case FaultKind.NPU:
+                return [str(npu) for npu in topology.npu_ids()]
+            case FaultKind.NODE | FaultKind.VPC_CARD | FaultKind.LAUNCH_JITTER:
+                return [str(node) for node in topology.node_ids()]
+            case FaultKind.UB_SUBPLANE:
+                planes = range(topology.spec.node.l1_switches)
+                return [f"sn{index}.subplane{plane}" for index in range(topology.supernodes) for plane in planes]
+            case FaultKind.NETWORK_GLITCH:
+                return [f"sn{index}" for index in range(topology.supernodes)]
+            case FaultKind.MEMORY_SERVER:
+                return [f"memory{index}" for index in range(self.memory_servers)]
+            case FaultKind.GATEWAY:
+                return [f"gateway{index}" for index in range(self.gateways)]
+
+    def require(self, fault: Fault) -> None:
+        """Refuses a fault of something that does not exist.
+
+        Raises: SpecError naming the first and the last target that do.
+        Effects: none.
+        """
+        names = self.names(fault.kind)
+        if fault.target not in names:
+            there = f"there are {names[0]} to {names[-1]}" if names else "there are none"
+            raise SpecError(f"{fault.kind} fault at {fault.at_s:g} s: {fault.target} does not exist; {there}")

@@ -1,0 +1,66 @@
+"""How simulated NPUs behave: which device and model they stand for, how fast their time runs, how it varies."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from serving.config.key import key
+
+Executor = Literal["torch", "simulated"]
+ExpertBalance = Literal["default", "perfect"]
+ModelLoad = Literal["pool", "storage", "prewarmed"]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationConfig:
+    """`[simulation]`. Read by `cloudmatrix simulate`, and by live instances with `[engine] executor = "simulated"`."""
+
+    device: str = key(
+        "device that is simulated: a name that `cloudmatrix cost --list` shows, or a TOML file",
+        default="ascend-910c",
+        low=1,
+    )
+    supernodes: int = key(
+        "equal supernodes, each with its own share of the requests; virtual time only", default=1, low=1, high=1024
+    )
+    time_scale: float = key("live: virtual seconds that pass in one real second", default=1.0, low=1e-4, high=1e4)
+    kv_shrink: int = key(
+        "live: KV bytes that one byte of shared memory stands for; blocks are accounted, not filled",
+        default=65_536,
+        low=1,
+    )
+    seed: int = key("of everything random", default=0, low=0)
+    drafts: int = key("tokens that MTP drafts in each decode step; 0 = off", default=1, low=0, high=3)
+    acceptance: float = key("share of drafted tokens that verification accepts", default=0.7, low=0.0, high=1.0)
+    expert_balance: ExpertBalance = key(
+        "experts' load in prefill: `default` = as published with the default EPLB, `perfect` = all equal",
+        default="default",
+    )
+    pool_gb_per_s: float = key(
+        "effective rate at which one NPU loads cached blocks [GB/s]; 0 = what UB was measured to carry",
+        default=1.7,
+        low=0.0,
+    )
+    jitter: float = key(
+        "log-normal spread of step times: standard deviation of the logarithm", default=0.0, low=0.0, high=1.0
+    )
+    spike_share: float = key("share of steps that are hit by a spike", default=0.0, low=0.0, high=0.5)
+    spike_factor: float = key("by how much a spike lengthens its step", default=5.0, low=1.0, high=100.0)
+    model_load: ModelLoad = key(
+        "where a new instance finds its weights: `pool` (UB), `storage` (OBS), or `prewarmed` = in place",
+        default="pool",
+    )
+    output_tokens: int = key(
+        "live: mean length of answers without `max_tokens`, drawn from the seed", default=256, low=1
+    )
+    gateway_s: float = key(
+        "what one request takes on its way in: HTTP, tokenization, hashing, routing [s]",
+        default=0.002,
+        low=0.0,
+        high=10.0,
+    )
+    status_period_s: float = key(
+        "how often gateways hear how full instances are [s]; in between they count what they sent",
+        default=0.1,
+        low=0.0,
+        high=60.0,
+    )

@@ -1,0 +1,271 @@
+"""Answers of `cloudmatrix cost`: as tables for people, as JSON for programs."""
+
+import argparse
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hardware.cost import DEEPSEEK_R1, CostModel, DecodeLoad, ModelShape, PrefillLoad, StepCost, load_device, load_shape
+from hardware.cost.accuracy import (
+    calibration_json,
+    calibration_markdown,
+    counted,
+    decode_trust,
+    misses,
+    percent,
+    prefill_trust,
+)
+from hardware.cost.calibrate import Calibrated, calibrate, has_rows
+from hardware.cost.cost_model import mtp_tokens_per_step
+from hardware.cost.device_file import device_names
+from hardware.units import format_bytes
+from serving.errors import ConfigError
+
+_STREAMS = {0: "attention", 1: "experts", -1: "outside"}
+_PREFILL_STREAMS = {0: "main", 1: "hidden", -1: "outside"}
+_PREFILL_DIES = 32
+_SPLIT_DIES, _OTHER_DIES = 320, 144
+"""Published decode groups: 160 Ascend 910C NPUs; 144 GPUs."""
+
+
+def answer(arguments: argparse.Namespace) -> int:
+    """Answer one question.
+
+    Args:
+        arguments: of the command line, as `command` defines them.
+    Returns: exit code.
+    Raises: ConfigError for numbers that no step has; SpecError for unknown devices, models and layouts.
+    Effects: prints.
+    """
+    if arguments.list:
+        return _list(as_json=arguments.json)
+    if arguments.markdown and not arguments.calibrate:
+        raise ConfigError("--markdown prints the error table: add --calibrate")
+    model = CostModel(load_device(arguments.device), _shape(arguments.model))
+    if arguments.calibrate:
+        return _calibrate(model, arguments)
+    _check(arguments)
+    if arguments.prefill is not None:
+        return _prefill(model, arguments)
+    if arguments.tpot is not None:
+        return _largest(model, arguments)
+    return _decode(model, arguments)
+
+
+def _shape(name: str) -> ModelShape:
+    return DEEPSEEK_R1 if name == DEEPSEEK_R1.name else load_shape(Path(name))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Numbers that no step can have.
+
+    Raises: ConfigError.
+    """
+    for name in ("batch", "context", "prompt", "prefill", "tpot", "dies"):
+        value = getattr(arguments, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"--{name} is {value:g}; it must be above zero")
+    if not 0 <= arguments.reuse < 1:
+        raise ConfigError(f"--reuse is {arguments.reuse:g}; it is a share: 0 up to, but not including, 1")
+    mtp_tokens_per_step(arguments.drafts, arguments.acceptance)
+
+
+def _decode_dies(model: CostModel, arguments: argparse.Namespace) -> int:
+    default = _SPLIT_DIES if model.device.layout.decode_overlap == "split-cores" else _OTHER_DIES
+    return int(arguments.dies or default)
+
+
+def _list(*, as_json: bool) -> int:
+    devices = [load_device(name) for name in device_names()]
+    if as_json:
+        print(json.dumps([{"name": d.name, "title": d.title, "checked": has_rows(d)} for d in devices], indent=2))
+        return 0
+    table = _table("device", "", "8-bit peak", "BF16 peak", "HBM", "errors")
+    for device in devices:
+        die = device.die
+        table.add_row(
+            device.name,
+            device.title,
+            f"{die.gemm8_flops_per_s / 1e12:,.0f} T/s",
+            f"{die.bf16_flops_per_s / 1e12:,.0f} T/s",
+            f"{format_bytes(int(die.hbm_bytes))}, {die.hbm_bytes_per_s / 1e12:.2f} TB/s",
+            "known" if has_rows(device) else "not checked",
+        )
+    Console().print(table)
+    return 0
+
+
+# --- steps --------------------------------------------------------------------------------------------------------
+def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
+    dies = _decode_dies(model, arguments)
+    requests = arguments.batch / model.device.die.per_npu
+    load = DecodeLoad(requests, requests * arguments.context, None, dies, arguments.drafts, arguments.microbatch)
+    cost = model.decode_step(load)
+    tpot_s = cost.total_s / mtp_tokens_per_step(arguments.drafts, arguments.acceptance)
+    trust = decode_trust(model.device, arguments.batch, arguments.context)
+    plan = model.hbm_plan("decode", dies)
+    numbers = {
+        "tpot_s": tpot_s,
+        "tokens_per_s_per_npu": arguments.batch / tpot_s,
+        "kv_tokens_per_die": plan.kv_tokens,
+        "trust": trust,
+    }
+    if arguments.json:
+        return _print_json(cost, numbers)
+    console = Console()
+    console.print(
+        f"{model.shape.name} on {model.device.title}, decode on {dies} dies: batch {arguments.batch:g} per NPU, "
+        f"{arguments.context:g} tokens each, {arguments.drafts} draft(s)\n\n"
+        f"[bold]TPOT {tpot_s * 1e3:.1f} ms, {arguments.batch / tpot_s:,.0f} tokens/s per NPU[/bold] ({trust})\n"
+        f"step {cost.total_s * 1e3:.1f} ms, layer {cost.layer_s * 1e6:,.0f} us; "
+        f"KV room {plan.kv_tokens:,} tokens per die"
+    )
+    console.print(_streams_text(cost, model))
+    if arguments.explain:
+        console.print(_parts_table(cost, _STREAMS))
+    return 0
+
+
+def _streams_text(cost: StepCost, model: CostModel) -> str:
+    attention, experts = (f"{stream * 1e6:,.0f} us" for stream in cost.streams_s)
+    if not cost.microbatch:
+        return f"no half batches: attention {attention}, then experts {experts}"
+    if model.device.layout.decode_overlap != "split-cores":
+        return f"two half batches: attention {attention} and experts {experts} each; exchange behind the other half"
+    cores = round(cost.cube_split * model.device.die.cores)
+    rest = round(model.device.die.cores) - cores
+    return f"two half batches side by side: attention {attention} on {cores} cores, experts {experts} on {rest}"
+
+
+def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
+    dies = int(arguments.dies or _PREFILL_DIES)
+    new = arguments.prefill * (1 - arguments.reuse)
+    seen = arguments.prompt * (arguments.reuse + (1 - arguments.reuse) / 2)
+    microbatch = arguments.microbatch is not False
+    load = PrefillLoad(new, new * seen, dies, arguments.perfect_balance, microbatch)
+    cost = model.prefill_step(load)
+    npus = dies / model.device.die.per_npu
+    rate = model.device.calibration.pool_load_bytes_per_s / 1e9
+    cached = model.kv_bytes(arguments.prefill * arguments.reuse)
+    load_s = model.pool_load_s(cached, max(1.0, npus), rate) if cached else 0.0
+    rate_per_npu = arguments.prefill / npus / (cost.total_s + load_s)
+    trust = prefill_trust(model.device, new / dies, arguments.prompt)
+    numbers = {
+        "tokens_per_s_per_npu": rate_per_npu,
+        "pool_load_s": load_s,
+        "trust": trust,
+    }
+    if arguments.json:
+        return _print_json(cost, numbers)
+    console = Console()
+    halves = "two half batches" if cost.microbatch else "no half batches"
+    console.print(
+        f"{model.shape.name} on {model.device.title}, prefill on {dies} dies: "
+        f"{arguments.prefill:,.0f} tokens in prompts of {arguments.prompt:g}, {arguments.reuse:.0%} cached\n\n"
+        f"[bold]step {cost.total_s * 1e3:,.1f} ms, {rate_per_npu:,.0f} prompt tokens/s per NPU[/bold] ({trust})"
+        f"\n{halves}; layer {cost.layer_s * 1e3:.2f} ms; loading {format_bytes(int(cached))} of cached blocks "
+        f"before it {load_s * 1e3:,.1f} ms"
+    )
+    if arguments.explain:
+        console.print(_parts_table(cost, _PREFILL_STREAMS))
+    return 0
+
+
+def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
+    dies = _decode_dies(model, arguments)
+    options = {
+        "dies": dies,
+        "drafts": arguments.drafts,
+        "acceptance": arguments.acceptance,
+        "microbatch": arguments.microbatch,
+    }
+    batch = model.max_batch(arguments.tpot / 1e3, arguments.context, **options)
+    tpot_s = float(model.tpot_s(batch, arguments.context, **options)) if batch else None
+    room = model.hbm_plan("decode", dies).kv_tokens * model.device.die.per_npu / arguments.context
+    if arguments.json:
+        print(json.dumps({"batch_per_npu": batch, "tpot_s": tpot_s, "batch_that_fits": int(room)}, indent=2))
+        return 0
+    if tpot_s is None:
+        print(f"no batch keeps {arguments.tpot:g} ms with {arguments.context:g} tokens of context")
+        return 0
+    trust = decode_trust(model.device, batch, arguments.context)
+    limit = "memory" if batch >= int(room) else "latency"
+    Console().print(
+        f"[bold]{batch} sequences per NPU[/bold] keep {arguments.tpot:g} ms with {arguments.context:g} tokens of "
+        f"context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU ({trust})\n"
+        f"limited by {limit}; memory holds {int(room)}"
+    )
+    return 0
+
+
+def _parts_table(cost: StepCost, streams: dict[int, str]) -> Table:
+    table = _table("operator", "stream", ">runs", ">us each", ">ms in all", "bound", "formula")
+    for part in cost.parts:
+        each = part.time_s / part.runs * 1e6
+        table.add_row(
+            part.name,
+            streams[part.stream],
+            str(part.runs),
+            f"{each:,.1f}",
+            f"{part.time_s * 1e3:,.2f}",
+            part.bound,
+            part.formula,
+        )
+    return table
+
+
+def _print_json(cost: StepCost, numbers: dict[str, Any]) -> int:
+    print(json.dumps({**numbers, "step": asdict(cost)}, indent=2))
+    return 0
+
+
+# --- calibration --------------------------------------------------------------------------------------------------
+def _calibrate(model: CostModel, arguments: argparse.Namespace) -> int:
+    found = calibrate(model.device, model.shape)
+    if arguments.json:
+        print(json.dumps(calibration_json(found), indent=2))
+    elif arguments.markdown:
+        print(calibration_markdown(found))
+    else:
+        _print_calibration(found)
+    return 0
+
+
+def _print_calibration(found: Calibrated) -> None:
+    console = Console()
+    if not has_rows(found.device):
+        console.print(f"[bold]{found.device.title}: nothing was published for it, so steps are not checked.[/bold]")
+    for group in found.groups:
+        console.print(f"\n[bold]{group.title}[/bold]: {counted(group)}")
+        for free in group.frees:
+            kept = found.device.constants[f"calibration.{free.name}"].value
+            console.print(f"  {free.name} = {group.values[free.name]:.4g} (device file: {kept:.4g}); {free.reason}")
+        table = _table("", ">published", ">predicted", ">error", ">left out", "source")
+        for result in group.rows:
+            row, style = result.row, "" if result.met else "yellow"
+            table.add_row(
+                row.name,
+                f"{row.published:,.4g} {row.unit}",
+                f"{result.predicted:,.4g}",
+                percent(result.error),
+                percent(result.left_out),
+                row.source,
+                style=style,
+            )
+        console.print(table)
+    for text in misses(found):
+        console.print(f"missed: {text}", style="yellow")
+
+
+def _table(*columns: str) -> Table:
+    """A plain table; columns that begin with ">" are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        number = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if number else "left", no_wrap=number)
+    return table

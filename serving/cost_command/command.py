@@ -1,0 +1,68 @@
+"""The options of `cloudmatrix cost`; what answers them is imported when it runs, so that `--help` is quick."""
+
+import argparse
+
+
+def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `cost` to the commands.
+
+    Effects: changes `subparsers`.
+    """
+    cost = subparsers.add_parser(
+        "cost",
+        help="predicted time of a decode or prefill step, with its formula and its honest error",
+        description=(
+            "Predict how long one step takes on a device, without running anything. Decode by default: --batch "
+            "sequences per NPU, each with --context tokens. With --prefill: one prefill step of that many tokens."
+        ),
+        epilog=(
+            "Examples: cloudmatrix cost --batch 96 --context 4096 --explain; cloudmatrix cost --tpot 30; "
+            "cloudmatrix cost --prefill 65536 --reuse 0.5; cloudmatrix cost --calibrate --device h100"
+        ),
+    )
+    _add_questions(cost)
+    _add_system(cost)
+    cost.set_defaults(run=_run)
+
+
+def _add_questions(cost: argparse.ArgumentParser) -> None:
+    what = cost.add_mutually_exclusive_group()
+    what.add_argument(
+        "--prefill", type=float, metavar="TOKENS", help="a prefill step; prompt tokens, cached ones included"
+    )
+    what.add_argument(
+        "--tpot", type=float, metavar="MS", help="the largest decode batch that keeps this time per token"
+    )
+    what.add_argument("--calibrate", action="store_true", help="refit to the published rows; print every error")
+    what.add_argument("--list", action="store_true", help="devices that come with the package")
+    cost.add_argument("--batch", type=float, default=96, help="decode: sequences per NPU (default 96)")
+    cost.add_argument("--context", type=float, default=4096, help="decode: tokens of each sequence (default 4096)")
+    cost.add_argument("--prompt", type=float, default=4096, help="prefill: tokens of each prompt (default 4096)")
+    cost.add_argument(
+        "--reuse", type=float, default=0.0, help="prefill: share of each prompt that is cached (default 0)"
+    )
+    cost.add_argument("--perfect-balance", action="store_true", help="prefill: all experts equally busy")
+    cost.add_argument("--explain", action="store_true", help="every operator: runs, time, what bounds it, formula")
+    cost.add_argument("--markdown", action="store_true", help="with --calibrate: the error table for a README")
+    cost.add_argument("--json", action="store_true", help="print the raw numbers (seconds, bytes)")
+
+
+def _add_system(cost: argparse.ArgumentParser) -> None:
+    cost.add_argument("--device", default="ascend-910c", help="a name from --list, or a TOML file of your own")
+    cost.add_argument("--model", default="deepseek-r1", metavar="DIR", help="checkpoint folder (default: DeepSeek-R1)")
+    cost.add_argument("--dies", type=int, help="of the instance (default: 320 or 144 for decode, 32 for prefill)")
+    cost.add_argument("--drafts", type=int, default=1, help="tokens that MTP drafts per step; 0 = off (default 1)")
+    cost.add_argument("--acceptance", type=float, default=0.7, help="share of drafts that are accepted (default 0.7)")
+    half = cost.add_mutually_exclusive_group()
+    half.add_argument(
+        "--no-microbatch", dest="microbatch", action="store_false", default=None, help="never half batches"
+    )
+    half.add_argument(
+        "--microbatch", dest="microbatch", action="store_true", help="always two overlapping half batches"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from serving.cost_command.answer import answer
+
+    return answer(arguments)

@@ -1,0 +1,114 @@
+"""Tokens without meaning: what a simulated instance feeds and gives.
+
+Who simulates needs lengths, identities and timing, no text. A prompt is then only a length, and an answer is made of
+placeholder ids that follow from the request's seed and the position, so that any instance, live or in virtual time,
+gives the same ones.
+"""
+
+from collections.abc import Sequence
+from typing import overload
+
+_MASK = (1 << 64) - 1
+
+
+class PlaceholderPrompt(Sequence[int]):
+    """So many tokens of which nothing is known; every one reads as 0. Takes no memory and is cut in no time."""
+
+    __slots__ = ("_length",)
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "PlaceholderPrompt": ...
+
+    def __getitem__(self, index: int | slice) -> "int | PlaceholderPrompt":
+        if isinstance(index, slice):
+            return PlaceholderPrompt(len(range(*index.indices(self._length))))
+        if not -self._length <= index < self._length:
+            raise IndexError(index)
+        return 0
+
+
+def mix64(value: int) -> int:
+    """64 well-mixed bits of a 64-bit number.
+
+    Source: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+    """
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def placeholder_token(seed: int, position: int, vocabulary: int) -> int:
+    """The token that stands at a position of an answer.
+
+    Args:
+        seed: of the request, 64 bits.
+        position: in the answer, from 0.
+        vocabulary: ids below it may be given.
+    """
+    return mix64(seed ^ mix64(position)) % vocabulary
+
+
+def rate_of(seed: int, limit: int, drafts: int, rate: float) -> float:
+    """Extra tokens per decode step that verification accepts for one request, mean over its answer.
+
+    Drafts are accepted in a row: the second only after the first. A finite answer has more luck or less; the spread is
+    that of as many independent draws as the answer has steps (normal approximation, cut to what is possible).
+
+    Args:
+        seed: of the request.
+        limit: tokens of its answer.
+        drafts: tokens drafted per step.
+        rate: probability that one drafted token is accepted.
+    Returns: between 0 and `drafts`.
+    """
+    if not drafts or rate <= 0.0:
+        return 0.0
+    mean = sum(rate**n for n in range(1, drafts + 1))
+    square = sum((2 * n - 1) * rate**n for n in range(1, drafts + 1))
+    steps = max(1.0, limit / (1.0 + mean))
+    spread = ((square - mean * mean) / steps) ** 0.5
+    # The sum of twelve uniform numbers is normal enough here, and the same on every machine.
+    bits = mix64(seed ^ 0x6D7470)
+    uniform = 0
+    for _ in range(3):
+        uniform += (bits & 0xFFFF) + (bits >> 16 & 0xFFFF) + (bits >> 32 & 0xFFFF) + (bits >> 48)
+        bits = mix64(bits)
+    return min(float(drafts), max(0.0, mean + spread * (uniform / 65_536 - 6.0)))
+
+
+def tokens_after(steps: int, extra: float) -> int:
+    """Tokens that `steps` decode steps have given, at `extra` accepted drafts per step, spread evenly."""
+    return steps + int(extra * steps)
+
+
+def steps_for(tokens: int, extra: float) -> int:
+    """The fewest decode steps after which at least `tokens` tokens were given."""
+    steps = int(tokens / (1.0 + extra))
+    while tokens_after(steps, extra) < tokens:
+        steps += 1
+    while steps > 0 and tokens_after(steps - 1, extra) >= tokens:
+        steps -= 1
+    return steps
+
+
+def accepted_tokens(seed: int, produced: int, limit: int, drafts: int, rate: float) -> int:
+    """Tokens that the next decode step gives.
+
+    Args:
+        produced: tokens that decode steps have given before (the one of prefill not counted).
+        limit: tokens of the whole answer; see `rate_of`.
+    Returns: 1 ... drafts + 1, whether or not the answer has room for them.
+    """
+    extra = rate_of(seed, limit, drafts, rate)
+    steps = steps_for(produced, extra)
+    return tokens_after(steps + 1, extra) - produced

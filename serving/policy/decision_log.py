@@ -1,0 +1,206 @@
+"""Decision logs: what went into a state machine, in order, and what came out.
+
+    file    MAGIC, then frames: length, CRC-32, MessagePack
+    frames  header (what the machine was built with), then [call, outcome] ..., then an `End` if it was closed properly
+
+A call is a value that can be carried out: `on(machine)`. Live, `perform` carries it out and the pair is written;
+in a replay the same `perform` carries it out on a fresh machine and the outcomes are compared. So both run one code,
+and any input that is not in the call (a clock, chance, the order of a set) shows as a difference.
+
+Outcomes are written in plain values: short enough to be kept for every step, long enough to say what differs.
+"""
+
+import struct
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from serving.errors import DecisionLogError
+from serving.policy.request import HandoffTicket, SequenceSpec
+
+MAGIC = b"cloudmatrix decision log 1\n"
+SUFFIX = ".decisions"
+MAX_FRAME_BYTES = 64 << 20
+"""More is no frame of ours but a damaged length: a 1 M token prompt takes 5 MiB."""
+
+_HEAD = struct.Struct("<II")
+_SCALARS = (int, str, bytes, float, type(None))
+
+ErrorT = TypeVar("ErrorT", bound=Exception)
+MachineT = TypeVar("MachineT", contravariant=True)
+
+
+class Call(Protocol[MachineT]):
+    """One call into a state machine, complete with everything that its outcome depends on."""
+
+    def on(self, machine: MachineT) -> Any:  # noqa: ANN401 - what the machine's method returns
+        """Carry it out. Raises: whatever the machine raises."""
+        ...
+
+    def keep(self, output: Any) -> object:  # noqa: ANN401 - as `on`
+        """Of an output, what is to be written, copied as far as it may still change."""
+        ...
+
+    def facts(self, kept: Any) -> object:  # noqa: ANN401 - what `keep` gave
+        """The same in plain values. May be asked for later, in another thread."""
+        ...
+
+
+class CallRecord(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all calls; each machine's calls form one tagged union."""
+
+    def keep(self, output: Any) -> object:  # noqa: ANN401 - as `Call`
+        """Outputs are frozen values, unless a call says otherwise."""
+        return output
+
+    def facts(self, kept: Any) -> object:  # noqa: ANN401 - as `Call`
+        """Any value in short."""
+        return plain(kept)
+
+    def title(self) -> str:
+        """The call in a few words, for people."""
+        name = getattr(self, "sequence_id", None) or getattr(getattr(self, "spec", None), "sequence_id", None)
+        now = getattr(self, "now", None)
+        return type(self).__name__ + (f" of {name}" if name else "") + (f" at {now:.6f} s" if now is not None else "")
+
+
+class End(CallRecord, frozen=True):
+    """The recorder stopped here; without a reason, because its machine did."""
+
+    reason: str = ""
+
+    def on(self, machine: object) -> None:
+        """Nothing is left to do."""
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """A call ended in an error, which is an outcome like any other."""
+
+    raised: str
+    text: str
+
+
+def perform(call: Call[MachineT], machine: MachineT) -> tuple[Any, object, Exception | None]:
+    """Carry out a call.
+
+    Returns: its output, what to write of it, and its error instead of both. The caller raises it, or does not.
+    """
+    try:
+        output = call.on(machine)
+    except Exception as error:
+        return None, Raised(type(error).__name__, str(error)), error
+    return output, call.keep(output), None
+
+
+def outcome(call: Call[Any], kept: object) -> object:
+    """What is written of a call's outcome, and compared in a replay."""
+    return kept if isinstance(kept, Raised) else call.facts(kept)
+
+
+def named_error(base: type[ErrorT], name: str, text: str) -> ErrorT:
+    """An error as it was recorded: machines read of an error its class's name and its text, nothing else."""
+    error: ErrorT = type(name, (base,), {})(text)
+    return error
+
+
+def checksum(numbers: Iterable[int]) -> int:
+    """CRC-32 of numbers below 2^32, as 32-bit words."""
+    return zlib.crc32(array("I", numbers))
+
+
+def plain(value: object) -> object:
+    """A frozen value as numbers, strings, lists and maps, without fields that have their default."""
+    if isinstance(value, _SCALARS):
+        return value
+    if isinstance(value, tuple | list):
+        return value if value and type(value[0]) in _SCALARS else [plain(one) for one in value]
+    if (shorten := _SHORTER.get(type(value))) is not None:
+        return shorten(value)
+    kind = type(value)
+    if is_dataclass(kind):
+        told = {name: plain(one) for name, default in _fields(kind) if (one := getattr(value, name)) != default}
+        return {"is": kind.__name__, **told}
+    return value  # an enum, a struct: msgspec writes these
+
+
+def _short_spec(spec: SequenceSpec) -> object:
+    """Of a sequence that is sent on: what the sender adds to the order."""
+    tokens = (len(spec.prompt), len(spec.output), checksum(spec.output))
+    return {"id": spec.sequence_id, "tokens": tokens, "time_left_s": spec.time_left_s, "sampling": str(spec.sampling)}
+
+
+_SHORTER: dict[type, Callable[[Any], object]] = {
+    SequenceSpec: _short_spec,
+    HandoffTicket: lambda ticket: ticket.ticket_id,
+}
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, object], ...]:
+    def default(field: Field[Any]) -> object:
+        return MISSING if field.default is MISSING else field.default
+
+    return tuple((field.name, default(field)) for field in fields(kind))
+
+
+class LogEncoder:
+    """The bytes of a log."""
+
+    def __init__(self) -> None:
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def begin(self, header: object) -> bytes:
+        """The beginning of a file."""
+        return MAGIC + self._frame(header)
+
+    def pair(self, call: Call[Any], kept: object) -> bytes:
+        """A call and what was kept of its outcome."""
+        return self._frame((call, outcome(call, kept)))
+
+    def _frame(self, value: object) -> bytes:
+        body = self._encode(value)
+        return _HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+class Frames:
+    """The frames of a whole file, in order.
+
+    A file whose writer was killed ends anywhere; the last, unfinished frame is left out.
+    """
+
+    def __init__(self, data: bytes, name: str) -> None:
+        """
+        Args:
+            name: of the file, for messages.
+        Raises: DecisionLogError if it is no decision log.
+        """
+        if not data.startswith(MAGIC):
+            raise DecisionLogError(f"{name} is not a decision log of this version; it must begin with {MAGIC!r}")
+        self._data = data
+        self._name = name
+        self.truncated = False
+        """The last frame was left out; known after the last one."""
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Raises: DecisionLogError at a damaged frame."""
+        data, at, end = memoryview(self._data), len(MAGIC), len(self._data)
+        while at < end:
+            if at + _HEAD.size > end:
+                self.truncated = True
+                return
+            length, check = _HEAD.unpack_from(data, at)
+            if length > MAX_FRAME_BYTES:
+                raise DecisionLogError(f"{self._name} is damaged at byte {at}: a frame of {length} bytes")
+            body = data[at + _HEAD.size : at + _HEAD.size + length]
+            if len(body) < length:
+                self.truncated = True
+                return
+            if zlib.crc32(body) != check:
+                raise DecisionLogError(f"{self._name} is damaged at byte {at}: the checksum of a frame is wrong")
+            yield body
+            at += _HEAD.size + length

@@ -1,0 +1,87 @@
+"""Which DP group of a decode instance takes a new sequence.
+
+All groups run their steps together, so the group with the longest attention decides for all: a full group is left out,
+and of the others the one with the least KV takes the sequence, counting what was promised to sequences that are still
+under way. Source: xDeepServe (arXiv 2508.02520) section 4.3.
+
+    eligible = groups below their limit of sequences        none -> the group with the fewest sequences, where it waits
+    choice   = least KV blocks, in use and promised; then the fewest sequences; then the lowest number
+"""
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from serving.errors import LedgerError
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChoice:
+    """The group, and why."""
+
+    group: int
+    reason: str
+
+
+class DpBalance:
+    """Load of the DP groups of one instance, with the least loaded one always at hand."""
+
+    def __init__(self, groups: int, max_sequences: int) -> None:
+        """
+        Args:
+            groups: at least one.
+            max_sequences: of one group, running and on their way.
+        Raises: LedgerError without a group or a seat.
+        """
+        if groups < 1 or max_sequences < 1:
+            raise LedgerError(f"{groups} groups of {max_sequences} sequences cannot decode anything")
+        self.max_sequences = max_sequences
+        self.blocks = [0] * groups
+        """KV blocks in use and promised, by group."""
+        self.sequences = [0] * groups
+        # Stale entries stay until they come up: an entry counts only if it tells the present load.
+        self._heap = [(0, 0, group) for group in range(groups)]
+
+    def choose(self) -> GroupChoice:
+        """The group for the next sequence. Effects: none that matter; call `add` to book it."""
+        aside: list[tuple[int, int, int]] = []
+        found = None
+        while self._heap and found is None:
+            blocks, sequences, group = entry = self._heap[0]
+            if blocks != self.blocks[group] or sequences != self.sequences[group]:
+                heappop(self._heap)
+            elif sequences >= self.max_sequences:
+                aside.append(heappop(self._heap))
+            else:
+                found = entry
+        for entry in aside:
+            heappush(self._heap, entry)
+        if found is not None:
+            return GroupChoice(found[2], f"{found[0]} KV blocks, the least of the groups with a free seat")
+        group = min(range(len(self.sequences)), key=lambda g: (self.sequences[g], self.blocks[g], g))
+        return GroupChoice(group, f"no group has a free seat; {self.sequences[group]} sequences are the fewest")
+
+    def add(self, group: int, blocks: int) -> None:
+        """Book a sequence with the blocks that it is going to use."""
+        self._change(group, blocks, 1)
+
+    def grow(self, group: int, blocks: int) -> None:
+        """A sequence of the group has more blocks, or fewer, than were booked for it."""
+        self._change(group, blocks, 0)
+
+    def remove(self, group: int, blocks: int) -> None:
+        """A sequence has left with so many booked blocks.
+
+        Raises: LedgerError if the group never had them.
+        """
+        self._change(group, -blocks, -1)
+
+    def _change(self, group: int, blocks: int, sequences: int) -> None:
+        self.blocks[group] += blocks
+        self.sequences[group] += sequences
+        if self.blocks[group] < 0 or self.sequences[group] < 0:
+            raise LedgerError(f"group {group} gave back more than it had")
+        heappush(self._heap, (self.blocks[group], self.sequences[group], group))
+        if len(self._heap) > 8 * len(self.blocks) + 64:
+            loads = zip(self.blocks, self.sequences, range(len(self.blocks)), strict=True)
+            self._heap = list(loads)
+            heapify(self._heap)

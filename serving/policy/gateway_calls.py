@@ -1,0 +1,267 @@
+"""Every decision of a gateway as a value: admission, routes, and each sequence's journal.
+
+One `GatewayBrain` per gateway is what a log is replayed on; live, the same calls are carried out on its parts.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from serving.errors import DecisionLogError
+from serving.ids import BlockHash, ReplicaId, SequenceId
+from serving.policy.decision_log import CallRecord, End
+from serving.policy.gateway_admission import AdmissionDecision, AdmissionLimits, GatewayLoad, decide_admission
+from serving.policy.gateway_router import GatewayRouter
+from serving.policy.journal_commands import FailKind
+from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.policy.request_journal import Commands, SequenceJournal
+from serving.policy.router import InstanceView, RouteDecision
+
+
+class GatewayHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What a gateway's router was built with."""
+
+    name: str
+    max_age_s: float
+    block_tokens: int
+    history_blocks: int
+    version: str = ""
+
+
+@dataclass(slots=True)
+class GatewayBrain:
+    """What a gateway decides with."""
+
+    router: GatewayRouter
+    journals: dict[SequenceId, SequenceJournal] = field(default_factory=dict)
+
+    def journal(self, sequence_id: SequenceId) -> SequenceJournal:
+        """A sequence's journal.
+
+        Raises: DecisionLogError if it was never opened.
+        """
+        if (journal := self.journals.get(sequence_id)) is None:
+            raise DecisionLogError(f"news of {sequence_id}, whose journal was never opened")
+        return journal
+
+
+class Admit(CallRecord, frozen=True):
+    """A job that finds the gateway full: may it wait?"""
+
+    load: GatewayLoad
+    limits: AdmissionLimits
+    sequences: int
+    tokens: int
+
+    def on(self, brain: GatewayBrain) -> AdmissionDecision:
+        """Carry it out."""
+        return decide_admission(self.load, self.limits, self.sequences, self.tokens)
+
+
+class RoutePrefill(CallRecord, frozen=True):
+    """Which instance computes a prompt?"""
+
+    views: tuple[InstanceView, ...]
+    tokens: int
+    exclude: tuple[ReplicaId, ...]
+    hashes: tuple[BlockHash, ...]
+
+    def on(self, brain: GatewayBrain) -> RouteDecision:
+        """Carry it out."""
+        return brain.router.prefill(self.views, self.tokens, self.exclude, self.hashes)
+
+
+class RouteDecode(CallRecord, frozen=True):
+    """Which instance takes a handoff?"""
+
+    views: tuple[InstanceView, ...]
+    blocks: int
+    exclude: tuple[ReplicaId, ...]
+
+    def on(self, brain: GatewayBrain) -> RouteDecision:
+        """Carry it out."""
+        return brain.router.decode(self.views, self.blocks, self.exclude)
+
+
+class OpenJournal(CallRecord, frozen=True):
+    """A sequence is accepted."""
+
+    spec: SequenceSpec
+    now: float
+    max_attempts: int
+
+    def on(self, brain: GatewayBrain) -> None:
+        """Carry it out."""
+        brain.journals[self.spec.sequence_id] = SequenceJournal(self.spec, self.now, self.max_attempts)
+
+
+class JournalCall(CallRecord, frozen=True):
+    """Base of what a journal is told; the methods of `SequenceJournal`."""
+
+    journal: SequenceId
+
+    def title(self) -> str:
+        """Names the sequence too."""
+        return f"{type(self).__name__} of {self.journal}"
+
+
+class Start(JournalCall, frozen=True):
+    """The first thing to do."""
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).start()
+
+
+class PrefillRouted(JournalCall, frozen=True):
+    """An instance was chosen to compute it."""
+
+    replica: ReplicaId
+    now: float
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).prefill_routed(self.replica, self.now)
+
+
+class DecodeRouted(JournalCall, frozen=True):
+    """An instance was chosen to adopt it."""
+
+    replica: ReplicaId
+    now: float
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).decode_routed(self.replica, self.now)
+
+
+class CancelJournal(JournalCall, frozen=True):
+    """Nobody waits for it any more."""
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).cancel()
+
+
+class GiveUp(JournalCall, frozen=True):
+    """No instance, or no time left."""
+
+    kind: FailKind
+    reason: str
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).give_up(self.kind, self.reason)
+
+
+class HandoffReady(JournalCall, frozen=True):
+    """Prefill is done. The ticket comes without its blocks: a journal only passes them on."""
+
+    sequence_id: SequenceId
+    ticket: HandoffTicket
+    position: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int | None = None
+    pool: PoolUse | None = None
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        told = (self.position, self.tokens, self.logprobs, self.prompt_logprobs, self.cached_tokens, self.pool)
+        return brain.journal(self.journal).handoff_ready(self.sequence_id, self.ticket, *told)
+
+
+class Adopted(JournalCall, frozen=True):
+    """The decode instance has the blocks."""
+
+    sequence_id: SequenceId
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).adopted(self.sequence_id)
+
+
+class TokensTold(JournalCall, frozen=True):
+    """New tokens, the end, or both."""
+
+    sequence_id: SequenceId
+    position: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int | None = None
+    finish_reason: FinishReason | None = None
+    pool: PoolUse | None = None
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        first = (self.logprobs, self.prompt_logprobs, self.cached_tokens)
+        return brain.journal(self.journal).tokens(
+            self.sequence_id, self.position, self.tokens, *first, self.finish_reason, self.pool
+        )
+
+
+class RefusedBy(JournalCall, frozen=True):
+    """The instance did not take it."""
+
+    sequence_id: SequenceId
+    kind: FailKind
+    reason: str
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).refused(self.sequence_id, self.kind, self.reason)
+
+
+class HandoffLost(JournalCall, frozen=True):
+    """The blocks could not be pulled."""
+
+    sequence_id: SequenceId
+    reason: str
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).handoff_failed(self.sequence_id, self.reason)
+
+
+class FailedAt(JournalCall, frozen=True):
+    """The instance failed on it."""
+
+    sequence_id: SequenceId
+    reason: str
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).failed(self.sequence_id, self.reason)
+
+
+class InstanceLost(JournalCall, frozen=True):
+    """An instance is gone."""
+
+    replica: ReplicaId
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).instance_lost(self.replica)
+
+
+GatewayCall = (
+    Admit
+    | RoutePrefill
+    | RouteDecode
+    | OpenJournal
+    | Start
+    | PrefillRouted
+    | DecodeRouted
+    | CancelJournal
+    | GiveUp
+    | HandoffReady
+    | Adopted
+    | TokensTold
+    | RefusedBy
+    | HandoffLost
+    | FailedAt
+    | InstanceLost
+    | End
+)

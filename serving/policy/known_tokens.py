@@ -1,0 +1,48 @@
+"""The tokens of one sequence, prompt and output, without a copy of the prompt.
+
+Prompts are long, are never changed and are held by the order anyway; a virtual-time run has prompts that are only
+lengths. So a sequence's tokens are a view: first the prompt, then the output, which grows.
+"""
+
+from collections.abc import Sequence
+from typing import overload
+
+
+class KnownTokens(Sequence[int]):
+    """`prompt` followed by `output`, both by reference."""
+
+    __slots__ = ("_prompt", "_prompt_len", "output")
+
+    def __init__(self, prompt: Sequence[int], output: list[int]) -> None:
+        """
+        Args:
+            prompt: never changes.
+            output: may be appended to by whoever owns it.
+        """
+        self._prompt = prompt
+        self._prompt_len = len(prompt)
+        self.output = output
+
+    def __len__(self) -> int:
+        return self._prompt_len + len(self.output)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        prompt_len = self._prompt_len
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if start >= prompt_len:
+                return self.output[start - prompt_len : stop - prompt_len : step]
+            if stop <= prompt_len:
+                return self._prompt[start:stop:step]
+            return [*self._prompt, *self.output][start:stop:step]
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._prompt[index] if index < prompt_len else self.output[index - prompt_len]

@@ -1,0 +1,84 @@
+"""A memory server's entries of one space, one block at a time: for a driver that has the whole pool in its own process.
+
+What a client of a memory server does with four messages (look up, release, reserve, commit) is a few calls here,
+with the same effect on the ledger. What only messages need is left out: answers, clients' leases and reservations with
+their time limits, and the counts of hashes asked for and missed. The driver ends what it began and keeps the limits.
+
+    entry = shelf.entries.get(hash)              there, if `entry.found` is not None
+    shelf.use(entry, now)                        a lookup has found it
+    shelf.lend(entry) ... shelf.give_back(entry) nobody may evict it meanwhile
+    entry = shelf.admit(hash, nbytes, ...)       reserve
+    shelf.finish(entry, now)                     commit; of a chain the last block first
+"""
+
+from collections.abc import Mapping, Sequence
+
+from serving.ids import BlockHash
+from serving.policy.pool.entries import Entry
+from serving.policy.pool.entry import GrantStatus, Kind, Space
+from serving.policy.pool.inventory import Inventory
+from serving.policy.pool.promotions import Promotions
+from serving.policy.pool.writers import Writers
+
+
+class Shelf:
+    """One space of one server. Read `entries`, never change them."""
+
+    __slots__ = ("_counters", "_inventory", "_leases", "_promotions", "_writers", "entries", "space")
+
+    def __init__(self, space: Space, inventory: Inventory, writers: Writers, promotions: Promotions) -> None:
+        self.space = space
+        self.entries: Mapping[BlockHash, Entry] = inventory.home(space)
+        """What is there now, by hash, with those being written (`found` None)."""
+        self._inventory = inventory
+        self._counters = inventory.counters
+        self._leases = inventory.leases
+        self._writers = writers
+        self._promotions = promotions
+
+    def use(self, entry: Entry, now: float) -> None:
+        """A lookup found it. Of a chain the last block first: the first of them counts as used last."""
+        entry.hits += 1
+        counters = self._counters
+        counters.lookups += 1
+        if entry.in_dram:
+            counters.hits_dram += 1
+        else:
+            counters.hits_ssd += 1
+        self._inventory.touch_one(entry, now)
+
+    def lend(self, entry: Entry) -> None:
+        """It stays where it is until `give_back`, which must come once for every `lend`."""
+        self._leases.lend(entry)
+
+    def give_back(self, entry: Entry) -> None:
+        """End of one `lend`. The entry may be gone from lookups by now."""
+        self._leases.give_back(entry)
+        self._inventory.unpinned(entry)
+
+    def bring(self, entries: Sequence[Entry], now: float) -> None:
+        """Have these brought to DRAM; they must be lent meanwhile. Those that are there already stay as they are.
+
+        Args:
+            entries: of a chain, in its order.
+        Effects: evicts others; may order loads and spills. `in_dram` and `found` tell what came of it.
+        """
+        self._inventory.touch(entries[::-1], now)
+        for entry in entries:
+            self._promotions.want(entry, now)
+
+    def admit(self, hash: BlockHash, nbytes: int, client: int, now: float) -> Entry | GrantStatus:
+        """Room for a new context entry, to be ended with `finish`.
+
+        Returns: the entry, or PRESENT (which counts as a use), FULL, QUOTA, TOO_LARGE.
+        Effects: evicts; may order spills.
+        """
+        known = self.entries.get(hash)
+        if known is not None:
+            self._writers.present(known, now)
+            return GrantStatus.PRESENT
+        return self._writers.admit(self.space, hash, nbytes, client, now, Kind.CONTEXT)
+
+    def finish(self, entry: Entry, now: float) -> None:
+        """What was admitted is there: lookups find it."""
+        self._writers.finish(entry, 0, now)

@@ -1,0 +1,95 @@
+"""`cloudmatrix replay`: prove that recorded decisions follow from what was recorded."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from serving.errors import DecisionLogError
+from serving.policy.decision_log import SUFFIX
+
+EXIT_DIFFERENT = 1
+_DESCRIPTION = """\
+Feed recorded decision logs to fresh engines and gateways, and compare every decision with the recorded one.
+
+An instance or gateway of a system that runs with `[engine] decision_log = "FOLDER"` writes one file into that folder:
+every call into its scheduler, or its router, admission and journals, with everything that the call depends on, and what
+came of it. A replay needs no model, no Ray and no accelerator, and runs much faster than the system did. It shows
+whether this version decides as that one did, and takes a failure of a live system to a debugger."""
+_EPILOG = """\
+examples:
+  cloudmatrix replay logs/                       every log in a folder
+  cloudmatrix replay logs/engine-decode-x1.decisions
+  cloudmatrix replay logs/ --json | jq '.[] | select(.identical | not)'
+
+Exit code: 0 = all identical, 1 = something differs; the first difference of each log is told. A log whose process was
+killed ends in the middle; it is replayed as far as it goes. Logs hold prompts and answers as token ids."""
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `replay` to the command line."""
+    parser = commands.add_parser(
+        "replay",
+        help="replay the decision log of a live run through the same code",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("logs", nargs="+", type=Path, metavar="FILE", help=f"a log, or a folder of {SUFFIX} files")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from serving.engine.replay import replay
+
+    results = []
+    for path in find_logs(arguments.logs):
+        result = replay(path)
+        results.append(
+            {
+                "log": str(path),
+                "kind": result.kind,
+                "name": result.name,
+                "version": result.version,
+                "calls": result.calls,
+                "identical": result.identical,
+                "difference": str(result.difference) if result.difference is not None else None,
+                "ending": result.ending,
+            }
+        )
+        if not arguments.json:
+            _show(results[-1])
+    if arguments.json:
+        print(json.dumps(results, indent=2))
+    return 0 if all(result["identical"] for result in results) else EXIT_DIFFERENT
+
+
+def find_logs(given: list[Path]) -> list[Path]:
+    """The logs that are meant: files as they are, of folders what they hold.
+
+    Raises: DecisionLogError if a folder holds none, or a file does not exist.
+    """
+    found: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            inside = sorted(path.glob(f"*{SUFFIX}"))
+            if not inside:
+                raise DecisionLogError(f"{path} holds no {SUFFIX} file; was [engine] decision_log set?")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise DecisionLogError(f"no decision log {path}")
+    return found
+
+
+def _show(result: dict[str, Any]) -> None:
+    total = sum(result["calls"].values())
+    most = ", ".join(f"{count} {name}" for name, count in list(result["calls"].items())[:4])
+    verdict = "identical" if result["identical"] else "DIFFERENT"
+    print(f"{verdict}  {result['kind']} {result['name']}: {total} calls ({most})")
+    if result["difference"]:
+        print(f"    first difference: {result['difference']}")
+    if result["ending"]:
+        print(f"    {result['ending']}")

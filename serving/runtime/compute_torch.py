@@ -1,0 +1,110 @@
+"""Real tokens: a model in torch, its KV cache in the instance's shared memory or on an accelerator."""
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from hardware.clock import WallClock
+from hardware.device.instance import WEIGHTS, WORKSPACE, VirtualInstance
+from hardware.device.npu import VirtualNpu
+from hardware.spec.catalog import CLOUDMATRIX_NODE
+from hardware.spec.plane import Plane
+from hardware.units import MIB
+from serving.config.serve import ServeConfig
+from serving.engine.ports import KvTransport
+from serving.engine.torch_executor import TorchExecutor
+from serving.kvpool.context_cache import PoolContextCache
+from serving.model.image import model_version
+from serving.model.kv_cache import KvCache
+from serving.model.loader import load_model
+from serving.model.model import DeepseekModel
+from serving.model.size import weight_bytes
+from serving.runtime.allocator import keep_freed_memory, return_freed_memory
+from serving.runtime.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
+from serving.runtime.device_mirror import DeviceMirror
+from serving.runtime.pool_access import PoolAccess
+from serving.runtime.ub_transport import UbTransport
+
+
+class TorchCompute:
+    """A `Compute` with a model.
+
+    Raises: ModelError, ConfigError, HardwareError.
+    Effects: sets torch's threads and the allocator's habits for the whole process.
+    """
+
+    time_scale = 1.0
+    pulls_at_once = 1
+    draft_tokens = 0
+    status_period_s = None
+
+    def __init__(self, config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> None:
+        torch.set_num_threads(place.threads)
+        keep_freed_memory()
+        self.clock = WallClock()
+        self._config = config
+        spec = CLOUDMATRIX_NODE.npu.with_hbm_per_die(config.hardware.hbm_per_die_bytes)
+        self.npus = VirtualInstance(place.replica, [VirtualNpu(npu, spec, self.clock) for npu in place.npus])
+        self._model = _load(config, place, access)
+        self.max_model_len = self._model.config.max_position_embeddings
+        self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
+        self.on_moved = partial(self.npus.record_moved, Plane.RDMA)
+        self.record_step = self.npus.record_step
+
+    def attach(self, arena: memoryview) -> Attached:
+        """As `Compute.attach`: the KV cache on the arena itself on a CPU, else on the device, the arena its image."""
+        model, blocks, block_tokens = self._model, self.kv.count, self._config.engine.block_tokens
+        mirror = None
+        if model.device.type == "cpu":
+            cache = KvCache(model.config, blocks, block_tokens, model.dtype, buffer=arena)
+        else:
+            cache = KvCache(model.config, blocks, block_tokens, model.dtype, model.device)
+            mirror = DeviceMirror(cache.tensor, arena)
+        layout, section = cache.layout_fingerprint, self._config.model
+        version = section.version or model_version(section.path)
+        return Attached(TorchExecutor(model, cache), layout, f"{layout}-{version}", mirror)
+
+    def transport(self, moves: UbTransport) -> KvTransport:
+        """As it is."""
+        return moves
+
+    def cache(self, pool: PoolContextCache) -> InstanceCache:
+        """As it is."""
+        return pool
+
+    def facts(self) -> dict[str, Any]:
+        """None of its own."""
+        return {}
+
+    def stop(self) -> None:
+        """Nothing waits."""
+
+    def _take_memory(self, ub_bytes: int) -> KvBlocks:
+        """Book weights, workspace and KV blocks on the dies."""
+        config, model = self._config, self._model
+        self.npus.reserve_spread(WEIGHTS, weight_bytes(config.model.path, model.dtype))
+        die_bytes = config.hardware.hbm_per_die_bytes
+        self.npus.reserve_per_die(WORKSPACE, int(die_bytes * config.hardware.workspace_share))
+        layers, latent = model.config.num_hidden_layers, model.config.latent_dim
+        block_bytes = layers * config.engine.block_tokens * latent * model.dtype.itemsize
+        count = self.npus.reserve_kv_cache(block_bytes, max_blocks=blocks_in_ub(ub_bytes, block_bytes))
+        return KvBlocks(count, block_bytes, block_bytes)
+
+
+def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> DeepseekModel:
+    """The model, on the pool's copy of its weights where there is one."""
+    images = access.model_cache(place.replica, place.node) if access is not None else None
+    model, device = config.model, _device(config)
+    try:
+        return load_model(model.path, device=device, dtype=model.dtype, images=images, version=model.version)
+    finally:
+        if images is not None:
+            images.close()  # the process goes on holding what it maps
+        return_freed_memory()
+
+
+def _device(config: ServeConfig) -> str:
+    if config.model.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return config.model.device

@@ -1,0 +1,21 @@
+"""The virtual NPU that stands for a package of a simulated device."""
+
+from hardware.cost.device_model import DeviceModel
+from hardware.spec.catalog import CLOUDMATRIX_NODE
+from hardware.spec.npu import NpuSpec
+from serving.errors import ConfigError
+
+
+def npu_of(device: DeviceModel) -> NpuSpec:
+    """The virtual NPU that stands for one of a device's packages.
+
+    Raises: ConfigError if it has another number of dies than a virtual NPU.
+    Effects: none.
+    """
+    npu = CLOUDMATRIX_NODE.npu
+    if device.die.per_npu != npu.dies:
+        raise ConfigError(
+            f"[simulation] device = {device.name!r} has {device.die.per_npu:g} dies per NPU; live instances are made of"
+            f" NPUs with {npu.dies}: use an Ascend device, or simulate in virtual time"
+        )
+    return npu.with_hbm_per_die(int(device.die.hbm_bytes))

@@ -1,0 +1,69 @@
+"""Simulated time against real time: steps that begin where the one before ended, and waits that can be called off.
+
+A step's end is an absolute time: its begin plus its predicted duration, scaled. The next step begins at that end, not
+when the engine's thread comes round to it, so that neither the thread's own work nor late wake-ups add up: they are
+part of the step that follows. Only a thread that is idle, or hopelessly late, begins anew at the present.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+CATCH_UP_S = 0.01
+"""Real time that a step may begin in the past: more than the engine's work between two steps, less than one sees."""
+
+
+class Pace:
+    """Lets simulated time pass for one instance.
+
+    Args:
+        time_scale: simulated seconds in one real second.
+        now: real time [s].
+    """
+
+    def __init__(self, time_scale: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._scale = time_scale
+        self._now = now
+        self._begin = self._end = now() - 2 * CATCH_UP_S
+        self._stopped = threading.Event()
+        self.steps = 0
+        self.late_steps = 0
+        """Steps that were over before their results were ready: too many, and the time scale is too high."""
+
+    def begin(self) -> None:
+        """A step begins: where the one before ended if that was just now, else now."""
+        now = self._now()
+        self._begin = self._end if now - self._end <= CATCH_UP_S else now
+
+    def end(self, duration_s: float) -> None:
+        """Wait until the step that began is over.
+
+        Args:
+            duration_s: in simulated time.
+        """
+        self._end = self._begin + self.real_seconds(duration_s)
+        self.steps += 1
+        self.late_steps += not self._wait_until(self._end)
+
+    def wait(self, since: float, duration_s: float) -> None:
+        """Wait until so much simulated time has passed since the real time `since`. From any thread."""
+        self._wait_until(since + self.real_seconds(duration_s))
+
+    def real_seconds(self, duration_s: float) -> float:
+        """How long a simulated duration really lasts [s]."""
+        return duration_s / self._scale
+
+    def real_now(self) -> float:
+        """Real time [s], for `wait`."""
+        return self._now()
+
+    def stop(self) -> None:
+        """End all waits, now and from now on."""
+        self._stopped.set()
+
+    def _wait_until(self, end: float) -> bool:
+        """Returns: whether there was anything to wait for."""
+        left = end - self._now()
+        if left > 0:
+            self._stopped.wait(left)
+        return left > 0

@@ -1,0 +1,199 @@
+"""`cloudmatrix plan`: how many NPUs of which pool a trace needs, found by simulation."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serving.errors import ConfigError
+
+if TYPE_CHECKING:
+    from serving.config.serve import ServeConfig
+    from serving.sim.planning.plan import Plan
+    from serving.sim.planning.planner import Order, Progress
+
+EXIT_NOTHING_HOLDS = 1
+PREFILL_SIZES = "16,32,64"
+DECODE_SIZES = "64,128,160,288"
+
+_EPILOG = """\
+questions:
+  the least that holds             cloudmatrix plan --config deploy/cloudmatrix384.toml --trace FILE --attainment 0.95
+  the best split of 384 NPUs       cloudmatrix plan --config deploy/cloudmatrix384.toml --trace FILE --npus 384
+  how much load 384 NPUs carry     cloudmatrix plan --config ... --trace FILE --npus 384 --highest-rate
+
+Each answer names the runner-ups and why they lose. --quick gives a first answer in a fraction of the time.
+The KV-cache pool has one memory server on each node that a plan fills; --cache-nodes sets another number.
+Exit code 1: nothing holds the limits; the closest plans are shown.
+"""
+
+
+def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Effects: adds `plan` to the commands."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="find how many NPUs a trace needs, and how to split them",
+        description="Search the split of NPUs between prefill, decode and cache, instance sizes and batch limits, by "
+        "simulating a trace; return the cheapest plan that keeps the limits.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, required=True, help="TOML file; its pools are replaced by the plan's")
+    parser.add_argument("--trace", type=Path, required=True, help="trace file or ServeGen folder")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor on the trace's arrivals (default: 1)")
+    parser.add_argument("--limit", type=int, help="first requests of the trace only")
+    parser.add_argument("--start", type=float, default=0.0, metavar="S", help="begin of the stretch of the trace [s]")
+    parser.add_argument("--duration", type=float, metavar="S", help="length of the stretch [s] (default: to its end)")
+    _add_goal(parser)
+    _add_choices(parser)
+    parser.add_argument("--seed", type=int, help="instead of the configuration's")
+    parser.add_argument("--quick", action="store_true", help="the busiest third of the trace stands for the whole")
+    parser.add_argument("--processes", type=int, default=2, help="simulations at a time (default: 2); same answer")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write plan.md, plan.html and plan.json there")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(run=run)
+
+
+def _add_goal(parser: argparse.ArgumentParser) -> None:
+    goal = parser.add_argument_group("what to keep")
+    goal.add_argument("--ttft", type=float, metavar="S", help="time to first token [s] (default: the file's [slo])")
+    goal.add_argument("--tpot", type=float, metavar="S", help="time per further token [s] (default: the file's [slo])")
+    goal.add_argument("--attainment", type=float, default=0.99, help="share of requests that keep both (default: 0.99)")
+    question = parser.add_argument_group("what to find")
+    question.add_argument("--npus", type=int, help="NPUs at most; alone: the split of them with the highest goodput")
+    which = question.add_mutually_exclusive_group()
+    which.add_argument("--least", action="store_true", help="the fewest NPUs that hold (default without --npus)")
+    which.add_argument("--highest-rate", action="store_true", help="the split that holds at the highest rate")
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    choices = parser.add_argument_group("what to choose from")
+    choices.add_argument(
+        "--sizes-prefill", type=_numbers, default=PREFILL_SIZES, metavar="N,N", help=f"NPUs (default: {PREFILL_SIZES})"
+    )
+    choices.add_argument(
+        "--sizes-decode", type=_numbers, default=DECODE_SIZES, metavar="N,N", help=f"NPUs (default: {DECODE_SIZES})"
+    )
+    choices.add_argument(
+        "--step-tokens", type=_numbers, default="", metavar="N,N", help="prompt tokens of a prefill step for each NPU, "
+        "the preferred one first (default: as configured, and a quarter)",
+    )  # fmt: skip
+    choices.add_argument(
+        "--batch", type=_numbers, default="", metavar="N,N", help="sequences for each decode die, the preferred one "
+        "first (default: as configured, and what TPOT allows by the cost model)",
+    )  # fmt: skip
+    choices.add_argument("--cache-nodes", type=int, help="memory servers (default: one on each node that is filled)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan and show it.
+
+    Returns: exit code.
+    Raises: ConfigError, TraceError: in one line.
+    """
+    from rich.console import Console
+
+    from serving.sim.planning.files import as_json, write_all
+    from serving.sim.planning.planner import plan
+    from serving.sim.planning.show import show
+
+    if arguments.processes < 1:
+        raise ConfigError(f"--processes {arguments.processes}: at least 1")
+    order = order_of(arguments)
+    told = Console(stderr=True)
+    found = _with_progress(order, arguments.processes, told, plan)
+    if arguments.json:
+        sys.stdout.write(as_json(found).decode())
+    else:
+        show(found, Console())
+    if arguments.out is not None:
+        for path in write_all(found, arguments.out):
+            told.print(f"wrote {path}", highlight=False)
+    return EXIT_NOTHING_HOLDS if found.best is None else 0
+
+
+def order_of(arguments: argparse.Namespace) -> "Order":
+    """The command line as a question.
+
+    Raises: ConfigError.
+    """
+    from serving.config import load_config
+    from serving.sim.planning.feasible import Wanted
+    from serving.sim.planning.plan import Question
+    from serving.sim.planning.planner import Order
+    from serving.sim.planning.trace import TraceChoice
+    from serving.sim.planning.verdict import Target
+
+    config: ServeConfig = load_config(arguments.config)
+    seed = config.simulation.seed if arguments.seed is None else arguments.seed
+    if arguments.cache_nodes is not None and arguments.cache_nodes < 0:
+        raise ConfigError(f"--cache-nodes {arguments.cache_nodes}: at least 0")
+    question: Question = "goodput" if arguments.npus is not None else "least"
+    if arguments.least or arguments.highest_rate:
+        question = "least" if arguments.least else "rate"
+    budget = config.cluster.npus if arguments.npus is None else arguments.npus
+    return Order(
+        config=_seeded(config, seed),
+        trace=TraceChoice(
+            arguments.trace, arguments.rate, arguments.limit, arguments.start, arguments.duration, seed
+        ),
+        target=Target(
+            config.slo.ttft_s if arguments.ttft is None else arguments.ttft,
+            config.slo.tpot_s if arguments.tpot is None else arguments.tpot,
+            arguments.attainment,
+        ),
+        wanted=Wanted(
+            arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch
+        ),
+        question=question, cache_nodes=arguments.cache_nodes, quick=arguments.quick,
+    )  # fmt: skip
+
+
+def _seeded(config: "ServeConfig", seed: int) -> "ServeConfig":
+    from dataclasses import replace
+
+    return replace(config, simulation=replace(config.simulation, seed=seed))
+
+
+def _with_progress(order: "Order", processes: int, told: "Console", plan: "_PlanFunction") -> "Plan":
+    """Plan, with what was tried last on a status line; on a terminal only."""
+    from serving.sim.report import numbers
+
+    if not told.is_terminal:
+        return plan(order, processes=processes)
+    with told.status("reading the trace") as status:
+        count = 0
+
+        def progress(probe: "Probe", verdict: "Verdict") -> None:
+            nonlocal count
+            count += 1
+            part = "whole trace" if probe.whole else "busiest stretch"
+            rate = "" if probe.rate == 1 else f", rate x {probe.rate:.3g}"
+            status.update(
+                f"{count} simulations; {probe.candidate.label} on the {part}{rate}: "
+                f"{numbers.share(verdict.attainment)} within the limits"
+            )
+
+        return plan(order, processes=processes, progress=progress)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """"16,32" as numbers, each once."""
+    try:
+        values = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 16,32") from None
+    if any(value < 1 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r}: every number must be at least 1")
+    return values
+
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from rich.console import Console
+
+    from serving.sim.planning.verdict import Probe, Verdict
+
+    class _PlanFunction(Protocol):
+        def __call__(self, order: Order, *, processes: int, progress: Progress = ...) -> Plan: ...

@@ -1,0 +1,188 @@
+"""`cloudmatrix simulate`: a trace on a supernode, in virtual time."""
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hardware.cost import CostModel, StepCost
+    from hardware.faults import Fault
+    from serving.config.serve import ServeConfig
+    from serving.sim.result import SimResult
+    from serving.sim.workload.request import Workload
+
+_DESCRIPTION = """\
+Play a trace of requests on simulated supernodes: the live gateway's, scheduler's and KV-cache pool's decisions, with
+times from the cost model (`cloudmatrix cost --explain`). Reads Mooncake JSONL, Azure CSV, ServeGen folders, traces of
+`loadgen trace`, and CSV with arrival_s,prompt_tokens,output_tokens; or makes requests up with --poisson.
+"""
+_EPILOG = """\
+Examples:
+  cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace conversation_trace.jsonl --out run1
+  cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace trace.jsonl --rate 4 --supernodes 2
+  cloudmatrix simulate --config deploy/cloudmatrix384.toml --poisson 20 --duration 600 --prompt 4096 --output 256
+  cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace trace.jsonl --fault-rate 10 --seed 7
+--out writes report.html and result.json; the same seed gives the same bytes. Progress goes to stderr.
+"""
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "simulate",
+        help="a trace on simulated supernodes, in virtual time",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, metavar="FILE", help="topology, e.g. deploy/cloudmatrix384.toml")
+    load = parser.add_argument_group("load")
+    source = load.add_mutually_exclusive_group(required=True)
+    source.add_argument("--trace", metavar="FILE", help="trace file, or folder of a ServeGen model")
+    source.add_argument("--poisson", type=float, metavar="RATE", help="make up requests: so many a second")
+    load.add_argument("--duration", type=float, metavar="S", help="length of the stretch to play [s]")
+    load.add_argument("--start", type=float, default=0.0, metavar="S", help="where in the trace it begins [s]")
+    load.add_argument("--limit", type=int, metavar="N", help="so many requests at most")
+    load.add_argument("--rate", type=float, default=1.0, metavar="X", help="play the trace X times as fast")
+    load.add_argument("--length", type=float, default=1.0, metavar="X", help="prompts and answers X times as long")
+    load.add_argument("--repeat", type=int, default=1, metavar="N", help="play it N times, each with other prefixes")
+    load.add_argument("--prompt", type=int, default=4096, metavar="N", help="with --poisson: prompt tokens (4096)")
+    load.add_argument("--output", type=int, default=256, metavar="N", help="with --poisson: answer tokens (256)")
+    load.add_argument("--reuse", type=float, default=0.0, metavar="X", help="with --poisson: common part of prompts")
+    system = parser.add_argument_group("system")
+    system.add_argument("--supernodes", type=int, metavar="N", help="equal supernodes that share the requests")
+    system.add_argument("--faults", metavar="FILE", help="schedule of faults: [[fault]] tables, see the README")
+    system.add_argument("--fault-rate", type=float, metavar="X", help="random faults, X times as often as published")
+    system.add_argument("--seed", type=int, metavar="N", help="of everything random, instead of the file's")
+    run = parser.add_argument_group("run and output")
+    run.add_argument("--processes", type=int, metavar="N", help="work on so many supernodes at once (cores)")
+    run.add_argument("--stop", type=float, metavar="S", help="end at this virtual time [s]")
+    run.add_argument("--check", action="store_true", help="prove at the end that every ledger balances")
+    run.add_argument("--out", metavar="DIR", help="write report.html and result.json there")
+    run.add_argument("--requests", action="store_true", help="with a row for each request in result.json")
+    run.add_argument("--json", action="store_true", help="print result.json instead of the summary")
+    run.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=_simulate)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from serving.config.load import load_config
+    from serving.sim.commands.progress import SimulationProgress
+    from serving.sim.core.run import cost_model
+    from serving.sim.core.shards import Plan, simulate_supernodes
+    from serving.sim.report.console import print_speed, print_summary
+    from serving.sim.report.goodput import Slo
+    from serving.sim.report.page import write_page
+    from serving.sim.report.result_json import result_json, write_json
+    from serving.sim.report.summary import summarize
+
+    config = _with_flags(load_config(arguments.config), arguments)
+    count = config.simulation.supernodes
+    opened = partial(open_shard, vars(arguments), config.simulation.seed, config.engine.block_tokens)
+    whole = opened(0, 1)
+    plan = Plan(config, opened, _faults(arguments, config, whole), _step_s(whole), arguments.stop, arguments.check)
+    processes = arguments.processes or min(count, len(os.sched_getaffinity(0)))
+    with SimulationProgress(whole.count, whole.duration_s, count, quiet=arguments.quiet) as progress:
+        result = simulate_supernodes(plan, whole.name, processes=processes, progress=progress.tell)
+    slo = Slo(config.slo.ttft_s, config.slo.tpot_s)
+    summary = summarize(result, slo)
+    if arguments.out:
+        folder = Path(arguments.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "result.json", result, summary, requests=arguments.requests)
+        write_page(folder / "report.html", result, slo, step_cost=_typical_step(config, cost_model(config), result))
+    if arguments.json:
+        sys.stdout.buffer.write(result_json(result, summary, requests=arguments.requests) + b"\n")
+    else:
+        print_summary(result, summary, Console())
+    print_speed(result, Console(stderr=True))
+    return 0
+
+
+def _with_flags(config: "ServeConfig", arguments: argparse.Namespace) -> "ServeConfig":
+    given = {name: getattr(arguments, name) for name in ("seed", "supernodes")}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return replace(config, simulation=replace(config.simulation, **changes))
+
+
+def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: int, count: int) -> "Workload":
+    """The workload of one supernode, as the flags describe it; called in the process that simulates it.
+
+    Raises: TraceError for a bad trace, ConfigError for impossible numbers.
+    """
+    from serving.errors import ConfigError
+    from serving.sim.workload.open import open_workload
+    from serving.sim.workload.synthetic import synthetic_workload
+
+    f = argparse.Namespace(**flags)
+    if f.trace is not None:
+        return open_workload(
+            f.trace,
+            rate=f.rate,
+            length=f.length,
+            limit=f.limit,
+            start_s=f.start,
+            duration_s=f.duration,
+            seed=seed,
+            repeat=f.repeat,
+            shard=(number, count),
+        )
+    if f.duration is None:
+        raise ConfigError("--poisson needs --duration: for how many seconds requests arrive")
+    return synthetic_workload(
+        f.poisson / count,
+        f.duration,
+        f.prompt,
+        f.output,
+        reuse=f.reuse,
+        seed=seed + number,
+        block_tokens=block_tokens,
+    )
+
+
+def _step_s(whole: "Workload") -> float | None:
+    return None if whole.duration_s is None else max(0.1, whole.duration_s / 600)
+
+
+def _faults(
+    arguments: argparse.Namespace, config: "ServeConfig", whole: "Workload"
+) -> "tuple[tuple[Fault, ...], ...]":
+    from hardware.errors import HardwareError
+    from hardware.faults import FaultRates, FaultUnits, fault_schedule, read_faults
+    from hardware.spec.catalog import CLOUDMATRIX384
+    from hardware.topology import Topology
+    from serving.errors import ConfigError
+
+    units = FaultUnits(Topology(CLOUDMATRIX384), config.gateway.replicas, config.kvcache.replicas)
+    supernodes = range(config.simulation.supernodes)
+    try:
+        if arguments.faults:
+            return (read_faults(arguments.faults, units),)
+        if arguments.fault_rate:
+            rates = FaultRates().scaled(arguments.fault_rate)
+            seed, duration = config.simulation.seed, whole.duration_s or 3600.0
+            return tuple(fault_schedule(units, rates, duration, seed + 1000 * number) for number in supernodes)
+    except HardwareError as error:
+        raise ConfigError(str(error)) from error
+    return ()
+
+
+def _typical_step(config: "ServeConfig", cost: "CostModel", result: "SimResult") -> "StepCost | None":
+    """A decode step as it was in the middle of the run, for the drawing of its two streams."""
+    from hardware.cost import DecodeLoad
+
+    dies = config.decode.dies_per_instance
+    batches = sorted(point.decode_batch for point in result.timeline if point.decode_batch)
+    if not batches or not len(result.requests):
+        return None
+    rows = result.requests
+    context = (sum(rows.prompt_tokens) + sum(rows.output_tokens) / 2) / len(rows)
+    instances = max(1, config.decode.replicas * result.supernodes)
+    requests = max(1.0, batches[len(batches) // 2] / instances / dies)
+    return cost.decode_step(DecodeLoad(requests, requests * context, None, dies, config.simulation.drafts))

@@ -1,0 +1,22 @@
+"""report.md and report.html, written."""
+
+from pathlib import Path
+
+from serving.sim.paper.markdown import report_markdown
+from serving.sim.paper.page import report_page
+from serving.sim.paper.reproduction import Reproduction
+from serving.sim.paper.setting import Setting
+from serving.sim.report.result_json import write_file
+
+
+def write_report(folder: Path, done: Reproduction, setting: Setting) -> tuple[Path, Path]:
+    """Write both into a folder that exists.
+
+    Returns: their paths.
+    Raises: ConfigError if a file cannot be written.
+    """
+    markdown, page = folder / "report.md", folder / "report.html"
+    write_file(markdown, report_markdown(done).encode())
+    html = report_page(done, device=setting.cost.device.title, model=setting.cost.shape.name)
+    write_file(page, html.encode())
+    return markdown, page

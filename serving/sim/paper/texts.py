@@ -1,0 +1,34 @@
+"""Rows as text, alike on the terminal, in Markdown and on the page."""
+
+from serving.sim.paper.rows import Row
+from serving.sim.report import numbers
+
+_SIGNS = {"=": "", "<": "< ", ">": "> ", "~": "≈ "}
+
+
+def published_text(row: Row) -> str:
+    """The published figure as it was printed, with its bound."""
+    return _SIGNS[row.relation] + figure(row.published)
+
+
+def ours_text(row: Row) -> str:
+    """Our figure; a dash for what is only quoted."""
+    if row.ours is None:
+        return numbers.MISSING
+    return f"{row.ours:,}" if isinstance(row.ours, int) else numbers.figure(row.ours)
+
+
+def error_text(row: Row) -> str:
+    """Signed per cent."""
+    error = row.error
+    if error is None:
+        return ""
+    if row.relation in "<>" and error == 0:
+        return "holds"
+    text = f"{100 * error:+.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", "−")
+
+
+def figure(value: float) -> str:
+    """As short as it can be: 2560 -> "2,560", 1.058 -> "1.058"."""
+    return f"{value:,.4f}".rstrip("0").rstrip(".")

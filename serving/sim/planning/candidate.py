@@ -1,0 +1,101 @@
+"""What can be planned: shapes of instances, how many of each, and how candidates compare. Pure values."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+DIES_PER_NPU = 2
+NPUS_PER_NODE = 8
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """One kind of instance.
+
+    Attributes:
+        npus: of one instance; fixes the expert-parallel degree.
+        limit: of its batch. Prefill: prompt tokens of a step for each NPU. Decode: sequences for each die.
+    """
+
+    npus: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """A split of NPUs: so many instances of one shape in each pool."""
+
+    prefill: Shape
+    prefills: int
+    decode: Shape
+    decodes: int
+
+    @property
+    def npus(self) -> int:
+        """Of both pools. The KV-cache pool takes none: it lives in the CPUs' memory of their nodes."""
+        return self.prefills * self.prefill.npus + self.decodes * self.decode.npus
+
+    @property
+    def nodes(self) -> int:
+        """That the NPUs fill."""
+        return -(-self.npus // NPUS_PER_NODE)
+
+    @property
+    def label(self) -> str:
+        """The split in one look: "6 x 16 + 1 x 160"."""
+        return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}"
+
+    @property
+    def limits(self) -> str:
+        """The batch limits, for people."""
+        return f"{self.prefill.limit:,} tokens/NPU, {self.decode.limit} sequences/die"
+
+    def within(self, other: "Candidate") -> bool:
+        """Whether it has the other's shapes and nowhere more instances: it cannot do better then."""
+        same = (self.prefill, self.decode) == (other.prefill, other.decode)
+        return same and self.prefills <= other.prefills and self.decodes <= other.decodes
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All candidates.
+
+    Attributes:
+        prefill, decode: shapes, the preferred ones first: the order decides between plans that cost the same.
+        budget: NPUs at most.
+        prefill_variants, decode_variants: sizes again with other batch limits, which are tried near the best plan only.
+    """
+
+    prefill: tuple[Shape, ...]
+    decode: tuple[Shape, ...]
+    budget: int
+    prefill_variants: tuple[Shape, ...] = ()
+    decode_variants: tuple[Shape, ...] = ()
+
+    def most_prefills(self, shape: Shape) -> int:
+        """Instances that leave room for one decode instance."""
+        return (self.budget - min((one.npus for one in self.decode), default=self.budget)) // shape.npus
+
+    def most_decodes(self, shape: Shape) -> int:
+        """Instances that leave room for one prefill instance."""
+        return (self.budget - min((one.npus for one in self.prefill), default=self.budget)) // shape.npus
+
+    def rank(self, candidate: Candidate) -> tuple[int, int, int, int, int]:
+        """Cheapest first; at the same cost by preference of shapes, then the fewest decode instances."""
+        prefills, decodes = self.prefill + self.prefill_variants, self.decode + self.decode_variants
+        places = prefills.index(candidate.prefill), decodes.index(candidate.decode)
+        return candidate.npus, sum(places), *places, candidate.decodes
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Every one that fits the budget."""
+        for prefill in self.prefill:
+            for decode in self.decode:
+                for decodes in range(1, (self.budget - prefill.npus) // decode.npus + 1):
+                    for prefills in range(1, (self.budget - decodes * decode.npus) // prefill.npus + 1):
+                        yield Candidate(prefill, prefills, decode, decodes)
+
+    def variants(self, candidate: Candidate) -> list[Candidate]:
+        """The same split with another batch limit in one of the pools."""
+        prefills = [one for one in self.prefill + self.prefill_variants if one.npus == candidate.prefill.npus]
+        decodes = [one for one in self.decode + self.decode_variants if one.npus == candidate.decode.npus]
+        found = [replace(candidate, prefill=one) for one in prefills if one != candidate.prefill]
+        return found + [replace(candidate, decode=one) for one in decodes if one != candidate.decode]

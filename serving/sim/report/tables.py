@@ -1,0 +1,213 @@
+"""Tables of the page, as text in cells; the template makes them HTML and escapes it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hardware.cost.loads import StepCost
+from serving.sim.report import numbers
+from serving.sim.report.gantt import layer_parts, stream_name
+from serving.sim.report.latencies import Distribution
+from serving.sim.report.pools import life_s
+from serving.sim.report.summary import Summary
+from serving.sim.result import DecisionRecord, SimResult
+
+MOST_ROWS = 1500
+_MOST_OF_A_KIND = 300
+_MOST_LETTERS = 400
+"""Of a reason; a page of a thousand long ones would be slow to open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A column. `css`: "" for numbers, "text", or "long" for sentences."""
+
+    name: str
+    css: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row; `kind` is what the filter asks for."""
+
+    cells: Sequence[str]
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What one table shows, with a sentence under it."""
+
+    heads: list[Head]
+    rows: list[Row] = field(default_factory=list)
+    note: str = ""
+
+
+def latency_table(summary: Summary) -> Table:
+    """Percentiles of each metric."""
+    rows = (("TTFT", summary.ttft_s), ("TPOT", summary.tpot_s), ("end to end", summary.e2e_s))
+    note = f"{summary.one_token:,} answers of one token have no TPOT." if summary.one_token else ""
+    return Table(
+        _heads("", "requests", "mean", "p50", "p90", "p99", "max"),
+        [Row([name, numbers.count(of.count), *latency_cells(of)]) for name, of in rows],
+        note,
+    )
+
+
+def latency_cells(of: Distribution) -> list[str]:
+    """Mean, p50, p90, p99 and the largest, as durations."""
+    return [numbers.duration(value) for value in (of.mean, of.p50, of.p90, of.p99, of.maximum)]
+
+
+def pool_table(summary: Summary) -> Table:
+    """Every pool of instances."""
+    heads = _heads(
+        "pool", "instances", "peak NPUs", "NPU-hours", "busy", "steps", "prompt tok/s", "output tok/s", "tok/s per NPU",
+        "… while busy", "peak batch", "peak KV", "preemptions",
+    )  # fmt: skip
+    rows = [
+        Row([
+            pool.name, numbers.count(pool.instances), numbers.count(pool.peak_npus), numbers.figure(pool.npu_hours),
+            numbers.share(pool.busy_share), numbers.count(pool.steps), numbers.figure(pool.prompt_tokens_per_s),
+            numbers.figure(pool.output_tokens_per_s), numbers.figure(pool.tokens_per_npu_s),
+            numbers.figure(pool.tokens_per_busy_npu_s), numbers.count(pool.peak_batch),
+            numbers.share(pool.peak_kv_share), numbers.count(pool.preemptions),
+        ])
+        for pool in summary.pools
+    ]  # fmt: skip
+    return Table(heads, rows)
+
+
+def plane_table(summary: Summary) -> Table:
+    """Every plane that carried something."""
+    rows = [
+        Row(
+            [
+                plane.name.upper(),
+                numbers.size(plane.nbytes),
+                numbers.share(plane.mean_share),
+                numbers.share(plane.peak_share),
+            ]
+        )
+        for plane in summary.planes
+        if plane.nbytes
+    ]
+    return Table(_heads("plane", "moved", "mean use", "peak use"), rows)
+
+
+def parts_table(cost: StepCost) -> Table:
+    """Operators of the layer, with their formula."""
+    heads = [
+        Head("operator"), Head("stream", "text"), Head("one run"), Head("runs in a step"), Head("in a step"),
+        Head("bound by", "text"), Head("formula", "long"),
+    ]  # fmt: skip
+    rows = [
+        Row([
+            part.name, stream_name(part.stream), numbers.duration(part.time_s / max(1, part.runs)),
+            numbers.count(part.runs), numbers.duration(part.time_s), part.bound, part.formula,
+        ])
+        for part in layer_parts(cost)
+    ]  # fmt: skip
+    return Table(heads, rows)
+
+
+def count_table(result: SimResult) -> Table:
+    """Decisions by kind."""
+    rows = [Row([kind, numbers.count(number)]) for kind, number in sorted(result.decision_counts.items())]
+    return Table(_heads("decision", "how often"), rows)
+
+
+def decision_table(result: SimResult) -> Table:
+    """The newest decisions of each kind, in order of time."""
+    chosen = _newest(result.decisions)
+    whole = max(sum(result.decision_counts.values()), len(result.decisions))
+    heads = [Head("at"), Head("kind", "text"), Head("about", "text"), Head("decision", "text"), Head("reason", "long")]
+    rows = [
+        Row([numbers.clock(one.at_s), one.kind, one.subject, one.choice, _cut(one.reason)], one.kind) for one in chosen
+    ]
+    note = f"The newest of each kind: {len(rows):,} of {whole:,}." if len(rows) < whole else ""
+    return Table(heads, rows, note)
+
+
+def fault_sums(summary: Summary) -> Table:
+    """What each kind of fault cost."""
+    rows = [
+        Row([
+            one.kind, numbers.count(one.count), numbers.count(one.sequences_hit), numbers.count(one.tokens_lost),
+            numbers.figure(one.npu_seconds_lost),
+        ])
+        for one in summary.faults
+    ]  # fmt: skip
+    heads = _heads("kind", "how often", "sequences hit", "tokens lost", "NPU-seconds lost")
+    return Table(heads, rows, f"Together {numbers.share(summary.lost_npu_share)} of all NPU time.")
+
+
+def fault_table(result: SimResult) -> Table:
+    """Every fault, the first ones if there are too many."""
+    heads = [
+        Head("at"), Head("kind", "text"), Head("target", "text"), Head("until"), Head("sequences hit"),
+        Head("tokens lost"), Head("NPU-seconds lost"),
+    ]  # fmt: skip
+    rows = [
+        Row([
+            numbers.clock(one.at_s), one.kind, one.target, _until(one.until_s), numbers.count(one.sequences_hit),
+            numbers.count(one.tokens_lost), numbers.figure(one.npu_seconds_lost),
+        ])
+        for one in result.faults[:MOST_ROWS]
+    ]  # fmt: skip
+    return Table(heads, rows, _of(len(rows), len(result.faults)))
+
+
+def instance_table(result: SimResult) -> Table:
+    """Every instance, the first ones if there are too many."""
+    heads = [Head("instance"), Head("pool", "text"), *_heads(
+        "NPUs", "from", "until", "busy", "steps", "prompt tokens", "output tokens", "preemptions", "peak batch",
+        "peak KV",
+    )]  # fmt: skip
+    rows = []
+    for one in result.instances[:MOST_ROWS]:
+        life = life_s(one, result.totals.end_s)
+        rows.append(Row([
+            one.name, one.pool, numbers.count(one.npus), numbers.clock(one.started_s), _until(one.stopped_s),
+            numbers.share(one.busy_s / life) if life else numbers.MISSING, numbers.count(one.steps),
+            numbers.count(one.prompt_tokens), numbers.count(one.output_tokens), numbers.count(one.preemptions),
+            numbers.count(one.peak_batch), numbers.share(one.peak_kv_share),
+        ]))  # fmt: skip
+    return Table(heads, rows, _of(len(rows), len(result.instances)))
+
+
+def config_table(result: SimResult) -> Table:
+    """What was simulated."""
+    return Table([Head("setting"), Head("value", "long")], [Row([name, text]) for name, text in result.config.items()])
+
+
+def _newest(decisions: Sequence[DecisionRecord]) -> list[DecisionRecord]:
+    """At most so many of each kind and in all, the newest, in order of time."""
+    kept: dict[str, int] = {}
+    chosen = []
+    for one in sorted(decisions, key=lambda one: one.at_s, reverse=True):
+        kept[one.kind] = kept.get(one.kind, 0) + 1
+        if kept[one.kind] <= _MOST_OF_A_KIND:
+            chosen.append(one)
+    return chosen[:MOST_ROWS][::-1]
+
+
+def _heads(*names: str) -> list[Head]:
+    return [Head(name) for name in names]
+
+
+def _until(moment_s: float) -> str:
+    """An end; nan: the end of the run."""
+    return "end" if moment_s != moment_s else numbers.clock(moment_s)
+
+
+def _of(shown: int, whole: int) -> str:
+    return f"The first {shown:,} of {whole:,}." if shown < whole else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
+
+
+def kinds_of(rows: Iterable[Row]) -> list[str]:
+    """Kinds that a table has, sorted."""
+    return sorted({row.kind for row in rows})

@@ -1,0 +1,113 @@
+"""Random streams, gaps between requests, and lengths: what made-up requests are drawn from."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+
+import numpy as np
+
+from serving.errors import ConfigError
+from serving.sim.workload.columns import FloatArray, IntArray
+
+
+def random_stream(seed: int, name: str) -> np.random.Generator:
+    """A stream of its own for each component, so that what one draws changes nothing for the others."""
+    digest = blake2b(f"{seed}/workload/{name}".encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+
+
+class Gaps(StrEnum):
+    """Family of the gaps between requests, each with mean 1 whatever its shape."""
+
+    GAMMA = "Gamma"
+    WEIBULL = "Weibull"
+
+    def draw(self, shape: float, count: int, rng: np.random.Generator) -> FloatArray:
+        """Gaps: [count] float64. Effects: advances `rng`."""
+        if self is Gaps.GAMMA:
+            return rng.standard_gamma(shape, count) / shape
+        return rng.weibull(shape, count) / math.gamma(1 + 1 / shape)
+
+    def draw_around(self, shape: float, rng: np.random.Generator) -> float:
+        """The gap that an arbitrary moment falls into: long ones are met in proportion to their length.
+
+        Effects: advances `rng`.
+        """
+        if self is Gaps.GAMMA:
+            return float(rng.standard_gamma(shape + 1)) / shape
+        return math.pow(float(rng.standard_gamma(1 + 1 / shape)), 1 / shape) / math.gamma(1 + 1 / shape)
+
+
+def stationary_events(gaps: Gaps, shape: float, expected: float, rng: np.random.Generator) -> FloatArray:
+    """Events in [0, expected) of a process of unit rate that has been under way forever: `expected` on average.
+
+    A process that starts with a whole gap, or an event at 0, has too few or too many events in a short window: with
+    the bursty clients of real services by up to a half.
+
+    Effects: advances `rng`.
+    """
+    end = (1.0 - float(rng.random())) * gaps.draw_around(shape, rng)
+    parts: list[FloatArray] = []
+    while end < expected:
+        drawn = gaps.draw(shape, 64 + int(1.1 * (expected - end)), rng)
+        times = end + np.concatenate((np.zeros(1), np.cumsum(drawn)))
+        parts.append(times[:-1])
+        end = float(times[-1])
+    if not parts:
+        return np.empty(0)
+    events = np.concatenate(parts)
+    return events[: int(np.searchsorted(events, expected))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Histogram:
+    """Lengths with their probabilities. `values`: [n] int64; `cumulative`: [n] float64, the last is 1."""
+
+    values: IntArray
+    cumulative: FloatArray
+
+    def draw(self, count: int, rng: np.random.Generator) -> IntArray:
+        """Lengths: [count] int64. Effects: advances `rng`."""
+        places = np.searchsorted(self.cumulative, rng.random(count), side="right")
+        return self.values[np.minimum(places, len(self.values) - 1)]
+
+
+def histogram(values: Sequence[float], weights: Sequence[float]) -> Histogram:
+    """A histogram of lengths, rounded to whole tokens and at least 1.
+
+    Raises: ValueError for no lengths, or weights that are negative, not finite, or nothing in sum.
+    """
+    total = math.fsum(weights)
+    if not values or not 0 < total < math.inf or min(weights) < 0:
+        raise ValueError("weights must be finite and not negative, and one of them above 0")
+    if not all(math.isfinite(value) for value in values):
+        raise ValueError("lengths must be finite")
+    whole = np.maximum(1, np.rint(np.array(values, np.float64))).astype(np.int64)
+    return Histogram(whole, np.cumsum(np.array(weights, np.float64)) / total)
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Lengths as chats have them: many short ones, few very long ones.
+
+    Attributes:
+        mean: [tokens], before `low` and `high` cut. cv: standard deviation over mean. low, high: [tokens], inclusive.
+    """
+
+    mean: float
+    cv: float
+    low: int = 1
+    high: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError."""
+        if not (0 < self.mean < math.inf and 0 <= self.cv < math.inf and 1 <= self.low <= self.high):
+            raise ConfigError(f"{self} is no distribution of lengths: mean above 0, cv at least 0, 1 <= low <= high")
+
+    def draw(self, count: int, rng: np.random.Generator) -> IntArray:
+        """Lengths: [count] int64. Effects: advances `rng`."""
+        variance = math.log1p(self.cv**2)
+        drawn = rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
+        return np.clip(np.rint(drawn), self.low, self.high).astype(np.int64)

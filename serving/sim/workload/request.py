@@ -1,0 +1,42 @@
+"""What a simulation is fed with: requests with lengths, arrival times and, where a trace has them, prefix names."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TraceRequest(NamedTuple):
+    """One request of a trace.
+
+    Attributes:
+        arrival_s: from the start of the trace [s]; requests come in order of arrival.
+        prompt_tokens: at least 1.
+        output_tokens: at least 1.
+        blocks: prefix identity of each of the prompt's leading blocks of `Workload.block_tokens` tokens (the last may
+            be partly filled): equal numbers at equal places mean an equal prompt up to there. Empty = nothing known,
+            hence nothing shared.
+    """
+
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A stream of requests, read once from its beginning to its end.
+
+    Attributes:
+        name: for reports: file name and how it was scaled.
+        requests: in order of arrival. May be lazy; a workload is used up by one run unless it is a sequence.
+        count: how many there are, for progress; None = not known.
+        duration_s: last arrival [s], for progress; None = not known.
+        block_tokens: tokens that one entry of `blocks` stands for.
+    """
+
+    name: str
+    requests: Iterable[TraceRequest]
+    count: int | None = None
+    duration_s: float | None = None
+    block_tokens: int = 512

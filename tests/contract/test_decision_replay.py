@@ -1,0 +1,233 @@
+"""What a live system decided, decided again from its logs: token by token, block by block, route by route."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.cli import main
+from serving.config.kvcache import KvCacheConfig
+from serving.config.serve import ServeConfig
+from serving.engine.replay import Replay, replay, replay_log
+from serving.errors import ConfigError, HandoffError, OverloadedError
+from serving.policy.decision_log import SUFFIX
+from serving.policy.request import SamplingParams
+from tests.engine.decision_logs import doctored, pairs
+from tests.kvpool.pool_cluster import PoolCluster
+from tests.runtime.harness import SECRET, Pools, collect, executor, small_config
+from tests.runtime.workload import Ask, tokens, varied_asks
+
+KINDS = {
+    "engine": {"Add", "Adopt", "Release", "Cancel", "NextAction", "StepFinished", "PullFinished", "TakeEvents"},
+    "gateway": {
+        "OpenJournal", "Start", "RoutePrefill", "PrefillRouted", "HandoffReady", "RouteDecode", "DecodeRouted",
+        "Adopted", "TokensTold", "InstanceLost", "CancelJournal", "Admit", "FailedAt",
+    },
+}  # fmt: skip
+
+
+def recorded(checkpoint: Path, folder: Path, **sections: Any) -> ServeConfig:
+    """Pools that record, short of blocks (136 of 16 tokens) and with a gateway that queues."""
+    sections = {"gateway": {"max_running_sequences": 120}, **sections}
+    config = small_config(checkpoint, pool_mib=1, **sections)
+    return replace(config, engine=replace(config.engine, decision_log=str(folder)))
+
+
+def mixed_asks(rng: random.Random) -> list[Ask]:
+    """200 requests: shared prefixes, several choices, sampling, log-probabilities, answers that outgrow the blocks."""
+    asks = varied_asks(block_tokens=16, step_tokens=64, count=160)
+    long = SamplingParams(max_tokens=70, temperature=0.0)
+    asks += [Ask(tokens(rng, rng.randrange(60, 90)), long) for _ in range(30)]
+    asks += [Ask(tokens(rng, 40), replace(long, max_tokens=6, logprobs=2, prompt_logprobs=1)) for _ in range(10)]
+    rng.shuffle(asks)
+    return asks
+
+
+async def ask(pools: Pools, one: Ask, cancel_after_s: float | None) -> None:
+    try:
+        generation = pools.submit(one)
+    except OverloadedError:
+        return
+    if cancel_after_s is None:
+        await collect(generation)
+    else:
+        await asyncio.sleep(cancel_after_s)
+        generation.cancel()
+
+
+async def mixed_life(config: ServeConfig, shm: Path) -> int:
+    """200 requests with cancels, damaged handoffs and a lost instance. Returns: preemptions."""
+    rng = random.Random(5)
+    async with Pools(config, shm) as pools:
+        await pools.start("prefill", "prefill", "decode", "decode")
+        lost = pools.of("decode")[0]
+        fail_some_pulls(pools, rng)
+        cancels = [rng.random() * 0.2 if rng.random() < 0.15 else None for _ in range(200)]
+        jobs = [asyncio.create_task(ask(pools, *one)) for one in zip(mixed_asks(rng), cancels, strict=True)]
+        while executor(lost).steps < 20:  # noqa: ASYNC110 - a test executor has no event
+            await asyncio.sleep(0.005)
+        await pools.kill(lost)
+        await asyncio.gather(*jobs)
+        return sum(i.engine.snapshot(0.0).preemptions_total for i in pools.instances)
+
+
+def fail_some_pulls(pools: Pools, rng: random.Random) -> None:
+    """One pull in twenty ends in an error."""
+    for instance in pools.of("decode"):
+        transport: Any = instance.loop._transport
+        pull = transport.pull
+
+        def sometimes(*arguments: Any, _pull: Callable[..., int] = pull) -> int:
+            if rng.random() < 0.05:
+                raise HandoffError("the link is down")
+            return _pull(*arguments)
+
+        transport.pull = sometimes
+
+
+@pytest.fixture(scope="module")
+def logs(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs of one such life."""
+    folder = tmp_path_factory.mktemp("logs") / "made by the recorder"
+    segments = tmp_path_factory.mktemp("shm")
+    assert asyncio.run(mixed_life(recorded(checkpoint, folder), segments)) > 0, "blocks were short"
+    return folder
+
+
+def results(folder: Path) -> dict[str, Replay]:
+    return {path.name: replay(path) for path in sorted(folder.iterdir())}
+
+
+def test_every_decision_is_made_again(logs: Path) -> None:
+    found = results(logs)
+    names = ["decode-2", "decode-3", "prefill-0", "prefill-1"]
+    assert list(found) == [*(f"engine-{name}{SUFFIX}" for name in names), f"gateway-gateway{SUFFIX}"]
+    assert [(name, result.difference, result.ending) for name, result in found.items()] == [
+        (name, None, "") for name in found
+    ]
+    seen: dict[str, Counter[str]] = {"engine": Counter(), "gateway": Counter()}
+    for result in found.values():
+        seen[result.kind] += result.calls
+    for kind, expected in KINDS.items():
+        assert expected <= set(seen[kind]), f"{kind}: this life should have had all of these"
+    assert seen["gateway"]["OpenJournal"] >= 200
+    assert seen["engine"]["StepFinished"] > 100
+
+
+def test_nobody_else_may_read_a_log(logs: Path) -> None:
+    assert {path.stat().st_mode & 0o777 for path in logs.iterdir()} == {0o600}
+
+
+def at(kind: str, which: int = 0) -> Callable[[list[tuple[Any, Any]]], int]:
+    return lambda log: [index for index, (call, _) in enumerate(log) if call[0] == kind][which]
+
+
+def flip_token(log: list[tuple[Any, Any]]) -> int:
+    where = at("StepFinished", 5)(log)
+    log[where][0][1]["results"][0]["tokens"][0] ^= 1
+    return where + 1
+
+
+def move_block(log: list[tuple[Any, Any]]) -> int:
+    where = next(i for i, (call, out) in enumerate(log) if call[0] == "NextAction" and out.get("pulls") and i > 100)
+    log[where][1]["pulls"][0]["blocks"][0] += 1
+    return where
+
+
+def reroute(log: list[tuple[Any, Any]]) -> int:
+    where = at("RouteDecode", 20)(log)
+    log[where][1]["reason"] += ", so they say"
+    return where
+
+
+def lose_command(log: list[tuple[Any, Any]]) -> int:
+    where = at("HandoffReady", 7)(log)
+    del log[where][1][-1]
+    return where
+
+
+@pytest.mark.parametrize(
+    ("machine", "change", "where"),
+    [
+        ("engine-decode-3", flip_token, "tokens"),
+        ("engine-decode-3", move_block, "pulls[0].blocks"),
+        ("gateway-gateway", reroute, "reason"),
+        ("gateway-gateway", lose_command, "length of the outcome"),
+    ],
+)
+def test_one_change_is_found_and_named(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, change: Callable, where: str
+) -> None:
+    touched: list[int] = []
+    data = (logs / f"{machine}{SUFFIX}").read_bytes()
+    spoiled = tmp_path / f"spoiled{SUFFIX}"
+    spoiled.write_bytes(doctored(data, lambda log: touched.append(change(log))))
+    found = replay(spoiled).difference
+    assert found is not None
+    assert found.where.endswith(where)
+    assert touched[0] + 1 <= found.number <= touched[0] + 3, "found where it happened"
+    assert main(["replay", str(spoiled)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("DIFFERENT")
+    assert f"first difference: call {found.number}, {found.call}: {found.where} was" in printed
+
+
+def test_a_log_cut_anywhere_is_replayed_to_there(logs: Path) -> None:
+    data = (logs / f"engine-prefill-0{SUFFIX}").read_bytes()
+    calls = len(pairs(data))
+    rng = random.Random(9)
+    for cut in [rng.randrange(2_000, len(data)) for _ in range(10)]:
+        result = replay_log(data[:cut], "cut")
+        assert result.identical
+        assert result.total < calls
+        assert "its process was killed" in result.ending
+
+
+def test_the_command_replays_a_folder(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(logs)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 5
+    assert all(line.startswith("identical  ") for line in printed)
+    assert main(["replay", "--json", str(logs / f"gateway-gateway{SUFFIX}")]) == 0
+    assert '"identical": true' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"), [("none", "no decision log"), (".", f"holds no {SUFFIX} file; was [engine] decision_log")]
+)
+def test_the_command_names_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, message: str
+) -> None:
+    assert main(["replay", str(tmp_path / argument)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("routing", ["locality", "load"])
+def test_with_a_cache_pool_and_either_routing(checkpoint: Path, tmp_path: Path, shm: Path, routing: str) -> None:
+    config = recorded(checkpoint, tmp_path / "logs", gateway={"routing": routing})
+    config = replace(config, kvcache=KvCacheConfig(replicas=1))
+    asks = [Ask(one.prompt, one.sampling, 1) for one in varied_asks(block_tokens=16, step_tokens=64)[:60]]
+
+    async def life() -> None:
+        with PoolCluster(1, node="node", secret=SECRET, capacity_bytes=32 << 20) as memory:
+            async with Pools(config, shm, pool_view=memory.view) as pools:
+                await pools.start("prefill", "prefill", "decode")
+                await asyncio.gather(*(pools.ask(one) for one in asks))
+
+    asyncio.run(life())
+    found = results(tmp_path / "logs")
+    assert [result.difference for result in found.values()] == [None] * 4
+    seen = sum((Counter(result.calls) for result in found.values()), Counter())
+    assert {"FetchFinished", "StoreFinished"} <= set(seen)
+
+
+def test_a_folder_that_cannot_be_written(checkpoint: Path, tmp_path: Path, shm: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    config = recorded(checkpoint, tmp_path / "file" / "logs")
+    with pytest.raises(ConfigError, match=r"\[engine\] decision_log: .* cannot be written"):
+        Pools(config, shm)

@@ -1,0 +1,58 @@
+"""A served system records its decisions; the command line makes them again, without Ray."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import Server, wait_for
+from tests.e2e.streams import order
+from tests.e2e.topology import small
+from tests.runtime.workload import GREEDY, Ask, Reference, varied_asks
+
+pytestmark = pytest.mark.slow
+
+
+def test_decisions_of_a_served_system_are_replayed(checkpoint: Path, reference: Reference, tmp_path: Path) -> None:
+    config = small(tmp_path, checkpoint, prefill=1, decode=2)
+    config.write_text(config.read_text().replace("[engine]\n", '[engine]\ndecision_log = "logs"\n'))
+    asks = [Ask(ask.prompt, GREEDY, ask.n) for ask in varied_asks(block_tokens=16, step_tokens=128)[:40]]
+    with Server(config) as server:
+        answers = asyncio.run(ask_all(server, asks[:20]))
+        victim = server.replicas("decode")[0]
+        os.kill(victim["pid"], signal.SIGKILL)
+        answers += asyncio.run(ask_all(server, asks[20:]))
+        wait_for(lambda: len(server.replicas("decode")) == 2, "the lost replica is replaced")
+        server.wait_idle()
+        server.interrupt()
+        server.assert_nothing_left()
+    assert answers == [reference.outputs(ask) for ask in asks]
+
+    command = [sys.executable, "-m", "serving.cli", "replay", "--json", str(tmp_path / "logs")]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    results = json.loads(printed)
+    assert all(result["identical"] for result in results)
+    assert sorted(result["name"].partition("#")[0] for result in results if result["kind"] == "engine") == [
+        "decode", "decode", "decode", "prefill",
+    ]  # fmt: skip
+    (gateway,) = [result for result in results if result["kind"] == "gateway"]
+    assert gateway["calls"]["OpenJournal"] == sum(ask.n for ask in asks)
+    assert {result["ending"] for result in results} == {
+        "no end was written: its process was killed, or still runs"
+    }, "the victim was killed, and Ctrl-C waits for nobody; at rest everything had been written"
+
+
+async def ask_all(server: Server, asks: list[Ask]) -> list[list[list[int]]]:
+    gate = asyncio.Semaphore(8)
+
+    async def one(ask: Ask) -> list[list[int]]:
+        async with gate:
+            answer = await asyncio.to_thread(server.post, "/v1/completions", order(ask))
+        return [choice["token_ids"] for choice in answer["choices"]]
+
+    return list(await asyncio.gather(*(one(ask) for ask in asks)))

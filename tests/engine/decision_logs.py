@@ -1,0 +1,45 @@
+"""Decision logs in memory: written by recorded engines, looked into, and doctored."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from serving.engine.engine import InstanceEngine
+from serving.engine.engine_calls import EngineHeader
+from serving.engine.recording import RecordedEngine
+from serving.policy.decision_log import End, Frames, LogEncoder
+
+
+class MemoryLog:
+    """What `DecisionWriter` would write."""
+
+    def __init__(self, engine: InstanceEngine) -> None:
+        self._encoder = LogEncoder()
+        header = EngineHeader("bench", engine.settings, engine.scheduler.blocks.pool.num_blocks)
+        self.data = bytearray(self._encoder.begin(header))
+        self.engine = RecordedEngine(engine, self.note)
+
+    def note(self, call: Any, kept: object) -> None:
+        """One call."""
+        self.data += self._encoder.pair(call, kept)
+
+    def close(self) -> bytes:
+        """The end of the log."""
+        self.note(End(), None)
+        return bytes(self.data)
+
+
+def pairs(data: bytes) -> list[tuple[Any, Any]]:
+    """Calls and outcomes of a log, undecided: tagged lists and plain values."""
+    return [tuple(msgspec.msgpack.decode(body)) for body in list(Frames(data, "log"))[1:]]
+
+
+def doctored(data: bytes, change: Callable[[list[tuple[Any, Any]]], None]) -> bytes:
+    """The same log, well formed, with its pairs changed."""
+    header, *_ = Frames(data, "log")
+    changed = pairs(data)
+    change(changed)
+    encoder = LogEncoder()
+    text = encoder.begin(msgspec.Raw(header))
+    return text + b"".join(encoder._frame(pair) for pair in changed)

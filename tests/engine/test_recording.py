@@ -1,0 +1,220 @@
+"""Recorded engines: every input is in the log, and a replay gives every outcome again."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from serving.engine.engine import InstanceEngine
+from serving.engine.recording import RecordedEngine
+from serving.engine.replay import first_difference, replay, replay_log
+from serving.engine.settings import EngineRole
+from serving.errors import DecisionLogError, EngineError, HandoffChecksumError, LedgerError, OverloadedError
+from serving.ids import SequenceId
+from serving.policy.decision_log import MAGIC, LogEncoder
+from tests.engine.bench import Bench, spec, ticket_for
+from tests.engine.cluster import Cluster
+from tests.engine.decision_logs import MemoryLog, doctored, pairs
+from tests.engine.test_engine_machine import EngineMachine
+
+A = SequenceId("a")
+
+
+class RecordedBench(Bench):
+    """A bench whose engine is recorded."""
+
+    def __init__(self, *arguments: Any, **changes: Any) -> None:
+        super().__init__(*arguments, **changes)
+        self.log = MemoryLog(self.engine)
+        self.engine: Any = self.log.engine
+
+
+def life() -> RecordedBench:
+    """Two sequences, one cancelled, up to the end of the other."""
+    bench = RecordedBench()
+    bench.engine.add(spec("a"), 0.25)
+    bench.engine.add(spec("b", (7, 8, 9), logprobs=0, prompt_logprobs=0), 0.5)
+    for step in range(8):
+        bench.now = float(step)
+        bench.step()
+        if step == 2:
+            bench.engine.cancel(SequenceId("b"), 2.5)
+    assert bench.engine.idle()
+    return bench
+
+
+def test_a_log_is_replayed_identically() -> None:
+    bench = life()
+    result = replay_log(bench.log.close(), "log")
+    assert (result.kind, result.name, result.identical, result.ending) == ("engine", "bench", True, "")
+    assert result.calls == {"NextAction": 8, "StepFinished": 5, "TakeEvents": 5, "Add": 2, "Cancel": 1}
+    assert result.total == 21
+    again = replay_log(bench.log.close(), "log")
+    assert again == result, "a replay leaves the log alone"
+
+
+def test_every_method_that_changes_an_engine_is_recorded() -> None:
+    reading = {"idle", "snapshot", "check"}
+
+    def surface(kind: type) -> dict[str, object]:
+        methods = {name: member for name, member in vars(kind).items() if not name.startswith("_")}
+        return {name: inspect.signature(m) for name, m in methods.items() if inspect.isfunction(m)}
+
+    own, recorded = surface(InstanceEngine), surface(RecordedEngine)
+    assert {name: signature for name, signature in own.items() if name not in reading} == recorded
+    bench = RecordedBench()
+    assert bench.engine.settings is bench.log.engine._engine.settings, "what only reads is passed on"
+
+
+def test_refusals_are_outcomes_too() -> None:
+    bench = RecordedBench(max_waiting=1)
+    bench.engine.add(spec("a"), 0.0)
+    with pytest.raises(OverloadedError):
+        bench.engine.add(spec("b"), 0.0)
+    with pytest.raises(LedgerError):
+        bench.engine.store_finished(7, 0.0)
+    bench.engine.drain()
+    data = bench.log.close()
+    assert pairs(data)[1][1] == {"raised": "OverloadedError", "text": "1 sequences wait already"}
+    assert replay_log(data, "log").identical
+
+
+def test_failures_and_handoffs_are_replayed() -> None:
+    bench = RecordedBench(EngineRole.DECODE)
+    one = spec("a", output=(1,))
+    bench.engine.adopt(one, ticket_for(one), 0.0)
+    assert bench.engine.next_action(0.0).pulls
+    bench.engine.pull_finished(A, HandoffChecksumError("block 1 differs"), 0, 0.1)
+    bench.engine.add(spec("b"), 0.2)
+    assert bench.engine.next_action(0.3).plan is not None
+    bench.engine.step_failed(EngineError("device lost"), 0.4)
+    told = [event.reason for event in bench.engine.take_events()]
+    assert told == ["HandoffChecksumError: block 1 differs", "EngineError: device lost"]
+    data = bench.log.close()
+    assert replay_log(data, "log").identical
+
+    def lie(log: list[tuple[Any, Any]]) -> None:
+        log[2][0][2][1] = "block 2 differs"
+
+    found = replay_log(doctored(data, lie), "log").difference
+    assert found is not None
+    assert found.where == "[0].reason"
+
+
+def test_a_log_that_ends_in_a_frame_is_replayed_so_far() -> None:
+    data = life().log.close()
+    frame = len(data) - data.rindex(b"\x92\x92\xa3End") + 8
+    whole = replay_log(data[:-frame], "log")
+    assert (whole.total, whole.ending) == (21, "no end was written: its process was killed, or still runs")
+    for cut in (1, frame - 1, frame + 1):
+        result = replay_log(data[:-cut], "log")
+        assert result.identical
+        assert result.total == 20 + (cut < frame)
+        assert result.ending == "the last frame is unfinished: its process was killed, or still runs"
+
+
+def change_token(log: list[tuple[Any, Any]]) -> None:
+    (call, _) = next(pair for pair in log if pair[0][0] == "StepFinished")
+    call[1]["results"][0]["tokens"][0] ^= 1
+
+
+def change_plan(log: list[tuple[Any, Any]]) -> None:
+    (_, outcome) = [pair for pair in log if pair[0][0] == "NextAction"][3]
+    outcome["sequences"][0][4] += 1
+
+
+def change_time(log: list[tuple[Any, Any]]) -> None:
+    log[0][0][2] = -10_000.0
+
+
+def drop_call(log: list[tuple[Any, Any]]) -> None:
+    del log[[pair[0][0] for pair in log].index("Cancel")]
+
+
+def drop_event(log: list[tuple[Any, Any]]) -> None:
+    (_, events) = next(pair for pair in log if pair[0][0] == "TakeEvents")
+    del events[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "number", "call", "where"),
+    [
+        (change_token, 5, "TakeEvents", "[0].tokens"),
+        (change_plan, 13, "NextAction at 3.000000 s", "sequences[0]"),
+        (change_time, 3, "NextAction at 0.000000 s", "wake_at"),
+        (drop_call, 12, "NextAction at 3.000000 s", "sequences[0]"),
+        (drop_event, 5, "TakeEvents", "length of the outcome"),
+    ],
+)
+def test_whatever_is_changed_is_found(change: Callable, number: int, call: str, where: str) -> None:
+    found = replay_log(doctored(life().log.close(), change), "log").difference
+    assert found is not None
+    assert (found.number, found.call, found.where) == (number, call, where)
+    assert found.expected != found.got
+    assert str(found) == f"call {number}, {call}: {where} was {found.expected}, is now {found.got}"
+
+
+def test_nothing_changed_is_nothing_found() -> None:
+    data = life().log.close()
+    assert doctored(data, lambda log: None) == data
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda data: b"{}", "is not a decision log of this version"),
+        (lambda data: MAGIC, "not even its header was written"),
+        (lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:], "checksum of a frame is wrong"),
+        (lambda data: MAGIC + b"\xff" * 8 + data, "a frame of 4294967295 bytes"),
+        (lambda data: LogEncoder().begin(["Else", 1]), "its header is not of this version"),
+        (lambda data: doctored(data, lambda log: log[0][0].__setitem__(0, "Sub")), "call 1 is not of this version"),
+        (lambda data: LogEncoder().begin(["EngineHeader", "n", {}, 0]), "no engine can be built"),
+    ],
+)
+def test_what_is_no_log_is_named(spoil: Callable[[bytes], bytes], message: str) -> None:
+    with pytest.raises(DecisionLogError, match=message):
+        replay_log(spoil(life().log.close()), "log")
+
+
+def test_a_file_that_is_not_there(tmp_path: Any) -> None:
+    with pytest.raises(DecisionLogError, match="No such file"):
+        replay(tmp_path / "none")
+
+
+def test_long_values_are_cut_in_messages() -> None:
+    assert first_difference({"a": [[1], [2, 3]]}, {"a": [[1], [2, 4]]}) == ("a[1]", "[2, 3]", "[2, 4]")
+    assert first_difference({"a": 1}, {"a": 1, "b": None}) == ("b", "'absent'", "None")
+    where, old, new = first_difference(list(range(500)), [])
+    assert (where, new) == ("", "[]")
+    assert old.endswith("... (2390 characters)")
+
+
+class RecordedMachine(EngineMachine):
+    """The random life of four engines, recorded and replayed."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster; absent until it is built."""
+        return self._cluster
+
+    @cluster.setter
+    def cluster(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.logs = [MemoryLog(instance.engine) for instance in cluster.instances.values()]
+        for instance, log in zip(cluster.instances.values(), self.logs, strict=True):
+            instance.engine = log.engine  # type: ignore[assignment]
+
+    def teardown(self) -> None:
+        super().teardown()
+        for log in getattr(self, "logs", []):
+            result = replay_log(log.close(), "log")
+            assert result.difference is None
+            assert result.ending == ""
+
+
+RecordedMachine.TestCase.settings = settings(
+    max_examples=30, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestRecordedMachine = RecordedMachine.TestCase

@@ -1,0 +1,86 @@
+"""Calibration finds what the device files say, from wherever it starts."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hardware.cost import load_device
+from hardware.cost.accuracy import calibration_json, calibration_markdown, decode_trust, misses, prefill_trust
+from hardware.cost.calibrate import Calibrated, calibrate, has_rows
+
+
+@pytest.mark.parametrize("name", ["ascend_", "h100", "h800"])
+def test_the_file_holds_what_calibration_finds(name: str, request: pytest.FixtureRequest) -> None:
+    found: Calibrated = request.getfixturevalue(name.removesuffix("_"))
+    shipped = load_device(found.device.name)
+    assert found.values
+    for key, value in found.values.items():
+        constant = shipped.constants[f"calibration.{key}"]
+        assert constant.value == pytest.approx(value, rel=1e-3), key
+        assert constant.status == "fitted"
+        assert constant.source.startswith("fitted to ")
+
+
+@pytest.mark.parametrize("name", ["ascend-910c", "h100", "h800", "h200"])
+def test_only_calibration_makes_fitted_values(name: str) -> None:
+    device = load_device(name)
+    fitted = {key for key, constant in device.constants.items() if constant.status == "fitted"}
+    found = calibrate(device, leave_out=False).values
+    assert fitted == {f"calibration.{key}" for key in found}
+
+
+def test_the_result_does_not_depend_on_what_was_fitted_before(h100: Calibrated) -> None:
+    device = load_device("h100")
+    spoiled = replace(device.calibration, prefill_vector_s=5e-6, attention_vector_s=9e-6)
+    again = calibrate(replace(device, calibration=spoiled), leave_out=False)
+    assert again.values == pytest.approx(h100.values)
+
+
+def test_h200_takes_over_what_the_h100_gave(h100: Calibrated) -> None:
+    calibration = load_device("h200").calibration
+    for key, value in h100.values.items():
+        assert getattr(calibration, key) == pytest.approx(value, rel=1e-3)
+    assert load_device("h800").calibration.prefill_imbalance == pytest.approx(
+        h100.values["prefill_imbalance"], rel=0.01
+    )
+
+
+def test_degrees_of_freedom_are_counted(ascend: Calibrated) -> None:
+    decode = next(group for group in ascend.groups if group.title == "decode")
+    assert len(decode.rows) == 14
+    assert 4 < decode.effective < len(decode.frees) == 6
+    assert decode.degrees == pytest.approx(14 - decode.effective)
+
+
+def test_a_device_without_rows_is_not_checked() -> None:
+    device = load_device("h200")
+    assert not has_rows(device)
+    assert "not checked" in decode_trust(device, 96, 4096)
+    assert "not checked" in prefill_trust(device, 8192, 4096)
+
+
+def test_trust_depends_on_the_distance_from_published_points() -> None:
+    device = load_device("ascend-910c")
+    assert "within 5 %" in decode_trust(device, 96, 4096)
+    assert "10 to 15 %" in decode_trust(device, 96, 32_768)
+    assert "10 to 15 %" in decode_trust(device, 256, 4096)
+    assert "within 5 %" in prefill_trust(device, 8192, 4096)
+    assert "10 to 15 %" in prefill_trust(device, 100, 4096)
+    assert "10 to 15 %" in decode_trust(load_device("h800"), 96, 4096)
+
+
+def test_the_table_names_every_row_and_every_miss(ascend: Calibrated) -> None:
+    text = calibration_markdown(ascend)
+    for result in ascend.rows:
+        assert f"| {result.row.name} |" in text
+    assert len(misses(ascend)) >= 1
+    for miss in misses(ascend):
+        assert miss in text
+
+
+def test_json_holds_the_same(ascend: Calibrated) -> None:
+    answer = json.loads(json.dumps(calibration_json(ascend)))
+    rows = [row for group in answer["groups"] for row in group["rows"]]
+    assert [row["error"] for row in rows] == [result.error for result in ascend.rows]
+    assert {p["name"] for group in answer["groups"] for p in group["parameters"]} == set(ascend.values)

@@ -1,0 +1,118 @@
+"""Device files: the shipped ones agree with the catalogue, and every mistake gets one clear line."""
+
+from pathlib import Path
+
+import pytest
+
+from hardware.cost import device_names, load_device
+from hardware.cost.device_file import FOLDER, parse_device
+from hardware.errors import SpecError
+from hardware.spec import catalog
+
+TEXT = (FOLDER / "ascend-910c.toml").read_text()
+CATALOGUE = {
+    "die.per_npu": catalog.NPU_DIES,
+    "die.cores": catalog.DIE_CUBE_CORES,
+    "die.bf16_flops_per_s": catalog.DIE_BF16,
+    "die.gemm8_flops_per_s": catalog.DIE_INT8,
+    "die.hbm_bytes": catalog.DIE_HBM,
+    "die.hbm_bytes_per_s": catalog.DIE_HBM_RATE,
+    "links.peer_read_bytes_per_s": catalog.UB_NPU_NPU_READ_INTER_RATE,
+    "links.peer_read_latency_s": catalog.UB_NPU_NPU_READ_INTER_LATENCY,
+    "links.peer_write_bytes_per_s": catalog.UB_NPU_NPU_WRITE_INTER_RATE,
+    "links.peer_write_latency_s": catalog.UB_NPU_NPU_WRITE_INTER_LATENCY,
+    "links.pool_read_bytes_per_s": catalog.UB_NPU_CPU_READ_INTER_RATE,
+    "links.pool_read_latency_s": catalog.UB_NPU_CPU_READ_INTER_LATENCY,
+    "links.pool_write_bytes_per_s": catalog.UB_NPU_CPU_WRITE_INTER_RATE,
+    "links.pool_write_latency_s": catalog.UB_NPU_CPU_WRITE_INTER_LATENCY,
+    "links.rdma_bytes_per_s": catalog.DIE_RDMA_RATE,
+    "links.rdma_latency_s": catalog.MSM_INTER_NODE_LATENCY,
+}
+
+
+def changed(old: str, new: str) -> str:
+    assert TEXT.count(old) == 1, f"{old!r} is {TEXT.count(old)} times in the file"
+    return TEXT.replace(old, new)
+
+
+@pytest.mark.parametrize("key", CATALOGUE)
+def test_the_ascend_file_agrees_with_the_catalogue(key: str) -> None:
+    assert load_device("ascend-910c").constants[key].value == pytest.approx(CATALOGUE[key].value)
+
+
+def test_a_die_s_share_of_the_data_centre_network() -> None:
+    expected = catalog.NODE_VPC_RATE.value / (catalog.NODE_NPUS.value * catalog.NPU_DIES.value)
+    assert load_device("ascend-910c").links.vpc_bytes_per_s == pytest.approx(expected)
+
+
+def test_every_shipped_device_loads_and_every_number_has_a_source() -> None:
+    assert device_names() == ("ascend-910c", "h100", "h200", "h800")
+    for name in device_names():
+        device = load_device(name)
+        assert device.name == name
+        assert len(device.constants) > 60
+        assert all(len(constant.source) > 5 for constant in device.constants.values())
+
+
+def test_a_file_of_one_s_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(changed('title = "Ascend 910C die, CloudMatrix384"', 'title = "Mine"'))
+    device = load_device(path)
+    assert (device.name, device.title) == ("mine", "Mine")
+    assert device.calibration == load_device("ascend-910c").calibration
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("gemm_utilisation =", "gemm_utilization =", r"key calibration\.gemm_utilization \(did you mean gemm_ut"),
+        ("[loading]", "[laoding]", r"unknown key laoding \(did you mean loading\?\)"),
+        ('title = "Ascend 910C die, CloudMatrix384"', "title = 3", "title is 3"),
+        ('title = "Ascend 910C die, CloudMatrix384"', "", "title is missing"),
+        ("cores = { value = 24,", "cores = { value = 0,", r"die\.cores is 0; it must be a number above zero"),
+        ("cores = { value = 24,", "cores = { value = true,", r"die\.cores is True"),
+        ("cores = { value = 24,", "cores = { value = inf,", r"die\.cores is inf"),
+        ("cores = { value = 24,", "cores = { valeu = 24,", r"unknown key die\.cores\.valeu \(did you mean value\?\)"),
+        ('cores = { value = 24, status = "published"', 'cores = { value = 24, status = "sure"', "status is 'sure'"),
+        ('value = 2, status = "published", source = "V2 3.3.1"', 'value = 2, status = "published", source = " "',
+         r"die\.per_npu: say where the number comes from"),
+        ('decode_overlap = "split-cores"', 'decode_overlap = "both"', r"decode_overlap is 'both'; it must be one"),
+        ("values = [8, 16, 32, 64, 128, 256]", "values = [8, 16]", "must be equally long"),
+        ("values = [8, 16, 32, 64, 128, 256]", "values = [16, 8, 32, 64, 128, 256]", "rising whole numbers"),
+        ("values = [8, 16, 32, 64, 128, 256]", "values = []", "a list of numbers above zero"),
+        ("hbm_share = { value = 0.9,", "hbm_share = { value = 1.1,", "a share of a peak; it cannot exceed 1"),
+        ("split_high = { value = 20,", "split_high = { value = 24,", "must lie within 1"),
+        ("shared_die_share = { value = 0.1,", "shared_die_share = { value = 1.0,", "leaves no cores, or no dies"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(old: str, new: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words) as caught:
+        parse_device(changed(old, new), "mine")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("device mine: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("title =", "no TOML"),
+        (TEXT.split("[calibration]")[0], "calibration is missing"),
+        (TEXT.split("[die]")[0] + "die = 3\n" + "[links]" + TEXT.split("[links]")[1], "die must be a table"),
+        (changed('cores = { value = 24, status = "published", source = "V2 3.3.1: cube cores (AIC); vector cores are '
+                 'split alike" }', "cores = 24"), r"die\.cores must be \{ value = \.\.\., status"),
+        (changed("degrees = { values = [8, 16, 32, 64, 128, 256]", "degrees = [8]#"), r"degrees must be \{ val"),
+    ],
+)  # fmt: skip
+def test_wrong_structure_is_named(text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        parse_device(text, "mine")
+
+
+def test_unknown_and_unreadable_devices(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"no device named 'ascend-910b' \(did you mean ascend-910c\?\); there"):
+        load_device("ascend-910b")
+    with pytest.raises(SpecError, match="cannot be read: No such file"):
+        load_device(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_device(tmp_path / "binary.toml")

@@ -1,0 +1,72 @@
+"""The error table: every published row within its pinned tolerance, and the stated errors are the true ones."""
+
+import pytest
+
+from hardware.cost import CostModel, DecodeLoad, load_device
+from hardware.cost.calibrate import Calibrated, RowResult
+from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, Row
+from hardware.cost.published_gpu import H100_ROWS, H800_ROWS
+from hardware.cost.published_other import GEMM_ROWS, LOADING_ROWS, XDEEPSERVE_ROWS, exchange_rows
+
+ASCEND_ROWS = (*DECODE_ROWS, *PREFILL_ROWS, *CACHE_ROWS, *GEMM_ROWS, *LOADING_ROWS, *XDEEPSERVE_ROWS)
+ALLOWED_MISSES = {"throughput, 50 % over 12.5 %", "throughput, 90 % over none"}
+"""Rows that the goals name and that cannot be met together; see their note."""
+
+
+DECODE_LOAD = DecodeLoad(48, 48 * 4096)
+
+
+def name_of(row: Row) -> str:
+    return f"{row.group}: {row.name}"
+
+
+@pytest.mark.parametrize("row", ASCEND_ROWS, ids=name_of)
+def test_ascend_row(model: CostModel, row: Row) -> None:
+    assert abs(row.error(model)) <= row.tolerance
+
+
+@pytest.mark.parametrize("row", exchange_rows(load_device("ascend-910c")), ids=name_of)
+def test_ascend_exchange(model: CostModel, row: Row) -> None:
+    assert abs(row.error(model)) <= row.tolerance
+
+
+@pytest.mark.parametrize("row", H100_ROWS, ids=name_of)
+def test_h100_row(row: Row) -> None:
+    assert abs(row.error(CostModel(load_device("h100")))) <= row.tolerance
+
+
+@pytest.mark.parametrize("row", H800_ROWS, ids=name_of)
+def test_h800_row(row: Row) -> None:
+    assert abs(row.error(CostModel(load_device("h800")))) <= row.tolerance
+
+
+def test_the_published_split_is_the_best_one(model: CostModel) -> None:
+    assert model.decode_step(DECODE_LOAD).cube_split == 16 / 24
+
+
+def test_tolerances_mean_something() -> None:
+    fitted = [row for row in ASCEND_ROWS if row.fitted]
+    assert max(row.tolerance for row in fitted if row.name not in ALLOWED_MISSES) <= 0.05
+    assert len({name_of(row) for row in fitted}) == len(fitted)
+
+
+def goal_rows(found: Calibrated) -> list[RowResult]:
+    return [result for result in found.rows if result.row.group != "xDeepServe"]
+
+
+def test_the_goals_hold_but_for_the_named_rows(ascend: Calibrated) -> None:
+    missed = {result.row.name for result in goal_rows(ascend) if not result.met}
+    assert missed <= ALLOWED_MISSES
+
+
+def test_left_out_rows_are_predicted(ascend: Calibrated) -> None:
+    for result in goal_rows(ascend):
+        if result.row.fitted and result.row.name not in ALLOWED_MISSES:
+            assert result.left_out is not None
+            assert abs(result.left_out) <= 0.07, result.row.name
+
+
+def test_every_missed_row_says_why(ascend: Calibrated, h100: Calibrated, h800: Calibrated) -> None:
+    for found in (ascend, h100, h800):
+        for result in found.rows:
+            assert result.met or len(result.note) > 20, result.row.name

@@ -1,0 +1,127 @@
+"""Noise: its distribution, and that a draw depends on nothing but its stream and its number."""
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hardware.errors import SpecError
+from hardware.variation import (
+    COMBINE_TAIL,
+    DISPATCH_TAIL,
+    PRODUCTION_SPIKE_SHARE,
+    KernelTail,
+    KernelVariation,
+    StepVariation,
+    straggler_factor,
+)
+
+STEPS = range(50_000)
+
+
+def test_jitter_is_log_normal_and_keeps_the_mean() -> None:
+    jitter = StepVariation(0.2, 0.0, 5.0, seed=1, name="decode0")
+    factors = [jitter.factor(step) for step in STEPS]
+    logs = [math.log(factor) for factor in factors]
+    assert jitter.mean == 1
+    assert statistics.fmean(factors) == pytest.approx(1, abs=4 * 0.2 / len(STEPS) ** 0.5)
+    assert statistics.pstdev(logs) == pytest.approx(0.2, rel=0.02)
+    assert statistics.fmean(logs) == pytest.approx(-0.02, abs=0.004)
+
+
+def test_jitter_is_capped() -> None:
+    jitter = StepVariation(0.2, 0.0, 5.0, seed=1, name="decode0")
+    factors = [jitter.factor(step) for step in STEPS]
+    assert math.exp(-0.2 * 3.8) < min(factors)
+    assert max(factors) < math.exp(0.2 * 3.8)
+
+
+def test_spikes_come_as_often_and_as_high_as_asked() -> None:
+    spikes = StepVariation(0.0, 0.01, 5.0, seed=1, name="decode0")
+    factors = [spikes.factor(step) for step in STEPS]
+    assert set(factors) == {1.0, 5.0}
+    assert factors.count(5.0) / len(factors) == pytest.approx(0.01, abs=4 * (0.01 / len(STEPS)) ** 0.5)
+    assert spikes.mean == pytest.approx(1.04)
+
+
+def test_production_has_both() -> None:
+    production = StepVariation.production(seed=1, name="decode0")
+    factors = [production.factor(step) for step in STEPS]
+    assert statistics.fmean(factors) == pytest.approx(production.mean, rel=0.01)
+    assert sum(factor > 2.2 for factor in factors) / len(factors) == pytest.approx(PRODUCTION_SPIKE_SHARE, rel=0.15)
+
+
+def test_without_spread_and_spikes_nothing_varies() -> None:
+    quiet = StepVariation(0.0, 0.0, 5.0, seed=1, name="decode0")
+    assert {quiet.factor(step) for step in range(100)} == {1.0}
+    every_step = StepVariation(0.0, 1.0, 5.0, seed=1, name="decode0")
+    assert {every_step.factor(step) for step in range(100)} == {5.0}
+
+
+@given(steps=st.lists(st.integers(0, 2**40), min_size=1, max_size=20), seed=st.integers(0, 2**32))
+def test_a_draw_does_not_depend_on_order_or_on_other_draws(steps: list[int], seed: int) -> None:
+    one = StepVariation(0.3, 0.1, 3.0, seed, "decode0")
+    other = StepVariation(0.3, 0.1, 3.0, seed, "decode0")
+    forward = {step: one.factor(step) for step in steps}
+    StepVariation(0.3, 0.1, 3.0, seed, "decode1").factor(steps[0])
+    assert forward == {step: other.factor(step) for step in reversed(steps)}
+
+
+def test_draws_are_the_same_on_every_run_of_the_program() -> None:
+    """Pinned: a hash that changes with the process (Python's own) would show here."""
+    jitter = StepVariation(0.2, 0.1, 5.0, seed=7, name="decode0")
+    assert [round(jitter.factor(step), 6) for step in (0, 1, 2, 10**9)] == [
+        0.824024,
+        0.646379,
+        0.738807,
+        0.658996,
+    ]
+
+
+def test_streams_with_other_seeds_or_names_have_nothing_to_do_with_one_another() -> None:
+    base = [StepVariation(0.2, 0.0, 5.0, 1, "decode0").factor(step) for step in range(2000)]
+    for seed, name in ((2, "decode0"), (1, "decode1"), (11, "decode0")):
+        other = [StepVariation(0.2, 0.0, 5.0, seed, name).factor(step) for step in range(2000)]
+        assert abs(statistics.correlation(base, other)) < 0.09
+        assert abs(statistics.correlation(base[1:], base[:-1])) < 0.09
+
+
+@pytest.mark.parametrize("tail", [DISPATCH_TAIL, COMBINE_TAIL])
+def test_kernel_tails_have_the_published_mean_and_bounds(tail: KernelTail) -> None:
+    kernel = KernelVariation(tail, seed=3, name="dispatch")
+    times = [tail.mean_s * kernel.factor(execution) for execution in STEPS]
+    assert statistics.fmean(times) == pytest.approx(tail.mean_s, rel=0.02)
+    assert max(times) == pytest.approx(tail.high_s, rel=1e-9)
+    assert tail.low_s < min(times) < tail.low_s * 1.03
+    assert statistics.median(times) < tail.mean_s
+
+
+def test_a_tail_that_no_log_normal_has_is_refused() -> None:
+    with pytest.raises(SpecError, match="too far"):
+        KernelVariation(KernelTail(1.0, 0.9, 1000.0, "made up"), seed=0, name="x")
+    for low, mean, high in ((0, 1, 2), (1, 1, 2), (1, 3, 2), (1, 2, math.inf)):
+        with pytest.raises(SpecError, match="low < mean < high"):
+            KernelTail(mean, low, high, "made up")
+
+
+def test_stragglers_are_few_slow_and_always_the_same() -> None:
+    dies = [f"n{node}.npu{npu}.die{die}" for node in range(48) for npu in range(8) for die in range(2)]
+    factors = {die: straggler_factor(die, 5, sigma=0.01, slow_share=0.05, slow_factor=2.0) for die in dies}
+    slow = [die for die, factor in factors.items() if factor > 1.5]
+    assert 20 <= len(slow) <= 60
+    assert all(0.95 < factor < 1.05 or 1.9 < factor < 2.1 for factor in factors.values())
+    assert factors[dies[700]] == straggler_factor(dies[700], 5, sigma=0.01, slow_share=0.05, slow_factor=2.0)
+    assert straggler_factor("n0.npu0.die0", 5) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("sigma", "share", "factor"),
+    [(-0.1, 0, 1), (1.1, 0, 1), (math.nan, 0, 1), (0, -0.1, 1), (0, 1.1, 1), (0, 0, 0.9), (0, 0, math.inf)],
+)
+def test_impossible_variation_is_refused(sigma: float, share: float, factor: float) -> None:
+    with pytest.raises(SpecError, match="step variation"):
+        StepVariation(sigma, share, factor, 0, "x")
+    with pytest.raises(SpecError, match="step variation"):
+        straggler_factor("n0.npu0.die0", 0, sigma, share, factor)

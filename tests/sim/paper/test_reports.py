@@ -1,0 +1,81 @@
+"""report.md and report.html: the same rows give the same bytes, and the page needs nothing else."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from serving.errors import ConfigError
+from serving.sim.paper.experiment import Experiment
+from serving.sim.paper.files import write_report
+from serving.sim.paper.markdown import error_table_markdown, report_markdown
+from serving.sim.paper.page import report_page
+from serving.sim.paper.registry import choose
+from serving.sim.paper.reproduction import Reproduction, reproduce
+from serving.sim.paper.rows import Curve, Findings, How, Plot, Row
+from serving.sim.paper.setting import Setting
+
+FAST = ("table2", "table7", "fig20", "fig24", "xds-split")
+
+
+def page_of(done: Reproduction) -> str:
+    return report_page(done, device="a device", model="a model")
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    one, two = (reproduce(choose(FAST), Setting(seed=3, quick=True)) for _ in range(2))
+    assert report_markdown(one) == report_markdown(two)
+    assert page_of(one) == page_of(two)
+    other = reproduce(choose(FAST), Setting(seed=4, quick=True))
+    assert report_markdown(other) != report_markdown(one)
+
+
+def test_an_experiment_does_not_depend_on_what_ran_before_it() -> None:
+    alone = reproduce(choose(["fig24"]), Setting(quick=True)).parts[0]
+    (among,) = [p for p in reproduce(choose(FAST), Setting(quick=True)).parts if p.experiment.name == "fig24"]
+    assert alone.findings == among.findings
+
+
+def test_the_page_is_complete_and_asks_for_nothing(everything: Reproduction) -> None:
+    page = page_of(everything)
+    for part in everything.parts:
+        assert f'<h2 id="{part.experiment.name}">' in page
+    assert page.count("<svg") >= len(everything.parts)
+    assert "<script" not in page
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page)
+    assert "@import" not in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_text_is_escaped() -> None:
+    rows = (Row("row", "<b>bold</b>", 1.0, 1.0, "<i>", How.RUN, "a & b"),)
+    plots = (Plot("p", "x", "y", (Curve("ours", (1, 2), (1, 2)), Curve("published", (1, 2), (2, 1), published=True))),)
+    experiment = Experiment("test", "<script>alert()</script>", "by hand", lambda _: Findings(rows, ("<u>",), plots))
+    page = page_of(reproduce([experiment], Setting(quick=True)))
+    assert "<script" not in page
+    assert "<b>bold" not in page
+    assert "<u>" not in page
+
+
+def test_markdown_tables_are_whole(everything: Reproduction) -> None:
+    for text in (report_markdown(everything), error_table_markdown(everything)):
+        tables = [line for line in text.splitlines() if line.startswith("|")]
+        assert {line.count("|") for line in tables} <= {7, 8}
+        assert "nan" not in text
+        assert everything.score.text in text
+
+
+def test_every_experiment_stands_in_the_short_table(everything: Reproduction) -> None:
+    table = error_table_markdown(everything)
+    for part in everything.parts:
+        assert f"| {part.experiment.name} |" in table
+
+
+def test_files_are_written_or_the_reason_is_told(tmp_path: Path) -> None:
+    done = reproduce(choose(["table11"]), Setting(quick=True))
+    markdown, page = write_report(tmp_path, done, Setting(quick=True))
+    assert markdown.read_text().startswith("# Published figures reproduced")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_report(tmp_path / "absent", done, Setting(quick=True))

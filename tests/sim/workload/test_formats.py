@@ -1,0 +1,78 @@
+"""Each format is recognised by its content and read as it means."""
+
+from pathlib import Path
+
+import pytest
+
+from serving.sim.workload.mooncake import MooncakeTrace
+from serving.sim.workload.open import open_workload
+from serving.sim.workload.request import TraceRequest
+from tests.sim.workload.traces import CHAT, line, listed, mooncake, written
+
+
+def test_mooncake(tmp_path: Path) -> None:
+    workload = open_workload(written(tmp_path, CHAT, "chat.jsonl"))
+    assert listed(workload) == [
+        TraceRequest(0.0, 1300, 5, (0, 1, 2)),
+        TraceRequest(1.0, 1024, 6, (0, 3)),
+        TraceRequest(1.0, 100, 7, ()),
+        TraceRequest(2.5, 2000, 8, (0, 1, 4, 5)),
+    ]
+    assert (workload.name, workload.count, workload.duration_s, workload.block_tokens) == ("chat.jsonl", 4, 2.5, 512)
+
+
+def test_mooncake_ids_may_leave_out_a_partial_block(tmp_path: Path) -> None:
+    workload = open_workload(written(tmp_path, mooncake(line(0, 1300, ids=(7, 8)))))
+    assert listed(workload)[0].blocks == (7, 8)
+
+
+def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path: Path) -> None:
+    text = b"\xef\xbb\xbf\n" + CHAT.encode().replace(b"\n", b"\n\n")
+    assert len(listed(open_workload(written(tmp_path, text)))) == 4
+
+
+def test_azure_counts_from_its_first_request(tmp_path: Path) -> None:
+    text = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+        "2023-11-16 18:15:46.6805900,374,44\r\n"
+        "2023-11-16 18:15:50.9951690,396,109\r\n"
+    )
+    workload = open_workload(written(tmp_path, text))
+    first, second = listed(workload)
+    assert first == TraceRequest(0.0, 374, 44, ())
+    assert second == TraceRequest(second.arrival_s, 396, 109, ())
+    assert workload.duration_s == pytest.approx(4.314579, abs=1e-6)
+
+
+def test_azure_with_zones(tmp_path: Path) -> None:
+    text = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 00:00:00.009930+00:00,2162,5\n"
+        "2024-05-10 00:00:01.009930+00:00,2399,6\n"
+    )
+    assert [request.arrival_s for request in listed(open_workload(written(tmp_path, text)))] == [0.0, 1.0]
+
+
+def test_plain_table_in_any_order_among_other_columns(tmp_path: Path) -> None:
+    text = "user,output_tokens, arrival_s,prompt_tokens\na,3,0.5,10\n\nb,4,0.75,20\n"
+    assert listed(open_workload(written(tmp_path, text))) == [TraceRequest(0.5, 10, 3), TraceRequest(0.75, 20, 4)]
+
+
+def test_sessions_in_a_mooncake_trace_wait_for_answers_and_pauses(tmp_path: Path) -> None:
+    text = mooncake(
+        line(0, 100, 20, session_id="a"),
+        {"input_length": 150, "output_length": 30, "session_id": "a", "delay": 2000},
+        line(1000, 200, 5, session_id="b"),
+        {"input_length": 260, "output_length": 5, "session_id": "a", "delay": 500},
+        line(4000, 300, 5),
+    )
+    path = written(tmp_path, text)
+    at_once = [(r.arrival_s, r.prompt_tokens) for r in open_workload(path).requests]
+    assert at_once == [(0.0, 100), (1.0, 200), (2.0, 150), (2.5, 260), (4.0, 300)]
+    slow = [(r.arrival_s, r.prompt_tokens) for r in open_workload(path, token_s=0.1).requests]
+    assert slow == [(0.0, 100), (1.0, 200), (4.0, 150), (4.0, 300), (7.5, 260)]
+
+
+def test_a_reader_reads_anew_each_time(tmp_path: Path) -> None:
+    trace = MooncakeTrace(written(tmp_path, CHAT))
+    assert [len(columns) for columns in trace.batches()] == [len(columns) for columns in trace.batches()] == [4]

@@ -1,0 +1,134 @@
+"""`cloudmatrix cost`: what it prints, in words and as JSON, and how it refuses."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardware.cost.device_file import FOLDER
+from hardware.errors import SpecError
+from serving.cost_command import add_command
+from serving.errors import ConfigError
+
+STORYTELLER = Path(__file__).parents[1] / "deploy" / "models" / "storyteller"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+
+
+def cost(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_command(parser.add_subparsers(required=True))
+    arguments = parser.parse_args(["cost", *words])
+    code: int = arguments.run(arguments)
+    return code
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cost(*words) == 0
+    return capsys.readouterr().out
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    return json.loads(printed(capsys, *words, "--json"))
+
+
+def test_decode_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--batch", "96", "--context", "4096", "--explain")
+    for words in ("TPOT 48.7 ms", "on 16 cores", "on 8", "core attention", "combine", "LM head", "within 5 %", "EP320"):
+        assert words in text
+    assert "core attention" not in printed(capsys, "--batch", "96")
+
+
+def test_decode_as_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "--batch", "96", "--context", "4224")
+    assert found["tpot_s"] == pytest.approx(49.4e-3, rel=0.05)
+    assert found["tokens_per_s_per_npu"] == pytest.approx(96 / found["tpot_s"])
+    assert found["step"]["parts"][0]["name"] == "prolog"
+
+
+def test_drafts_and_half_batches_can_be_switched(capsys: pytest.CaptureFixture[str]) -> None:
+    on = answer(capsys)["tpot_s"]
+    assert answer(capsys, "--drafts", "0")["tpot_s"] > on
+    assert answer(capsys, "--no-microbatch")["tpot_s"] > on
+    assert answer(capsys, "--acceptance", "0.9")["tpot_s"] < on
+    assert not answer(capsys, "--no-microbatch")["step"]["microbatch"]
+    assert "no half batches" in printed(capsys, "--no-microbatch")
+
+
+def test_prefill(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "--prefill", "262144", "--perfect-balance")
+    assert found["tokens_per_s_per_npu"] == pytest.approx(6688, rel=0.05)
+    cached = answer(capsys, "--prefill", "262144", "--reuse", "0.5")
+    assert cached["pool_load_s"] > 0 == found["pool_load_s"]
+    assert cached["step"]["total_s"] < found["step"]["total_s"]
+    text = printed(capsys, "--prefill", "65536", "--reuse", "0.5", "--explain")
+    for words in ("50% cached", "all-gather of latents", "dispatch and combine", "2.14 GiB of cached blocks"):
+        assert words in text
+
+
+def test_the_largest_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "--tpot", "50")
+    assert 92 <= found["batch_per_npu"] <= 100 < found["batch_that_fits"]
+    assert found["tpot_s"] <= 0.050
+    assert "limited by latency" in printed(capsys, "--tpot", "50")
+    assert "limited by memory" in printed(capsys, "--tpot", "5000", "--context", "100000")
+    assert "no batch keeps 1 ms" in printed(capsys, "--tpot", "1")
+    assert answer(capsys, "--tpot", "1")["tpot_s"] is None
+
+
+def test_other_devices_and_models(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--device", "h200", "--batch", "128")
+    assert "not checked" in text
+    assert "144 dies" in text
+    assert "exchange behind the other half" in text
+    mine = printed(capsys, "--device", str(FOLDER / "h800.toml"), "--model", str(STORYTELLER), "--dies", "8")
+    assert "storyteller on NVIDIA H800" in mine
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "ascend-910c" in printed(capsys, "--list")
+    assert {d["name"]: d["checked"] for d in answer(capsys, "--list")}["h200"] is False
+
+
+def test_calibration_in_all_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--calibrate", "--device", "h100")
+    for words in ("degrees of freedom", "prefill_imbalance", "left out", "missed: "):
+        assert words in text
+    assert "| dispatch, EP8 |" in printed(capsys, "--calibrate", "--device", "h100", "--markdown")
+    assert answer(capsys, "--calibrate", "--device", "h800")["groups"][0]["rows"][0]["published"] == 7839
+    assert "steps are not checked" in printed(capsys, "--calibrate", "--device", "h200")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--batch", "0"), "--batch is 0; it must be above zero"),
+        (("--context", "nan"), "--context is nan"),
+        (("--tpot", "inf"), "--tpot is inf"),
+        (("--dies", "-1"), "--dies is -1"),
+        (("--reuse", "1"), "--reuse is 1; it is a share"),
+        (("--markdown",), "add --calibrate"),
+    ],
+)
+def test_wrong_numbers(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cost(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--device", "ascend"), "no device named 'ascend'"),
+        (("--model", "nowhere"), "give a checkpoint folder"),
+        (("--acceptance", "2"), "not possible"),
+        (("--dies", "4"), "does not fit on 4 dies"),
+    ],
+)
+def test_wrong_systems(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        cost(*words)
