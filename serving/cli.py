@@ -12,7 +12,7 @@ from pathlib import Path
 from hardware.errors import HardwareError
 from serving import cost_command, replay_command
 from serving.errors import ServingError
-from serving.sim.commands import simulate
+from serving.sim.commands import plan, reproduce, simulate
 from serving.version import VERSION
 
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "deploy" / "small.toml"
@@ -50,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     replay_command.add_command(commands)
     cost_command.add_command(commands)
     simulate.add_command(commands)
+    reproduce.add_command(commands)
+    plan.add_command(commands)
     return parser
 
 

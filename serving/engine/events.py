@@ -7,13 +7,14 @@ receiver can drop what it already has and notice what it missed.
 from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import Struct
+
 from serving.ids import BlockHash, BlockId, SequenceId
 from serving.policy.request import FinishReason, HandoffTicket, PoolUse, TokenLogprobs
 from serving.policy.step_plan import StepPlan
 
 
-@dataclass(frozen=True, slots=True)
-class TokensEvent:
+class TokensEvent(Struct, frozen=True, gc=False):
     """New tokens of a sequence, its end, or both.
 
     Args:
@@ -36,8 +37,7 @@ class TokensEvent:
     finish_reason: FinishReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HandoffReadyEvent:
+class HandoffReadyEvent(Struct, frozen=True, gc=False):
     """Prefill is done: the driver registers `blocks` and sends the ticket with the first token(s) to the gateway.
 
     Args:
@@ -68,8 +68,7 @@ class HandoffEnd(Enum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class HandoffClosedEvent:
+class HandoffClosedEvent(Struct, frozen=True, gc=False):
     """The blocks of a ticket may be overwritten from now on: the driver withdraws the registration."""
 
     sequence_id: SequenceId
@@ -77,16 +76,14 @@ class HandoffClosedEvent:
     end: HandoffEnd
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptedEvent:
+class AdoptedEvent(Struct, frozen=True, gc=False):
     """The blocks are here: the source may free its copy."""
 
     sequence_id: SequenceId
     ticket_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class HandoffFailedEvent:
+class HandoffFailedEvent(Struct, frozen=True, gc=False):
     """The blocks could not be pulled; the sequence is forgotten here and must be prefilled again."""
 
     sequence_id: SequenceId
@@ -94,8 +91,7 @@ class HandoffFailedEvent:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FailedEvent:
+class FailedEvent(Struct, frozen=True, gc=False):
     """The instance failed on this sequence and has forgotten it."""
 
     sequence_id: SequenceId
@@ -105,8 +101,7 @@ class FailedEvent:
 EngineEvent = TokensEvent | HandoffReadyEvent | HandoffClosedEvent | AdoptedEvent | HandoffFailedEvent | FailedEvent
 
 
-@dataclass(frozen=True, slots=True)
-class PullOrder:
+class PullOrder(Struct, frozen=True, gc=False):
     """Pull the ticket's blocks `first_block ...` into `blocks`, then report `pull_finished`."""
 
     sequence_id: SequenceId
@@ -115,8 +110,7 @@ class PullOrder:
     blocks: tuple[BlockId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchOrder:
+class FetchOrder(Struct, frozen=True, gc=False):
     """Ask the KV-cache pool for these consecutive blocks of a prompt, then report `fetch_finished`."""
 
     sequence_id: SequenceId
@@ -125,8 +119,7 @@ class FetchOrder:
     blocks: tuple[BlockId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOrder:
+class StoreOrder(Struct, frozen=True, gc=False):
     """Publish these full blocks in the KV-cache pool, in any order, then report `store_finished`."""
 
     order_id: int
@@ -135,8 +128,7 @@ class StoreOrder:
     blocks: tuple[BlockId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineAction:
+class EngineAction(Struct, frozen=True, gc=False):
     """What the driver does next.
 
     Args:

@@ -44,7 +44,7 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
 def tokens_event(sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult) -> TokensEvent:
     """News of accepted tokens; what is told once goes with the first.
 
-    A step may give several tokens (speculation; many iterations at once in virtual time): all but the last were fed too.
+    A step may give several tokens (speculation, many iterations at once in virtual time): all but the last were fed.
 
     Effects: appends the tokens, counts those that were fed; marks the first report as made.
     """

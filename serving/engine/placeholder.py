@@ -5,6 +5,7 @@ placeholder ids that follow from the request's seed and the position, so that an
 gives the same ones.
 """
 
+import math
 from collections.abc import Sequence
 from typing import overload
 
@@ -76,7 +77,7 @@ def rate_of(seed: int, limit: int, drafts: int, rate: float) -> float:
     mean = sum(rate**n for n in range(1, drafts + 1))
     square = sum((2 * n - 1) * rate**n for n in range(1, drafts + 1))
     steps = max(1.0, limit / (1.0 + mean))
-    spread = ((square - mean * mean) / steps) ** 0.5
+    spread = math.sqrt(max(0.0, square - mean * mean) / steps)
     # The sum of twelve uniform numbers is normal enough here, and the same on every machine.
     bits = mix64(seed ^ 0x6D7470)
     uniform = 0

@@ -5,7 +5,7 @@ and handoffs could starve a preempted sequence. A watermark of free blocks is ke
 with no batch there is nothing to keep it for, which is why a lone sequence that fits the pool always gets in.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import SequenceBlocks
@@ -13,8 +13,7 @@ from serving.policy.sequence_phase import SequencePhase
 from serving.policy.sequence_queue import SequenceQueue
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionRoom:
+class AdmissionRoom(Struct, frozen=True, gc=False):
     """What an admission round may use.
 
     Args:

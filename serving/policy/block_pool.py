@@ -70,9 +70,13 @@ class BlockPool:
         taken = blank[len(blank) - fresh :]
         taken.reverse()
         del blank[len(blank) - fresh :]
+        block_of, hash_of, oldest = self._block_of, self._hash_of, self._cold.popitem
         for _ in range(count - fresh):
-            block, _none = self._cold.popitem(last=False)
-            self._forget(block)
+            block, _none = oldest(last=False)
+            known = hash_of[block]
+            assert known is not None, "a cold block has content"
+            del block_of[known]  # as `_forget`, for which this loop has no time
+            hash_of[block] = None
             taken.append(block)
         self.evictions += count - fresh
         refs = self._refs

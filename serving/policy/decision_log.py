@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -122,10 +122,10 @@ def plain(value: object) -> object:
     if (shorten := _SHORTER.get(type(value))) is not None:
         return shorten(value)
     kind = type(value)
-    if is_dataclass(kind):
+    if is_dataclass(kind) or issubclass(kind, msgspec.Struct):
         told = {name: plain(one) for name, default in _fields(kind) if (one := getattr(value, name)) != default}
         return {"is": kind.__name__, **told}
-    return value  # an enum, a struct: msgspec writes these
+    return value  # an enum: msgspec writes it
 
 
 def _short_spec(spec: SequenceSpec) -> object:
@@ -142,10 +142,15 @@ _SHORTER: dict[type, Callable[[Any], object]] = {
 
 @cache
 def _fields(kind: type) -> tuple[tuple[str, object], ...]:
+    """Names and defaults."""
+    if issubclass(kind, msgspec.Struct):
+        found = msgspec.structs.fields(kind)
+        return tuple((one.name, MISSING if one.default is msgspec.NODEFAULT else one.default) for one in found)
+
     def default(field: Field[Any]) -> object:
         return MISSING if field.default is MISSING else field.default
 
-    return tuple((field.name, default(field)) for field in fields(kind))
+    return tuple((field.name, default(field)) for field in fields(cast(Any, kind)))
 
 
 class LogEncoder:

@@ -8,14 +8,14 @@ under way. Source: xDeepServe (arXiv 2508.02520) section 4.3.
     choice   = least KV blocks, in use and promised; then the fewest sequences; then the lowest number
 """
 
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+
+from msgspec import Struct
 
 from serving.errors import LedgerError
 
 
-@dataclass(frozen=True, slots=True)
-class GroupChoice:
+class GroupChoice(Struct, frozen=True, gc=False):
     """The group, and why."""
 
     group: int

@@ -5,13 +5,13 @@ the output.
 """
 
 from collections.abc import Collection, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from serving.policy.request import FinishReason, SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True, gc=False):
     """The sampled tokens that count, and why the sequence ended with them, if it did."""
 
     tokens: tuple[int, ...]

@@ -4,21 +4,19 @@ A queue that is longer than the pools can work off in a bearable time only turns
 requests and the tokens that wait for their first token are both bounded.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from serving.policy.throughput import retry_after_s
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionLimits:
+class AdmissionLimits(Struct, frozen=True, gc=False):
     """Bounds of one gateway's queue: sequences and prompt tokens that wait for a first token."""
 
     max_queued_sequences: int
     max_queued_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayLoad:
+class GatewayLoad(Struct, frozen=True, gc=False):
     """What waits now.
 
     Args:
@@ -31,8 +29,7 @@ class GatewayLoad:
     tokens_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionDecision:
+class AdmissionDecision(Struct, frozen=True, gc=False):
     """`retry_after_s` is 0 when accepted."""
 
     accepted: bool

@@ -1,7 +1,8 @@
 """What a sequence's journal asks its gateway to do, as values."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
@@ -17,8 +18,7 @@ class FailKind(Enum):
     INVALID = "invalid"
 
 
-@dataclass(frozen=True, slots=True)
-class NeedPrefill:
+class NeedPrefill(Struct, frozen=True, gc=False):
     """Route the sequence to an instance that computes it, then call `prefill_routed`.
 
     Args:
@@ -30,24 +30,21 @@ class NeedPrefill:
     exclude: tuple[ReplicaId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NeedDecode:
+class NeedDecode(Struct, frozen=True, gc=False):
     """Route the handoff to a decode instance, then call `decode_routed`."""
 
     ticket: HandoffTicket
     exclude: tuple[ReplicaId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SendPrefill:
+class SendPrefill(Struct, frozen=True, gc=False):
     """Submit `spec` to an instance (`InstanceEngine.add`)."""
 
     replica: ReplicaId
     spec: SequenceSpec
 
 
-@dataclass(frozen=True, slots=True)
-class SendAdopt:
+class SendAdopt(Struct, frozen=True, gc=False):
     """Hand `spec` with its ticket to a decode instance (`InstanceEngine.adopt`)."""
 
     replica: ReplicaId
@@ -55,8 +52,7 @@ class SendAdopt:
     ticket: HandoffTicket
 
 
-@dataclass(frozen=True, slots=True)
-class SendRelease:
+class SendRelease(Struct, frozen=True, gc=False):
     """Tell the source of a ticket that its blocks are not needed any more.
 
     Args:
@@ -68,16 +64,14 @@ class SendRelease:
     distrust: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SendCancel:
+class SendCancel(Struct, frozen=True, gc=False):
     """Tell an instance to forget a sequence."""
 
     replica: ReplicaId
     sequence_id: SequenceId
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(Struct, frozen=True, gc=False):
     """New output for the client: each token exactly once, in order; what is told once comes with the first."""
 
     tokens: tuple[int, ...] = ()
@@ -88,8 +82,7 @@ class Deliver:
     pool: PoolUse | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True, gc=False):
     """The sequence is over without a proper end."""
 
     kind: FailKind

@@ -3,8 +3,9 @@
 Plain frozen dataclasses, because the same values are scheduled, logged, replayed and sent over a link.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 
@@ -19,8 +20,7 @@ class FinishReason(Enum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(Struct, frozen=True, gc=False):
     """How tokens are chosen and when to stop. Neutral defaults; `temperature = 0` is greedy.
 
     The random number of a token depends only on (`seed`, position), so the result does not depend on batch,
@@ -48,8 +48,7 @@ class SamplingParams:
     """The same for prompt tokens; makes the engine compute the whole prompt, cached or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceSpec:
+class SequenceSpec(Struct, frozen=True, gc=False):
     """One sequence to generate, complete: enough to run it, or to resume it, anywhere.
 
     Args:
@@ -74,8 +73,7 @@ class SequenceSpec:
     prompt_hashes: tuple[BlockHash, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PoolUse:
+class PoolUse(Struct, frozen=True, gc=False):
     """What the KV-cache pool did for one prompt.
 
     Args:
@@ -89,8 +87,7 @@ class PoolUse:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
+class TokenLogprobs(Struct, frozen=True, gc=False):
     """Log-probabilities of one position: the token that stands there, then the top alternatives, best first."""
 
     token: int
@@ -98,8 +95,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BlockExtent:
+class BlockExtent(Struct, frozen=True, gc=False):
     """One KV block as its source registered it. `prefix_hash` is empty for a last, partly filled block."""
 
     offset: int
@@ -110,8 +106,7 @@ class BlockExtent:
     prefix_hash: BlockHash
 
 
-@dataclass(frozen=True, slots=True)
-class HandoffTicket:
+class HandoffTicket(Struct, frozen=True, gc=False):
     """The right to pull one sequence's KV blocks from a prefill instance, until it is acknowledged or expires."""
 
     ticket_id: str

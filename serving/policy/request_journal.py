@@ -12,8 +12,9 @@ so what was delivered is never delivered again, and a missing frame shows as a g
 Methods return the commands to carry out, in order; nothing here waits or sends.
 """
 
-from dataclasses import replace
 from enum import Enum
+
+from msgspec.structs import replace
 
 from serving.errors import LedgerError
 from serving.ids import ReplicaId, SequenceId

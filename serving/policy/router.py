@@ -7,7 +7,8 @@ instance. There is no affinity to where a prefix is cached: any instance reaches
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from serving.errors import UnavailableError
 from serving.ids import NodeId, ReplicaId
@@ -16,8 +17,7 @@ RETRY_WITHOUT_INSTANCE_S = 1.0
 """A replaced replica takes seconds to come up; asking again each second costs nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceView:
+class InstanceView(Struct, frozen=True, gc=False):
     """What a gateway knows of one instance.
 
     Args:
@@ -43,8 +43,7 @@ class InstanceView:
     reserved_blocks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RouteDecision:
+class RouteDecision(Struct, frozen=True, gc=False):
     """Where to send a sequence, and why."""
 
     replica: ReplicaId

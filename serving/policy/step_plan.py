@@ -4,14 +4,14 @@ A step is one forward pass over any mix of prompt chunks and single decode token
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from serving.ids import BlockId, SequenceId
 from serving.policy.request import SamplingParams, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class SampleOrder:
+class SampleOrder(Struct, frozen=True, gc=False):
     """Sample one token from the last fed position of a sequence.
 
     `prompt` and `output` are the sequence's tokens so far, by reference (append-only, not to be kept):
@@ -24,8 +24,7 @@ class SampleOrder:
     output: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceStep:
+class SequenceStep(Struct, frozen=True, gc=False):
     """One sequence's share of a step: feed `tokens` at positions `start ...`, write their KV, attend to all before.
 
     Args:
@@ -47,8 +46,7 @@ class SequenceStep:
     """The prompt token after this chunk, when there is one and prompt log-probabilities are asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(Struct, frozen=True, gc=False):
     """One step of one instance."""
 
     step: int
@@ -60,8 +58,7 @@ class StepPlan:
         return sum(len(s.tokens) for s in self.sequences)
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceResult:
+class SequenceResult(Struct, frozen=True, gc=False):
     """What a step gave for one sequence, in the plan's order.
 
     Args:
@@ -76,8 +73,7 @@ class SequenceResult:
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(Struct, frozen=True, gc=False):
     """What a step gave. `elapsed_s` is the real (or simulated) duration of the step."""
 
     step: int

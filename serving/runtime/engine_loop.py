@@ -3,6 +3,13 @@
 Commands come in from other threads through a deque; events go out through one callback per turn, so that a whole step
 leaves as one frame. KV moves (checksums on the source, copies on the target) run on side threads, so that a step never
 waits for them.
+
+Nor do they wait for a step: what comes in while one runs is obeyed meanwhile, on a thread of its own, so that a handoff
+is pulled during the step and takes part in the next one. The engine belongs to whoever holds the lock, which is free
+while the executor works.
+
+    engine thread   obey, plan │ execute ················ │ obey, finish, publish
+    beside it                       obey, begin pulls
 """
 
 import logging
@@ -16,6 +23,7 @@ from hardware.clock import Clock
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import (
     AdoptedEvent,
+    EngineAction,
     FailedEvent,
     HandoffClosedEvent,
     HandoffFailedEvent,
@@ -27,7 +35,7 @@ from serving.engine.ports import ContextCache, KvTransport, StepExecutor
 from serving.errors import HandoffError, ServingError
 from serving.ids import SequenceId
 from serving.policy.request import HandoffTicket
-from serving.policy.step_plan import StepPlan
+from serving.policy.step_plan import StepPlan, StepResult
 from serving.runtime.pool_worker import PoolWorker
 
 logger = logging.getLogger(__name__)
@@ -94,6 +102,9 @@ class EngineLoop:
         self._time_scale = time_scale
         self._commands: deque[Command] = deque()
         self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._stepping = False
+        self._meanwhile = threading.Event()
         self._stopping = False
         self._crash: BaseException | None = None
         self._busy_since: float | None = None
@@ -108,26 +119,32 @@ class EngineLoop:
         self.pull_failures = 0
         self._side = ThreadPoolExecutor(max_workers=pulls_at_once, thread_name_prefix=f"{name}-kv")
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(self._turn,), name=name, daemon=True)
+        self._beside = threading.Thread(target=self._run, args=(self._beside_step,), name=f"{name}-beside", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
         self._thread.start()
+        self._beside.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop after the current step and join the thread."""
+        """Stop after the current step and join the threads."""
         self._stopping = True
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._meanwhile.set()
+        for thread in (self._thread, self._beside):
+            if thread.is_alive():
+                thread.join(timeout_s)
         self._side.shutdown(wait=True, cancel_futures=True)
         if self._pool is not None:
             self._pool.stop()
 
     def post(self, command: Command) -> None:
-        """Run `command(engine, now)` on the engine thread, before its next step. Callable from any thread."""
+        """Run `command(engine, now)` before the next step, maybe during this one. Callable from any thread."""
         self._commands.append(command)
         self._wake.set()
+        if self._stepping:
+            self._meanwhile.set()
 
     def submit(self, sequence_id: SequenceId, command: Command) -> None:
         """Like `post`, for commands that the engine may refuse: the refusal is delivered as news."""
@@ -154,10 +171,10 @@ class EngineLoop:
             return max(0.0, stalled)
         return max(0.0, stalled, now - max(self._last_turn, busy_since or 0.0))
 
-    def _run(self) -> None:
+    def _run(self, turn: Callable[[], None]) -> None:
         try:
-            while not self._stopping:
-                self._turn()
+            while not self._stopping and self._crash is None:
+                turn()
         except BaseException as error:  # a bug of ours: report by failing health, never by silence
             self._crash = error
             logger.exception("engine thread died; the replica reports unhealthy and will be replaced")
@@ -166,10 +183,26 @@ class EngineLoop:
         """One turn: commands, at most one step, events."""
         engine, clock = self.engine, self._clock
         self._wake.clear()
-        obeyed = self._obey()
-        action = engine.next_action(clock.now())
-        if obeyed and action.plan is not None:
-            self._look(clock.now())  # a step may last: whoever routes here must not miss what waits for it
+        with self._lock:
+            obeyed = self._obey()
+            action = engine.next_action(clock.now())
+            if obeyed and action.plan is not None:
+                self._look(clock.now())  # a step may last: whoever routes here must not miss what waits for it
+            self._begin(action)
+            if action.plan is not None:
+                self._busy_since = self._busy_since or clock.now()
+                self._step(action.plan)
+            self._publish(engine)
+            self._last_turn = now = clock.now()
+            if action.plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+                self._look(now)
+            if action.plan is None:
+                self._busy_since = None if engine.idle() else self._busy_since
+        if action.plan is None:
+            self._sleep(action.wake_at)
+
+    def _begin(self, action: EngineAction) -> None:
+        """Start what runs beside steps."""
         for order in action.pulls:
             self._side.submit(self._pull, order)
         if self._pool is not None:
@@ -177,19 +210,35 @@ class EngineLoop:
                 self._pool.fetch(fetch)
             for store in action.stores:
                 self._pool.store(store)
-        if action.plan is not None:
-            self._busy_since = self._busy_since or clock.now()
-            self._step(action.plan)
-        self._publish(engine)
-        self._last_turn = now = clock.now()
-        if action.plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
-            self._look(now)
-        if action.plan is None:
-            self._busy_since = None if engine.idle() else self._busy_since
-            self._sleep(action.wake_at)
+
+    def _beside_step(self) -> None:
+        """Wait for commands that come in while a step runs, and carry them out meanwhile."""
+        self._meanwhile.wait()
+        self._meanwhile.clear()
+        with self._lock:
+            if self._stepping and self._obey():
+                for order in self.engine.start_pulls(self._clock.now()):
+                    self._side.submit(self._pull, order)
+                self._publish(self.engine)
+                self._look(self._clock.now())
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        """Run a step. Effects: gives the engine free meanwhile; the lock is held again in the end.
+
+        Raises: as `StepExecutor.execute`.
+        """
+        self._stepping = True
+        if self._commands:
+            self._meanwhile.set()
+        self._lock.release()
+        try:
+            return self._executor.execute(plan)
+        finally:
+            self._lock.acquire()
+            self._stepping = False
 
     def _obey(self) -> bool:
-        """Carry out the commands that have come in. Returns: whether there were any."""
+        """Carry out the commands that have come in; the lock is held. Returns: whether there were any."""
         obeyed = bool(self._commands)
         while self._commands:
             self._commands.popleft()(self.engine, self._clock.now())
@@ -209,7 +258,7 @@ class EngineLoop:
 
     def _step(self, plan: StepPlan) -> None:
         try:
-            result = self._executor.execute(plan)
+            result = self._execute(plan)
         except ServingError as error:
             logger.exception("step %d failed; its %d sequences fail with it", plan.step, len(plan.sequences))
             self._obey()

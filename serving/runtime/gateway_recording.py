@@ -4,8 +4,9 @@ Nothing of this is in the way when nothing is recorded.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from serving.config.serve import ServeConfig
 from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId

@@ -7,8 +7,9 @@ without an instance `ROLE_WAIT_S`.
 import asyncio
 import logging
 from collections import deque
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from serving.api.backend import GenerationJob
 from serving.config.serve import ServeConfig

@@ -5,8 +5,9 @@ They run in the threads that move KV anyway, so that no step waits for them.
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from hardware.cost.cost_model import CostModel
 from serving.ids import BlockHash, BlockId

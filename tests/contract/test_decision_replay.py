@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from serving.cli import main
 from serving.config.kvcache import KvCacheConfig
@@ -43,7 +44,9 @@ def mixed_asks(rng: random.Random) -> list[Ask]:
     asks = varied_asks(block_tokens=16, step_tokens=64, count=160)
     long = SamplingParams(max_tokens=70, temperature=0.0)
     asks += [Ask(tokens(rng, rng.randrange(60, 90)), long) for _ in range(30)]
-    asks += [Ask(tokens(rng, 40), replace(long, max_tokens=6, logprobs=2, prompt_logprobs=1)) for _ in range(10)]
+    asks += [
+        Ask(tokens(rng, 40), structs.replace(long, max_tokens=6, logprobs=2, prompt_logprobs=1)) for _ in range(10)
+    ]
     rng.shuffle(asks)
     return asks
 

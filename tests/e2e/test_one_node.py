@@ -11,6 +11,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from msgspec import structs
 
 from serving.api.tokenizer import Tokenizer
 from tests.e2e.server import STOP_S, Server, wait_for
@@ -70,7 +71,7 @@ def test_the_async_openai_client(server: Server, reference: Reference, tokenizer
 
 def test_varied_greedy_requests_are_token_exact(server: Server, reference: Reference) -> None:
     asks = [
-        Ask(ask.prompt, replace(GREEDY, max_tokens=ask.sampling.max_tokens), ask.n)
+        Ask(ask.prompt, structs.replace(GREEDY, max_tokens=ask.sampling.max_tokens), ask.n)
         for ask in varied_asks(block_tokens=16, step_tokens=128)[:40]
     ]
     for ask in asks[:10]:
@@ -142,7 +143,7 @@ def test_the_decode_pool_grows_and_shrinks_under_load(server: Server, reference:
     scale(server, 2)
     wait_for(lambda: len(server.replicas("decode")) == 2, "the second instance is listed")
     rng = random.Random(5)
-    short = [Ask(tokens(rng, 50), replace(GREEDY, max_tokens=10)) for _ in range(8)]
+    short = [Ask(tokens(rng, 50), structs.replace(GREEDY, max_tokens=10)) for _ in range(8)]
 
     def both_work() -> bool:
         asyncio.run(Streams(server, short).run())
@@ -150,7 +151,7 @@ def test_the_decode_pool_grows_and_shrinks_under_load(server: Server, reference:
 
     wait_for(both_work, "requests reach both instances")
     prompts = [tokens(rng, 50), tokens(rng, 50)]
-    long = [Ask(prompts[i % 2], replace(GREEDY, max_tokens=900)) for i in range(8)]
+    long = [Ask(prompts[i % 2], structs.replace(GREEDY, max_tokens=900)) for i in range(8)]
     asyncio.run(shrink_while_streaming(server, Streams(server, long), reference))
     wait_for(lambda: len(server.replicas("decode")) == 1, "the instance has left", state=server.cluster)
     server.wait_idle()

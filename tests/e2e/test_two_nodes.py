@@ -5,10 +5,10 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.e2e.server import STOP_S, Server, stopped, wait_for
 from tests.e2e.streams import Streams

@@ -1,8 +1,7 @@
 """One engine, call by call: what it refuses, what it says, and when blocks come back."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from serving.engine.events import (
     EngineEvent,

@@ -1,8 +1,7 @@
 """One engine at either end of a handoff, call by call."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from serving.engine.events import (
     AdoptedEvent,

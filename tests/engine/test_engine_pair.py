@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import EngineError, HandoffChecksumError
@@ -181,7 +182,7 @@ def test_deadline_ends_a_sequence_wherever_it_is() -> None:
     shared = stems(rng)
     for i in range(60):
         spec = random_spec(rng, f"r/{i}", shared, stop_token_ids=(), max_tokens=40)
-        cluster.submit(replace(spec, time_left_s=rng.random() * 1.5))
+        cluster.submit(structs.replace(spec, time_left_s=rng.random() * 1.5))
         cluster.run()
     cluster.run_until_idle()
     late = [r for r in cluster.records.values() if r.failure is not None]

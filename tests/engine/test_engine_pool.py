@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from serving.engine.events import EngineAction, FetchOrder, StoreOrder, TokensEvent
 from serving.engine.settings import EngineRole
@@ -137,7 +138,7 @@ def test_blocks_that_the_pool_lost_are_computed_and_told() -> None:
 
 def test_namespaces_go_with_the_orders() -> None:
     bench = PoolBench()
-    bench.engine.add(replace(spec("a"), namespace="acme", salt=b"s"), 0.0)
+    bench.engine.add(structs.replace(spec("a"), namespace="acme", salt=b"s"), 0.0)
     bench.finish()
     assert {namespace for namespace, _ in bench.cache.pool.blocks} == {"acme"}
     assert {h for _, h in bench.cache.pool.blocks} >= set(prefix_hashes(PROMPT, 4, b"s"))

@@ -1,11 +1,11 @@
 """Outcomes in plain values, and gateways' calls carried out on a fresh brain."""
 
 import inspect
-from dataclasses import replace
 from enum import Enum
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from serving.engine.replay import replay_log
 from serving.errors import DecisionLogError, HandoffError, UnavailableError

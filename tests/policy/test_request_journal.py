@@ -1,8 +1,7 @@
 """The journal's commands, event by event."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId

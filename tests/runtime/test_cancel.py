@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from serving.errors import DeadlineError
 from serving.policy.step_plan import StepPlan
@@ -18,7 +19,7 @@ from tests.runtime.workload import GREEDY, Ask, Reference, tokens
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
-LONG = Ask(tuple(range(200)), replace(GREEDY, max_tokens=400))
+LONG = Ask(tuple(range(200)), structs.replace(GREEDY, max_tokens=400))
 
 
 def slow(step_s: float) -> Callable[[StepPlan], None]:
@@ -106,7 +107,7 @@ async def test_while_decoding(checkpoint: Path, shm: Path) -> None:
 
 
 async def test_one_choice_stops_and_the_others_go_on(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    ask = Ask(tuple(range(50)), replace(GREEDY, max_tokens=60, temperature=0.8, seed=3), n=3)
+    ask = Ask(tuple(range(50)), structs.replace(GREEDY, max_tokens=60, temperature=0.8, seed=3), n=3)
     async with Pools(small_config(checkpoint), shm) as pools:
         await pools.start("prefill", "decode")
         for instance in pools.instances:
@@ -184,7 +185,7 @@ class Client:
     """One client of the thousand; a fifth leave early, at a random moment."""
 
     def __init__(self, rng: random.Random) -> None:
-        sampling = replace(GREEDY, max_tokens=rng.randrange(1, 16), temperature=rng.choice((0.0, 1.0)))
+        sampling = structs.replace(GREEDY, max_tokens=rng.randrange(1, 16), temperature=rng.choice((0.0, 1.0)))
         self.ask = Ask(tokens(rng, rng.randrange(1, 150)), sampling, n=rng.choice((1, 1, 1, 1, 2)))
         self.leaves = rng.random() < 0.2
         self._after_updates = rng.choice((0, 0, 1, 2, 4))

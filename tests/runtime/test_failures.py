@@ -4,11 +4,11 @@ import asyncio
 import logging
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from serving.errors import EngineError, OverloadedError, UnavailableError
 from serving.policy.request import HandoffTicket
@@ -20,7 +20,7 @@ from tests.runtime.workload import GREEDY, Ask, Reference
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
-ASKS = [Ask(tuple(range(start, start + 180)), replace(GREEDY, max_tokens=60)) for start in (1, 30, 60, 90)]
+ASKS = [Ask(tuple(range(start, start + 180)), structs.replace(GREEDY, max_tokens=60)) for start in (1, 30, 60, 90)]
 
 
 def slowly(plan: StepPlan) -> None:

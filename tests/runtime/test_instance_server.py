@@ -4,11 +4,11 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from serving.ids import GatewayId, SequenceId
 from serving.link import messages as m

@@ -2,10 +2,10 @@
 
 import asyncio
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from serving.api.backend import SequenceUpdate
 from tests.runtime.harness import Pools, small_config
@@ -62,7 +62,7 @@ async def test_preempted_sequences(topology: str, checkpoint: Path, shm: Path, r
     # 136 blocks of 16 tokens for 24 sequences that grow to 10 blocks each.
     config = small_config(checkpoint, mode="aggregated" if topology == "aggregated" else "disaggregated", pool_mib=1)
     rng = random.Random(3)
-    asks = [Ask(tokens(rng, rng.randrange(60, 90)), replace(GREEDY, max_tokens=70)) for _ in range(24)]
+    asks = [Ask(tokens(rng, rng.randrange(60, 90)), structs.replace(GREEDY, max_tokens=70)) for _ in range(24)]
     async with Pools(config, shm) as pools:
         await pools.start(*TOPOLOGIES[topology][-1:] if topology == "aggregated" else TOPOLOGIES[topology])
         told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
@@ -83,7 +83,7 @@ async def test_a_repeated_prompt_is_cached_and_said_so(checkpoint: Path, shm: Pa
 
 
 async def test_log_probabilities_come_with_each_token(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    ask = Ask(tuple(range(40)), replace(GREEDY, logprobs=2, prompt_logprobs=1))
+    ask = Ask(tuple(range(40)), structs.replace(GREEDY, logprobs=2, prompt_logprobs=1))
     async with Pools(small_config(checkpoint), shm) as pools:
         await pools.start("prefill", "decode")
         generation = pools.submit(ask)

@@ -1,10 +1,10 @@
 """KV blocks through shared memory: moved whole, checked, refused when they cannot be right."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hardware.ub.segment import UbSegment
 from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError

@@ -1,8 +1,10 @@
 """What is asked of the pools in these tests, and the answers of the plainest generator."""
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from serving.policy.request import FinishReason, SamplingParams
 from tests.model.reference import ReferenceGenerator

@@ -1,7 +1,8 @@
 """What came of asking the pool, in the words that requests, metrics and logs use."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class MissReason(Enum):
@@ -19,8 +20,7 @@ class MissReason(Enum):
     """Anything else; the log says what."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchReport:
+class FetchReport(Struct, frozen=True, gc=False):
     """What a fetch of consecutive blocks brought.
 
     Args:
@@ -37,8 +37,7 @@ class FetchReport:
     nbytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StoreReport:
+class StoreReport(Struct, frozen=True, gc=False):
     """What became of blocks to be published; nothing of it is ever an error to the engine.
 
     Args:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 EXIT_NOTHING_HOLDS = 1
 PREFILL_SIZES = "16,32,64"
-DECODE_SIZES = "64,128,160,288"
+_PLAIN_WIDTH = 120
+"""Columns where there is no terminal."""
+DECODE_SIZES = "32,64,128,160,288"
 
 _EPILOG = """\
 questions:
@@ -105,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(as_json(found).decode())
     else:
-        show(found, Console())
+        show(found, Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH))
     if arguments.out is not None:
         for path in write_all(found, arguments.out):
             told.print(f"wrote {path}", highlight=False)
@@ -178,7 +180,7 @@ def _with_progress(order: "Order", processes: int, told: "Console", plan: "_Plan
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """"16,32" as numbers, each once."""
+    """Numbers of a list such as "16,32", each once."""
     try:
         values = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
     except ValueError:

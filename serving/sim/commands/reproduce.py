@@ -12,7 +12,7 @@ asked of the cost model. Ends with code 1 if a row misses by more than its known
 """
 _EPILOG = """\
 Examples:
-  cloudmatrix reproduce                               everything, about a minute and a half
+  cloudmatrix reproduce                               everything, about two minutes
   cloudmatrix reproduce --quick --out reproduced      a smaller run, with report.md and report.html
   cloudmatrix reproduce --only table5,fig23           two experiments; names as --list shows them
   cloudmatrix reproduce --quick --markdown            the short error table, as it stands in the README

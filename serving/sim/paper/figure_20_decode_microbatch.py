@@ -31,7 +31,7 @@ def run(setting: Setting) -> Findings:
     ]  # fmt: skip
     rows += [
         Row("layer", "layer time with / without, batch 96", 0.90, both / alone, "x", How.MODEL,
-            "CloudMatrix-Infer, Figure 20b", relation="~"),
+            "CloudMatrix-Infer, Figure 20b", fitted=True, relation="~"),
         Row("attention", "attention stream on 16 of 24 cores", 600, cost.decode.attention_s(half, 16 / 24) * 1e6, "us",
             How.MODEL, stream, fitted=True, relation="~"),
         Row("experts", "expert stream on 8 of 24 cores", 600, cost.decode.expert_s(half, 8 / 24) * 1e6, "us", How.MODEL,

@@ -180,6 +180,6 @@ EXPERIMENT = Experiment(
     "Allocation rate over the size of the supernode",
     "seeded Monte-Carlo of blocks that wait, run and end",
     run,
-    14.0,
-    4.0,
+    3.2,
+    0.3,
 )

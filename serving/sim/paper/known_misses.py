@@ -28,10 +28,7 @@ _PROFILE = (
     "dispatch and combine; a profiler books them on the kernel in which they pass"
 )
 _SPLIT = "our expert stage starts its kernels each time; its persistent kernels are not modelled"
-_PRODUCTION = (
-    "production's lengths, acceptance, jitter and prefix reuse are unpublished; in ours TTFT passes 900 ms while "
-    "decode still has room"
-)
+_PRODUCTION = "production's request rate, lengths, acceptance, jitter and prefix reuse are unpublished"
 _EVEN = "a batch of ours is even, one sequence for each die; at the published 8 it misses the limit by less than 3 %"
 
 KNOWN_MISSES: dict[tuple[str, str], Miss] = {
@@ -61,7 +58,7 @@ KNOWN_MISSES: dict[tuple[str, str], Miss] = {
     ("xds-split", "attention"): Miss(0.20, _KERNEL),
     ("xds-split", "attention-its"): Miss(0.07, "48 sequences' products and sending, each a few per cent over"),
     ("xds-split", "experts"): Miss(0.50, _SPLIT),
-    ("xds-production", "tpot"): Miss(0.25, _PRODUCTION),
+    ("xds-production", "tpot"): Miss(0.12, _PRODUCTION),
 }
 
 

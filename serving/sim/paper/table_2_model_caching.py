@@ -24,7 +24,7 @@ def run(setting: Setting) -> Findings:
     alone, contended = cold_start_s(cost, 1), cold_start_s(cost, INSTANCES)
     pooled = pooled_start_s(cost)
     warm = cost.model_load_s("pool")
-    switches = setting.size(40_000, 8_000)
+    switches = setting.size(200_000, 100_000)
     rows = [
         Row("cold-none", "cold start of 8, no cache", 2560, contended, "s", How.RUN, _SOURCE, headline=True),
         Row("cold-local", "cold start of 8, DRAM of each node", 2560, contended, "s", How.RUN, _SOURCE),
@@ -41,11 +41,15 @@ def run(setting: Setting) -> Findings:
         hits, mean = switching(cost, room, switches, draws)
         rows.append(Row(f"hit-{key}", f"hit rate of a switch, {name}", 100 * hit, 100 * hits, "%", How.RUN, _SOURCE))
         label = f"mean switch, {name}"
-        rows.append(Row(f"switch-{key}", label, seconds, mean, "s", How.RUN, _SOURCE, headline=room == 1))
+        rows.append(
+            Row(f"switch-{key}", label, seconds, mean, "s", How.RUN, _SOURCE, fitted=room != 1, headline=room == 1)
+        )
     for key, name, published, ours in (
         ("local", "DRAM of each node", 8, INSTANCES), ("pool", "memory pool", 1, 1),
     ):  # fmt: skip
-        rows.append(Row(f"dram-{key}", f"DRAM taken, {name}", published, ours, "x model", How.MODEL, _SOURCE))
+        rows.append(
+            Row(f"dram-{key}", f"DRAM taken, {name}", published, ours, "x model", How.MODEL, _SOURCE, fitted=True)
+        )
     note = (
         f"One loader alone takes {alone:.0f} s, from which the bucket's effective 2.1 GB/s follows; eight share it. "
         f"{switches:,} switches were drawn, each model as likely as the others; caches evict the one used longest ago. "

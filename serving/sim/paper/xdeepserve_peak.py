@@ -105,6 +105,6 @@ EXPERIMENT = Experiment(
     "xDeepServe: peak decode, EP288",
     "live decode engines kept full in virtual time, 60 sequences a die, 90 % of drafts accepted",
     run,
-    14.0,
-    2.0,
+    24.0,
+    1.0,
 )

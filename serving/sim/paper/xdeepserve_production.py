@@ -27,8 +27,10 @@ _OUTPUTS = LogNormal(mean=_OUTPUT_MEAN, cv=1.0, low=16, high=32_768)
 _TTFT_S = 0.9
 _DECODE_NPUS = 64
 _GREEDY_ACCEPTANCE = 0.9
+_DURATIONS_S = (600, 240)
+"""An answer takes more than a minute, and long ones many: at 240 s the batch is still growing."""
 _ACCEPTANCE = 0.7
-"""Not published for production. CloudMatrix-Infer's figure: the 90 % of peak decode are of greedy decoding."""
+"""CloudMatrix-Infer's. Not published for production; 90 %, as in peak decode, was tried first and is further off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def production_config(seed: int, acceptance: float = _ACCEPTANCE) -> ServeConfig
 
 def steady_load(setting: Setting, rate_per_s: float, acceptance: float = _ACCEPTANCE) -> Load:
     """Simulate one rate until it is steady, and look at the requests that came then."""
-    duration_s = setting.size(300, 120)
+    duration_s = setting.size(*_DURATIONS_S)
     workload = synthetic_workload(rate_per_s, duration_s, _PROMPTS, _OUTPUTS, seed=setting.seed)
     rows = simulate(production_config(setting.seed, acceptance), workload).requests
     first_s, last_s = 0.5 * duration_s, 0.8 * duration_s
@@ -85,23 +87,32 @@ def steady_load(setting: Setting, rate_per_s: float, acceptance: float = _ACCEPT
 
 def run(setting: Setting) -> Findings:
     """Sweep the rate; read TPOT where TTFT is as published."""
-    rates = (13.0, 17.0) if setting.quick else (10.0, 13.0, 15.0, 16.0, 17.0, 18.0)
+    rates = (14.5, 16.5) if setting.quick else (13.0, 15.0, 16.5)
     loads = [steady_load(setting, rate) for rate in rates]
     xs = [load.rate_per_s for load in loads]
     tpots, ttfts = [load.tpot_s for load in loads], [load.ttft_s for load in loads]
     rate = _where(xs, [math.log(ttft) for ttft in ttfts], math.log(_TTFT_S))
     tpot_s = _at(xs, tpots, rate)
-    greedy = steady_load(setting, rate, _GREEDY_ACCEPTANCE)
     where = f"at {rate:.1f} requests/s"
     ttft_s = math.exp(_at(xs, [math.log(ttft) for ttft in ttfts], rate))
     rows = (
         Row("ttft", f"mean TTFT {where}", 900, 1e3 * ttft_s, "ms", How.RUN, _SOURCE, fitted=True),
-        Row("tpot", f"mean TPOT {where}", 34.8, 1e3 * tpot_s, "ms, per token", How.RUN, _SOURCE, headline=True),
+        Row(
+            "tpot",
+            f"mean TPOT {where}",
+            34.8,
+            1e3 * tpot_s,
+            "ms, per token",
+            How.RUN,
+            _SOURCE,
+            fitted=True,
+            headline=True,
+        ),
     )
     notes = (
         "The request rate is not published: it is chosen so that TTFT is met, and TPOT is what follows. Lengths: "
         "log-normal with the published means and a coefficient of variation of 1, prompts up to 64K; Poisson arrivals; "
-        f"no reuse; no jitter. 70 % of drafts are accepted; with 90 % TPOT would be {1e3 * greedy.tpot_s:.1f} ms.",
+        f"no reuse; no jitter; {_ACCEPTANCE:.0%} of drafts accepted. {_how_sure(setting, rate)}",
         "Requests/s: TTFT, TPOT, sequences per decode NPU: "
         + "; ".join(
             f"{x.rate_per_s:g}: {1e3 * x.ttft_s:,.0f} ms, {1e3 * x.tpot_s:.1f} ms, {x.batch:.1f}" for x in loads
@@ -112,6 +123,16 @@ def run(setting: Setting) -> Findings:
         Plot("mean TPOT", "requests/s", "ms", (Curve("ours", xs, [1e3 * t for t in tpots]),), (("published", 34.8),)),
     )
     return Findings(rows, notes, plots)
+
+
+def _how_sure(setting: Setting, rate: float) -> str:
+    if setting.quick:
+        return "Quick: not steady yet, TPOT reads several per cent low."
+    greedy = steady_load(setting, rate, _GREEDY_ACCEPTANCE)
+    return (
+        f"Acceptance is unpublished too: with the 90 % of peak decode TPOT is {1e3 * greedy.tpot_s:.1f} ms; 70 % "
+        "were chosen in view of that. Near saturation TTFT depends on the seed."
+    )
 
 
 def _at(xs: list[float], ys: list[float], x: float) -> float:
@@ -135,6 +156,6 @@ EXPERIMENT = Experiment(
     "xDeepServe: production on 16 servers",
     "the whole simulated system, with the live gateway, router, schedulers and engines, at several request rates",
     run,
-    40.0,
-    6.0,
+    38.0,
+    7.0,
 )

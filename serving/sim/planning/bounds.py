@@ -33,9 +33,7 @@ class Dropped:
 
 def prefill_times(cost: CostModel, config: ServeConfig, demand: Demand, npus: int) -> NDArray[np.float64]:
     """Least time to the first token of each request in an idle instance. Returns: [requests] float64 [s]."""
-    table = cost.prefill_table(
-        dies=npus * DIES_PER_NPU, perfect_balance=config.simulation.expert_balance == "perfect"
-    )
+    table = cost.prefill_table(dies=npus * DIES_PER_NPU, perfect_balance=config.simulation.expert_balance == "perfect")
     uncached = demand.uncached
     attended = uncached * (demand.reused + uncached / 2)
     pairs = zip(uncached.tolist(), attended.tolist(), strict=True)
@@ -48,9 +46,7 @@ def decode_times(cost: CostModel, config: ServeConfig, demand: Demand, npus: int
     gaps = demand.output - 1
     steps = np.ceil(gaps / (1 + drafts))
     cells = demand.prompt // _CONTEXT_STEP
-    step_s = {
-        cell: least_step_s(cost, npus, cell * _CONTEXT_STEP, drafts) for cell in sorted(set(cells.tolist()))
-    }
+    step_s = {cell: least_step_s(cost, npus, cell * _CONTEXT_STEP, drafts) for cell in sorted(set(cells.tolist()))}
     moved_s = np.array([cost.handoff_s(cost.kv_bytes(tokens)) for tokens in demand.uncached.tolist()])
     whole = steps * np.array([step_s[cell] for cell in cells.tolist()]) + moved_s
     return np.where(gaps > 0, whole / np.maximum(gaps, 1), 0.0)

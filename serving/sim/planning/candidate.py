@@ -62,14 +62,11 @@ class Space:
     Attributes:
         prefill, decode: shapes, the preferred ones first: the order decides between plans that cost the same.
         budget: NPUs at most.
-        prefill_variants, decode_variants: sizes again with other batch limits, which are tried near the best plan only.
     """
 
     prefill: tuple[Shape, ...]
     decode: tuple[Shape, ...]
     budget: int
-    prefill_variants: tuple[Shape, ...] = ()
-    decode_variants: tuple[Shape, ...] = ()
 
     def most_prefills(self, shape: Shape) -> int:
         """Instances that leave room for one decode instance."""
@@ -81,9 +78,16 @@ class Space:
 
     def rank(self, candidate: Candidate) -> tuple[int, int, int, int, int]:
         """Cheapest first; at the same cost by preference of shapes, then the fewest decode instances."""
-        prefills, decodes = self.prefill + self.prefill_variants, self.decode + self.decode_variants
-        places = prefills.index(candidate.prefill), decodes.index(candidate.decode)
+        places = self.prefill.index(candidate.prefill), self.decode.index(candidate.decode)
         return candidate.npus, sum(places), *places, candidate.decodes
+
+    def plain(self) -> "Space":
+        """The same sizes, each with its preferred batch limit only."""
+        first: list[dict[int, Shape]] = [{}, {}]
+        for sizes, shapes in zip(first, (self.prefill, self.decode), strict=True):
+            for shape in shapes:
+                sizes.setdefault(shape.npus, shape)
+        return Space(tuple(first[0].values()), tuple(first[1].values()), self.budget)
 
     def candidates(self) -> Iterator[Candidate]:
         """Every one that fits the budget."""
@@ -95,7 +99,7 @@ class Space:
 
     def variants(self, candidate: Candidate) -> list[Candidate]:
         """The same split with another batch limit in one of the pools."""
-        prefills = [one for one in self.prefill + self.prefill_variants if one.npus == candidate.prefill.npus]
-        decodes = [one for one in self.decode + self.decode_variants if one.npus == candidate.decode.npus]
+        prefills = [one for one in self.prefill if one.npus == candidate.prefill.npus]
+        decodes = [one for one in self.decode if one.npus == candidate.decode.npus]
         found = [replace(candidate, prefill=one) for one in prefills if one != candidate.prefill]
         return found + [replace(candidate, decode=one) for one in decodes if one != candidate.decode]

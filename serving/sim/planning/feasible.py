@@ -48,17 +48,13 @@ def start(cost: CostModel, config: ServeConfig, demand: Demand, wanted: Wanted, 
     dropped: list[Dropped] = []
     prefills = _sizes(_prefill_side(cost, config, demand, target), wanted.prefill_sizes, cost, wanted, target, dropped)
     decodes = _sizes(_decode_side(cost, config, demand, target), wanted.decode_sizes, cost, wanted, target, dropped)
-    tokens, batches = _prefill_limits(config, wanted), wanted.decode_limits
-    prefill_shapes = [[Shape(npus, limit) for npus in prefills] for limit in tokens]
-    decode_shapes: list[list[Shape]] = [[], []]
-    for npus in decodes:
-        limits = batches or _decode_limits(cost, config, demand, npus, target)
-        decode_shapes[0].append(Shape(npus, limits[0]))
-        decode_shapes[1] += [Shape(npus, limit) for limit in limits[1:]]
-    space = Space(
-        tuple(prefill_shapes[0]), tuple(decode_shapes[0]), wanted.budget,
-        tuple(shape for shapes in prefill_shapes[1:] for shape in shapes), tuple(decode_shapes[1]),
-    )  # fmt: skip
+    prefill_shapes = [Shape(npus, limit) for limit in _prefill_limits(config, wanted) for npus in prefills]
+    decode_shapes = [
+        Shape(npus, limit)
+        for npus in decodes
+        for limit in wanted.decode_limits or _decode_limits(cost, config, demand, npus, target)
+    ]
+    space = Space(tuple(prefill_shapes), tuple(decode_shapes), wanted.budget)
     if min(prefills) + min(decodes) > wanted.budget:
         raise ConfigError(
             f"{wanted.budget} NPUs hold no plan: the smallest prefill and decode instances take {min(prefills)} + "
@@ -101,7 +97,7 @@ class _Side:
 
     @property
     def limit(self) -> str:
-        """"TTFT of 2 s"."""
+        """In words, as in "TTFT of 2 s"."""
         return f"{self.metric} of {numbers.duration(self.limit_s)}"
 
 
@@ -180,9 +176,7 @@ def _prefill_limits(config: ServeConfig, wanted: Wanted) -> tuple[int, ...]:
     return wanted.prefill_limits or tuple(dict.fromkeys((configured, max(1, configured // 4))))
 
 
-def _decode_limits(
-    cost: CostModel, config: ServeConfig, demand: Demand, npus: int, target: Target
-) -> tuple[int, ...]:
+def _decode_limits(cost: CostModel, config: ServeConfig, demand: Demand, npus: int, target: Target) -> tuple[int, ...]:
     """As configured first, then what the mean request's TPOT allows by the cost model."""
     configured = max(1, config.decode.max_sequences // config.decode.dies_per_instance)
     return tuple(dict.fromkeys((configured, min(configured, bounds.batch_of(cost, config, demand, npus, target)))))

@@ -41,12 +41,12 @@ def markdown(plan: Plan) -> str:
     """The answer, a table, and why the others lose."""
     lines = ["# Plan", "", f"**{words.headline(plan)}**", ""]
     lines += [f"- {name}: {text}" for name, text in words.facts(plan)]
-    lines += ["", _cells(words.HEADS), _cells(["---", "---", *["---:"] * (len(words.HEADS) - 2)])]
+    lines += ["", _cells(words.HEADS), _cells(["---", *["---:"] * (len(words.HEADS) - 1)])]
     rows = words.rows(plan)
     lines += [_cells(row.cells) for row in rows]
-    lines += ["", "## Why", ""]
+    lines += ["", words.LEGEND, "", "## Why", ""]
     for row in rows:
-        lines.append(f"- {row.cells[0]} ({row.cells[1]}){', the best' if row.best else ''}: {row.why}")
+        lines.append(f"- {row.cells[0]} ({row.limits}){', the best' if row.best else ''}: {row.why}")
     if plan.dropped:
         lines += ["", "## Not simulated on the whole trace", ""]
         lines += [f"- {one.what}: {one.why}" for one in words.dropped(plan)]
@@ -59,8 +59,8 @@ def page(plan: Plan) -> str:
     template = environment.from_string(_asset("serving.sim.planning", "plan.html.j2"))
     return template.render(
         css=Markup(_asset("serving.sim.report", "report.css")), headline=words.headline(plan), facts=words.facts(plan),
-        heads=words.HEADS, rows=words.rows(plan), plot=Markup(words.plot(plan)), dropped=words.dropped(plan),
-        name=plan.name, version=VERSION,
+        heads=words.HEADS, legend=words.LEGEND, rows=words.rows(plan), plot=Markup(words.plot(plan)),
+        dropped=words.dropped(plan), name=plan.name, version=VERSION,
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """What verdicts prove: which candidates are out, and why. More instances never do worse: that is what it infers with.
 
-    whole-trace verdict of (p, d)            what follows
-    only TTFT is missed too often            no plan with p or fewer of these prefill instances
-    only TPOT is missed too often            no plan with d or fewer of these decode instances
-    both, or only the two together           no plan with p or fewer and d or fewer of both
+whole-trace verdict of (p, d)            what follows
+only TTFT is missed too often            no plan with p or fewer of these prefill instances
+only TPOT is missed too often            no plan with d or fewer of these decode instances
+both, or only the two together           no plan with p or fewer and d or fewer of both
 """
 
 from dataclasses import dataclass, replace
@@ -30,12 +30,11 @@ class Knowledge:
     def __init__(self, space: Space, target: Target, prefill: dict[Shape, Floor], decode: dict[Shape, Floor]) -> None:
         self.space = space
         self.target = target
-        prefills, decodes = space.prefill + space.prefill_variants, space.decode + space.decode_variants
-        self.prefill = {shape: prefill.get(shape, Floor(1, "")) for shape in prefills}
-        self.decode = {shape: decode.get(shape, Floor(1, "")) for shape in decodes}
+        self.prefill = {shape: prefill.get(shape, Floor(1, "")) for shape in space.prefill}
+        self.decode = {shape: decode.get(shape, Floor(1, "")) for shape in space.decode}
         self.tried: dict[Candidate, Verdict] = {}
         """Whole-trace verdicts."""
-        self._failed: list[Candidate] = []
+        self._failed: list[tuple[Candidate, str]] = []
 
     def learn(self, candidate: Candidate, verdict: Verdict) -> None:
         """Effects: remembers a whole-trace verdict, and what follows from it."""
@@ -44,28 +43,29 @@ class Knowledge:
         if verdict.holds(target):
             return
         late, slow = verdict.ttft_attainment < target.attainment, verdict.tpot_attainment < target.attainment
-        if late == slow:
-            self._failed.append(candidate)
-            return
         why = f"{candidate.label}: {verdict.why}"
-        if late:
+        if late and not slow:
             raise_floor(self.prefill, candidate.prefill, candidate.prefills + 1, why)
-        else:
-            raise_floor(self.decode, candidate.decode, candidate.decodes + 1, why)
+            return
+        for one in [candidate, *(twin for twin in self.space.variants(candidate) if self.alike(candidate, twin))]:
+            if late == slow:
+                self._failed.append((one, why))
+            else:
+                raise_floor(self.decode, one.decode, one.decodes + 1, why)
 
     @property
     def best(self) -> Candidate | None:
-        """The cheapest that held; at the same cost the preferred one."""
+        """The cheapest that held; at the same cost the one that held best, then the preferred one."""
         holding = [one for one, verdict in self.tried.items() if verdict.holds(self.target)]
-        return min(holding, key=self.space.rank, default=None)
+        key = self.space.rank
+        return min(holding, key=lambda one: (one.npus, -self.tried[one].attainment, key(one)), default=None)
 
     def untried(self) -> list[Candidate]:
-        """Candidates that may hold, were not simulated, and would be better than the best, in order of rank."""
+        """Candidates that may hold, were not simulated, and would be cheaper than the best, in order of rank."""
         best = self.best
-        limit = None if best is None else self.space.rank(best)
         found = []
         for candidate in self.space.candidates():
-            if limit is not None and self.space.rank(candidate) >= limit:
+            if best is not None and candidate.npus >= best.npus:
                 continue
             if candidate not in self.tried and self._out(candidate) is None:
                 found.append(candidate)
@@ -84,7 +84,7 @@ class Knowledge:
             return ""
         if verdict is not None and not verdict.holds(self.target):
             return verdict.why
-        if best is not None and self.space.rank(candidate) > self.space.rank(best):
+        if best is not None and candidate.npus >= best.npus:
             return costs_more(candidate, best)
         return self._out(candidate) or ""
 
@@ -95,10 +95,7 @@ class Knowledge:
         floor = self.decode[candidate.decode]
         if candidate.decodes < floor.least:
             return floor.why
-        for failed in self._failed:
-            if candidate.within(failed):
-                return f"{failed.label}: {self.tried[failed].why}"
-        return None
+        return next((why for failed, why in self._failed if candidate.within(failed)), None)
 
 
 def raise_floor(floors: dict[Shape, Floor], shape: Shape, least: int, why: str) -> None:
@@ -110,6 +107,4 @@ def raise_floor(floors: dict[Shape, Floor], shape: Shape, least: int, why: str) 
 def costs_more(candidate: Candidate, best: Candidate) -> str:
     """Why a plan that may hold is not the one to take."""
     more = candidate.npus - best.npus
-    if not more:
-        return f"costs as many NPUs as {best.label}, which has the preferred sizes"
-    return f"costs {more} NPUs more than {best.label}"
+    return f"costs {more} NPUs more than {best.label}" if more else f"costs as much as {best.label} and holds no better"

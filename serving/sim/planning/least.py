@@ -1,8 +1,8 @@
 """The fewest NPUs that hold: floors on a short stretch first, then candidates on the whole trace, cheapest first.
 
-    analytic floors -> floors by bisection, each pool beside a generous other one, on the busiest stretch
-                    -> cheapest open candidates, whole trace, each verdict raising floors, until none is cheaper
-                    -> neighbours with one instance less: noise can make a floor too high, another batch limit may do
+analytic floors -> floors by bisection, each pool beside a generous other one, on the busiest stretch
+                -> cheapest open candidates, whole trace, each verdict raising floors, until none is cheaper
+                -> neighbours with one instance less, because noise can make a floor too high
 """
 
 from collections.abc import Generator, Iterable
@@ -26,39 +26,43 @@ def find_least(known: Knowledge, evaluate: Evaluate, *, doubt: float = DOUBT) ->
     Args:
         known: with analytic floors.
         doubt: 1 = a short stretch is believed.
-    Returns: the cheapest candidate that holds on the whole trace; None if none does.
+    Returns: the cheapest candidate that holds on the whole trace, or one that costs the same; None if none does.
     Effects: `known` has every verdict and reason.
     """
     _stretch_floors(known, evaluate, doubt)
-    while wave := known.untried()[:WAVE]:
+    while wave := _wave(known.untried()):
         _try(known, wave, evaluate)
+    return settled(known, evaluate)
+
+
+def settled(known: Knowledge, evaluate: Evaluate) -> Candidate | None:
+    """The best candidate, after those with one instance less were simulated. Effects: `known` has their verdicts."""
     while best := known.best:
-        fewer = _challengers(known, best)
+        fewer = [one for one in neighbours(best, known.space, -1) if one not in known.tried]
         if not fewer:
             return best
-        _try(known, fewer[:WAVE], evaluate)
+        _try(known, fewer, evaluate)
     return None
 
 
-def _challengers(known: Knowledge, best: Candidate) -> list[Candidate]:
-    """One instance less in a pool, also with other batch limits, as far as that was not simulated."""
-    found = []
-    for fewer in neighbours(best, known.space, -1):
-        if fewer not in known.tried:
-            found.append(fewer)
-        else:
-            variants = known.space.variants(fewer)
-            found += [one for one in variants if one not in known.tried and not known.alike(fewer, one)]
-    return found
+def _wave(ranked: list[Candidate]) -> list[Candidate]:
+    """The first ones, no two of which differ in decode's batch limit alone: one verdict may tell of both."""
+    chosen: dict[Candidate, Candidate] = {}
+    for one in ranked:
+        chosen.setdefault(replace(one, decode=Shape(one.decode.npus, 0)), one)
+        if len(chosen) == WAVE:
+            break
+    return list(chosen.values())
 
 
 def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: int = _OTHERS) -> None:
-    """Simulate plans to compare the best one with: one instance more, and the cheapest of other sizes.
+    """Simulate plans to compare the best one with: half its prefill, one instance more, the cheapest of other sizes.
 
     Effects: `known` has their verdicts.
     """
     space = known.space
-    chosen = neighbours(best, space, +1) + [one for one in space.variants(best) if not known.alike(best, one)]
+    chosen = [replace(best, prefills=best.prefills // 2)] if best.prefills > 1 else []
+    chosen += neighbours(best, space, +1) + [one for one in space.variants(best) if not known.alike(best, one)]
     pairs = {(best.prefill.npus, best.decode.npus)}
     for candidate in sorted(space.candidates(), key=space.rank):
         pair = candidate.prefill.npus, candidate.decode.npus
@@ -69,7 +73,7 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
         ):
             pairs.add(pair)
             chosen.append(candidate)
-    _try(known, [one for one in chosen if one not in known.tried], evaluate)
+    _try(known, [one for one in dict.fromkeys(chosen) if one not in known.tried], evaluate)
 
 
 def most_generous(space: Space) -> list[Candidate]:

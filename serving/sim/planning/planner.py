@@ -68,7 +68,7 @@ def plan(order: Order, *, processes: int = 1, progress: Progress = lambda *_: No
     return Plan(
         question=order.question, name=config.model.name or config.model.path.name, workload=workload.name,
         target=order.target, budget=order.wanted.budget, rate=rate, requests=len(wanted), best=best, options=options,
-        dropped=search.dropped, simulations=tally.count, events=tally.events, quick=order.quick,
+        dropped=search.dropped, simulations=tally.count, events=tally.events, quick=whole != order.trace,
     )  # fmt: skip
 
 
@@ -110,9 +110,7 @@ Answer = tuple[Option | None, float, list[Option]]
 class _Search:
     """One question on its way to its answer."""
 
-    def __init__(
-        self, order: Order, setting: Setting, wanted: Demand, begin: Start, evaluate: Evaluate
-    ) -> None:
+    def __init__(self, order: Order, setting: Setting, wanted: Demand, begin: Start, evaluate: Evaluate) -> None:
         self._order = order
         self._setting = setting
         self._wanted = wanted
@@ -126,7 +124,7 @@ class _Search:
         best = least.find_least(known, self._evaluate)
         if best is not None:
             least.runner_ups(known, best, self._evaluate)
-            best = known.best
+            best = least.settled(known, self._evaluate)
         if best is None:
             closest = [one for one in least.most_generous(known.space)[:_CLOSEST] if one not in known.tried]
             for one, verdict in zip(closest, self._evaluate([Probe(one) for one in closest]), strict=True):
@@ -164,11 +162,13 @@ class _Search:
         return (None if best is None else option(best)), rate, others
 
     def _drop_floors(self, known: Knowledge) -> None:
-        """Say for each shape how many instances are too few."""
+        """Say for each shape how many instances are too few: those plans were not simulated."""
+        units = {"prefill": "tokens/NPU", "decode": "sequences/die"}
         for pool, floors in (("prefill", known.prefill), ("decode", known.decode)):
             for shape, floor in floors.items():
                 if floor.least > 1:
-                    what = f"{pool}: {floor.least - 1} x {shape.npus} NPUs or fewer"
+                    limit = f"{shape.limit:,} {units[pool]}"
+                    what = f"{pool} at {limit}: {floor.least - 1} x {shape.npus} NPUs or fewer"
                     self.dropped.append(Dropped(what, floor.why))
 
 

@@ -1,6 +1,6 @@
 """The best use of so many NPUs: the split with the highest goodput, or the one that holds at the highest rate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from serving.sim.planning.candidate import Candidate, Space
 from serving.sim.planning.verdict import Evaluate, Probe, Target, Verdict
@@ -11,6 +11,8 @@ FINALISTS = 6
 RATE_SPLITS = 4
 _FINEST = 1.03
 """Rates closer than this are not told apart."""
+_STEP = 1.1
+_GUESS = 1.2
 _HIGHEST = 1024.0
 
 Capacity = Callable[[Candidate], float]
@@ -26,14 +28,14 @@ def full_splits(space: Space) -> list[Candidate]:
 
 
 def ranked_splits(space: Space, capacity: Capacity) -> list[Candidate]:
-    """Full splits, those that can serve most first."""
-    return sorted(full_splits(space), key=lambda one: (-capacity(one), space.rank(one)))
+    """Full splits with the preferred batch limits, those that can serve most first."""
+    return sorted(full_splits(space.plain()), key=lambda one: (-capacity(one), space.rank(one)))
 
 
 def best_split(
     space: Space, capacity: Capacity, evaluate: Evaluate
 ) -> tuple[Candidate | None, dict[Candidate, Verdict]]:
-    """The split with the highest goodput on the whole trace.
+    """The split with the highest goodput on the whole trace; other batch limits are tried with the best one.
 
     Returns: it, None if the budget is too small for any; and the whole-trace verdicts of the finalists.
     """
@@ -42,8 +44,15 @@ def best_split(
     order = sorted(zip(first, short, strict=True), key=lambda pair: goodness(space, *pair))
     finalists = [candidate for candidate, _ in order[:FINALISTS]]
     verdicts = dict(zip(finalists, evaluate([Probe(one) for one in finalists]), strict=True))
-    best = min(verdicts, key=lambda one: goodness(space, one, verdicts[one]), default=None)
-    return best, verdicts
+    if not verdicts:
+        return None, {}
+    variants = space.variants(_best(space, verdicts))
+    verdicts.update(zip(variants, evaluate([Probe(one) for one in variants]), strict=True))
+    return _best(space, verdicts), verdicts
+
+
+def _best(space: Space, verdicts: dict[Candidate, Verdict]) -> Candidate:
+    return min(verdicts, key=lambda one: goodness(space, one, verdicts[one]))
 
 
 def goodness(space: Space, candidate: Candidate, verdict: Verdict) -> tuple[float, tuple[int, ...]]:
@@ -56,47 +65,42 @@ def highest_rate(
 ) -> tuple[Candidate | None, float, dict[Candidate, Verdict]]:
     """The split that holds at the highest rate, and that rate.
 
-    Rates double (or halve) on the short stretch until no split holds, then the gap is halved; the whole trace confirms,
-    at a lower rate if it must.
+    Rates double (or halve) on the short stretch until no split holds, then the gap is halved. From there the same on
+    the whole trace, in small steps: the stretch, cold and busy, is no more than a good guess.
 
     Returns: split, factor on the trace's rate, and whole-trace verdicts at that factor; None and 0 if none holds.
     """
     splits = ranked_splits(space, capacity)[:RATE_SPLITS]
+    seen: dict[float, dict[Candidate, Verdict]] = {}
 
-    def holding(rate: float, whole: bool, among: Sequence[Candidate]) -> dict[Candidate, Verdict]:
-        verdicts = evaluate([Probe(one, whole, rate) for one in among])
-        return dict(zip(among, verdicts, strict=True))
+    def on_stretch(rate: float) -> bool:
+        return any(one.holds(target) for one in evaluate([Probe(split, False, rate) for split in splits]))
 
-    low, high = _bracket(lambda rate: _any(holding(rate, False, splits), target))
-    while high / max(low, 1e-9) > _FINEST and low:
+    def on_whole(rate: float) -> bool:
+        seen[rate] = dict(zip(splits, evaluate([Probe(split, True, rate) for split in splits]), strict=True))
+        return any(one.holds(target) for one in seen[rate].values())
+
+    guess = _edge(on_stretch, 1.0, 2.0, _GUESS)
+    rate = _edge(on_whole, guess, _STEP, _FINEST) if guess else 0.0
+    if not rate:
+        return None, 0.0, {}
+    good = {one: verdict for one, verdict in seen[rate].items() if verdict.holds(target)}
+    return min(good, key=lambda one: (-good[one].attainment, space.rank(one))), rate, seen[rate]
+
+
+def _edge(holds: Callable[[float], bool], rate: float, step: float, fine: float) -> float:
+    """The highest rate that holds, near a first guess.
+
+    Args:
+        step: factor between rates until one holds and the next does not. fine: they end closer than this.
+    Returns: 0 if none holds.
+    """
+    low, high = (rate, rate * step) if holds(rate) else (0.0, rate)
+    while low and high < _HIGHEST and holds(high):
+        low, high = high, high * step
+    while not low and high > 1 / _HIGHEST:
+        low, high = (high / step, high) if holds(high / step) else (0.0, high / step)
+    while low and high / low > fine:
         middle = (low * high) ** 0.5
-        if _any(holding(middle, False, splits), target):
-            low = middle
-        else:
-            high = middle
-    rate, step = low, _FINEST
-    while rate >= 1 / _HIGHEST:
-        verdicts = holding(rate, True, splits)
-        if _any(verdicts, target):
-            good = {one: verdict for one, verdict in verdicts.items() if verdict.holds(target)}
-            return min(good, key=lambda one: (-good[one].attainment, space.rank(one))), rate, verdicts
-        rate, step = rate / step, step * step
-    return None, 0.0, {}
-
-
-def _any(verdicts: dict[Candidate, Verdict], target: Target) -> bool:
-    return any(verdict.holds(target) for verdict in verdicts.values())
-
-
-def _bracket(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """Two rates, one of which holds and the double of which does not; (0, ..) if even the lowest does not."""
-    rate = 1.0
-    if holds(rate):
-        while rate < _HIGHEST and holds(2 * rate):
-            rate *= 2
-        return rate, 2 * rate
-    while rate > 1 / _HIGHEST:
-        rate /= 2
-        if holds(rate):
-            return rate, 2 * rate
-    return 0.0, rate
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

@@ -10,9 +10,13 @@ from serving.sim.report.plots import Candidate as Point
 from serving.sim.report.plots import pareto
 
 HEADS = (
-    "plan: prefill + decode", "batch limits", "NPUs", "memory servers", "TTFT p99", "TPOT p99", "attained",
-    "goodput/s", "hit rate", "verdict",
+    "prefill + decode", "tokens/NPU", "batch/die", "NPUs", "servers", "TTFT p99", "TPOT p99", "attained", "goodput/s",
+    "hit rate", "verdict",
 )  # fmt: skip
+LEGEND = (
+    "prefill + decode: instances x NPUs of each. tokens/NPU: limit of a prefill step. batch/die: limit of sequences on "
+    "a decode die. servers: memory servers of the KV-cache pool."
+)
 TITLE = "NPUs against goodput"
 
 
@@ -21,6 +25,7 @@ class Row:
     """One plan as text; `cells` as `HEADS`."""
 
     cells: tuple[str, ...]
+    limits: str
     why: str
     best: bool
     holds: bool
@@ -86,8 +91,9 @@ def _row(one: Option, *, best: bool) -> Row:
     verdict, candidate = one.verdict, one.candidate
     word = "best" if best else "holds" if one.holds else "misses"
     cells = (
-        candidate.label, candidate.limits, numbers.count(candidate.npus), numbers.count(one.cache_nodes),
+        candidate.label, numbers.count(candidate.prefill.limit), numbers.count(candidate.decode.limit),
+        numbers.count(candidate.npus), numbers.count(one.cache_nodes),
         numbers.duration(verdict.ttft_p99_s), numbers.duration(verdict.tpot_p99_s), numbers.share(verdict.attainment),
         numbers.figure(verdict.goodput_per_s), numbers.share(verdict.hit_share), word,
     )  # fmt: skip
-    return Row(cells, one.why, best, one.holds)
+    return Row(cells, candidate.limits, one.why, best, one.holds)

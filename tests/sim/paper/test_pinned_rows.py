@@ -52,7 +52,7 @@ ROWS = {
     ("xds-split", "attention"): 0.17,
     ("xds-split", "attention-its"): 0.05,
     ("xds-split", "experts"): 0.44,
-    ("xds-production", "tpot"): 0.18,
+    ("xds-production", "tpot"): 0.08,
 }
 
 

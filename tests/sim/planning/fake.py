@@ -1,4 +1,4 @@
-"""A supernode that is no simulation: prefill keeps TTFT, decode keeps TPOT, each the better the more instances it has."""
+"""A supernode that is no simulation: prefill keeps TTFT, decode keeps TPOT, the better the more instances there are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,4 +32,4 @@ class FakeSupernode:
 
 def _share(there: int, needed: float) -> float:
     missing = max(0.0, needed - there)
-    return 0.75 ** missing if missing >= 1 else 1 - 0.25 * missing
+    return 0.75**missing if missing >= 1 else 1 - 0.25 * missing

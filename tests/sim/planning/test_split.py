@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.sim.planning.candidate import Candidate, Shape, Space
-from serving.sim.planning.split import FIRST, best_split, full_splits, highest_rate
+from serving.sim.planning.split import FIRST, Capacity, best_split, full_splits, highest_rate
 from serving.sim.planning.verdict import Target
 from tests.sim.planning.fake import FakeSupernode
 
@@ -13,7 +13,7 @@ SMALL, LARGE = Shape(2, 100), Shape(4, 100)
 DECODE = Shape(5, 8)
 
 
-def by_needs(fake: FakeSupernode) -> "object":
+def by_needs(fake: FakeSupernode) -> Capacity:
     """Capacity as a cost model would tell it."""
 
     def capacity(one: Candidate) -> float:
@@ -37,6 +37,20 @@ def test_full_splits_have_no_room_left() -> None:
     space = Space((SMALL,), (DECODE,), 12)
     assert sorted(full_splits(space)) == [Candidate(SMALL, 1, DECODE, 2), Candidate(SMALL, 3, DECODE, 1)]
     assert full_splits(Space((SMALL,), (DECODE,), 6)) == []
+
+
+def test_another_batch_limit_is_tried_with_the_best_split() -> None:
+    usual, shorter = Shape(2, 100), Shape(2, 25)
+    space = Space((usual, shorter), (DECODE,), 13)
+    fake = FakeSupernode({usual: 6, shorter: 4}, {DECODE: 1})
+    best, tried = best_split(space, by_needs(fake), fake.evaluate)
+    assert best == Candidate(shorter, 4, DECODE, 1)
+    assert sum(one.prefill == shorter for one in tried) == 1
+
+
+def test_a_budget_without_room_has_no_split() -> None:
+    fake = FakeSupernode({SMALL: 1}, {DECODE: 1})
+    assert best_split(Space((SMALL,), (DECODE,), 6), by_needs(fake), fake.evaluate) == (None, {})
 
 
 def test_no_more_splits_are_simulated_than_said() -> None:

@@ -1,0 +1,91 @@
+"""`cloudmatrix simulate`, from the command line: what it prints and writes, and how it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serving.cli import main
+from tests.sim.core.case import CONFIG
+
+LOAD = ["--poisson", "4", "--duration", "5", "--prompt", "1000", "--output", "30"]
+
+
+def run(*flags: str) -> int:
+    return main(["simulate", "--config", str(CONFIG), "--quiet", *flags])
+
+
+def test_a_summary_and_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*LOAD, "--out", str(tmp_path / "new" / "run"), "--requests", "--check") == 0
+    told = capsys.readouterr()
+    for word in ("deepseek-r1", "goodput", "TTFT", "prefill", "decode", "RDMA"):
+        assert word in told.out
+    assert "real time" in told.err
+    result = json.loads((tmp_path / "new" / "run" / "result.json").read_bytes())
+    assert result["schema"].startswith("cloudmatrix-simulation/")
+    page = (tmp_path / "new" / "run" / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "One decode layer" in page
+
+
+def test_json_is_the_same_for_the_same_seed(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    outputs = []
+    for seed in ("3", "3", "4"):
+        assert run(*LOAD, "--json", "--seed", seed) == 0
+        outputs.append(capsysbinary.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert outputs[0] != outputs[2]
+    assert json.loads(outputs[0])["seed"] == 3
+
+
+def test_a_trace_on_two_supernodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [
+        {"timestamp": 100 * n, "input_length": 1024, "output_length": 20, "hash_ids": [n % 3, 100 + n]}
+        for n in range(40)
+    ]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert run("--trace", str(trace), "--supernodes", "2", "--processes", "1", "--rate", "2", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["supernodes"] == 2
+    assert result["summary"]["requests"] == 40
+
+
+def test_faults_are_drawn_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*LOAD, "--fault-rate", "1e5", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["faults"]
+    schedule = tmp_path / "faults.toml"
+    schedule.write_text(
+        '[[fault]]\nat_s = 1.0\nkind = "straggler"\ntarget = "n12.npu0.die0"\nduration_s = 3.0\nfactor = 2.0\n',
+        encoding="utf-8",
+    )
+    assert run(*LOAD, "--faults", str(schedule), "--json") == 0
+    (fault,) = json.loads(capsys.readouterr().out)["faults"]
+    assert fault["kind"] == "straggler"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--trace", "missing.jsonl"], "missing.jsonl"),
+        (["--poisson", "4"], "--poisson needs --duration"),
+        (["--poisson", "0", "--duration", "5"], "must be above 0"),
+        ([*LOAD, "--faults", "none.toml"], "none.toml"),
+        ([*LOAD, "--fault-rate", "-1"], "negative"),
+    ],
+)
+def test_a_mistake_is_one_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*flags) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.startswith("cloudmatrix: ")
+    assert told.count("\n") == 1
+
+
+def test_a_bad_trace_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 0, "output_length": 1, "hash_ids": []}\n', encoding="utf-8")
+    assert run("--trace", str(trace)) == 2
+    told = capsys.readouterr().err
+    assert f"{trace}" in told
+    assert told.count("\n") == 1

@@ -1,0 +1,125 @@
+"""From a trace file to a plan and its files, with real simulations of a small load."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from serving.errors import ConfigError
+from serving.sim.planning import words
+from serving.sim.planning.feasible import Wanted
+from serving.sim.planning.files import as_json, markdown, page, write_all
+from serving.sim.planning.plan import Plan
+from serving.sim.planning.planner import Order, plan
+from serving.sim.planning.trace import TraceChoice
+from serving.sim.planning.verdict import Target
+from tests.sim.planning.traces import config, steady
+
+
+def order(path: Path, **changes: object) -> Order:
+    usual = Order(config(), TraceChoice(path), Target(2.0, 0.05, 0.95), Wanted((16, 32), (64, 160), 384), "least")
+    return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=40.0, seconds=8.0)
+
+
+@pytest.fixture(scope="module")
+def found(trace: Path) -> Plan:
+    return plan(order(trace))
+
+
+def test_the_plan_holds_and_one_instance_less_does_not(found: Plan) -> None:
+    assert found.best is not None
+    assert found.best.holds
+    assert found.best.candidate.prefills > 1
+    cheaper = [one for one in found.options if one.candidate.npus < found.best.candidate.npus]
+    assert cheaper
+    assert not any(one.holds for one in cheaper)
+
+
+def test_every_runner_up_says_why(found: Plan) -> None:
+    assert found.options
+    assert all(one.why for one in found.options)
+    assert all(one.why for one in found.dropped)
+
+
+def test_the_same_order_gives_the_same_plan(trace: Path, found: Plan) -> None:
+    assert as_json(plan(order(trace))) == as_json(found)
+
+
+def test_a_budget_gives_the_split_with_the_highest_goodput(trace: Path) -> None:
+    asked = order(trace, question="goodput", wanted=Wanted((16, 32), (64,), 112))
+    answer = plan(asked)
+    assert answer.best is not None
+    assert answer.best.verdict.goodput_per_s == max(one.verdict.goodput_per_s for one in [answer.best, *answer.options])
+    assert "highest goodput" in words.headline(answer)
+
+
+def test_when_nothing_holds_the_closest_are_shown(trace: Path) -> None:
+    answer = plan(order(trace, wanted=Wanted((16,), (64,), 80)))
+    assert answer.best is None
+    assert answer.options
+    assert words.headline(answer).startswith("No plan with up to 80 NPUs keeps TTFT 2 s and TPOT 50 ms for 95 %")
+
+
+def test_the_highest_rate_is_above_a_load_that_is_light(tmp_path: Path) -> None:
+    light = steady(tmp_path / "light.jsonl", rate_per_s=4.0, seconds=20.0)
+    answer = plan(order(light, question="rate", wanted=Wanted((16,), (64,), 96)))
+    assert answer.best is not None
+    assert answer.rate > 1
+    assert answer.best.holds
+    assert "x the given rate" in words.headline(answer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"wanted": Wanted((16,), (64,), 385)}, "--npus 385: the supernode of this configuration has 384"),
+        ({"wanted": Wanted((), (64,), 384)}, "each pool needs at least one size"),
+        ({"target": Target(2.0, 0.05, 1.5)}, "attainment is above 0 and at most 1"),
+        ({"target": Target(0.0, 0.05, 0.9)}, "limits are above 0"),
+        ({"target": Target(2.0, 0.001, 0.9)}, "TPOT of 1 ms: the smallest possible is"),
+    ],
+)
+def test_mistakes_are_one_line(trace: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan(order(trace, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_several_supernodes_are_refused(trace: Path) -> None:
+    asked = order(trace)
+    many = dataclasses.replace(asked.config, simulation=dataclasses.replace(asked.config.simulation, supernodes=2))
+    with pytest.raises(ConfigError, match="one supernode"):
+        plan(dataclasses.replace(asked, config=many))
+
+
+def test_files_say_the_same(found: Plan, tmp_path: Path) -> None:
+    paths = write_all(found, tmp_path / "new")
+    assert [path.name for path in paths] == ["plan.md", "plan.html", "plan.json"]
+    document = json.loads(paths[2].read_text())
+    assert document["schema"] == "cloudmatrix-plan/1"
+    assert found.best is not None
+    assert document["best"]["candidate"]["prefills"] == found.best.candidate.prefills
+    assert found.best.candidate.label in markdown(found)
+    assert words.headline(found) in markdown(found)
+
+
+def test_the_page_needs_no_network_and_has_every_plan(found: Plan) -> None:
+    html = page(found)
+    assert "://" not in html.replace('xmlns="http://www.w3.org/2000/svg"', "").replace(
+        'xmlns:xlink="http://www.w3.org/1999/xlink"', ""
+    )
+    for row in words.rows(found):
+        assert row.cells[0] in html
+    assert html == page(found)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(found: Plan, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_all(found, tmp_path / "file" / "below")
