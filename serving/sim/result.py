@@ -156,6 +156,8 @@ class Totals:
         pool_lookups_blocks, pool_hits_blocks: blocks asked for and found.
         npu_seconds: NPUs of instances that served or came up, over time.
         events: how many the simulator handled.
+        kv_bytes_sent: moved to memory servers; more than stored where some blocks were there already.
+        expert_bytes: of dispatch and combine, over UB.
     """
 
     end_s: float
@@ -172,6 +174,8 @@ class Totals:
     pool_hits_blocks: int
     npu_seconds: float
     events: int
+    kv_bytes_sent: int = 0
+    expert_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

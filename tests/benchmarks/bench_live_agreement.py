@@ -8,7 +8,7 @@ What the machine itself takes for a request (HTTP, JSON, hops between processes)
 is measured first, on the idle system, and virtual time is told it as `gateway_s`. Nothing else is fitted.
 
   python -m tests.benchmarks.bench_live_agreement
-  python -m tests.benchmarks.bench_live_agreement --prefills 3              (prefill queues)
+  python -m tests.benchmarks.bench_live_agreement --burstiness 0.1          (prefill queues)
   python -m tests.benchmarks.bench_live_agreement --time-scale 0.1 --trace conversation_trace.jsonl
 
 Ends with 1 if a median is more than 5 % or a p99 more than 15 % off.
@@ -42,6 +42,9 @@ from tests.benchmarks.live_agreement.outcome import Compared, Row, compare
 from tests.benchmarks.live_agreement.trace import Shape, write_cut, write_made
 from tests.benchmarks.served import Served
 
+SHARED_MEMORY = Path("/dev/shm")
+SEGMENTS = "cloudmatrix-ub-*"
+
 
 def virtual_rows(config: ServeConfig, trace: Path) -> list[Row]:
     """The trace in virtual time.
@@ -61,15 +64,22 @@ def virtual_rows(config: ServeConfig, trace: Path) -> list[Row]:
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
-    """Both sides, one table. Returns: exit status."""
+    """Both sides, one table.
+
+    Returns: exit status.
+    Raises: RuntimeError if a request failed, or the server left something behind.
+    """
     trace = folder / "trace.jsonl"
-    shape = Shape(options.requests, options.rate, options.most_prompt, options.most_answer, options.seed)
+    shape = Shape(
+        options.requests, options.rate, options.most_prompt, options.most_answer, options.seed, options.burstiness
+    )
     if options.trace:
         write_cut(trace, options.trace, shape)
     else:
         write_made(trace, shape)
     setup = live_setup(options.time_scale, options.prefills)
     progress("starting the live system")
+    segments = set(SHARED_MEMORY.glob(SEGMENTS))
     with Served(setup) as served:
         config = _read_config(setup.toml(served.port), folder)
         cost = cost_model(config)
@@ -81,6 +91,9 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         progress(f"replaying: about {options.requests / options.rate / options.time_scale:.0f} s")
         live = replay(served.port, folder / "replay", trace, options.requests, options.time_scale)
         after = late_steps(served)
+    left = set(SHARED_MEMORY.glob(SEGMENTS)) - segments
+    if left:
+        raise RuntimeError(f"the server left shared memory behind: {sorted(map(str, left))}")
     gateway_s = max(0.0, overhead_s * options.time_scale)
     config = replace(config, simulation=replace(config.simulation, gateway_s=gateway_s))
     late = (after[0] - before[0], after[1] - before[1])
@@ -137,6 +150,9 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=50.0, metavar="R", help="a second, virtual time (default 50)")
     parser.add_argument("--time-scale", type=float, default=0.2, metavar="X", help="default 0.2")
     parser.add_argument("--prefills", type=int, default=0, metavar="N", help="prefill instances (default: as shipped)")
+    parser.add_argument(
+        "--burstiness", type=float, default=1.0, metavar="X", help="of gaps: 1 = Poisson, less = bursts"
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="Mooncake trace to cut to size (default: made up)")
     parser.add_argument("--most-prompt", type=int, default=16_384, metavar="N", help="prompt tokens (default 16384)")
     parser.add_argument("--most-answer", type=int, default=256, metavar="N", help="answer tokens (default 256)")

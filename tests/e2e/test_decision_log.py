@@ -42,9 +42,9 @@ def test_decisions_of_a_served_system_are_replayed(checkpoint: Path, reference: 
     ]  # fmt: skip
     (gateway,) = [result for result in results if result["kind"] == "gateway"]
     assert gateway["calls"]["OpenJournal"] == sum(ask.n for ask in asks)
-    assert {result["ending"] for result in results} == {
-        "no end was written: its process was killed, or still runs"
-    }, "the victim was killed, and Ctrl-C waits for nobody; at rest everything had been written"
+    assert {result["ending"] for result in results} == {"no end was written: its process was killed, or still runs"}, (
+        "the victim was killed, and Ctrl-C waits for nobody; at rest everything had been written"
+    )
 
 
 async def ask_all(server: Server, asks: list[Ask]) -> list[list[list[int]]]:

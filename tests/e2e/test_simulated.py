@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import openai
@@ -119,6 +120,10 @@ def test_a_killed_prefill_instance_costs_a_pause(server: Server) -> None:
     wait_for(lambda: len(server.replicas("prefill")) == 6, "its replacement is there", state=server.cluster)
 
 
+def _has(server: Server, replicas: int) -> bool:
+    return len(server.replicas("prefill")) == replicas
+
+
 def test_the_prefill_pool_grows_and_shrinks(server: Server) -> None:
     for replicas in (7, 6):
         server.post(
@@ -127,7 +132,7 @@ def test_the_prefill_pool_grows_and_shrinks(server: Server) -> None:
             url=server.printed("Ray dashboard"),
             headers={"Authorization": f"Bearer {server.printed('dashboard token')}"},
         )
-        wait_for(lambda want=replicas: len(server.replicas("prefill")) == want, f"{replicas} prefill instances")
+        wait_for(partial(_has, server, replicas), f"{replicas} prefill instances")
         assert server.cluster()["npus"]["used"] == 160 + 16 * replicas
 
 

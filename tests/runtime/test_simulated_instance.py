@@ -13,6 +13,7 @@ from hardware.cost.loads import DecodeLoad, PrefillLoad
 from hardware.cost.model_shape import load_shape
 from serving.config.serve import ServeConfig
 from serving.errors import HandoffError
+from serving.ids import BlockId
 from serving.policy.request import FinishReason, SamplingParams
 from serving.runtime.accounted import accounted_kv
 from tests.runtime.harness import Pools, small_config, until
@@ -83,10 +84,10 @@ async def test_damaged_bytes_do_not_pass_for_a_handoff(shm: Path) -> None:
         await pools.start("prefill", "decode")
         (prefill,), (decode,) = pools.of("prefill"), pools.of("decode")
         prefill._transport._arena[:16] = b"0123456789abcdef"
-        ticket = prefill._transport.register("t", [0], [], 16)
+        ticket = prefill._transport.register("t", [BlockId(0)], [], 16)
         prefill._transport._arena[:16] = b"fedcba9876543210"
         with pytest.raises(HandoffError):
-            await asyncio.to_thread(decode.loop._transport.pull, ticket, 0, [3])
+            await asyncio.to_thread(decode.loop._transport.pull, ticket, 0, [BlockId(3)])
 
 
 async def test_time_runs_as_fast_as_the_scale_says(shm: Path) -> None:

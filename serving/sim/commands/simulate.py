@@ -98,7 +98,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         write_json(folder / "result.json", result, summary, requests=arguments.requests)
         write_page(folder / "report.html", result, slo, step_cost=_typical_step(config, cost_model(config), result))
     if arguments.json:
-        sys.stdout.buffer.write(result_json(result, summary, requests=arguments.requests) + b"\n")
+        sys.stdout.buffer.write(result_json(result, summary, requests=arguments.requests))
     else:
         print_summary(result, summary, Console())
     print_speed(result, Console(stderr=True))
@@ -150,9 +150,7 @@ def _step_s(whole: "Workload") -> float | None:
     return None if whole.duration_s is None else max(0.1, whole.duration_s / 600)
 
 
-def _faults(
-    arguments: argparse.Namespace, config: "ServeConfig", whole: "Workload"
-) -> "tuple[tuple[Fault, ...], ...]":
+def _faults(arguments: argparse.Namespace, config: "ServeConfig", whole: "Workload") -> "tuple[tuple[Fault, ...], ...]":
     from hardware.errors import HardwareError
     from hardware.faults import FaultRates, FaultUnits, fault_schedule, read_faults
     from hardware.spec.catalog import CLOUDMATRIX384

@@ -89,7 +89,7 @@ class BlockNames:
             place, block = key
             first = place * self._trace_tokens // self._tokens
             last = (place + 1) * self._trace_tokens // self._tokens
-            names = tuple(_digests(self._shared, block, place, first, last))
+            names = (*_digests(self._shared, block, place, first, last),)
         if len(self._young) >= self._remembered:
             self._old = dict(self._young)
             self._young.clear()
@@ -103,6 +103,10 @@ class BlockNames:
 
 def _digests(keyed: blake2b, identity: int, place: int, first: int, last: int) -> list[BlockHash]:
     """Names of engine blocks [first, last), four to a digest."""
+    if last - first == 1:  # an id for each block is what most traces and engines have
+        digest = keyed.copy()
+        digest.update(_KEY(identity, place, first))
+        return [BlockHash(digest.digest()[:HASH_BYTES])]
     names: list[BlockHash] = []
     for index in range(first, last, _NAMES_PER_DIGEST):
         digest = keyed.copy()

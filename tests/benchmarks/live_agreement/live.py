@@ -15,6 +15,7 @@ from hardware.cost.loads import PrefillLoad
 from loadgen.cli.main import main as loadgen
 from loadgen.record import Outcome
 from loadgen.run_folder import read_records, read_result
+from serving.sim.core.movers import LOOKUP_S
 from tests.benchmarks.conditions import ROOT, STORYTELLER
 from tests.benchmarks.live_agreement.outcome import Row
 from tests.benchmarks.served import HOST, Served, Setup
@@ -59,21 +60,20 @@ def live_setup(time_scale: float, prefill_instances: int) -> LiveSetup:
 
 def warm_up(port: int, folder: Path) -> None:
     """Let every instance do everything once: the first request opens connections and imports modules."""
-    flags = ["--dataset-name", "random", "--input-len", "700:3000", "--output-len", "12", "--num-prompts", "48"]
-    flags[3] = "uniform:700-3000"
+    flags = ["--dataset-name", "random", "--input-len", "uniform:700-3000", "--output-len", "12", "--num-prompts", "48"]
     _run(port, folder, [*flags, "--concurrency", "12", "--seed", "77"])
 
 
 def real_overhead_s(port: int, folder: Path, cost: CostModel, dies: int, time_scale: float, tokens: int) -> float:
-    """Real time that a request takes beside its predicted prefill step, on an idle system [s]; median.
+    """Real time that a request takes beside what is predicted of it, on an idle system [s]; median.
 
     HTTP on both sides, JSON, the links' hops, waking threads: whatever the machine does, not the simulated system.
     """
     flags = ["--dataset-name", "random", "--input-len", str(tokens), "--output-len", "2", "--num-prompts", str(PROBES)]
     _run(port, folder, [*flags, "--concurrency", "1", "--seed", "78"])
-    step_s = cost.prefill_step_s(PrefillLoad(tokens, tokens * tokens / 2, dies)) / time_scale
+    predicted_s = LOOKUP_S + cost.prefill_step_s(PrefillLoad(tokens, tokens * tokens / 2, dies))
     ttfts = [one.chunks()[0] - one.intended_s for one in read_records(folder) if one.outcome is Outcome.OK]
-    return statistics.median(ttfts) - step_s
+    return statistics.median(ttfts) - predicted_s / time_scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The workload of the comparison, as a Mooncake trace that both sides read.
 
 Conversations as in the published trace: a turn's prompt is that of the turn before, its answer, and a few words more,
-so that leading blocks repeat. Arrivals are Poisson. Everything follows from the seed.
+so that leading blocks repeat. Gaps between arrivals are gamma distributed: Poisson, or burstier. All follows from the
+seed.
 """
 
 import json
@@ -14,10 +15,10 @@ from loadgen.workload.datasets.mooncake import BLOCK_TOKENS
 
 MEDIAN_NEW_TOKENS = 2500
 SPREAD = 1.1
-"""Standard deviation of the logarithm of new tokens; with the median and `FOLLOW` that makes prompts of about 6,000
-tokens, of which about 4,000 are new."""
+"""Standard deviation of the logarithm of new tokens; with the longest prompt and `FOLLOW` this makes prompts of 5,500
+tokens in the mean, of which 1,000 are known already."""
 FOLLOW = 0.4
-"""Share of requests that go on with a conversation; of Mooncake's conversation trace, 37 % of all blocks repeat."""
+"""Share of requests that go on with a conversation, if it has room."""
 MEDIAN_ANSWER_TOKENS = 48
 ANSWER_SPREAD = 0.7
 LEAST_TOKENS = 64
@@ -31,6 +32,7 @@ class Shape:
     Args:
         rate: requests a second, in virtual time.
         most_prompt, most_answer: longest prompt and answer [tokens]; longer ones are cut.
+        burstiness: shape of the gaps' gamma distribution; 1 = Poisson, below 1 = bursts.
     """
 
     requests: int
@@ -38,6 +40,7 @@ class Shape:
     most_prompt: int
     most_answer: int
     seed: int
+    burstiness: float = 1.0
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ def write_made(path: Path, shape: Shape) -> None:
     known: list[_Conversation] = []
     now, next_id, lines = 0.0, 1, []
     for _ in range(shape.requests):
-        now += rng.expovariate(shape.rate)
+        now += rng.gammavariate(shape.burstiness, 1.0 / (shape.rate * shape.burstiness))
         talk = rng.choice(known[-200:]) if known and rng.random() < FOLLOW else _Conversation(0, [])
         new = max(LEAST_TOKENS, round(MEDIAN_NEW_TOKENS * math.exp(rng.gauss(0.0, SPREAD))))
         answer = max(LEAST_ANSWER_TOKENS, round(MEDIAN_ANSWER_TOKENS * math.exp(rng.gauss(0.0, ANSWER_SPREAD))))

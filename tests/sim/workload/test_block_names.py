@@ -1,6 +1,5 @@
 """Names of KV blocks say exactly what prefix ids say."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,0 +1,98 @@
+"""What the comparison is made of: one trace for both sides, and a table that can say no."""
+
+import itertools
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from loadgen.workload.datasets.mooncake import MooncakeLine
+from serving.config.load import load_config
+from serving.sim.workload.open import open_workload
+from tests.benchmarks.bench_live_agreement import virtual_rows
+from tests.benchmarks.live_agreement.live import live_setup
+from tests.benchmarks.live_agreement.outcome import Row, compare
+from tests.benchmarks.live_agreement.trace import Shape, write_cut, write_made
+
+SHAPE = Shape(requests=400, rate=50.0, most_prompt=8192, most_answer=128, seed=3)
+
+
+def lines(path: Path) -> list[MooncakeLine]:
+    import msgspec
+
+    return [msgspec.json.decode(line, type=MooncakeLine) for line in path.read_bytes().splitlines()]
+
+
+def test_a_made_trace_follows_from_its_seed_and_keeps_its_bounds(tmp_path: Path) -> None:
+    first, again, other = (tmp_path / name for name in ("a", "b", "c"))
+    write_made(first, SHAPE)
+    write_made(again, SHAPE)
+    write_made(other, Shape(400, 50.0, 8192, 128, seed=4))
+    assert first.read_bytes() == again.read_bytes() != other.read_bytes()
+    made = lines(first)
+    assert len(made) == 400
+    assert max(one.input_length for one in made) <= 8192
+    assert 8 <= min(one.output_length for one in made)
+    assert max(one.output_length for one in made) <= 128
+    assert all(len(one.hash_ids) == -(-one.input_length // 512) for one in made)
+    assert made[-1].timestamp == pytest.approx(8000, rel=0.2)
+    blocks = [block for one in made for block in one.hash_ids]
+    assert 0.1 < 1 - len(set(blocks)) / len(blocks) < 0.6, "prefixes are shared"
+
+
+def test_bursts_keep_the_rate(tmp_path: Path) -> None:
+    path = tmp_path / "bursts"
+    write_made(path, Shape(4000, 50.0, 8192, 128, seed=3, burstiness=0.1))
+    times = [one.timestamp for one in lines(path)]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert times[-1] == pytest.approx(80_000, rel=0.2)
+    assert sum(gap < 1.0 for gap in gaps) > 0.5 * len(gaps)
+
+
+def test_a_cut_trace_claims_whole_blocks_only(tmp_path: Path) -> None:
+    source, path = tmp_path / "source", tmp_path / "cut"
+    whole = [
+        {"timestamp": 3000 * n, "input_length": 9000, "output_length": 700, "hash_ids": [*range(18)]} for n in range(9)
+    ]
+    source.write_text("".join(json.dumps(one) + "\n" for one in whole))
+    write_cut(path, source, Shape(8, 10.0, 1000, 64, seed=1))
+    cut = lines(path)
+    assert [(one.input_length, one.output_length, one.hash_ids) for one in cut] == [(512, 64, [0])] * 8
+    assert open_workload(path).count == 8
+
+
+def test_the_shipped_configuration_is_varied_and_valid(tmp_path: Path) -> None:
+    path = tmp_path / "live.toml"
+    path.write_text(live_setup(0.1, 2).toml(1234))
+    config = load_config(path)
+    assert (config.simulation.time_scale, config.prefill.replicas, config.gateway.port) == (0.1, 2, 1234)
+    assert tomllib.loads(path.read_text())["cluster"]["dashboard_port"] == 0
+    path.write_text(live_setup(0.1, 0).toml(1234))
+    assert load_config(path).prefill.replicas == 6
+
+
+def test_virtual_time_tells_every_request(tmp_path: Path) -> None:
+    path, trace = tmp_path / "live.toml", tmp_path / "trace"
+    path.write_text(live_setup(0.1, 0).toml(1234))
+    write_made(trace, SHAPE)
+    rows = virtual_rows(load_config(path), trace)
+    assert [row.output_tokens for row in rows] == [one.output_length for one in lines(trace)]
+    assert all(0.04 < row.ttft_s < row.e2e_s for row in rows)
+    assert sum(row.cached_tokens for row in rows) > 0
+
+
+def rows(factor: float = 1.0, tail: float = 1.0) -> list[Row]:
+    return [Row(0.1 * factor * (tail if n >= 980 else 1.0), 0.02, 1.0 + n, 9, 0) for n in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("factor", "tail", "agrees"), [(1.04, 1.0, True), (1.06, 1.0, False), (1.0, 1.14, True), (1.0, 1.16, False)]
+)
+def test_medians_within_5_and_tails_within_15_percent(factor: float, tail: float, agrees: bool) -> None:
+    assert all(one.agrees for one in compare(rows(factor, tail), rows())) is agrees
+
+
+def test_only_answers_of_the_same_requests_are_compared() -> None:
+    with pytest.raises(ValueError, match="different requests"):
+        compare(rows(), rows()[:-1])
