@@ -104,6 +104,30 @@ def test_calibration_in_all_forms(capsys: pytest.CaptureFixture[str]) -> None:
     assert "steps are not checked" in printed(capsys, "--calibrate", "--device", "h200")
 
 
+def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "295 such sequences per NPU" in printed(capsys, "--batch", "295")
+    assert "does not fit" not in printed(capsys, "--batch", "295")
+    assert "does not fit into the memory" in printed(capsys, "--batch", "296")
+    assert answer(capsys, "--batch", "296")["batch_that_fits"] == 295
+
+
+def test_the_largest_batch_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--tpot", "30", "--explain")
+    assert "43 sequences per NPU" in text
+    assert "batch 43 per NPU" in text
+    assert "core attention" in text
+
+
+def test_how_far_to_trust_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "expect within 5 %" in printed(capsys)
+    assert "expect 10 to 15 %" in printed(capsys, "--drafts", "2")
+    shape = Path(__file__).parents[1] / "deploy" / "models" / "deepseek-r1-shape"
+    assert "expect within 5 %" in printed(capsys, "--model", str(shape))
+    config = json.loads((shape / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 30}), encoding="utf-8")
+    assert "not checked: all published rows are of DeepSeek-R1" in printed(capsys, "--model", str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -125,7 +149,7 @@ def test_wrong_numbers(words: tuple[str, ...], message: str) -> None:
     [
         (("--device", "ascend"), "no device named 'ascend'"),
         (("--model", "nowhere"), "give a checkpoint folder"),
-        (("--acceptance", "2"), "not possible"),
+        (("--acceptance", "2"), "not possible; 0 or more, a share of 0 to 1"),
         (("--dies", "4"), "does not fit on 4 dies"),
     ],
 )

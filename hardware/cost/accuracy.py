@@ -9,7 +9,7 @@ INSIDE = {"batch": (8.0, 128.0), "context": (1_024.0, 8_192.0)}
 """Where decode was published: sequences per NPU, and tokens."""
 
 
-def decode_trust(device: DeviceModel, batch: float, context: float) -> str:
+def decode_trust(device: DeviceModel, batch: float, context: float, drafts: int = 1) -> str:
     """How far a decode prediction can be off.
 
     Effects: none.
@@ -18,9 +18,10 @@ def decode_trust(device: DeviceModel, batch: float, context: float) -> str:
         return _trust_elsewhere(device)
     low, high = INSIDE["batch"]
     short, long = INSIDE["context"]
-    if low <= batch <= high and short <= context <= long:
-        return "expect within 5 %: inside of the published range (batch 8 to 128, context 1K to 8K)"
-    return "expect 10 to 15 %: outside of the published range (batch 8 to 128, context 1K to 8K)"
+    published = "the published range (batch 8 to 128, context 1K to 8K, at most 1 draft)"
+    if low <= batch <= high and short <= context <= long and drafts <= 1:
+        return f"expect within 5 %: inside of {published}"
+    return f"expect 10 to 15 %: outside of {published}"
 
 
 def prefill_trust(device: DeviceModel, tokens_per_die: float, prompt: float) -> str:
@@ -43,7 +44,8 @@ def _trust_elsewhere(device: DeviceModel) -> str:
 
 def percent(value: float | None) -> str:
     """A relative error for a person: "+1.2 %"; empty for none. Effects: none."""
-    return "" if value is None else f"{value * 100:+.1f} %"
+    text = "" if value is None else f"{value * 100:+.1f} %"
+    return "+0.0 %" if text == "-0.0 %" else text
 
 
 def calibration_markdown(found: Calibrated) -> str:
@@ -65,7 +67,7 @@ def calibration_markdown(found: Calibrated) -> str:
             )
     missed = misses(found)
     if missed:
-        lines += ["", f"Missed (goal: {GOAL:.0%}, left out {LEFT_OUT_GOAL:.0%}), and why:", ""]
+        lines += ["", f"Missed (goal: {100 * GOAL:g} %, left out {100 * LEFT_OUT_GOAL:g} %), and why:", ""]
         lines += [f"- {text}" for text in missed]
     return "\n".join(lines)
 
@@ -75,9 +77,9 @@ def counted(group: GroupResult) -> str:
     if not group.frees:
         return f"{len(group.rows)} rows, nothing fitted"
     fitted = sum(result.row.fitted for result in group.rows)
+    rows, parameters = (f"{n} {word}{'s' * (n != 1)}" for n, word in ((fitted, "row"), (len(group.frees), "parameter")))
     return (
-        f"{fitted} rows, {len(group.frees)} parameter(s) of which the rows decide {group.effective:.1f}: "
-        f"{group.degrees:.1f} degrees of freedom"
+        f"{rows}, {parameters} of which the rows decide {group.effective:.1f}: {group.degrees:.1f} degrees of freedom"
     )
 
 

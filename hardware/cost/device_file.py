@@ -69,7 +69,8 @@ def load_device(name_or_path: str | Path) -> DeviceModel:
     path = Path(text) if text.endswith(".toml") else FOLDER / f"{text}.toml"
     if not text.endswith(".toml") and text not in device_names():
         raise SpecError(
-            f"no device named {text!r}{_nearest(text, device_names())}; there are: " + ", ".join(device_names())
+            f"no device named {text!r}{_nearest(text, device_names())}; there are: {', '.join(device_names())}; "
+            "or name a .toml file of your own"
         )
     try:
         return parse_device(path.read_text(encoding="utf-8"), path.stem)

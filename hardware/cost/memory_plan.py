@@ -60,7 +60,8 @@ def hbm_plan(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> H
     if kv <= 0:
         short = f"{weights / 1e9:.1f} GB of weights and {buffers / 1e9:.1f} GB of buffers"
         raise SpecError(
-            f"{shape.name} does not fit on {dies} dies of {device.name}: {short} leave no room for KV cache"
+            f"{shape.name} does not fit on {dies} dies of {device.name}: {short} leave no room for KV cache; "
+            f"give the instance {'more' if weights > buffers else 'fewer'} dies"
         )
     tokens = kv // shape.kv_token_bytes()
     shared = role == "prefill" and device.layout.prefill_attention == "sp-tp-sp"

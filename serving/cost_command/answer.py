@@ -3,11 +3,10 @@
 import argparse
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from hardware.cost import DEEPSEEK_R1, CostModel, DecodeLoad, ModelShape, PrefillLoad, StepCost, load_device, load_shape
@@ -25,6 +24,7 @@ from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
 from hardware.units import format_bytes
 from serving.errors import ConfigError
+from serving.terminal import table_console
 
 _STREAMS = {0: "attention", 1: "experts", -1: "outside"}
 _PREFILL_STREAMS = {0: "main", 1: "hidden", -1: "outside"}
@@ -59,6 +59,13 @@ def answer(arguments: argparse.Namespace) -> int:
 
 def _shape(name: str) -> ModelShape:
     return DEEPSEEK_R1 if name == DEEPSEEK_R1.name else load_shape(Path(name))
+
+
+def _checked(model: CostModel) -> str:
+    """What to say of a model other than DeepSeek-R1, to which every published row belongs; empty for that one."""
+    if replace(model.shape, name=DEEPSEEK_R1.name) == DEEPSEEK_R1:
+        return ""
+    return "not checked: all published rows are of DeepSeek-R1"
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -96,7 +103,7 @@ def _list(*, as_json: bool) -> int:
             f"{format_bytes(int(die.hbm_bytes))}, {die.hbm_bytes_per_s / 1e12:.2f} TB/s",
             "known" if has_rows(device) else "not checked",
         )
-    Console().print(table)
+    table_console().print(table)
     return 0
 
 
@@ -107,24 +114,29 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     load = DecodeLoad(requests, requests * arguments.context, None, dies, arguments.drafts, arguments.microbatch)
     cost = model.decode_step(load)
     tpot_s = cost.total_s / mtp_tokens_per_step(arguments.drafts, arguments.acceptance)
-    trust = decode_trust(model.device, arguments.batch, arguments.context)
+    trust = _checked(model) or decode_trust(model.device, arguments.batch, arguments.context, arguments.drafts)
     plan = model.hbm_plan("decode", dies)
+    fits = int(plan.kv_tokens * model.device.die.per_npu / arguments.context)
     numbers = {
         "tpot_s": tpot_s,
         "tokens_per_s_per_npu": arguments.batch / tpot_s,
         "kv_tokens_per_die": plan.kv_tokens,
+        "batch_that_fits": fits,
         "trust": trust,
     }
     if arguments.json:
         return _print_json(cost, numbers)
-    console = Console()
+    console = table_console()
+    drafts = f"{arguments.drafts} draft{'s' * (arguments.drafts != 1)} a step"
     console.print(
-        f"{model.shape.name} on {model.device.title}, decode on {dies} dies: batch {arguments.batch:g} per NPU, "
-        f"{arguments.context:g} tokens each, {arguments.drafts} draft(s)\n\n"
-        f"[bold]TPOT {tpot_s * 1e3:.1f} ms, {arguments.batch / tpot_s:,.0f} tokens/s per NPU[/bold] ({trust})\n"
-        f"step {cost.total_s * 1e3:.1f} ms, layer {cost.layer_s * 1e6:,.0f} us; "
-        f"KV room {plan.kv_tokens:,} tokens per die"
+        f"{model.shape.name} on {model.device.title}, decode on {dies} dies: batch {arguments.batch:,.10g} per NPU, "
+        f"{arguments.context:,.10g} tokens each, {drafts}\n\n"
+        f"[bold]TPOT {tpot_s * 1e3:,.1f} ms, {arguments.batch / tpot_s:,.0f} tokens/s per NPU[/bold] ({trust})\n"
+        f"step {cost.total_s * 1e3:,.1f} ms, layer {cost.layer_s * 1e6:,.0f} us; "
+        f"KV room {plan.kv_tokens:,} tokens per die: {fits:,} such sequences per NPU"
     )
+    if arguments.batch > fits:
+        console.print("[yellow]this batch does not fit into the memory: only its time is predicted[/yellow]")
     console.print(_streams_text(cost, model))
     if arguments.explain:
         console.print(_parts_table(cost, _STREAMS))
@@ -154,7 +166,7 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     cached = model.kv_bytes(arguments.prefill * arguments.reuse)
     load_s = model.pool_load_s(cached, max(1.0, npus), rate) if cached else 0.0
     rate_per_npu = arguments.prefill / npus / (cost.total_s + load_s)
-    trust = prefill_trust(model.device, new / dies, arguments.prompt)
+    trust = _checked(model) or prefill_trust(model.device, new / dies, arguments.prompt)
     numbers = {
         "tokens_per_s_per_npu": rate_per_npu,
         "pool_load_s": load_s,
@@ -162,14 +174,14 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     }
     if arguments.json:
         return _print_json(cost, numbers)
-    console = Console()
+    console = table_console()
+    loading = f"; before it, {load_s * 1e3:,.1f} ms of loading {format_bytes(int(cached))} of cached blocks"
     halves = "two half batches" if cost.microbatch else "no half batches"
     console.print(
         f"{model.shape.name} on {model.device.title}, prefill on {dies} dies: "
-        f"{arguments.prefill:,.0f} tokens in prompts of {arguments.prompt:g}, {arguments.reuse:.0%} cached\n\n"
+        f"{arguments.prefill:,.0f} tokens in prompts of {arguments.prompt:,.10g}, {arguments.reuse:.0%} cached\n\n"
         f"[bold]step {cost.total_s * 1e3:,.1f} ms, {rate_per_npu:,.0f} prompt tokens/s per NPU[/bold] ({trust})"
-        f"\n{halves}; layer {cost.layer_s * 1e3:.2f} ms; loading {format_bytes(int(cached))} of cached blocks "
-        f"before it {load_s * 1e3:,.1f} ms"
+        f"\n{halves}; layer {cost.layer_s * 1e3:.2f} ms{loading if cached else ''}"
     )
     if arguments.explain:
         console.print(_parts_table(cost, _PREFILL_STREAMS))
@@ -191,15 +203,19 @@ def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
         print(json.dumps({"batch_per_npu": batch, "tpot_s": tpot_s, "batch_that_fits": int(room)}, indent=2))
         return 0
     if tpot_s is None:
-        print(f"no batch keeps {arguments.tpot:g} ms with {arguments.context:g} tokens of context")
+        print(f"no batch keeps {arguments.tpot:,.10g} ms with {arguments.context:,.10g} tokens of context")
         return 0
-    trust = decode_trust(model.device, batch, arguments.context)
+    trust = _checked(model) or decode_trust(model.device, batch, arguments.context, arguments.drafts)
     limit = "memory" if batch >= int(room) else "latency"
-    Console().print(
-        f"[bold]{batch} sequences per NPU[/bold] keep {arguments.tpot:g} ms with {arguments.context:g} tokens of "
-        f"context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU ({trust})\n"
-        f"limited by {limit}; memory holds {int(room)}"
+    table_console().print(
+        f"[bold]{batch} sequences per NPU[/bold] keep {arguments.tpot:,.10g} ms with {arguments.context:,.10g} tokens "
+        f"of context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU ({trust})\n"
+        f"limited by {limit}; memory holds {int(room):,}"
     )
+    if arguments.explain:
+        print()
+        arguments.batch = batch
+        return _decode(model, arguments)
     return 0
 
 
@@ -237,7 +253,7 @@ def _calibrate(model: CostModel, arguments: argparse.Namespace) -> int:
 
 
 def _print_calibration(found: Calibrated) -> None:
-    console = Console()
+    console = table_console()
     if not has_rows(found.device):
         console.print(f"[bold]{found.device.title}: nothing was published for it, so steps are not checked.[/bold]")
     for group in found.groups:

@@ -36,6 +36,8 @@ class KnownTokens(Sequence[int]):
         prompt_len = self._prompt_len
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
+            if step < 0 or stop < start:
+                return [*self._prompt, *self.output][index]
             if start >= prompt_len:
                 return self.output[start - prompt_len : stop - prompt_len : step]
             if stop <= prompt_len:

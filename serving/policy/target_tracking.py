@@ -43,9 +43,9 @@ class TargetTracker:
         Effects: remembers the load for `hold_s`.
         """
         needed = min(self.high, max(self.low, math.ceil(load / self.utilisation - 1e-9)))
-        while self._needs and self._needs[0][0] < now - self.hold_s:
-            self._needs.popleft()
         self._needs.append((now, needed))
+        while len(self._needs) > 1 and self._needs[1][0] <= now - self.hold_s:  # the first is what held until then
+            self._needs.popleft()
         highest = max(need for _, need in self._needs)
         what = f"load of {load:.2f} instances at {self.utilisation:.0%}"
         if needed > instances:

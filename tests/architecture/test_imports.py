@@ -21,6 +21,7 @@ LAYERS = (
     "serving.version",
     "serving.ids",
     "serving.errors",
+    "serving.terminal",
     "serving.config",
     "serving.telemetry",
     "serving.policy",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 EXIT_NOTHING_HOLDS = 1
 PREFILL_SIZES = "16,32,64"
-_PLAIN_WIDTH = 120
-"""Columns where there is no terminal."""
 DECODE_SIZES = "32,64,128,160,288"
 
 _EPILOG = """\
@@ -98,16 +96,22 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.sim.planning.files import as_json, write_all
     from serving.sim.planning.planner import plan
     from serving.sim.planning.show import show
+    from serving.sim.report.result_json import make_folder
+    from serving.terminal import table_console
 
     if arguments.processes < 1:
         raise ConfigError(f"--processes {arguments.processes}: at least 1")
+    if arguments.limit is not None and arguments.limit < 1:
+        raise ConfigError(f"--limit {arguments.limit}: at least 1")
     order = order_of(arguments)
+    if arguments.out is not None:
+        make_folder(arguments.out)
     told = Console(stderr=True)
     found = _with_progress(order, arguments.processes, told, plan)
     if arguments.json:
         sys.stdout.write(as_json(found).decode())
     else:
-        show(found, Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH))
+        show(found, table_console())
     if arguments.out is not None:
         for path in write_all(found, arguments.out):
             told.print(f"wrote {path}", highlight=False)

@@ -46,14 +46,16 @@ def _reproduce(arguments: argparse.Namespace) -> int:
     from serving.sim.paper.registry import choose
     from serving.sim.paper.reproduction import reproduce
     from serving.sim.paper.setting import Setting
+    from serving.sim.report.result_json import make_folder
+    from serving.terminal import table_console
 
     chosen = choose([name.strip() for name in arguments.only.split(",") if name.strip()])
-    console = Console()
+    console = table_console()
     if arguments.list:
         print_list(chosen, console)
         return 0
     if arguments.out is not None:
-        _make_folder(arguments.out)
+        make_folder(arguments.out)
     setting = Setting(seed=arguments.seed, quick=arguments.quick)
     with ExperimentProgress(chosen, quick=arguments.quick) as progress:
         done = reproduce(chosen, setting, progress)
@@ -67,16 +69,3 @@ def _reproduce(arguments: argparse.Namespace) -> int:
         for path in write_report(arguments.out, done, setting):
             Console(stderr=True).print(f"wrote {path}", highlight=False, soft_wrap=True)
     return EXIT_UNEXPLAINED if done.score.unexplained else 0
-
-
-def _make_folder(path: Path) -> None:
-    """Before minutes are spent on what could not be written.
-
-    Raises: ConfigError.
-    """
-    from serving.errors import ConfigError
-
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {path}: {error.strerror or error}") from None

@@ -30,6 +30,11 @@ Examples:
 """
 
 
+_TRACE_FLAGS = {"start": 0.0, "limit": None, "rate": 1.0, "length": 1.0, "repeat": 1}
+_POISSON_FLAGS = {"prompt": 4096, "output": 256, "reuse": 0.0}
+"""Flags that only one kind of load has, with their defaults."""
+
+
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """The sub-command and its flags."""
     parser = commands.add_parser(
@@ -55,8 +60,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     load.add_argument("--reuse", type=float, default=0.0, metavar="X", help="with --poisson: common part of prompts")
     system = parser.add_argument_group("system")
     system.add_argument("--supernodes", type=int, metavar="N", help="equal supernodes that share the requests")
-    system.add_argument("--faults", metavar="FILE", help="schedule of faults: [[fault]] tables, see the README")
-    system.add_argument("--fault-rate", type=float, metavar="X", help="random faults, X times as often as published")
+    faults = system.add_mutually_exclusive_group()
+    faults.add_argument("--faults", metavar="FILE", help="schedule: [[fault]] tables, see the README; first supernode")
+    faults.add_argument("--fault-rate", type=float, metavar="X", help="random faults, X times as often as published")
     system.add_argument("--seed", type=int, metavar="N", help="of everything random, instead of the file's")
     run = parser.add_argument_group("run and output")
     run.add_argument("--processes", type=int, metavar="N", help="work on so many supernodes at once (cores)")
@@ -79,9 +85,13 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from serving.sim.report.console import print_speed, print_summary
     from serving.sim.report.goodput import Slo
     from serving.sim.report.page import write_page
-    from serving.sim.report.result_json import result_json, write_json
+    from serving.sim.report.result_json import make_folder, result_json, write_json
     from serving.sim.report.summary import summarize
+    from serving.terminal import table_console
 
+    _check(arguments)
+    if arguments.out:
+        make_folder(Path(arguments.out))
     config = _with_flags(load_config(arguments.config), arguments)
     count = config.simulation.supernodes
     opened = partial(open_shard, vars(arguments), config.simulation.seed, config.engine.block_tokens)
@@ -94,15 +104,39 @@ def _simulate(arguments: argparse.Namespace) -> int:
     summary = summarize(result, slo)
     if arguments.out:
         folder = Path(arguments.out)
-        folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "result.json", result, summary, requests=arguments.requests)
         write_page(folder / "report.html", result, slo, step_cost=_typical_step(config, cost_model(config), result))
     if arguments.json:
         sys.stdout.buffer.write(result_json(result, summary, requests=arguments.requests))
     else:
-        print_summary(result, summary, Console())
-    print_speed(result, Console(stderr=True))
+        print_summary(result, summary, table_console())
+    told = Console(stderr=True)
+    print_speed(result, told)
+    if arguments.out:
+        told.print(f"wrote {folder / 'report.html'} and result.json", highlight=False, soft_wrap=True)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Numbers that no run can have, and flags that would change nothing.
+
+    Raises: ConfigError.
+    """
+    from serving.errors import ConfigError
+
+    for name in ("supernodes", "processes", "limit", "repeat"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} {value}: at least 1")
+    if arguments.stop is not None and not arguments.stop > 0:
+        raise ConfigError(f"--stop {arguments.stop:g}: a virtual time above 0 s")
+    if not 0 <= arguments.reuse <= 1:
+        raise ConfigError(f"--reuse {arguments.reuse:g}: a share from 0 to 1")
+    made_up = arguments.trace is None
+    for name, default in (_TRACE_FLAGS if made_up else _POISSON_FLAGS).items():
+        if getattr(arguments, name) != default:
+            needed, given = ("--trace", "--poisson") if made_up else ("--poisson", "--trace")
+            raise ConfigError(f"--{name} goes with {needed}; with {given} it would change nothing")
 
 
 def _with_flags(config: "ServeConfig", arguments: argparse.Namespace) -> "ServeConfig":

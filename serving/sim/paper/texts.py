@@ -25,8 +25,7 @@ def error_text(row: Row) -> str:
         return ""
     if row.relation in "<>" and error == 0:
         return "holds"
-    text = f"{100 * error:+.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", "−")
+    return numbers.error(error)
 
 
 def figure(value: float) -> str:

@@ -7,10 +7,9 @@ import msgspec
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from serving.errors import ConfigError
 from serving.sim.planning import words
 from serving.sim.planning.plan import Plan
-from serving.sim.report.result_json import plain, write_file
+from serving.sim.report.result_json import make_folder, plain, write_file
 from serving.version import VERSION
 
 SCHEMA = "cloudmatrix-plan/1"
@@ -22,10 +21,7 @@ def write_all(plan: Plan, folder: Path) -> list[Path]:
     Raises: ConfigError if it cannot be written.
     Effects: makes the folder if there is none.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from None
+    make_folder(folder)
     contents = {"plan.md": markdown(plan).encode(), "plan.html": page(plan).encode(), "plan.json": as_json(plan)}
     for name, content in contents.items():
         write_file(folder / name, content)

@@ -10,6 +10,9 @@ from serving.sim.report.tables import latency_cells
 from serving.sim.report.tiles import outcome_text
 from serving.sim.result import SimResult
 
+_FAILURES = ("fail", "reject")
+"""Kinds of decisions that end a request."""
+
 
 def print_summary(result: SimResult, summary: Summary, console: Console) -> None:
     """Print what ran and what came out of it.
@@ -20,6 +23,9 @@ def print_summary(result: SimResult, summary: Summary, console: Console) -> None
     _line(console, "virtual time", f"{numbers.clock(summary.duration_s)}, seed {result.seed}{_supernodes(result)}")
     finished = f"{summary.outcomes['finished']:,} of {summary.requests:,} finished, {outcome_text(summary)}"
     _line(console, "requests", f"{finished}{f', {summary.retried:,} sent again' if summary.retried else ''}")
+    failure = next((one for one in result.decisions if one.kind in _FAILURES), None)
+    if failure is not None:
+        _line(console, "", f"first that failed: {failure.subject} at {numbers.clock(failure.at_s)}: {failure.reason}")
     _line(console, "goodput", _goodput(summary))
     rates = summary.throughput
     _line(
@@ -90,7 +96,7 @@ def _latency(summary: Summary) -> Table:
 
 def _pools(summary: Summary) -> Table:
     table = _table(
-        "pool", "NPUs", "NPU-h", "busy", "prompt tok/s", "output tok/s", "tok/s/NPU", "peak batch", "peak KV"
+        "pool", "NPUs", "NPU-h", "busy", "prompt tok/s", "output tok/s", "tok/s per NPU", "peak batch", "peak KV"
     )
     for pool in summary.pools:
         table.add_row(

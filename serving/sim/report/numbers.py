@@ -49,6 +49,14 @@ def share(value: float) -> str:
     return "< 0.001 %" if value < 0.5 else "> 99.999 %"
 
 
+def error(value: float) -> str:
+    """A relative error in signed per cent: 0.012 -> "+1.2 %"; what rounds to nothing has no sign."""
+    if not math.isfinite(value):
+        return MISSING
+    text = f"{100 * value:+.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", "−")
+
+
 def size(nbytes: int) -> str:
     """Bytes in binary units."""
     return format_bytes(nbytes)

@@ -139,10 +139,10 @@ def bars(name: str, title: str, rows: Sequence[Comparison], *, unit: str = "", w
         axes.barh(at - 0.18, [row.published for row in rows], 0.32, color=PALETTE["grey"], label="published")
         axes.barh(at + 0.18, [row.ours for row in rows], 0.32, color=PALETTE["blue"], label="ours")
         for position, row in zip(at, rows, strict=True):
-            text = numbers.MISSING if math.isnan(row.error) else f"{100 * row.error:+.1f} %"
             axes.annotate(
-                text, (max(row.published, row.ours), position), (6, 0), textcoords="offset points", va="center"
-            )
+                numbers.error(row.error), (max(row.published, row.ours), position), (6, 0),
+                textcoords="offset points", va="center",
+            )  # fmt: skip
         axes.set_yticks(at, [row.label for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
@@ -285,9 +285,10 @@ def _room(axes: Axes, xs: Sequence[float]) -> None:
 
 
 def _name_best(axes: Axes, one: Candidate, candidates: Sequence[Candidate]) -> None:
-    """The best plan's name beside its point, on the side that has room."""
+    """The best plan's name beside its point, on the side that has room, away from the front: it rises to the right."""
     to_right = one.npus < (min(c.npus for c in candidates) + max(c.npus for c in candidates)) / 2
     axes.annotate(
-        one.label, (one.npus, one.goodput_per_s), (9 if to_right else -9, -4), textcoords="offset points", va="top",
-        ha="left" if to_right else "right", color=PALETTE["green"], fontweight="bold",
+        one.label, (one.npus, one.goodput_per_s), (9, -4) if to_right else (-9, 4), textcoords="offset points",
+        va="top" if to_right else "bottom", ha="left" if to_right else "right", color=PALETTE["green"],
+        fontweight="bold",
     )  # fmt: skip

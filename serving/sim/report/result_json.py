@@ -58,6 +58,17 @@ def write_json(path: Path, result: SimResult, summary: Summary, *, requests: boo
     write_file(path, result_json(result, summary, requests=requests))
 
 
+def make_folder(path: Path) -> None:
+    """Make a report's folder; before minutes are spent on what could not be written.
+
+    Raises: ConfigError if there can be none.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write into {path}: {error.strerror or error}") from None
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write a report's file.
 

@@ -89,7 +89,7 @@ class Portion:
         if not 0 <= which < shards:
             raise ConfigError(f"shard {which} of {shards}: shards count from 0 to one less than there are")
         if self.repeat < 1 or (self.limit is not None and self.limit < 1):
-            raise ConfigError(f"repeat {self.repeat}, limit {self.limit}: both must be at least 1")
+            raise ConfigError(f"repeat {self.repeat}, limit {self.limit}: at least 1 each")
 
     def places(self, columns: Columns, turn: int, left: float) -> IntArray | None:
         """Which of these requests are taken, if `left` more may be; None = all. [taken] int64, ascending."""
@@ -155,9 +155,9 @@ class Replay:
                 if left <= 0:
                     return
             if not first.requests:
+                end = "its end" if self.stretch.end_s == math.inf else f"{self.stretch.end_s:g} s"
                 raise TraceError(
-                    f"{self.label}: no request arrives from {self.stretch.start_s:g} s to {self.stretch.end_s:g} s; "
-                    "choose another stretch"
+                    f"{self.label}: no request arrives from {self.stretch.start_s:g} s to {end}; choose another stretch"
                 )
 
 

@@ -21,6 +21,7 @@ def test_a_summary_and_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for word in ("deepseek-r1", "goodput", "TTFT", "prefill", "decode", "RDMA"):
         assert word in told.out
     assert "real time" in told.err
+    assert f"wrote {tmp_path / 'new' / 'run' / 'report.html'}" in told.err
     result = json.loads((tmp_path / "new" / "run" / "result.json").read_bytes())
     assert result["schema"].startswith("cloudmatrix-simulation/")
     page = (tmp_path / "new" / "run" / "report.html").read_text(encoding="utf-8")
@@ -72,6 +73,13 @@ def test_faults_are_drawn_and_read(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--poisson", "0", "--duration", "5"], "must be above 0"),
         ([*LOAD, "--faults", "none.toml"], "none.toml"),
         ([*LOAD, "--fault-rate", "-1"], "negative"),
+        ([*LOAD, "--supernodes", "0"], "--supernodes 0: at least 1"),
+        ([*LOAD, "--processes", "0"], "--processes 0: at least 1"),
+        ([*LOAD, "--stop", "0"], "--stop 0: a virtual time above 0 s"),
+        ([*LOAD, "--reuse", "2"], "--reuse 2: a share from 0 to 1"),
+        ([*LOAD, "--rate", "2"], "--rate goes with --trace"),
+        (["--trace", "any.jsonl", "--prompt", "5"], "--prompt goes with --poisson"),
+        (["--trace", "any.jsonl", "--limit", "0"], "--limit 0: at least 1"),
     ],
 )
 def test_a_mistake_is_one_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +88,28 @@ def test_a_mistake_is_one_line(flags: list[str], message: str, capsys: pytest.Ca
     assert message in told
     assert told.startswith("cloudmatrix: ")
     assert told.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_is_told_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert run(*LOAD, "--out", str(tmp_path / "file" / "run")) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("cloudmatrix: cannot write into ")
+    assert told.out == ""
+
+
+def test_the_first_failure_is_told_and_no_column_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--poisson", "4", "--duration", "2", "--prompt", "1000000") == 0
+    told = capsys.readouterr().out
+    assert "first that failed: " in told
+    assert "at most 131072 fit this instance" in told
+    assert "peak KV" in told
+
+
+def test_faults_come_from_a_file_or_from_chance() -> None:
+    with pytest.raises(SystemExit) as left:
+        run(*LOAD, "--faults", "a.toml", "--fault-rate", "1")
+    assert left.value.code == 2
 
 
 def test_a_bad_trace_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def texts(svg: str) -> list[str]:
 def test_bars_show_errors_with_their_sign() -> None:
     rows = [Comparison("batch 96 <4K>", 1943, 1902), Comparison("none", 0, 5), Comparison("more", 100, 104)]
     written = texts(bars("b", "Decode & more", rows, unit="tokens/s"))
-    assert {"-2.1 %", "–", "+4.0 %", "batch 96 <4K>", "published", "ours", "tokens/s"} <= set(written)
+    assert {"−2.1 %", "–", "+4.0 %", "batch 96 <4K>", "published", "ours", "tokens/s"} <= set(written)
     assert math.isnan(rows[1].error)
 
 

@@ -1,0 +1,70 @@
+"""Which NPUs of a supernode an instance gets: the first free ones in a row, else the first free ones."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hardware.topology import DieId, NpuId, Topology
+
+
+class Placement:
+    """The NPUs of one supernode: free, taken, or broken."""
+
+    def __init__(self, topology: Topology, npus: int) -> None:
+        """
+        Args:
+            npus: how many of the supernode's NPUs may be used, from the first one on.
+        """
+        self._ids = list(topology.npu_ids())[:npus]
+        self._free = [True] * len(self._ids)
+        self._broken: Counter[int] = Counter()
+        """Faults that have an NPU, by place; it works again when all of them are over."""
+        self._dies = topology.spec.node.npu.dies
+
+    @property
+    def npus(self) -> Sequence[NpuId]:
+        """All of them, in order."""
+        return self._ids
+
+    @property
+    def total(self) -> int:
+        """NPUs that are not broken."""
+        return len(self._ids) - len(self._broken)
+
+    @property
+    def idle(self) -> int:
+        """NPUs that could be taken."""
+        return sum(free and place not in self._broken for place, free in enumerate(self._free))
+
+    def take(self, count: int) -> tuple[NpuId, ...] | None:
+        """NPUs for an instance. Returns: None if there are too few."""
+        usable = [place for place, free in enumerate(self._free) if free and place not in self._broken]
+        if len(usable) < count:
+            return None
+        start = next((i for i in range(len(usable) - count + 1) if usable[i + count - 1] - usable[i] == count - 1), 0)
+        chosen = usable[start : start + count]
+        for place in chosen:
+            self._free[place] = False
+        return tuple(self._ids[place] for place in chosen)
+
+    def give_back(self, npus: tuple[NpuId, ...]) -> None:
+        """An instance has left."""
+        for npu in npus:
+            self._free[self._place(npu)] = True
+
+    def fail(self, npu: NpuId) -> None:
+        """It cannot be used until `repair`, as often as it failed."""
+        self._broken[self._place(npu)] += 1
+
+    def repair(self, npu: NpuId) -> None:
+        """One of its faults is over."""
+        place = self._place(npu)
+        self._broken[place] -= 1
+        if not self._broken[place]:
+            del self._broken[place]
+
+    def dies_of(self, npus: tuple[NpuId, ...]) -> tuple[DieId, ...]:
+        """Dies in order of rank."""
+        return tuple(DieId(npu, die) for npu in npus for die in range(self._dies))
+
+    def _place(self, npu: NpuId) -> int:
+        return self._ids.index(npu)

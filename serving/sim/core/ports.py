@@ -1,0 +1,107 @@
+"""What virtual instances need from outside: how long things take, and who hears of it."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from serving.engine.events import FetchOrder, PullOrder, StoreOrder
+from serving.ids import ReplicaId, SequenceId
+from serving.policy.journal_commands import FailKind
+from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec
+
+
+class StepTimes(Protocol):
+    """Durations of steps [s]."""
+
+    def prefill(self, tokens: float, attended_tokens: float) -> float:
+        """One prefill step of one instance; see `hardware.cost.loads.PrefillLoad`."""
+        ...
+
+    def decode(self, requests: float, context_tokens: float, mean_requests: float) -> float:
+        """One decode iteration of one instance; see `hardware.cost.loads.DecodeLoad`."""
+        ...
+
+    def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
+        """What one die of a decode instance takes for a prompt chunk of its own, beside the others' decoding."""
+        ...
+
+
+class News(Protocol):
+    """The gateway that owns a sequence, as an instance sees it."""
+
+    def prefilled(
+        self,
+        sequence_id: SequenceId,
+        ticket: HandoffTicket,
+        position: int,
+        tokens: tuple[int, ...],
+        cached_tokens: int | None,
+        pool: PoolUse | None,
+    ) -> None:
+        """The first token is there, and the KV blocks wait to be pulled."""
+        ...
+
+    def tokens(
+        self,
+        sequence_id: SequenceId,
+        position: int,
+        tokens: tuple[int, ...],
+        finish: FinishReason | None,
+        cached_tokens: int | None,
+        pool: PoolUse | None,
+    ) -> None:
+        """New tokens, the end, or both."""
+        ...
+
+    def adopted(self, sequence_id: SequenceId) -> None:
+        """A decode instance has the blocks."""
+        ...
+
+    def lost(self, sequence_id: SequenceId, reason: str) -> None:
+        """The instance has forgotten the sequence."""
+        ...
+
+    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> None:
+        """The instance did not take it."""
+        ...
+
+
+Done = Callable[[Any], None]
+
+
+class Movers(Protocol):
+    """Everything that moves KV for an instance, in the background."""
+
+    def pull(self, order: PullOrder, target: ReplicaId, die: int, tokens: int, done: Done) -> None:
+        """Move a handoff's blocks over the RDMA plane; `done` gets (order, bytes, error or None)."""
+        ...
+
+    def fetch(self, order: FetchOrder, instance: ReplicaId, done: Done) -> None:
+        """Ask the KV-cache pool; `done` gets (order, report)."""
+        ...
+
+    def store(self, order: StoreOrder, instance: ReplicaId, done: Done) -> None:
+        """Publish in the KV-cache pool; `done` gets the order."""
+        ...
+
+
+class Instance(Protocol):
+    """One prefill, decode or aggregated instance, as gateways and the cluster see it."""
+
+    name: ReplicaId
+    pool: str
+    npus: int
+    draining: bool
+    alive: bool
+    kv_blocks: int
+
+    def add(self, spec: SequenceSpec) -> None: ...
+
+    def adopt(self, spec: SequenceSpec, ticket: HandoffTicket) -> None: ...
+
+    def release(self, ticket_id: str, *, distrust: bool) -> None: ...
+
+    def cancel(self, sequence_id: SequenceId) -> None: ...
+
+    def status(self) -> tuple[int, int, int]:
+        """Tokens to be computed, sequences inside, free KV blocks."""
+        ...

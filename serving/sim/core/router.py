@@ -1,0 +1,101 @@
+"""Feeds the routing policy with what a live gateway would know: reports that are a little old, and its own doings.
+
+A view is renewed at most every `status_period_s`; in between, what this gateway sent there counts as a reservation, as
+the live gateway does.
+"""
+
+from msgspec.structs import replace
+
+from serving.errors import UnavailableError
+from serving.ids import BlockHash, NodeId, ReplicaId
+from serving.policy.gateway_router import GatewayRouter
+from serving.policy.router import InstanceView, RouteDecision
+from serving.sim.core.events import EventQueue
+from serving.sim.core.ports import Instance
+
+_MAX_AGE_S = 1.0
+_HISTORY_TOKENS = 1 << 20
+"""What the locality baseline remembers of each instance, as the live gateway does."""
+
+
+class _Known:
+    """What one gateway knows of one instance."""
+
+    __slots__ = ("instance", "read_at", "view")
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.read_at = -1.0
+        self.view = InstanceView(instance.name, instance.pool, NodeId(""), 0, 0, 0, instance.kv_blocks)
+
+
+class VirtualRouter:
+    """Chooses instances for one gateway."""
+
+    def __init__(self, queue: EventQueue, period_s: float, block_tokens: int, *, locality: bool) -> None:
+        self._queue = queue
+        self._period_s = period_s
+        self._block_tokens = block_tokens
+        self._policy = GatewayRouter(_MAX_AGE_S, block_tokens, _HISTORY_TOKENS // block_tokens if locality else 0)
+        self._known: dict[ReplicaId, _Known] = {}
+        self._pools: dict[str, list[_Known]] = {"prefill": [], "decode": []}
+
+    def learn(self, instance: Instance) -> None:
+        """An instance has come up."""
+        known = _Known(instance)
+        self._known[instance.name] = known
+        self._pools[instance.pool].append(known)
+
+    def forget(self, name: ReplicaId) -> None:
+        """An instance is gone."""
+        known = self._known.pop(name, None)
+        if known is not None:
+            self._pools[known.instance.pool].remove(known)
+
+    def prefill(
+        self, tokens: int, known_tokens: int, hashes: tuple[BlockHash, ...], exclude: tuple[ReplicaId, ...]
+    ) -> RouteDecision:
+        """Where a prompt is computed; on a decode instance if no prefill instance is left.
+
+        Raises: UnavailableError when there is no instance.
+        """
+        views = [view for view in self._views("prefill") if not view.draining] or self._views("decode")
+        decision = self._policy.prefill(views, tokens, exclude, hashes)
+        self._reserve(decision.replica, tokens, -(-known_tokens // self._block_tokens) + 1)
+        return decision
+
+    def decode(self, known_tokens: int, exclude: tuple[ReplicaId, ...]) -> RouteDecision:
+        """Where a handoff is adopted.
+
+        Raises: UnavailableError when there is no decode instance.
+        """
+        blocks = -(-known_tokens // self._block_tokens) + 1
+        decision = self._policy.decode(self._views("decode"), blocks, exclude)
+        self._reserve(decision.replica, 0, blocks)
+        return decision
+
+    def _views(self, pool: str) -> list[InstanceView]:
+        now, oldest = self._queue.now, self._queue.now - self._period_s
+        views = []
+        for known in self._pools[pool]:
+            instance = known.instance
+            if known.read_at < 0.0 or known.read_at <= oldest or known.view.draining != instance.draining:
+                tokens, inside, free = instance.status()
+                known.read_at = now
+                known.view = InstanceView(
+                    instance.name, pool, NodeId(""), tokens, inside, free, instance.kv_blocks, 0.0, instance.draining
+                )
+            views.append(known.view)
+        return views
+
+    def _reserve(self, name: ReplicaId, tokens: int, blocks: int) -> None:
+        known = self._known.get(name)
+        if known is None:
+            raise UnavailableError(f"{name} is gone", retry_after_s=1.0)
+        view = known.view
+        known.view = replace(
+            view,
+            reserved_tokens=view.reserved_tokens + tokens,
+            reserved_sequences=view.reserved_sequences + 1,
+            reserved_blocks=view.reserved_blocks + blocks,
+        )

@@ -1,0 +1,269 @@
+"""What every driver of an engine in virtual time does: take orders, pass on news, start what runs beside steps."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serving.engine.engine import InstanceEngine
+from serving.engine.events import (
+    AdoptedEvent,
+    EngineAction,
+    FailedEvent,
+    FetchOrder,
+    HandoffFailedEvent,
+    HandoffReadyEvent,
+    PullOrder,
+    StoreOrder,
+    TokensEvent,
+)
+from serving.errors import HandoffError, LedgerError, OverloadedError, RequestError, ServingError
+from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
+from serving.policy.journal_commands import FailKind
+from serving.policy.pool.outcome import FetchReport
+from serving.policy.request import BlockExtent, HandoffTicket, SequenceSpec
+from serving.sim.core.events import EventQueue
+from serving.sim.core.ports import Movers, News, StepTimes
+
+_NO_HASH = BlockHash(b"")
+_LAYOUT = "simulated"
+_EXTENTS_KEPT = 100_000
+
+
+class Extents:
+    """Block extents by prefix hash: accounted blocks have neither place nor bytes, so equal hashes share one value."""
+
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self._known: dict[BlockHash, BlockExtent] = {}
+        self._partial = BlockExtent(0, 0, block_bytes, _NO_HASH)
+
+    def of(self, hashes: tuple[BlockHash, ...], blocks: int) -> tuple[BlockExtent, ...]:
+        """Extents of a block table whose leading full blocks have these hashes."""
+        known = self._known
+        if len(known) > _EXTENTS_KEPT:
+            known.clear()
+        full = hashes[:blocks]
+        extents = [known.get(one) or self._learn(one) for one in full]
+        return (*extents, *(self._partial,) * (blocks - len(full)))
+
+    def _learn(self, one: BlockHash) -> BlockExtent:
+        extent = self._known[one] = BlockExtent(0, 0, self._block_bytes, one)
+        return extent
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What instances of one supernode share.
+
+    Attributes:
+        news: hears what engines tell gateways.
+        movers: move KV for them.
+        extents: values for the tickets of their handoffs.
+    """
+
+    queue: EventQueue
+    times: StepTimes
+    news: News
+    movers: Movers
+    extents: Extents
+
+
+class EngineSeat:
+    """One engine with its surroundings.
+
+    Args:
+        name: of the instance; `die`: the engine's place in it.
+        kick: called when the engine may have something to do that it had not before.
+    """
+
+    __slots__ = (
+        "_extents",
+        "_kick",
+        "_movers",
+        "_news",
+        "_queue",
+        "dead",
+        "die",
+        "engine",
+        "name",
+        "on_end",
+    )
+
+    def __init__(
+        self,
+        engine: InstanceEngine,
+        name: ReplicaId,
+        die: int,
+        around: Surroundings,
+        kick: Callable[["EngineSeat"], None],
+        on_end: Callable[[SequenceId], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.name = name
+        self.die = die
+        self.on_end = on_end
+        """Told every sequence that has left the engine."""
+        self._queue = around.queue
+        self._news = around.news
+        self._movers = around.movers
+        self._extents = around.extents
+        self._kick = kick
+        self.dead = False
+        """Its instance was lost: what still arrives falls to the ground."""
+
+    def add(self, spec: SequenceSpec) -> None:
+        """A prompt to compute."""
+        try:
+            self.engine.add(spec, self._queue.now)
+        except ServingError as error:
+            self._refuse(spec.sequence_id, error)
+            return
+        self._kick(self)
+
+    def adopt(self, spec: SequenceSpec, ticket: HandoffTicket) -> None:
+        """A handoff to pull."""
+        try:
+            self.engine.adopt(spec, ticket, self._queue.now)
+        except ServingError as error:
+            self._refuse(spec.sequence_id, error)
+            return
+        self.start_pulls()
+
+    def start_pulls(self) -> None:
+        """Begin the pulls that there is room for; what is here already joins at the next step."""
+        for order in self.engine.start_pulls(self._queue.now):
+            self._pull(order)
+        if self.pass_on():
+            self._kick(self)
+
+    def release(self, ticket_id: str, *, distrust: bool) -> None:
+        """A handoff is over; there may be room now."""
+        self.engine.release(ticket_id, self._queue.now, distrust=distrust)
+        self.pass_on()
+        self._kick(self)
+
+    def cancel(self, sequence_id: SequenceId) -> None:
+        """Nobody waits for it any more."""
+        self.engine.cancel(sequence_id, self._queue.now)
+        self.pass_on()
+        if self.on_end is not None:
+            self.on_end(sequence_id)
+        self._kick(self)
+
+    def lose(self, sequence_id: SequenceId) -> int:
+        """Its KV is gone: the engine forgets it, its gateway sends it elsewhere.
+
+        Returns: tokens that must be computed again.
+        """
+        sequence = self.engine.sequences.get(sequence_id)
+        tokens = sequence.num_computed if sequence is not None else 0
+        self.cancel(sequence_id)
+        self._news.lost(sequence_id, "the memory that held it was lost")
+        return tokens
+
+    def start(self, action: EngineAction) -> None:
+        """Begin what an action asks for beside its plan."""
+        for order in action.pulls:
+            self._pull(order)
+        for fetch in action.fetches:
+            self._movers.fetch(fetch, self.name, self._fetched)
+        for store in action.stores:
+            self._movers.store(store, self.name, self._stored)
+
+    def pass_on(self) -> bool:
+        """Tell the gateways the engine's news. Returns: whether there was any."""
+        news, events = self._news, self.engine.take_events()
+        for event in events:
+            match event:
+                case TokensEvent():
+                    if event.finish_reason is not None and self.on_end is not None:
+                        self.on_end(event.sequence_id)
+                    news.tokens(
+                        event.sequence_id,
+                        event.position,
+                        event.tokens,
+                        event.finish_reason,
+                        event.cached_tokens,
+                        event.pool,
+                    )
+                case HandoffReadyEvent():
+                    ticket = self._ticket(event)
+                    news.prefilled(
+                        event.sequence_id, ticket, event.position, event.tokens, event.cached_tokens, event.pool
+                    )
+                case AdoptedEvent():
+                    news.adopted(event.sequence_id)
+                case HandoffFailedEvent() | FailedEvent():
+                    if self.on_end is not None:
+                        self.on_end(event.sequence_id)
+                    news.lost(event.sequence_id, event.reason)
+                case _:  # a handoff was closed: whoever asked for it knows
+                    pass
+        return bool(events)
+
+    def _ticket(self, event: HandoffReadyEvent) -> HandoffTicket:
+        extents = self._extents.of(event.hashes, len(event.blocks))
+        return HandoffTicket(
+            event.ticket_id, self.name, NodeId(""), "", _LAYOUT, event.computed_tokens, extents, generation=self.die
+        )
+
+    def _refuse(self, sequence_id: SequenceId, error: ServingError) -> None:
+        if self.on_end is not None:
+            self.on_end(sequence_id)
+        if isinstance(error, HandoffError):
+            self._news.lost(sequence_id, str(error))
+        elif isinstance(error, OverloadedError):
+            self._news.refused(sequence_id, FailKind.OVERLOADED, str(error))
+        elif isinstance(error, LedgerError):
+            raise error
+        else:
+            kind = FailKind.INVALID if isinstance(error, RequestError) else FailKind.ENGINE
+            self._news.refused(sequence_id, kind, str(error))
+
+    def _pull(self, order: PullOrder) -> None:
+        here = order.first_block * self.engine.settings.block_tokens
+        self._movers.pull(order, self.name, self.die, order.ticket.computed_tokens - here, self._pulled)
+
+    def _pulled(self, outcome: tuple[PullOrder, int, HandoffError | None]) -> None:
+        if self.dead:
+            return
+        order, moved, error = outcome
+        self.engine.pull_finished(order.sequence_id, error, moved, self._queue.now)
+        self.pass_on()
+        self._kick(self)
+
+    def _fetched(self, outcome: tuple[FetchOrder, FetchReport]) -> None:
+        if self.dead:
+            return
+        order, report = outcome
+        self.engine.fetch_finished(order.sequence_id, report, self._queue.now)
+        self._kick(self)
+
+    def _stored(self, order: StoreOrder) -> None:
+        if self.dead:
+            return
+        self.engine.store_finished(order.order_id, self._queue.now)
+        if self.engine.scheduler.waiting.items:  # perhaps for the blocks that were pinned
+            self._kick(self)
+
+
+class WakeTimer:
+    """Asks again at the earliest moment that an engine named, without filling the heap with later ones."""
+
+    __slots__ = ("_at", "_queue", "_wake")
+
+    def __init__(self, queue: EventQueue, wake: Callable[[], None]) -> None:
+        self._queue = queue
+        self._wake = wake
+        self._at = math.inf
+
+    def set(self, when: float | None) -> None:
+        """Wake at this moment, unless an earlier one is set already. Effects: may add an event."""
+        if when is not None and when < self._at:
+            self._at = when
+            self._queue.at(when, self._due, when)
+
+    def _due(self, when: float) -> None:
+        if when == self._at:
+            self._at = math.inf
+            self._wake()

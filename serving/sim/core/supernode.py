@@ -1,0 +1,250 @@
+"""One supernode in virtual time: pools of instances, gateways, network and KV-cache pool around one event queue."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from hardware.cost.cost_model import CostModel
+from hardware.spec.catalog import CLOUDMATRIX384
+from hardware.topology import NpuId, Topology
+from serving.config.serve import ServeConfig
+from serving.engine.from_config import engine_settings
+from serving.errors import ConfigError
+from serving.ids import BlockHash, ReplicaId
+from serving.sim.core.decode import REFRESH_STEPS, DecodeInstance
+from serving.sim.core.directory import Directory
+from serving.sim.core.events import EventQueue
+from serving.sim.core.gateway import VirtualGateway
+from serving.sim.core.journal_book import Book
+from serving.sim.core.memory_pool import VirtualPool
+from serving.sim.core.movers import VirtualMovers
+from serving.sim.core.network import Network
+from serving.sim.core.placement import Placement
+from serving.sim.core.postman import Postman
+from serving.sim.core.prefill import PrefillInstance
+from serving.sim.core.router import VirtualRouter
+from serving.sim.core.seat import Extents, Surroundings
+from serving.sim.core.slowdown import JITTER_STEPS, Slowdown
+from serving.sim.core.times import TableTimes
+from serving.sim.result import InstanceTotals
+from serving.sim.workload.block_names import BlockNames
+from serving.sim.workload.request import TraceRequest, Workload
+
+MODEL_LEN = 131_072
+"""Longest prompt plus output of the model where the configuration names none [tokens]. Source: R1's own limit."""
+
+
+class Supernode:
+    """Everything of one supernode.
+
+    Args:
+        cost: of the device and the model that are simulated.
+        seed: of this supernode.
+    """
+
+    def __init__(self, config: ServeConfig, cost: CostModel, seed: int) -> None:
+        if config.serving.mode != "disaggregated":
+            raise ConfigError('virtual time knows [serving] mode = "disaggregated" only')
+        self.config = config
+        self.cost = cost
+        self.queue = EventQueue()
+        self.book = Book(self._nothing_open)
+        self.directory = Directory()
+        self.token_bytes = cost.shape.kv_token_bytes()
+        self.block_bytes = self.token_bytes * config.engine.block_tokens
+        topology = Topology(CLOUDMATRIX384)
+        self.placement = Placement(topology, config.cluster.npus)
+        measured = CLOUDMATRIX384.ub_measures.npu_cpu_read_inter.bytes_per_s * CLOUDMATRIX384.node.npu.dies
+        self.network = Network(self.queue, topology, config.simulation.pool_gb_per_s * 1e9 or measured)
+        has_pool = config.kvcache.replicas > 0 and config.engine.prefix_reuse
+        self.pool = VirtualPool(config.kvcache, self.block_bytes) if has_pool else None
+        self.movers = VirtualMovers(self.network, self.pool, self.token_bytes, config.engine.block_tokens)
+        self.postman = Postman()
+        self.times = TableTimes(
+            cost, config.simulation, config.prefill.dies_per_instance, config.decode.dies_per_instance
+        )
+        self._around = Surroundings(self.queue, self.times, self.postman, self.movers, Extents(self.block_bytes))
+        self._seed = seed
+        self._more = False
+        self.prefills: list[PrefillInstance] = []
+        self.decodes: list[DecodeInstance] = []
+        self.gateways = [self._gateway(number) for number in range(config.gateway.replicas)]
+        self.postman.gateways = self.gateways
+        self.totals: list[InstanceTotals] = []
+        self._started: dict[ReplicaId, float] = {}
+        self._fed_by_gone = {"prefill": 0, "decode": 0}
+        """Tokens that went through instances that are no more."""
+        self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
+        """The NPUs of each instance."""
+        self._serial = {"prefill": 0, "decode": 0}
+        self.slowdowns: dict[ReplicaId, Slowdown] = {}
+        """By which factor each instance's steps are longer than predicted."""
+        self._stretch = 1.0
+
+    # ---- instances -------------------------------------------------------------------------------------------------
+
+    def start_instance(self, pool: str) -> PrefillInstance | DecodeInstance:
+        """Bring up one more instance, now."""
+        self._serial[pool] += 1
+        name = ReplicaId(f"{pool}-{self._serial[pool] - 1}")
+        npus = self.placement.take(self.config.pools[pool].npus_per_instance)
+        if npus is None:
+            raise ConfigError(
+                f"{name} needs {self.config.pools[pool].npus_per_instance} NPUs, {self.placement.idle} are free"
+            )
+        self.places[name] = npus
+        self.slowdowns[name] = Slowdown(self.config.simulation, self._seed, name, averaged=pool == "decode")
+        self.slowdowns[name].add(self._stretch)
+        instance = self._prefill(name) if pool == "prefill" else self._decode(name)
+        (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).append(instance)  # type: ignore[arg-type]
+        self._started[name] = self.queue.now
+        self.directory.put(instance)
+        self.network.join(name, self.placement.dies_of(npus), len(npus))
+        for gateway in self.gateways:
+            gateway.router.learn(instance)
+        return instance
+
+    def stop_instance(self, instance: PrefillInstance | DecodeInstance) -> None:
+        """Take an instance out: it has drained, or it was lost."""
+        name = instance.name
+        self.totals.append(self.totals_of(instance, self.queue.now))
+        self._fed_by_gone[instance.pool] += instance.meter.forward_tokens
+        (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).remove(instance)  # type: ignore[arg-type]
+        self.directory.drop(name)
+        self.network.leave(name)
+        self.placement.give_back(self.places.pop(name))
+        del self.slowdowns[name]
+        instance.alive = False
+        for gateway in self.gateways:
+            gateway.instance_lost(name)
+
+    def stretch(self, factor: float) -> None:
+        """Every instance's steps, also of those that start later, take so much longer than in a whole supernode."""
+        for instance in self.everyone:
+            slowdown = self.slowdowns[instance.name]
+            slowdown.remove(self._stretch)
+            slowdown.add(factor)
+        self._stretch = factor
+        for decode in self.decodes:
+            decode.change_pace()
+
+    def totals_of(self, instance: PrefillInstance | DecodeInstance, stopped_s: float = math.nan) -> InstanceTotals:
+        """What an instance has done so far."""
+        meter = instance.meter
+        return InstanceTotals(
+            instance.name,
+            instance.pool,
+            instance.npus,
+            self._started[instance.name],
+            stopped_s,
+            meter.steps,
+            meter.busy_s,
+            meter.prompt_tokens,
+            meter.output_tokens,
+            instance.preemptions(),
+            meter.peak_batch,
+            meter.peak_kv_share,
+        )
+
+    def _prefill(self, name: ReplicaId) -> PrefillInstance:
+        pool = self.config.prefill
+        plan = self.cost.hbm_plan("prefill", pool.dies_per_instance)
+        blocks = plan.instance_kv_tokens // self.config.engine.block_tokens
+        settings = engine_settings(self.config, "prefill", pool, MODEL_LEN, blocks)
+        return PrefillInstance(
+            name, "prefill", pool.npus_per_instance, settings, blocks, self._around, self.slowdowns[name],
+        )  # fmt: skip
+
+    def _decode(self, name: ReplicaId) -> DecodeInstance:
+        pool, simulation = self.config.decode, self.config.simulation
+        groups = pool.dies_per_instance
+        blocks = self.cost.hbm_plan("decode", groups).kv_tokens // self.config.engine.block_tokens
+        of_a_group = replace(
+            pool,
+            max_sequences=max(1, pool.max_sequences // groups),
+            max_step_tokens=max(pool.max_step_tokens // groups, pool.max_sequences // groups, 1),
+        )
+        settings = engine_settings(self.config, "decode", of_a_group, MODEL_LEN, blocks, draft_tokens=simulation.drafts)
+        settings = replace(settings, cache_decoded=not self.config.model.reasoning)
+        return DecodeInstance(
+            name, "decode", pool.npus_per_instance, groups, settings, blocks, self._around, self.slowdowns[name],
+            simulation.drafts, simulation.acceptance,
+            JITTER_STEPS if self.slowdowns[name].varies else REFRESH_STEPS,
+        )  # fmt: skip
+
+    def _gateway(self, number: int) -> VirtualGateway:
+        config = self.config
+        locality = config.gateway.routing == "locality"
+        router = VirtualRouter(
+            self.queue, config.simulation.status_period_s, config.engine.block_tokens, locality=locality
+        )
+        return VirtualGateway(
+            number,
+            config.gateway,
+            config.engine.max_attempts,
+            self.queue,
+            router,
+            self.directory,
+            self.book,
+            self._seed,
+        )
+
+    def instances(self, pool: str) -> Sequence[PrefillInstance] | Sequence[DecodeInstance]:
+        """Those that are up, draining ones included."""
+        return self.prefills if pool == "prefill" else self.decodes
+
+    @property
+    def everyone(self) -> list[PrefillInstance | DecodeInstance]:
+        """All instances that are up."""
+        return [*self.prefills, *self.decodes]
+
+    def prompt_tokens_computed(self) -> int:
+        """By all prefill instances so far, those that are gone included."""
+        gone = sum(one.prompt_tokens for one in self.totals if one.pool == "prefill")
+        return gone + sum(one.meter.prompt_tokens for one in self.prefills)
+
+    @property
+    def expert_bytes(self) -> int:
+        """Of dispatch and combine, over UB, so far."""
+        shape, fed = self.cost.shape, dict(self._fed_by_gone)
+        for instance in self.everyone:
+            fed[instance.pool] += instance.meter.forward_tokens
+        message = shape.dispatch_bytes + shape.combine_bytes
+        routed = (fed["prefill"] + fed["decode"]) * shape.active_experts
+        shared = fed["decode"] * shape.shared_experts  # prefill dies have the shared expert themselves
+        return shape.moe_layers * (routed + shared) * message
+
+    @property
+    def busy(self) -> bool:
+        """Requests are under way, or still to come."""
+        return self._more or self.book.open_rows > 0
+
+    def _nothing_open(self) -> None:
+        if not self._more:
+            self.queue.halt()
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def feed(self, workload: Workload) -> None:
+        """Let a workload's requests arrive, each when its time comes. Effects: one event is always ahead."""
+        self._more = True
+        # A gateway needs a moment for each request; it is spared an event of its own.
+        names = BlockNames(workload.block_tokens, self.config.engine.block_tokens)
+        self._arrive((iter(workload.requests), names, None))
+
+    def _arrive(self, state: tuple[Iterator[TraceRequest], BlockNames, TraceRequest | None]) -> None:
+        requests, names, request = state
+        if request is not None:
+            row = self.book.arrive(request.arrival_s, request.prompt_tokens)
+            hashes: tuple[BlockHash, ...] = ()
+            if self.config.engine.prefix_reuse:
+                hashes = names.names(request.prompt_tokens, request.blocks, row)
+            order = row, request.prompt_tokens, request.output_tokens, hashes
+            self.gateways[row % len(self.gateways)].submit(order)
+        following = next(requests, None)
+        self._more = following is not None
+        if following is not None:
+            arrives = following.arrival_s + self.config.simulation.gateway_s
+            self.queue.at(arrives, self._arrive, (requests, names, following))
+        elif not self.book.open_rows:  # the last one was refused at once
+            self.queue.halt()

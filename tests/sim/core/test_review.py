@@ -1,0 +1,259 @@
+"""What a review found: faults that overlap or hit what is idle, ends that nobody waits for, tokens counted nowhere."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from hardware.faults import Fault, FaultKind
+from hardware.spec.catalog import CLOUDMATRIX384
+from hardware.topology import Topology
+from hardware.units import Seconds
+from serving.engine.placeholder import PlaceholderPrompt
+from serving.engine.settings import EngineRole, EngineSettings
+from serving.ids import BlockHash, ReplicaId, SequenceId
+from serving.policy.known_tokens import KnownTokens
+from serving.policy.pool.outcome import FetchReport
+from serving.policy.request import SamplingParams, SequenceSpec
+from serving.policy.target_tracking import TargetTracker
+from serving.sim.core.events import EventQueue
+from serving.sim.core.network import Network
+from serving.sim.core.placement import Placement
+from serving.sim.core.ports import Done
+from serving.sim.core.prefill import PrefillInstance
+from serving.sim.core.run import simulate
+from serving.sim.core.seat import Extents, Surroundings
+from serving.sim.result import Outcome, SimResult
+from serving.sim.workload.request import Workload
+from tests.sim.core.case import burst, config, workload
+from tests.sim.core.test_decode import Listener, Steady, play
+
+DECODE_DIE = "n12.npu0.die0"
+
+
+def fault(kind: FaultKind, target: str, at_s: float, duration_s: float = 5.0, factor: float = 0.0) -> Fault:
+    return Fault(Seconds(at_s), kind, target, Seconds(duration_s), factor)
+
+
+def run(load: Workload, *faults: Fault, **sections: dict[str, object]) -> SimResult:
+    return simulate(config(**sections), load, faults=faults, check=True)
+
+
+def lone(at_s: float, output: int = 64, prompt: int = 4096) -> Workload:
+    return workload([(at_s, prompt, output)])
+
+
+# ---- faults on what is idle ----------------------------------------------------------------------------------------
+
+
+def ttft(result: SimResult, row: int = 0) -> float:
+    return result.requests.first_token_s[row] - result.requests.arrival_s[row]
+
+
+def span(result: SimResult, row: int = 0) -> float:
+    return result.requests.finish_s[row] - result.requests.first_token_s[row]
+
+
+def test_an_idle_prefill_instance_is_rebuilt_long_before_its_next_request() -> None:
+    one = {"replicas": 1}
+    hit = run(lone(100.0), fault(FaultKind.NPU, "n0.npu0", 1.0), prefill=one)
+    assert ttft(hit) == pytest.approx(ttft(run(lone(100.0), prefill=one)))
+    early = run(lone(3.0), fault(FaultKind.NPU, "n0.npu0", 1.0), prefill=one)
+    assert ttft(early) == pytest.approx(ttft(run(lone(3.0), prefill=one)) + 1.0 + 12.8 - 3.0, abs=0.01)
+
+
+def test_an_idle_decode_instance_stands_still_until_it_is_rebuilt() -> None:
+    calm = run(lone(3.0))
+    hit = run(lone(3.0), fault(FaultKind.DIE, DECODE_DIE, 1.0))
+    assert span(hit) == pytest.approx(span(calm) + 1.0 + 12.8 - calm.requests.first_token_s[0], abs=0.05)
+    late = run(lone(100.0), fault(FaultKind.DIE, DECODE_DIE, 1.0))
+    assert span(late) == pytest.approx(span(calm))
+
+
+def test_the_loss_of_the_only_busy_group_stops_the_instance_too() -> None:
+    hit = run(lone(0.0, 400), fault(FaultKind.DIE, DECODE_DIE, 1.0))
+    assert hit.faults[0].sequences_hit == 1
+    assert hit.requests.finish_s[0] > 1.0 + 12.8
+    steps = next(one for one in hit.instances if one.pool == "decode")
+    assert steps.output_tokens == hit.totals.tokens_generated
+    assert steps.busy_s > 12.8
+
+
+def test_a_package_costs_a_prompt_one_attempt_though_it_has_two_dies() -> None:
+    hit = run(lone(0.0, prompt=100_000), fault(FaultKind.NPU, "n0.npu0", 0.2), prefill={"replicas": 1})
+    assert list(hit.requests.attempts) == [2]
+    assert hit.faults[0].sequences_hit == 1
+
+
+# ---- faults that overlap -------------------------------------------------------------------------------------------
+
+
+def test_a_link_that_two_faults_thinned_is_whole_when_both_are_over() -> None:
+    load = burst(40, every_s=1.0)
+    link = "n0.npu0.die0"
+    hit = run(
+        load,
+        fault(FaultKind.RDMA_LINK, link, 0.0, 5.0, 0.0),
+        fault(FaultKind.RDMA_LINK, link, 3.0, 5.0, 0.0),
+        prefill={"replicas": 1},
+    )
+    calm = run(load, prefill={"replicas": 1})
+    assert list(hit.requests.outcome) == [Outcome.FINISHED] * 40
+    assert hit.requests.finish_s[-1] == pytest.approx(calm.requests.finish_s[-1])
+
+
+def test_a_node_that_failed_twice_is_repaired_once_both_faults_are_over() -> None:
+    placement = Placement(Topology(CLOUDMATRIX384), 8)
+    (npu,) = placement.npus[:1]
+    placement.fail(npu)
+    placement.fail(npu)
+    placement.repair(npu)
+    assert (placement.total, placement.idle) == (7, 7)
+    placement.repair(npu)
+    assert (placement.total, placement.idle) == (8, 8)
+
+
+def test_a_node_that_is_lost_twice_ends_no_simulation() -> None:
+    twice = [fault(FaultKind.NODE, "n0", at, 30.0) for at in (1.0, 2.0)]
+    assert list(run(burst(60), *twice).requests.outcome) == [Outcome.FINISHED] * 60
+
+
+def test_a_fault_of_a_gateway_that_there_is_not_hits_nobody() -> None:
+    hit = run(burst(10), fault(FaultKind.GATEWAY, "gateway3", 0.2))
+    assert hit.faults[0].sequences_hit == 0
+
+
+def test_instances_that_start_while_a_subplane_is_gone_are_slow_until_it_is_back() -> None:
+    load = burst(300, output=8, every_s=0.5)
+    hit = run(load, fault(FaultKind.UB_SUBPLANE, "sn0.subplane3", 0.0, 120.0), fault(FaultKind.NODE, "n0", 1.0, 10.0))
+    assert list(hit.requests.outcome) == [Outcome.FINISHED] * 300
+    assert len([one for one in hit.instances if one.pool == "prefill"]) == 7
+
+
+def test_a_memory_server_that_is_gone_cannot_be_lost_again() -> None:
+    twice = [fault(FaultKind.MEMORY_SERVER, "memory1", at, 30.0) for at in (1.0, 2.0)]
+    hit = run(burst(60), *twice)
+    assert list(hit.requests.outcome) == [Outcome.FINISHED] * 60
+
+
+def test_a_straggler_slows_a_lone_sequence_for_as_long_as_it_lasts() -> None:
+    calm = run(lone(0.0, 600))
+    slow = run(lone(0.0, 600), fault(FaultKind.STRAGGLER, DECODE_DIE, 1.0, 2.0, 3.0))
+    assert span(slow) - span(calm) == pytest.approx(2.0 * 2.0 / 3.0, abs=0.05)
+
+
+# ---- links ---------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_over_rdma_are_counted_though_their_source_was_lost() -> None:
+    faults = [
+        fault(FaultKind.RDMA_LINK, f"n{n // 16}.npu{n % 16 // 2}.die{n % 2}", 0.0, 50.0, 0.01) for n in range(32)
+    ]
+    hit = run(burst(20, every_s=0.01), *faults, fault(FaultKind.NODE, "n0", 1.2, 30.0))
+    assert sum(hit.requests.attempts) > 20
+    assert hit.timeline[-1].rdma_bytes == hit.totals.kv_bytes_handed_off
+
+
+def test_a_port_that_gets_wider_ends_what_crosses_it_sooner() -> None:
+    queue, topology = EventQueue(), Topology(CLOUDMATRIX384)
+    network, ended = Network(queue, topology, 1e9), []
+    small, large = ReplicaId("prefill-0"), ReplicaId("decode-0")
+    dies = tuple(topology.die_ids())
+    network.join(small, dies[:2], 1)
+    network.to_pool(small, 10**9, 0.0, ended.append, "old")
+    network.leave(small)
+    queue.at(0.5, lambda _: network.join(large, dies[:20], 10))
+    queue.at(0.6, lambda _: network.to_pool(large, 10**6, 0.0, ended.append, "new"))
+    queue.run()
+    assert ended == ["old", "new"]
+    assert queue.now < 0.61
+
+
+def test_blocks_that_a_store_gives_back_let_the_next_prompt_in() -> None:
+    """Even if nothing else happens: the prompt before has been pulled, and no step runs."""
+    queue = EventQueue()
+    listener, movers = Prefilled(queue), SlowStores(queue)
+    settings = EngineSettings(EngineRole.PREFILL, 16, 256, 4, watermark_blocks=0, pool=True, max_store_blocks=64)
+    around = Surroundings(queue, Steady(), listener, movers, Extents(1))
+    instance = PrefillInstance(ReplicaId("p"), "prefill", 1, settings, 8, around, lambda _step: 1.0)
+    listener.instance = instance
+    for number in range(2):
+        prompt = cast("tuple[int, ...]", PlaceholderPrompt(112))
+        hashes = tuple(BlockHash(bytes([number, block])) for block in range(7))
+        instance.add(SequenceSpec(SequenceId(f"g0-{number}/0@1"), prompt, SamplingParams(), prompt_hashes=hashes))
+    queue.run(until=25.0)
+    assert listener.at_s == {"g0-0/0@1": 1.0, "g0-1/0@1": 12.0}
+
+
+class Prefilled(Listener):
+    """Releases what was prefilled at once."""
+
+    instance: PrefillInstance
+
+    def __init__(self, queue: EventQueue) -> None:
+        super().__init__(queue)
+        self.at_s: dict[str, float] = {}
+
+    def prefilled(self, *news: Any) -> None:  # noqa: ANN401 - as `News`
+        self.at_s[news[0]] = self.queue.now
+        self.queue.at(self.queue.now, lambda _: self.instance.release(news[1].ticket_id, distrust=False))
+
+
+class SlowStores:
+    """Finds nothing; stores in ten seconds."""
+
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = queue
+
+    def pull(self, order: object, target: ReplicaId, die: int, tokens: int, done: Done) -> None:
+        raise AssertionError("nobody pulls")
+
+    def fetch(self, order: object, instance: ReplicaId, done: Done) -> None:
+        self._queue.at(self._queue.now, done, (order, FetchReport(0)))
+
+    def store(self, order: object, instance: ReplicaId, done: Done) -> None:
+        self._queue.at(self._queue.now + 10.0, done, order)
+
+
+# ---- many iterations as one step -----------------------------------------------------------------------------------
+
+
+def test_an_answer_that_fills_the_context_ends_in_the_iteration_that_fills_it() -> None:
+    arrivals = [(0, 970, 300)]  # of 1000 tokens
+    (one_by_one, _), (together, fast) = (play(arrivals, 1, 80, 1, at_once=n) for n in (1, 1 << 30))
+    assert together.ends == one_by_one.ends
+    assert together.tokens_of == one_by_one.tokens_of == {"g0-0/0@1": 30}
+    assert fast.meter.output_tokens == 29
+
+
+# ---- ends ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_comes_with_the_last_request_even_if_it_is_refused() -> None:
+    result = run(workload([(0.0, 4096, 8), (5.0, 131_072, 8)]))
+    assert list(result.requests.outcome) == [Outcome.FINISHED, Outcome.FAILED]
+    assert result.totals.end_s < 6.0
+
+
+def test_prompts_that_decode_instances_compute_are_counted() -> None:
+    faults = [fault(FaultKind.NODE, f"n{n}", 0.5, 500.0) for n in range(12)]
+    result = run(workload([(1.0, 4096, 8)]), *faults)
+    totals = result.totals
+    assert list(result.requests.outcome) == [Outcome.FINISHED]
+    assert totals.tokens_computed + totals.tokens_cached == totals.prompt_tokens_in == 4096
+
+
+# ---- policy --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [slice(None, None, -1), slice(6, 2), slice(4, 1, -1), slice(1, 7, 2), slice(2, 5)])
+def test_known_tokens_are_cut_like_any_sequence(cut: slice) -> None:
+    tokens: Sequence[int] = KnownTokens((0, 1, 2), [3, 4, 5, 6, 7])
+    assert list(tokens[cut]) == list(range(8))[cut]
+    assert list(KnownTokens((0, 1, 2), [])[cut]) == list(range(3))[cut]
+
+
+def test_a_pool_shrinks_though_it_is_looked_at_less_often_than_loads_are_held() -> None:
+    pool = TargetTracker(utilisation=0.5, hold_s=5.0, low=1, high=8)
+    targets = [pool.decide(10.0 * n, 4, 2.0 if n == 0 else 0.4).target for n in range(3)]
+    assert targets == [4, 4, 1]

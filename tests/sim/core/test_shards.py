@@ -1,0 +1,47 @@
+"""Several supernodes: the same result however many processes there are, and the sum of their parts."""
+
+from dataclasses import replace
+from functools import partial
+
+from serving.sim.core.run import simulate
+from serving.sim.core.shards import Plan, simulate_supernodes
+from serving.sim.report.result_json import result_json
+from serving.sim.report.summary import summarize
+from serving.sim.workload.request import Workload
+from serving.sim.workload.synthetic import synthetic_workload
+from tests.sim.core.case import config
+
+
+def share(rate: float, number: int, count: int) -> Workload:
+    return synthetic_workload(rate / count, 5.0, 2048, 40, seed=number)
+
+
+def test_processes_change_nothing() -> None:
+    plan = Plan(config(simulation={"supernodes": 3}), partial(share, 30.0), check=True)
+    told: list[int] = []
+    alone = simulate_supernodes(plan, "whole", progress=lambda number, at_s, arrived: told.append(number))
+    together = simulate_supernodes(plan, "whole", processes=2)
+    assert result_json(alone, summarize(alone), requests=True) == result_json(
+        together, summarize(together), requests=True
+    )
+    assert set(told) == {0, 1, 2}
+
+
+def test_the_whole_is_the_sum_of_its_parts() -> None:
+    one = config()
+    parts = [simulate(one, share(30.0, number, 3)) for number in range(3)]
+    whole = simulate_supernodes(
+        Plan(replace(one, simulation=replace(one.simulation, supernodes=3)), partial(share, 30.0)), "whole"
+    )
+    assert whole.supernodes == 3
+    assert len(whole.requests) == sum(len(part.requests) for part in parts)
+    assert list(whole.requests.arrival_s) == sorted(at for part in parts for at in part.requests.arrival_s)
+    assert whole.totals.tokens_out == sum(part.totals.tokens_out for part in parts)
+    assert whole.timeline[0].decode_npus == 480
+    assert len(whole.instances) == 21
+
+
+def test_one_supernode_is_a_plain_simulation() -> None:
+    plan = Plan(config(), partial(share, 10.0))
+    single = simulate_supernodes(plan, "whole")
+    assert list(single.requests.finish_s) == list(simulate(config(), share(10.0, 0, 1)).requests.finish_s)

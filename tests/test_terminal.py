@@ -1,0 +1,12 @@
+"""The console that commands print their tables on."""
+
+import pytest
+
+from serving.terminal import PLAIN_WIDTH, table_console
+
+
+def test_a_pipe_is_wide_and_a_given_width_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert table_console().width == PLAIN_WIDTH
+    monkeypatch.setenv("COLUMNS", "90")
+    assert table_console().width == 90
