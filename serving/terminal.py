@@ -1,19 +1,15 @@
 """The console that commands print their tables on."""
 
-import os
-import sys
-
 from rich.console import Console
 
 PLAIN_WIDTH = 120
-"""Columns where there is no terminal."""
+"""Columns, at least, where there is no terminal."""
 
 
 def table_console() -> Console:
-    """A console as wide as the terminal, or of 120 columns where there is none: a pipe must not cut columns off.
+    """A console as wide as the terminal; elsewhere a wide one: a pipe or a file must not lose columns.
 
     Effects: none.
     """
-    if sys.stdout.isatty() or "COLUMNS" in os.environ:
-        return Console()
-    return Console(width=PLAIN_WIDTH)
+    console = Console()
+    return console if console.is_terminal else Console(width=max(PLAIN_WIDTH, console.width))

@@ -67,7 +67,7 @@ def test_prefill(capsys: pytest.CaptureFixture[str]) -> None:
     assert cached["pool_load_s"] > 0 == found["pool_load_s"]
     assert cached["step"]["total_s"] < found["step"]["total_s"]
     text = printed(capsys, "--prefill", "65536", "--reuse", "0.5", "--explain")
-    for words in ("50% cached", "all-gather of latents", "dispatch and combine", "2.14 GiB of cached blocks"):
+    for words in ("50 % cached", "all-gather of latents", "dispatch and combine", "2.14 GiB of cached blocks"):
         assert words in text
 
 

@@ -5,8 +5,8 @@ import pytest
 from serving.terminal import PLAIN_WIDTH, table_console
 
 
-def test_a_pipe_is_wide_and_a_given_width_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     assert table_console().width == PLAIN_WIDTH
-    monkeypatch.setenv("COLUMNS", "90")
-    assert table_console().width == 90
+    monkeypatch.setenv("COLUMNS", "240")
+    assert table_console().width == 240

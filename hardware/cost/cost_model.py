@@ -25,7 +25,7 @@ def mtp_tokens_per_step(drafts: int, acceptance: float) -> float:
     Source: CloudMatrix384 paper 5.4.2: 1.7 for one draft at 70 %.
     """
     if drafts < 0 or not 0 <= acceptance <= 1:
-        raise SpecError(f"{drafts} drafts, {acceptance:g} of them accepted: not possible; 0 or more, a share of 0 to 1")
+        raise SpecError(f"drafts {drafts}, accepted share {acceptance:g}: not possible; 0 or more, a share of 0 to 1")
     return sum(acceptance**n for n in range(drafts + 1))
 
 

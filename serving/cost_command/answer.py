@@ -179,7 +179,8 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     halves = "two half batches" if cost.microbatch else "no half batches"
     console.print(
         f"{model.shape.name} on {model.device.title}, prefill on {dies} dies: "
-        f"{arguments.prefill:,.0f} tokens in prompts of {arguments.prompt:,.10g}, {arguments.reuse:.0%} cached\n\n"
+        f"{arguments.prefill:,.0f} tokens in prompts of {arguments.prompt:,.10g}, "
+        f"{100 * arguments.reuse:g} % cached\n\n"
         f"[bold]step {cost.total_s * 1e3:,.1f} ms, {rate_per_npu:,.0f} prompt tokens/s per NPU[/bold] ({trust})"
         f"\n{halves}; layer {cost.layer_s * 1e3:.2f} ms{loading if cached else ''}"
     )

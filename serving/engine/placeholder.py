@@ -100,16 +100,3 @@ def steps_for(tokens: int, extra: float) -> int:
     while steps > 0 and tokens_after(steps - 1, extra) >= tokens:
         steps -= 1
     return steps
-
-
-def accepted_tokens(seed: int, produced: int, limit: int, drafts: int, rate: float) -> int:
-    """Tokens that the next decode step gives.
-
-    Args:
-        produced: tokens that decode steps have given before (the one of prefill not counted).
-        limit: tokens of the whole answer; see `rate_of`.
-    Returns: 1 ... drafts + 1, whether or not the answer has room for them.
-    """
-    extra = rate_of(seed, limit, drafts, rate)
-    steps = steps_for(produced, extra)
-    return tokens_after(steps + 1, extra) - produced

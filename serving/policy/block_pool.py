@@ -115,18 +115,24 @@ class BlockPool:
                 else:
                     self._cold[block] = None
 
-    def publish(self, block: BlockId, prefix_hash: BlockHash) -> None:
-        """Make a full, computed block matchable. If its content is already known under another block, keep that one.
+    def publish(self, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], start: int, stop: int) -> None:
+        """Make full, computed blocks matchable. Where a content is already known under another block, keep that one.
 
-        Raises: LedgerError if the block is not referenced or already carries another hash.
+        Args:
+            blocks: block table. hashes: of its leading blocks. start, stop: those of them that have become full.
+        Raises: LedgerError if a block is not referenced or already carries another hash.
         """
-        if self._refs[block] == 0:
-            raise LedgerError(f"block {block} published while free")
-        if self._hash_of[block] is not None and self._hash_of[block] != prefix_hash:
-            raise LedgerError(f"block {block} published twice with different content")
-        if prefix_hash not in self._block_of:
-            self._block_of[prefix_hash] = block
-            self._hash_of[block] = prefix_hash
+        refs, hash_of, block_of = self._refs, self._hash_of, self._block_of
+        for index in range(start, stop):
+            block, prefix_hash = blocks[index], hashes[index]
+            if refs[block] == 0:
+                raise LedgerError(f"block {block} published while free")
+            known = hash_of[block]
+            if known is not None and known != prefix_hash:
+                raise LedgerError(f"block {block} published twice with different content")
+            if prefix_hash not in block_of:
+                block_of[prefix_hash] = block
+                hash_of[block] = prefix_hash
 
     def distrust(self, blocks: Iterable[BlockId]) -> None:
         """Make blocks unmatchable for good: their bytes turned out to be other than what was computed.

@@ -64,10 +64,6 @@ class DpBalance:
         """Book a sequence with the blocks that it is going to use."""
         self._change(group, blocks, 1)
 
-    def grow(self, group: int, blocks: int) -> None:
-        """A sequence of the group has more blocks, or fewer, than were booked for it."""
-        self._change(group, blocks, 0)
-
     def remove(self, group: int, blocks: int) -> None:
         """A sequence has left with so many booked blocks.
 

@@ -98,8 +98,7 @@ class SequenceBlocks:
             return
         if len(sequence.hashes) < full:
             extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)
-        for index in range(sequence.num_published, full):
-            self.pool.publish(sequence.blocks[index], sequence.hashes[index])
+        self.pool.publish(sequence.blocks, sequence.hashes, sequence.num_published, full)
         sequence.num_published = full
 
     def full_hashes(self, sequence: LiveSequence) -> tuple[BlockHash, ...]:

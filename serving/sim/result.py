@@ -148,10 +148,12 @@ class Totals:
 
     Attributes:
         end_s: when the last event happened.
-        prompt_tokens_in: of all requests that were admitted, each counted once.
-        tokens_computed, tokens_cached, tokens_pulled: prompt tokens by how they were had (resubmissions included).
+        prompt_tokens_in: of all requests that were sent to an instance, each counted once.
+        tokens_computed: prompt tokens, again whenever they were computed again. tokens_cached, tokens_pulled: those
+            that were not, as each request was told with its first token, without what a resubmission found later.
         tokens_out: reached clients.
-        tokens_generated: sampled by instances; more than `tokens_out` when something was lost on the way.
+        tokens_generated: sampled by decode instances, hence without the first tokens, which prefill gives; more when
+            something was lost on the way.
         kv_bytes_handed_off: over the RDMA plane; `kv_bytes_pulled`, `kv_bytes_stored`: from and into the pool, over UB.
         pool_lookups_blocks, pool_hits_blocks: blocks asked for and found.
         npu_seconds: NPUs of instances that served or came up, over time.

@@ -31,23 +31,23 @@ def test_blank_blocks_cannot_be_shared_nor_released_nor_published() -> None:
     with pytest.raises(LedgerError, match="more often"):
         pool.release([BlockId(0)])
     with pytest.raises(LedgerError, match="while free"):
-        pool.publish(BlockId(0), name(1))
+        pool.publish([BlockId(0)], [name(1)], 0, 1)
 
 
 def test_a_block_keeps_its_content() -> None:
     pool = BlockPool(2)
     (block,) = pool.allocate(1)
-    pool.publish(block, name(1))
-    pool.publish(block, name(1))
+    pool.publish([block], [name(1)], 0, 1)
+    pool.publish([block], [name(1)], 0, 1)
     with pytest.raises(LedgerError, match="different content"):
-        pool.publish(block, name(2))
+        pool.publish([block], [name(2)], 0, 1)
 
 
 def test_the_first_block_of_a_content_stays_the_known_one() -> None:
     pool = BlockPool(2)
     first, second = pool.allocate(2)
-    pool.publish(first, name(1))
-    pool.publish(second, name(1))
+    pool.publish([first], [name(1)], 0, 1)
+    pool.publish([second], [name(1)], 0, 1)
     assert pool.match([name(1)], 5) == [first]
     pool.release([second])
     assert pool.num_cold == 0  # nothing can match it, so it is blank
@@ -58,7 +58,7 @@ def test_the_oldest_chain_goes_first_and_from_its_end() -> None:
     pool = BlockPool(4)
     old, new = pool.allocate(2), pool.allocate(2)
     for index, block in enumerate([*old, *new]):
-        pool.publish(block, name(index))
+        pool.publish([block], [name(index)], 0, 1)
     pool.release(old)
     pool.release(new)
     assert [pool.allocate(1)[0] for _ in range(4)] == [old[1], old[0], new[1], new[0]]
@@ -69,8 +69,8 @@ def test_the_oldest_chain_goes_first_and_from_its_end() -> None:
 def test_a_match_stops_at_the_first_gap() -> None:
     pool = BlockPool(3)
     blocks = pool.allocate(3)
-    pool.publish(blocks[0], name(0))
-    pool.publish(blocks[2], name(2))
+    pool.publish([blocks[0]], [name(0)], 0, 1)
+    pool.publish([blocks[2]], [name(2)], 0, 1)
     assert pool.match([name(0), name(1), name(2)], 3) == [blocks[0]]
     assert pool.match([name(0)], 0) == []
 

@@ -45,11 +45,13 @@ class BlockPoolMachine(RuleBasedStateMachine):
             return
         block = blocks[which % len(blocks)]
         if repeat and self.known:
-            self.pool.publish(block, next(iter(self.known.values())))  # known under another block: nothing happens
+            self.pool.publish(
+                [block], [next(iter(self.known.values()))], 0, 1
+            )  # known under another block: nothing happens
             return
         self.hashes += 1
         self.known[block] = BlockHash(self.hashes.to_bytes(16, "little"))
-        self.pool.publish(block, self.known[block])
+        self.pool.publish([block], [self.known[block]], 0, 1)
 
     @precondition(lambda self: self.known)
     @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=4, unique=True), limit=st.integers(0, 4))

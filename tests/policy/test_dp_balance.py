@@ -24,8 +24,6 @@ def test_the_choice_is_that_of_a_full_search(groups: int, limit: int, moves: lis
         else:
             balance.add(chosen, blocks)
             inside.append((chosen, blocks))
-            balance.grow(chosen, 2)
-            balance.grow(chosen, -2)
     assert sum(balance.sequences) == len(inside)
     assert sum(balance.blocks) == sum(blocks for _, blocks in inside)
 

@@ -190,6 +190,7 @@ def _faults(arguments: argparse.Namespace, config: "ServeConfig", whole: "Worklo
     from hardware.spec.catalog import CLOUDMATRIX384
     from hardware.topology import Topology
     from serving.errors import ConfigError
+    from serving.sim.core.shards import seed_of
 
     units = FaultUnits(Topology(CLOUDMATRIX384), config.gateway.replicas, config.kvcache.replicas)
     supernodes = range(config.simulation.supernodes)
@@ -199,7 +200,7 @@ def _faults(arguments: argparse.Namespace, config: "ServeConfig", whole: "Worklo
         if arguments.fault_rate:
             rates = FaultRates().scaled(arguments.fault_rate)
             seed, duration = config.simulation.seed, whole.duration_s or 3600.0
-            return tuple(fault_schedule(units, rates, duration, seed + 1000 * number) for number in supernodes)
+            return tuple(fault_schedule(units, rates, duration, seed_of(seed, number)) for number in supernodes)
     except HardwareError as error:
         raise ConfigError(str(error)) from error
     return ()

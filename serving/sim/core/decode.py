@@ -24,8 +24,8 @@ from serving.sim.core.decode_group import DecodeGroup
 from serving.sim.core.meter import InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
 
-REFRESH_STEPS = 64
-"""Contexts grow meanwhile: by about a hundred tokens, which changes an iteration by less than a percent."""
+REFRESH_STEPS = 128
+"""Contexts grow meanwhile: by about two hundred tokens, which changes an iteration by less than a percent."""
 _ROUNDING = 1e-9
 
 

@@ -83,6 +83,7 @@ class VirtualGateway:
         """
         row, prompt, output, hashes = request
         if self._queue.now < self._down_until:
+            self._book.decided(self._queue.now, "fail", f"{self._name}-{row}/0", "unavailable", "the gateway is down")
             self._book.end(row, Outcome.FAILED, self._queue.now)
             return
         flight = Flight(row, hashes)

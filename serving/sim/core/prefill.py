@@ -13,6 +13,8 @@ from serving.sim.core.meter import InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
 
 _TOKEN = (0,)
+_UNHURT = (SequencePhase.HELD, SequencePhase.CLOSING)
+"""Sequences that the loss of a die does not hurt: copied elsewhere, or wanted by nobody."""
 
 
 class PrefillInstance:
@@ -87,7 +89,7 @@ class PrefillInstance:
 
         Returns: sequences hit, and tokens that must be computed again.
         """
-        inside = [key for key, one in self._engine.sequences.items() if one.phase is not SequencePhase.HELD]
+        inside = [key for key, one in self._engine.sequences.items() if one.phase not in _UNHURT]
         lost = inside[: math.ceil(len(inside) * share)]
         return len(lost), sum(self._seat.lose(sequence_id) for sequence_id in lost)
 

@@ -4,6 +4,7 @@ Supernodes have their own gateways, pools and KV-cache pool and share nothing, s
 many processes there are.
 """
 
+import gc
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable
@@ -64,13 +65,18 @@ def simulate_supernodes(plan: Plan, name: str, *, processes: int = 1, progress: 
     return merge_results(parts, name, plan.config.simulation.seed, time.perf_counter() - begun)
 
 
+def seed_of(seed: int, number: int) -> int:
+    """The seed of one supernode; that of the first is the run's own."""
+    return seed if number == 0 else mix64(seed ^ mix64(number))
+
+
 def _told(number: int, progress: Progress | None) -> Callable[[float, int], None] | None:
     return None if progress is None else lambda at_s, arrived: progress(number, at_s, arrived)
 
 
 def _run(plan: Plan, number: int, progress: Callable[[float, int], None] | None) -> SimResult:
     config = plan.config
-    seed = config.simulation.seed
+    gc.collect()  # the supernode before this one is a large cycle, and collections are rare here
     return simulate(
         config,
         plan.open_shard(number, config.simulation.supernodes),
@@ -78,7 +84,7 @@ def _run(plan: Plan, number: int, progress: Callable[[float, int], None] | None)
         timeline_step_s=plan.timeline_step_s,
         stop_s=plan.stop_s,
         progress=progress,
-        seed=seed if number == 0 else mix64(seed ^ mix64(number)),
+        seed=seed_of(config.simulation.seed, number),
         check=plan.check,
     )
 

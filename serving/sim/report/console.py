@@ -10,6 +10,8 @@ from serving.sim.report.tables import latency_cells
 from serving.sim.report.tiles import outcome_text
 from serving.sim.result import SimResult
 
+_WIDE = 110
+"""Columns from which every header has room in one line."""
 _FAILURES = ("fail", "reject")
 """Kinds of decisions that end a request."""
 
@@ -44,7 +46,7 @@ def print_summary(result: SimResult, summary: Summary, console: Console) -> None
     _line(console, "NPU time", f"{numbers.figure(summary.npu_hours)} NPU-hours{lost}")
     for table in _tables(result, summary):
         console.print()
-        console.print(table)
+        console.print(_narrow(table) if console.width < _WIDE else table)
 
 
 def print_speed(result: SimResult, console: Console) -> None:
@@ -85,6 +87,14 @@ def _tables(result: SimResult, summary: Summary) -> list[Table]:
     """Those that have something to show."""
     tables = [_latency(summary), _pools(summary), _planes(summary), _decisions(result), _faults(summary)]
     return [table for table in tables if table.row_count]
+
+
+def _narrow(table: Table) -> Table:
+    """With headers below each other, a word a line, so that no figure is broken or cut off."""
+    for column in table.columns:
+        column.header = str(column.header).replace(" ", "\n")
+        column.no_wrap = True
+    return table
 
 
 def _latency(summary: Summary) -> Table:

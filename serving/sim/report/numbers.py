@@ -51,7 +51,7 @@ def share(value: float) -> str:
 
 def error(value: float) -> str:
     """A relative error in signed per cent: 0.012 -> "+1.2 %"; what rounds to nothing has no sign."""
-    if not math.isfinite(value):
+    if math.isnan(value):
         return MISSING
     text = f"{100 * value:+.1f} %"
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", "−")

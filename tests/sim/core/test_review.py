@@ -55,7 +55,7 @@ def span(result: SimResult, row: int = 0) -> float:
 
 
 def test_an_idle_prefill_instance_is_rebuilt_long_before_its_next_request() -> None:
-    one = {"replicas": 1}
+    one: dict[str, object] = {"replicas": 1}
     hit = run(lone(100.0), fault(FaultKind.NPU, "n0.npu0", 1.0), prefill=one)
     assert ttft(hit) == pytest.approx(ttft(run(lone(100.0), prefill=one)))
     early = run(lone(3.0), fault(FaultKind.NPU, "n0.npu0", 1.0), prefill=one)
@@ -82,6 +82,16 @@ def test_the_loss_of_the_only_busy_group_stops_the_instance_too() -> None:
 def test_a_package_costs_a_prompt_one_attempt_though_it_has_two_dies() -> None:
     hit = run(lone(0.0, prompt=100_000), fault(FaultKind.NPU, "n0.npu0", 0.2), prefill={"replicas": 1})
     assert list(hit.requests.attempts) == [2]
+    assert hit.faults[0].sequences_hit == 1
+
+
+def test_what_nobody_waits_for_is_not_lost() -> None:
+    late: dict[str, object] = {"request_timeout_s": 0.1}
+    hit = run(lone(0.0, prompt=100_000), fault(FaultKind.NPU, "n0.npu0", 0.2), prefill={"replicas": 1}, gateway=late)
+    assert list(hit.requests.outcome) == [Outcome.FAILED]
+    assert hit.faults == []
+    two = workload([(0.0, 100_000, 8), (0.15, 4096, 8)])
+    hit = run(two, fault(FaultKind.NPU, "n0.npu0", 0.2), prefill={"replicas": 1}, gateway=late)
     assert hit.faults[0].sequences_hit == 1
 
 
@@ -146,9 +156,7 @@ def test_a_straggler_slows_a_lone_sequence_for_as_long_as_it_lasts() -> None:
 
 
 def test_bytes_over_rdma_are_counted_though_their_source_was_lost() -> None:
-    faults = [
-        fault(FaultKind.RDMA_LINK, f"n{n // 16}.npu{n % 16 // 2}.die{n % 2}", 0.0, 50.0, 0.01) for n in range(32)
-    ]
+    faults = [fault(FaultKind.RDMA_LINK, f"n{n // 16}.npu{n % 16 // 2}.die{n % 2}", 0.0, 50.0, 0.01) for n in range(32)]
     hit = run(burst(20, every_s=0.01), *faults, fault(FaultKind.NODE, "n0", 1.2, 30.0))
     assert sum(hit.requests.attempts) > 20
     assert hit.timeline[-1].rdma_bytes == hit.totals.kv_bytes_handed_off
@@ -156,17 +164,20 @@ def test_bytes_over_rdma_are_counted_though_their_source_was_lost() -> None:
 
 def test_a_port_that_gets_wider_ends_what_crosses_it_sooner() -> None:
     queue, topology = EventQueue(), Topology(CLOUDMATRIX384)
-    network, ended = Network(queue, topology, 1e9), []
+    network, ended = Network(queue, topology, 1e9), {}
+
+    def end(name: str) -> None:
+        ended[name] = queue.now
+
     small, large = ReplicaId("prefill-0"), ReplicaId("decode-0")
     dies = tuple(topology.die_ids())
     network.join(small, dies[:2], 1)
-    network.to_pool(small, 10**9, 0.0, ended.append, "old")
+    network.to_pool(small, 10**9, 0.0, end, "old")
     network.leave(small)
     queue.at(0.5, lambda _: network.join(large, dies[:20], 10))
-    queue.at(0.6, lambda _: network.to_pool(large, 10**6, 0.0, ended.append, "new"))
+    queue.at(0.6, lambda _: network.to_pool(large, 10**6, 0.0, end, "new"))
     queue.run()
-    assert ended == ["old", "new"]
-    assert queue.now < 0.61
+    assert ended == pytest.approx({"old": 0.55, "new": 0.6001})
 
 
 def test_blocks_that_a_store_gives_back_let_the_next_prompt_in() -> None:
@@ -194,7 +205,7 @@ class Prefilled(Listener):
         super().__init__(queue)
         self.at_s: dict[str, float] = {}
 
-    def prefilled(self, *news: Any) -> None:  # noqa: ANN401 - as `News`
+    def prefilled(self, *news: Any) -> None:
         self.at_s[news[0]] = self.queue.now
         self.queue.at(self.queue.now, lambda _: self.instance.release(news[1].ticket_id, distrust=False))
 

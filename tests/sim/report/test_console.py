@@ -12,10 +12,10 @@ from serving.sim.result import SimResult
 from tests.sim.report.made import made_result
 
 
-def printed(result: SimResult, slo: Slo | None) -> str:
-    """What is printed, in 100 columns."""
+def printed(result: SimResult, slo: Slo | None, width: int = 100) -> str:
+    """What is printed, in so many columns."""
     stream = io.StringIO()
-    print_summary(result, summarize(result, slo), Console(file=stream, width=100))
+    print_summary(result, summarize(result, slo), Console(file=stream, width=width))
     return stream.getvalue()
 
 
@@ -33,6 +33,14 @@ def test_it_says_what_ran_and_what_came_out() -> None:
     ):
         assert part in text
     assert max(map(len, text.splitlines())) <= 132
+
+
+def test_a_narrow_terminal_breaks_no_figure() -> None:
+    result = made_result(400)
+    wide, narrow = ([line for line in printed(result, None, width).splitlines() if line[:7] in ("prefill", "decode ")]
+                    for width in (200, 80))  # fmt: skip
+    assert wide
+    assert [line.split() for line in narrow] == [line.split() for line in wide]
 
 
 def test_real_time_is_not_in_it() -> None:
