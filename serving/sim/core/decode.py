@@ -10,6 +10,7 @@ between two boundaries at which something happened, or at most `REFRESH_STEPS` o
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
 
@@ -24,8 +25,8 @@ from serving.sim.core.decode_group import DecodeGroup
 from serving.sim.core.meter import InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
 
-REFRESH_STEPS = 128
-"""Contexts grow meanwhile: by about two hundred tokens, which changes an iteration by less than a percent."""
+REFRESH_STEPS = 64
+"""Contexts grow meanwhile by about a hundred tokens; their middle counts."""
 _ROUNDING = 1e-9
 
 
@@ -83,7 +84,10 @@ class DecodeInstance:
         self._version = 0
         self._running = 0
         self._planned_at = -1.0
-        self._requests = np.zeros(groups)
+        self._requests = [0] * groups
+        self._sizes = Counter({0: groups})
+        """How many groups decode so many sequences."""
+        self._largest = 0
         self._base = np.zeros(groups)
         self._growth = np.zeros(groups)
         self._batch = 0
@@ -276,13 +280,26 @@ class DecodeInstance:
                 heappush(due, (group.ends, die))
             else:
                 group.ends = -1
-            self._batch += group.requests - int(self._requests[die])
-            self._requests[die] = group.requests
+            self._resize(die, group.requests)
             self._growth[die] = group.growth
             self._base[die] = group.context - group.growth * iteration
         self._retime(iteration, touched)
         if due and (self._running or due[0][0] <= iteration):
             self._schedule()
+
+    def _resize(self, die: int, requests: int) -> None:
+        """A group decodes so many sequences from now on."""
+        before, sizes = self._requests[die], self._sizes
+        if requests == before:
+            return
+        self._batch += requests - before
+        self._requests[die] = requests
+        sizes[before] -= 1
+        sizes[requests] += 1
+        if requests > self._largest:
+            self._largest = requests
+        while not sizes[self._largest]:
+            self._largest -= 1
 
     def _retime(self, iteration: int, touched: set[int]) -> None:
         """How long the iterations from here on take."""
@@ -291,8 +308,10 @@ class DecodeInstance:
         if not self._running:
             self.step_s = 0.0
             return
-        context = float((self._base + self._growth * iteration).max())
-        requests = float(self._requests.max())
+        # Contexts grow until something happens; the middle of that stretch stands for all of its iterations.
+        stretch = min(self._refresh, max(1, self._due[0][0] - iteration)) if self._due else self._refresh
+        context = float((self._base + self._growth * (iteration + 0.5 * stretch)).max())
+        requests = float(self._largest)
         base = self._times.decode(requests, context, self._batch / len(self._groups))
         chunk = 0.0
         for die in touched:

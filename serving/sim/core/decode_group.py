@@ -80,12 +80,15 @@ class DecodeGroup:
         Returns: output tokens that the plan will at least give; 0 if there is none.
         Effects: `running` if there is one; what runs beside it is started.
         """
+        self._plan = None
+        self.requests = self.context = self.chunk_tokens = 0
+        self.growth = self.chunk_attended = 0.0
+        if self._empty():
+            return 0
         action = self.seat.engine.next_action(now)
         self.seat.start(action)
         self.seat.pass_on()
         self._plan = plan = action.plan
-        self.requests = self.context = self.chunk_tokens = 0
-        self.growth = self.chunk_attended = 0.0
         if plan is None:
             wake(action.wake_at)
             return 0
@@ -123,6 +126,13 @@ class DecodeGroup:
         self.seat.engine.step_finished(result, now)
         self.seat.pass_on()
         return sampled
+
+    def _empty(self) -> bool:
+        """Nobody is here, and nothing is left to be stored: the engine need not be asked."""
+        scheduler, settings = self.seat.engine.scheduler, self.seat.engine.settings
+        if scheduler.running.items or scheduler.waiting.items:
+            return False
+        return not (settings.pool and settings.store_decoded)
 
     def forget(self, sequence_id: SequenceId) -> None:
         """It has left."""

@@ -47,7 +47,7 @@ class Timeline:
             meter.peak_kv_share = max(meter.peak_kv_share, used[instance.name] / instance.kv_blocks)
         span = max(1, busy) * (passed_s or self.step_s)
         decodes, prefills = node.decodes, node.prefills
-        if node.pool is not None:
+        if node.pool is not None and (due := node.pool.next_tick()) is not None and due <= node.queue.now:
             node.pool.tick(node.queue.now)
         self.points.append(
             TimelinePoint(
