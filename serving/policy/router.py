@@ -16,6 +16,9 @@ from serving.ids import NodeId, ReplicaId
 RETRY_WITHOUT_INSTANCE_S = 1.0
 """A replaced replica takes seconds to come up; asking again each second costs nothing."""
 
+ROLE_WAIT_S = 15.0
+"""How long a sequence waits for any instance of the role it needs: longer than a replica takes to be replaced."""
+
 
 class InstanceView(Struct, frozen=True, gc=False):
     """What a gateway knows of one instance.

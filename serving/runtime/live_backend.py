@@ -20,6 +20,7 @@ from serving.policy import journal_commands as c
 from serving.policy.gateway_admission import AdmissionLimits, GatewayLoad, decide_admission
 from serving.policy.gateway_router import GatewayRouter
 from serving.policy.request_journal import Commands, SequenceJournal
+from serving.policy.router import ROLE_WAIT_S
 from serving.runtime.gateway_recording import open_gateway_log
 from serving.runtime.instance_link import InstanceLink
 from serving.runtime.live_generation import Choice, LiveGeneration
@@ -29,8 +30,6 @@ from serving.runtime.pool_router import PoolRouter
 logger = logging.getLogger(__name__)
 
 SWEEP_PERIOD_S = 0.1
-ROLE_WAIT_S = 15.0
-"""How long a sequence waits for any instance of the role it needs: longer than a replica takes to be replaced."""
 HISTORY_BLOCKS = 65_536
 """Blocks that the gateway remembers of each instance when it routes by locality: 1 M tokens in blocks of 16."""
 

@@ -14,14 +14,13 @@ from serving.policy import journal_commands as c
 from serving.policy.gateway_admission import AdmissionLimits, GatewayLoad, decide_admission
 from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SamplingParams, SequenceSpec
 from serving.policy.request_journal import Commands, SequenceJournal
+from serving.policy.router import ROLE_WAIT_S
 from serving.sim.core.directory import Directory
 from serving.sim.core.events import EventQueue
 from serving.sim.core.journal_book import Book
 from serving.sim.core.router import VirtualRouter
 from serving.sim.result import Outcome
 
-ROLE_WAIT_S = 15.0
-"""As the live gateway: how long a sequence waits for any instance of the role it needs."""
 RETRY_S = 0.1
 
 

@@ -56,14 +56,14 @@ class Surroundings:
     """What instances of one supernode share.
 
     Attributes:
-        news: hears what engines tell gateways.
+        news_of: who hears of a sequence: the gateway that owns it.
         movers: move KV for them.
         extents: values for the tickets of their handoffs.
     """
 
     queue: EventQueue
     times: StepTimes
-    news: News
+    news_of: Callable[[SequenceId], News]
     movers: Movers
     extents: Extents
 
@@ -80,7 +80,7 @@ class EngineSeat:
         "_extents",
         "_kick",
         "_movers",
-        "_news",
+        "_news_of",
         "_queue",
         "dead",
         "die",
@@ -104,7 +104,7 @@ class EngineSeat:
         self.on_end = on_end
         """Told every sequence that has left the engine."""
         self._queue = around.queue
-        self._news = around.news
+        self._news_of = around.news_of
         self._movers = around.movers
         self._extents = around.extents
         self._kick = kick
@@ -158,7 +158,7 @@ class EngineSeat:
         sequence = self.engine.sequences.get(sequence_id)
         tokens = sequence.num_computed if sequence is not None else 0
         self.cancel(sequence_id)
-        self._news.lost(sequence_id, "the memory that held it was lost")
+        self._news_of(sequence_id).lost(sequence_id, "the memory that held it was lost")
         return tokens
 
     def start(self, action: EngineAction) -> None:
@@ -172,13 +172,13 @@ class EngineSeat:
 
     def pass_on(self) -> bool:
         """Tell the gateways the engine's news. Returns: whether there was any."""
-        news, events = self._news, self.engine.take_events()
+        news_of, events = self._news_of, self.engine.take_events()
         for event in events:
             match event:
                 case TokensEvent():
                     if event.finish_reason is not None and self.on_end is not None:
                         self.on_end(event.sequence_id)
-                    news.tokens(
+                    news_of(event.sequence_id).tokens(
                         event.sequence_id,
                         event.position,
                         event.tokens,
@@ -188,15 +188,15 @@ class EngineSeat:
                     )
                 case HandoffReadyEvent():
                     ticket = self._ticket(event)
-                    news.prefilled(
+                    news_of(event.sequence_id).prefilled(
                         event.sequence_id, ticket, event.position, event.tokens, event.cached_tokens, event.pool
                     )
                 case AdoptedEvent():
-                    news.adopted(event.sequence_id)
+                    news_of(event.sequence_id).adopted(event.sequence_id)
                 case HandoffFailedEvent() | FailedEvent():
                     if self.on_end is not None:
                         self.on_end(event.sequence_id)
-                    news.lost(event.sequence_id, event.reason)
+                    news_of(event.sequence_id).lost(event.sequence_id, event.reason)
                 case _:  # a handoff was closed: whoever asked for it knows
                     pass
         return bool(events)
@@ -211,14 +211,14 @@ class EngineSeat:
         if self.on_end is not None:
             self.on_end(sequence_id)
         if isinstance(error, HandoffError):
-            self._news.lost(sequence_id, str(error))
+            self._news_of(sequence_id).lost(sequence_id, str(error))
         elif isinstance(error, OverloadedError):
-            self._news.refused(sequence_id, FailKind.OVERLOADED, str(error))
+            self._news_of(sequence_id).refused(sequence_id, FailKind.OVERLOADED, str(error))
         elif isinstance(error, LedgerError):
             raise error
         else:
             kind = FailKind.INVALID if isinstance(error, RequestError) else FailKind.ENGINE
-            self._news.refused(sequence_id, kind, str(error))
+            self._news_of(sequence_id).refused(sequence_id, kind, str(error))
 
     def _pull(self, order: PullOrder) -> None:
         here = order.first_block * self.engine.settings.block_tokens

@@ -10,7 +10,7 @@ from hardware.topology import NpuId, Topology
 from serving.config.serve import ServeConfig
 from serving.engine.from_config import engine_settings
 from serving.errors import ConfigError
-from serving.ids import BlockHash, ReplicaId
+from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.sim.core.decode import REFRESH_STEPS, DecodeInstance
 from serving.sim.core.directory import Directory
 from serving.sim.core.events import EventQueue
@@ -20,7 +20,6 @@ from serving.sim.core.memory_pool import VirtualPool
 from serving.sim.core.movers import VirtualMovers
 from serving.sim.core.network import Network
 from serving.sim.core.placement import Placement
-from serving.sim.core.postman import Postman
 from serving.sim.core.prefill import PrefillInstance
 from serving.sim.core.router import VirtualRouter
 from serving.sim.core.seat import Extents, Surroundings
@@ -59,17 +58,15 @@ class Supernode:
         has_pool = config.kvcache.replicas > 0 and config.engine.prefix_reuse
         self.pool = VirtualPool(config.kvcache, self.block_bytes) if has_pool else None
         self.movers = VirtualMovers(self.network, self.pool, self.token_bytes, config.engine.block_tokens)
-        self.postman = Postman()
         self.times = TableTimes(
             cost, config.simulation, config.prefill.dies_per_instance, config.decode.dies_per_instance
         )
-        self._around = Surroundings(self.queue, self.times, self.postman, self.movers, Extents(self.block_bytes))
+        self._around = Surroundings(self.queue, self.times, self._owner_of, self.movers, Extents(self.block_bytes))
         self._seed = seed
         self._more = False
         self.prefills: list[PrefillInstance] = []
         self.decodes: list[DecodeInstance] = []
         self.gateways = [self._gateway(number) for number in range(config.gateway.replicas)]
-        self.postman.gateways = self.gateways
         self.totals: list[InstanceTotals] = []
         self._started: dict[ReplicaId, float] = {}
         self._fed_by_gone = {"prefill": 0, "decode": 0}
@@ -171,6 +168,11 @@ class Supernode:
             simulation.drafts, simulation.acceptance,
             JITTER_STEPS if self.slowdowns[name].varies else REFRESH_STEPS,
         )  # fmt: skip
+
+    def _owner_of(self, sequence_id: SequenceId) -> VirtualGateway:
+        """The gateway of a sequence, which its id names: `g2-71/0@1` belongs to gateway 2."""
+        gateways = self.gateways
+        return gateways[0] if len(gateways) == 1 else gateways[int(sequence_id[1 : sequence_id.index("-")])]
 
     def _gateway(self, number: int) -> VirtualGateway:
         config = self.config

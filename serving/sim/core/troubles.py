@@ -17,14 +17,13 @@ from hardware.fabric.routes import Direction, link_id
 from hardware.faults import Fault, FaultKind, recovery_time
 from hardware.spec.plane import Plane
 from hardware.topology import DieId, NpuId
+from hardware.variation import PRODUCTION_MOE_SHARE
 from serving.sim.core.decode import DecodeInstance
 from serving.sim.core.prefill import PrefillInstance
 from serving.sim.core.slowdown import Slowdown
 from serving.sim.core.supernode import Supernode
 from serving.sim.result import FaultRecord
 
-EXPERT_TRAFFIC_SHARE = 0.357
-"""Of a decode step that is dispatch and combine, stretched by thinner UB links. Source: xDeepServe section 7.1."""
 SUBPLANES = 7
 _NEVER = math.inf
 
@@ -227,4 +226,4 @@ def _change_pace(instance: PrefillInstance | DecodeInstance) -> None:
 def _stretch(planes_lost: int) -> float:
     """Factor on a step when so many of the seven sub-planes are gone."""
     left = max(1, SUBPLANES - planes_lost)
-    return 1.0 + EXPERT_TRAFFIC_SHARE * (SUBPLANES / left - 1.0)
+    return 1.0 + PRODUCTION_MOE_SHARE * (SUBPLANES / left - 1.0)

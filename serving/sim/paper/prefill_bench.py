@@ -178,7 +178,7 @@ class PrefillBench:
             max_store_blocks=blocks,
         )  # fmt: skip
         extents = Extents(token_bytes * BLOCK_TOKENS)
-        around = Surroundings(self._queue, _Times(cost, case), self, self._loads, extents)
+        around = Surroundings(self._queue, _Times(cost, case), lambda _: self, self._loads, extents)
         self._instance = PrefillInstance(
             ReplicaId("prefill"), "prefill", case.npus, settings, blocks, around, lambda _step: 1.0
         )

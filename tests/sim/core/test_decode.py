@@ -108,7 +108,7 @@ def play(
     )  # fmt: skip
     instance = DecodeInstance(
         ReplicaId("d"), "decode", 1, groups, engine, blocks,
-        Surroundings(queue, Steady(), listener, Instant(queue), Extents(1)),
+        Surroundings(queue, Steady(), lambda _: listener, Instant(queue), Extents(1)),
         lambda _step: 1.0, drafts, 0.7, at_once=at_once,
     )  # fmt: skip
     for number, (at, prompt, output) in enumerate(arrivals):
