@@ -103,6 +103,11 @@ def _check_simulation(config: ServeConfig) -> None:
             f"[hardware] hbm_per_die_mib = {config.hardware.hbm_per_die_mib} scales virtual dies down, but simulated"
             f" ones have their device's memory: set it to 0"
         )
+    if config.engine.kv_dtype != "auto":
+        raise ConfigError(
+            f'[engine] kv_dtype = "{config.engine.kv_dtype}", but simulated blocks are as large as their device keeps'
+            f' them: set it to "auto"'
+        )
     if config.kvcache.ssd_mib:
         raise ConfigError(
             f"[kvcache] ssd_mib = {config.kvcache.ssd_mib}, but simulated blocks have no bytes to put on disk: set it"

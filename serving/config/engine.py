@@ -7,6 +7,7 @@ from serving.config.key import key
 from serving.config.simulation import Executor
 
 ServingMode = Literal["disaggregated", "aggregated"]
+KvDtype = Literal["auto", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,11 @@ class EngineConfig:
         default="torch",
     )
     block_tokens: int = key("tokens of one KV block", default=16, low=1, high=1024)
+    kv_dtype: KvDtype = key(
+        "how KV blocks are stored; `auto` = in the model's type; `int8` = latents in bytes with one scale per token and "
+        "layer, rope keys in the model's type",
+        default="auto",
+    )
     max_model_len: int = key("longest prompt plus output [tokens]; 0 = the model's own", default=0, low=0)
     prefix_reuse: bool = key("reuse KV blocks of equal prompt beginnings inside an instance", default=True)
     handoff_lease_s: float = key(

@@ -16,7 +16,7 @@ from serving.model.checkpoint import TensorSource
 from serving.model.config import ModelConfig
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.gate import Gate
-from serving.model.linear import Linear, fuse
+from serving.model.linear import Linear, LinearWeight, fuse
 from serving.model.mlp import Mlp
 from serving.model.model import DeepseekModel
 from serving.model.mtp import MtpLayer
@@ -26,8 +26,6 @@ from serving.model.weight_bank import WeightBank
 
 # The norms inside attention have a fixed epsilon in DeepSeek's code, whatever `rms_norm_eps` says.
 _LATENT_NORM_EPS = 1e-6
-
-_Pair = tuple[Tensor, Tensor | None]
 
 
 class Assembly:
@@ -57,7 +55,7 @@ class Assembly:
         blocks = [self._block(layer) for layer in range(config.num_hidden_layers)]
         norm = self._norm("model.norm.weight")
         tied = config.tie_word_embeddings
-        head = self.bank.linear("lm_head", lambda: (embed, None)) if tied else self._linear("lm_head")
+        head = self.bank.linear("lm_head", lambda: LinearWeight(embed)) if tied else self._linear("lm_head")
         drafts = [self._mtp(layer, embed, head) for layer in draft_layers]
         return DeepseekModel(config, embed, blocks, norm, head, drafts)
 
@@ -95,28 +93,25 @@ class Assembly:
             query_norm=self._norm(prefix + "q_a_layernorm.weight", _LATENT_NORM_EPS) if lora else None,
             query_up=self.bank.linear(prefix + "query_up", query) if lora else None,
             latent_norm=self._norm(prefix + "kv_a_layernorm.weight", _LATENT_NORM_EPS),
-            expand=self.bank.linear(prefix + "expand", lambda: (expand(), None)),
-            key_absorb=self.bank.tensor(prefix + "key_absorb", lambda: self._key_absorb(expand())),
-            value_absorb=self.bank.tensor(prefix + "value_absorb", lambda: self._value_absorb(expand())),
+            expand=self.bank.linear(prefix + "expand", lambda: LinearWeight(expand())),
+            key_absorb=self.bank.heads(prefix + "key_absorb", lambda: self._key_absorb(expand())),
+            value_absorb=self.bank.heads(prefix + "value_absorb", lambda: self._value_absorb(expand())),
             out=self._linear(prefix + "o_proj"),
         )
         return LatentAttention(config, weights, layer)
 
-    def _query(self, name: str) -> _Pair:
-        query, bias = self._weight_and_bias(name)
+    def _query(self, name: str) -> LinearWeight:
+        query = self._weight(name)
         if not self.config.rope.interleave:
-            query = pair_neighbours(query, self.config.num_attention_heads, self.config.qk_rope_head_dim)
-        return query, bias
+            query = _paired(query, self.config.num_attention_heads, self.config.qk_rope_head_dim)
+        return query
 
-    def _into(self, prefix: str, query: Callable[[], _Pair]) -> _Pair:
-        latent, latent_bias = self._weight_and_bias(prefix + "kv_a_proj_with_mqa")
+    def _into(self, prefix: str, query: Callable[[], LinearWeight]) -> LinearWeight:
+        latent = self._weight(prefix + "kv_a_proj_with_mqa")
         if not self.config.rope.interleave:
-            rope = self.config.qk_rope_head_dim
-            latent = pair_neighbours(latent, 1, rope)
-            latent_bias = None if latent_bias is None else pair_neighbours(latent_bias, 1, rope)
+            latent = _paired(latent, 1, self.config.qk_rope_head_dim)
         lora = self.config.q_lora_rank is not None
-        first, first_bias = self._weight_and_bias(prefix + "q_a_proj") if lora else query()
-        return fuse((first, latent), (first_bias, latent_bias))
+        return fuse(self._weight(prefix + "q_a_proj") if lora else query(), latent)
 
     def _key_absorb(self, expand: Tensor) -> Tensor:
         return self._per_head(expand)[:, : self.config.qk_nope_head_dim].contiguous()
@@ -132,7 +127,7 @@ class Assembly:
         bias = prefix + "gate.e_score_correction_bias"
         gate = Gate(
             config,
-            self.bank.linear(prefix + "gate", lambda: (self._read(prefix + "gate.weight", torch.float32), None)),
+            self.bank.linear(prefix + "gate", lambda: LinearWeight(self._read(prefix + "gate.weight", torch.float32))),
             self._tensor(bias, torch.float32) if config.topk_method == "noaux_tc" else None,
         )
         nets = [self._mlp(f"{prefix}experts.{expert}.") for expert in range(config.n_routed_experts)]
@@ -144,16 +139,15 @@ class Assembly:
         gate_up = self.bank.linear(prefix + "gate_up", lambda: self._gate_up(prefix))
         return Mlp(gate_up, self._linear(prefix + "down_proj"))
 
-    def _gate_up(self, prefix: str) -> _Pair:
-        gate, up = self._read(prefix + "gate_proj.weight"), self._read(prefix + "up_proj.weight")
-        return fuse((gate, up), (None, None))
+    def _gate_up(self, prefix: str) -> LinearWeight:
+        return fuse(self._weight(prefix + "gate_proj"), self._weight(prefix + "up_proj"))
 
     def _linear(self, name: str) -> Linear:
-        return self.bank.linear(name, lambda: self._weight_and_bias(name))
+        return self.bank.linear(name, lambda: self._weight(name))
 
-    def _weight_and_bias(self, name: str) -> _Pair:
+    def _weight(self, name: str) -> LinearWeight:
         bias = name + ".bias"
-        return self._read(name + ".weight"), self._read(bias) if bias in self.source.names else None
+        return LinearWeight(self._read(name + ".weight"), self._read(bias) if bias in self.source.names else None)
 
     def _norm(self, name: str, eps: float | None = None) -> RmsNorm:
         return RmsNorm(self._tensor(name), self.config.rms_norm_eps if eps is None else eps)
@@ -163,3 +157,13 @@ class Assembly:
 
     def _read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         return self.source.tensor(name, dtype or self.dtype, self.device)
+
+
+def _paired(given: LinearWeight, heads: int, rope_dim: int) -> LinearWeight:
+    """The same product with neighbouring rotary rows."""
+    weight, bias, scale = (
+        None if part is None else pair_neighbours(part, heads, rope_dim)
+        for part in (given.weight, given.bias, given.scale)
+    )
+    assert weight is not None
+    return LinearWeight(weight, bias, scale)

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from serving.model.batch import Chunk, ForwardBatch, RowGroup
 from serving.model.config import ModelConfig
+from serving.model.heads import HeadLinear
 from serving.model.kv_cache import KvCache
 from serving.model.linear import Linear
 from serving.model.norm import RmsNorm
 from serving.model.rope import rotate
-
-_SAME_ORDER_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +28,8 @@ class AttentionWeights:
         into: hidden -> query latent (or queries, without q_lora) ++ kv latent ++ rope key.
         query_norm, query_up: query latent -> queries; None without q_lora.
         expand: kv latent -> per head position-free key ++ value; used by plain heads.
-        key_absorb: `[heads, nope_dim, kv_lora]`, a query's position-free part -> latent space.
-        value_absorb: `[heads, kv_lora, v_dim]`, a mean latent -> the head's output.
+        key_absorb: per head, a query's position-free part -> latent space.
+        value_absorb: per head, a mean latent -> the head's output.
     """
 
     into: Linear
@@ -39,8 +37,8 @@ class AttentionWeights:
     query_up: Linear | None
     latent_norm: RmsNorm
     expand: Linear
-    key_absorb: Tensor
-    value_absorb: Tensor
+    key_absorb: HeadLinear
+    value_absorb: HeadLinear
     out: Linear
 
 
@@ -89,11 +87,11 @@ class LatentAttention:
         """Rows of a group against their own contexts, in latent space: `[rows, heads * v_dim]`."""
         rows = query.shape[0]
         context = cache.gather(self.cache_layer, group.runs).view(rows, -1, cache.latent_dim)
-        absorbed = per_head(query[..., : self.nope_dim], self.w.key_absorb)
+        absorbed = self.w.key_absorb(query[..., : self.nope_dim])
         latent_query = torch.cat((absorbed, query[..., self.nope_dim :]), -1)
         scores = torch.baddbmm(group.mask, latent_query, context.transpose(1, 2), alpha=self.scale)
         mean = torch.bmm(scores.softmax(-1), context)  # rope columns too: cheaper than a copy without them
-        return per_head(mean[..., : self.latent], self.w.value_absorb).reshape(rows, -1)
+        return self.w.value_absorb(mean[..., : self.latent]).reshape(rows, -1)
 
     def _plain(self, query: Tensor, own: Tensor, chunk: Chunk, cache: KvCache) -> Tensor:
         """A chunk against its cached prefix and itself, per head: `[tokens, heads * v_dim]`.
@@ -123,15 +121,3 @@ class LatentAttention:
         nope, value = heads.transpose(0, 1).split_with_sizes((self.nope_dim, self.value_dim), -1)
         rope = context[:, self.latent :].expand(self.heads, -1, -1)
         return torch.cat((nope, rope), -1), value
-
-
-def per_head(x: Tensor, weight: Tensor) -> Tensor:
-    """Each head's own product: `[rows, heads, a]` times `[heads, a, b]` gives `[rows, heads, b]`.
-
-    Float32 kernels add up in another order below four rows; such calls are filled up, so that a row's result does not
-    depend on how many others share its step.
-    """
-    rows = x.shape[0]
-    if rows < _SAME_ORDER_ROWS and x.dtype == torch.float32:
-        x = F.pad(x, (0, 0, 0, 0, 0, _SAME_ORDER_ROWS - rows))
-    return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)[:rows]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
+from serving.model.heads import HeadLinear, PlainHeads
 from serving.model.image import PLAIN, Entry, Image, Manifest, round_up
-from serving.model.linear import Linear, PlainLinear, PrepackedLinear, make_linear, pack, packs
+from serving.model.linear import Linear, LinearWeight, PlainLinear, PrepackedLinear, make_linear, pack, packs
 from serving.model.shared_tensor import can_share_packed, packed_bytes, packed_layout, packed_over, plain_over
 from serving.model.weight_bank import BuildLinear, BuildTensor
 
@@ -43,7 +44,8 @@ class PlanningBank:
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
         """A product that cannot be computed."""
-        weight, bias = build()
+        given = build()
+        weight, bias = given.weight, given.bias
         bias_name = None if bias is None else name + ".bias"
         if bias is not None and bias_name is not None:
             self._add(bias_name, bias, PLAIN, bias.nbytes, None)
@@ -52,6 +54,10 @@ class PlanningBank:
             layout, nbytes = self._packed_form(weight)
         self._add(name, weight, layout, nbytes, bias_name)
         return PlainLinear(weight, bias)
+
+    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+        """Products that cannot be computed."""
+        return PlainHeads(self.tensor(name, build))
 
     def manifest(self, config: str, dtype: torch.dtype, drafts: range, optional: frozenset[str]) -> Manifest:
         """The plan, once a whole model was assembled."""
@@ -115,12 +121,20 @@ class WritingBank:
         Raises: ModelError if it is not what was planned.
         """
         entry = self._image.entry(name)
-        weight, bias = build()
+        given = build()
+        weight, bias = given.weight, given.bias
         if bias is not None and entry.bias is not None:
             self._put(self._image.entry(entry.bias), bias)
         if entry.offset not in self._written:
             self._put(entry, pack(weight) if entry.layout != PLAIN else weight)
         return PlainLinear(torch.empty(entry.shape, dtype=_dtype(entry), device=_META))
+
+    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+        """The products in their place.
+
+        Raises: ModelError if they are not what was planned.
+        """
+        return PlainHeads(self.tensor(name, build))
 
     def _put(self, entry: Entry, value: Tensor) -> None:
         if tuple(value.shape) != entry.shape or value.dtype != _dtype(entry):
@@ -163,13 +177,20 @@ class ImageBank:
         entry = self._image.entry(name)
         bias = None if entry.bias is None else self._plain(self._image.entry(entry.bias))
         if entry.layout == PLAIN:
-            return make_linear(self._plain(entry), bias)
+            return make_linear(LinearWeight(self._plain(entry), bias))
         memory = self._image.bytes_of(entry)
         try:
             weight = packed_over(memory, entry.shape, _dtype(entry), self._image.manifest.layouts[entry.layout])
         except (OSError, AttributeError, RuntimeError) as error:
             raise ModelError(f"{name} of a model image cannot be used by this torch ({error})") from error
         return PrepackedLinear(weight, bias, memory)
+
+    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+        """The products.
+
+        Raises: ModelError if the image lacks them.
+        """
+        return PlainHeads(self.tensor(name, build))
 
     def _plain(self, entry: Entry) -> Tensor:
         if entry.layout != PLAIN:

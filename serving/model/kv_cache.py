@@ -2,9 +2,9 @@
 
     [num_blocks, layers, block_tokens, latent ++ rotated rope key]
 
-A token leaves `kv_lora_rank + qk_rope_head_dim` elements per layer, whatever the number of heads. Block-major order
-costs attention nothing (blocks are gathered anyway) and makes a handoff one copy per block. Nothing here knows which
-sequence owns a block.
+A token leaves `kv_lora_rank + qk_rope_head_dim` elements per layer, whatever the number of heads; `kv_layout` says in
+which bytes. Block-major order costs attention nothing (blocks are gathered anyway) and makes a handoff one copy per
+block. Nothing here knows which sequence owns a block.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model.config import ModelConfig
+from serving.model.kv_layout import KvDtype, KvLayout
 
 
 class KvCache:
@@ -21,10 +22,14 @@ class KvCache:
 
     Args:
         block_tokens: tokens per block.
+        dtype: the model's: what `write` takes and `gather` gives, whatever the form of the stored bytes.
         buffer: writable memory to lie on (shared memory of the node); None = own memory. Must hold `size_bytes`.
         num_layers: layers to keep; default the model's. A draft layer with a cache of its own counts as one more.
+        kv_dtype: `int8` stores the latent part in bytes, `auto` in `dtype`.
     Raises: ModelError if the buffer is read-only, too small or not on the CPU.
     Effects: zeroes the memory: padding reads blocks that were never written, and must not meet a NaN.
+
+    `form`, `row_bytes`, `rope_offset_bytes` and `scale_offset_bytes` are the layout's, for readers of raw memory.
     """
 
     def __init__(
@@ -37,26 +42,32 @@ class KvCache:
         buffer: memoryview | None = None,
         *,
         num_layers: int | None = None,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self.num_layers = config.num_hidden_layers if num_layers is None else num_layers
         self.latent_dim = config.latent_dim
         self.dtype = dtype
-        self.layout_fingerprint = _fingerprint(config, self.num_layers, block_tokens, dtype)
-        shape = (num_blocks, self.num_layers, block_tokens, self.latent_dim)
+        self.layout = layout = KvLayout.of(config, dtype, kv_dtype)
+        self.form = layout.form
+        self.row_bytes = layout.row_bytes
+        self.rope_offset_bytes = layout.rope_offset_bytes
+        self.scale_offset_bytes = layout.scale_offset_bytes
+        self.layout_fingerprint = _fingerprint(config, self.num_layers, block_tokens, layout)
+        shape = (num_blocks, self.num_layers, block_tokens, layout.stored_elements)
         if buffer is None:
-            self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+            self.tensor = torch.zeros(shape, dtype=layout.stored_dtype, device=device)
         else:
-            self.tensor = _on_buffer(buffer, self.size_bytes, dtype, torch.device(device)).view(shape)
+            self.tensor = _on_buffer(buffer, self.size_bytes, layout.stored_dtype, torch.device(device)).view(shape)
         self.device = self.tensor.device  # with its index, `cuda` became `cuda:0`
-        self._rows = self.tensor.view(-1, self.latent_dim)
+        self._rows = self.tensor.view(-1, layout.stored_elements)
         self._runs = self.tensor.view(num_blocks * self.num_layers, -1)
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block, all layers."""
-        return self.num_layers * self.block_tokens * self.latent_dim * self.dtype.itemsize
+        return self.num_layers * self.block_tokens * self.row_bytes
 
     @property
     def size_bytes(self) -> int:
@@ -76,26 +87,26 @@ class KvCache:
 
         Args:
             slots: `[tokens] int64`, the layer-0 row of each token (see `slot_of`).
-            rows: `[tokens, latent_dim]`.
-        Effects: writes the arena.
+            rows: `[tokens, latent_dim]`, in `dtype`.
+        Effects: writes the arena; the int8 form also rounds `rows` to what `gather` will give.
         """
-        self._rows.index_copy_(0, slots + layer * self.block_tokens, rows)
+        self._rows.index_copy_(0, slots + layer * self.block_tokens, self.layout.pack(rows))
 
     def gather(self, layer: int, runs: Tensor) -> Tensor:
         """Copy blocks of one layer side by side.
 
         Args:
             runs: `[blocks] int64`, block id times layers.
-        Returns: `[blocks * block_tokens, latent_dim]`.
+        Returns: `[blocks * block_tokens, latent_dim]`, in `dtype`.
         """
-        return self._runs.index_select(0, runs + layer).view(-1, self.latent_dim)
+        return self.layout.unpack(self._runs.index_select(0, runs + layer).view(-1, self.layout.stored_elements))
 
 
-def _fingerprint(config: ModelConfig, layers: int, block_tokens: int, dtype: torch.dtype) -> str:
+def _fingerprint(config: ModelConfig, layers: int, block_tokens: int, layout: KvLayout) -> str:
     """Names everything that gives a block's bytes their meaning, the model's shape included."""
-    text = f"{config!r}|{layers}|{block_tokens}|{dtype}"
+    text = f"{config!r}|{layers}|{block_tokens}|{layout.dtype}|{layout.form}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    return f"mla-{layers}x{block_tokens}x{config.latent_dim}-{str(dtype).removeprefix('torch.')}-{digest}"
+    return f"mla-{layers}x{block_tokens}x{config.latent_dim}-{layout.form}-{digest}"
 
 
 def _on_buffer(buffer: memoryview, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -5,11 +5,27 @@ what they mean: `y = x W^T + b`. The rest of the model holds only `Linear`s, so 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+
+@dataclass(frozen=True, slots=True)
+class LinearWeight:
+    """What a checkpoint gives for one product, before it takes the form that kernels want.
+
+    Args:
+        weight: `[out_features, in_features]`: floating point, or int8 with a `scale`.
+        bias: `[out_features]`, floating point.
+        scale: `[out_features] float32`: an int8 weight stands for `weight * scale[:, None]`.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    scale: Tensor | None = None
 
 
 class Linear(Protocol):
@@ -89,26 +105,32 @@ def is_packed(weight: Tensor) -> bool:
     return weight.layout is torch._mkldnn  # type: ignore[attr-defined]
 
 
-def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+def make_linear(given: LinearWeight) -> Linear:
     """The fastest exact form for the weight's device and dtype.
 
     Args:
-        weight: `[out_features, in_features]`, on the device where it will be used; not kept when it is packed here.
+        given: on the device where it will be used; its weight is not kept when it is packed here.
     """
-    if packs(weight.device, weight.dtype):
-        return PrepackedLinear(weight, bias)
-    return PlainLinear(weight, bias)
+    if packs(given.weight.device, given.weight.dtype):
+        return PrepackedLinear(given.weight, given.bias)
+    return PlainLinear(given.weight, given.bias)
 
 
-def fuse(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of one product in place of several that read the same input; the outputs lie side by side.
+def fuse(*parts: LinearWeight) -> LinearWeight:
+    """One product in place of several that read the same input; the outputs lie side by side.
 
-    A None among `biases` next to real ones stands for zeros.
+    A missing bias next to real ones stands for zeros. Either all parts have scales, or none.
     """
-    bias = None
-    if any(b is not None for b in biases):
-        bias = _joined([w.new_zeros(w.shape[0]) if b is None else b for w, b in zip(weights, biases, strict=True)])
-    return _joined(weights), bias
+    bias = scale = None
+    if any(part.bias is not None for part in parts):
+        dtype = next(part.bias.dtype for part in parts if part.bias is not None)
+        zeros = [part.weight.new_zeros(part.weight.shape[0], dtype=dtype) for part in parts]
+        bias = _joined([zero if part.bias is None else part.bias for zero, part in zip(zeros, parts, strict=True)])
+    scales = [part.scale for part in parts if part.scale is not None]
+    if scales:
+        assert len(scales) == len(parts), "quantised and plain weights cannot share one product"
+        scale = _joined(scales)
+    return LinearWeight(_joined([part.weight for part in parts]), bias, scale)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -10,10 +10,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from serving.model.linear import Linear, make_linear
+from serving.model.heads import HeadLinear, PlainHeads
+from serving.model.linear import Linear, LinearWeight, make_linear
 
 BuildTensor = Callable[[], Tensor]
-BuildLinear = Callable[[], tuple[Tensor, Tensor | None]]
+BuildLinear = Callable[[], LinearWeight]
 
 
 class WeightBank(Protocol):
@@ -24,7 +25,11 @@ class WeightBank(Protocol):
         ...
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
-        """The product; `build` makes weight `[out_features, in_features]` and bias."""
+        """The product; `build` makes its weight."""
+        ...
+
+    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+        """Each head's own product; `build` makes the weights `[heads, in_features, out_features]`, dense."""
         ...
 
 
@@ -37,4 +42,8 @@ class FreshBank:
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
         """What `build` gives, in the fastest form."""
-        return make_linear(*build())
+        return make_linear(build())
+
+    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+        """What `build` gives."""
+        return PlainHeads(build())

@@ -1,6 +1,12 @@
 """What one step computes, and what it gave: the value boundary between policy and executors.
 
-A step is one forward pass over any mix of prompt chunks and single decode tokens. Executors see only this.
+A step is one forward pass over any mix of prompt chunks and single decode tokens, guessed ones behind them included.
+Executors see only this.
+
+Speculation. Behind the last known token a step may feed `drafts`, guesses made at the end of the step before. The draw
+at each position is compared with the guess that stands there: all guesses up to the first miss are right, and the draw
+at that place is one more token. Each draw has its own random number, keyed by seed and position, so tokens are the very
+same as without guesses, greedy or sampled. Then the draft layer guesses what follows.
 """
 
 from collections.abc import Sequence
@@ -34,6 +40,11 @@ class SequenceStep(Struct, frozen=True, gc=False):
         sample: what to draw from the last position; None for a chunk that is not the last.
         prompt_logprobs: report log-probabilities of fed prompt tokens with this many alternatives; for position
             p > 0 they come from position p - 1. Asked only with `start == 0` or contiguous chunks from 0.
+        next_prompt_token: the prompt token after this chunk, when there is one and somebody needs it: prompt
+            log-probabilities, or the draft layer, whose row of a position depends on the token that follows.
+        drafts: guesses, fed at the positions behind `tokens`; only with `sample`, and covered by the block table.
+        next_drafts: guesses wanted for the next step; 0 = none, but the draft layer's cache is kept up with the
+            model's; None = the draft layer takes no part. The block table covers the positions that they will have.
     """
 
     sequence_id: SequenceId
@@ -43,7 +54,8 @@ class SequenceStep(Struct, frozen=True, gc=False):
     sample: SampleOrder | None
     prompt_logprobs: int | None = None
     next_prompt_token: int | None = None
-    """The prompt token after this chunk, when there is one and prompt log-probabilities are asked."""
+    drafts: Sequence[int] = ()
+    next_drafts: int | None = None
 
 
 class StepPlan(Struct, frozen=True, gc=False):
@@ -62,15 +74,18 @@ class SequenceResult(Struct, frozen=True, gc=False):
     """What a step gave for one sequence, in the plan's order.
 
     Args:
-        tokens: new tokens: none for an unfinished chunk, one for a sampled position (more with speculation).
+        tokens: new tokens: none for an unfinished chunk, one for a sampled position, and before it the drafts that
+            were right.
         logprobs: one entry per new token when asked, else empty.
         prompt_logprobs: entries for the prompt positions among `start + 1 ... start + len(tokens)`, else empty.
+        drafts: guesses of what follows `tokens`, as many as were wanted, or fewer.
     """
 
     sequence_id: SequenceId
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    drafts: tuple[int, ...] = ()
 
 
 class StepResult(Struct, frozen=True, gc=False):

@@ -17,6 +17,7 @@ from serving.engine.torch_executor import TorchExecutor
 from serving.kvpool.context_cache import PoolContextCache
 from serving.model.image import model_version
 from serving.model.kv_cache import KvCache
+from serving.model.kv_layout import KvLayout
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.model.size import weight_bytes
@@ -54,12 +55,19 @@ class TorchCompute:
 
     def attach(self, arena: memoryview) -> Attached:
         """As `Compute.attach`: the KV cache on the arena itself on a CPU, else on the device, the arena its image."""
-        model, blocks, block_tokens = self._model, self.kv.count, self._config.engine.block_tokens
+        model, blocks, engine = self._model, self.kv.count, self._config.engine
         mirror = None
-        if model.device.type == "cpu":
-            cache = KvCache(model.config, blocks, block_tokens, model.dtype, buffer=arena)
-        else:
-            cache = KvCache(model.config, blocks, block_tokens, model.dtype, model.device)
+        on_cpu = model.device.type == "cpu"
+        cache = KvCache(
+            model.config,
+            blocks,
+            engine.block_tokens,
+            model.dtype,
+            model.device,
+            arena if on_cpu else None,
+            kv_dtype=engine.kv_dtype,
+        )
+        if not on_cpu:
             mirror = DeviceMirror(cache.tensor, arena)
         layout, section = cache.layout_fingerprint, self._config.model
         version = section.version or model_version(section.path)
@@ -86,8 +94,8 @@ class TorchCompute:
         self.npus.reserve_spread(WEIGHTS, weight_bytes(config.model.path, model.dtype))
         die_bytes = config.hardware.hbm_per_die_bytes
         self.npus.reserve_per_die(WORKSPACE, int(die_bytes * config.hardware.workspace_share))
-        layers, latent = model.config.num_hidden_layers, model.config.latent_dim
-        block_bytes = layers * config.engine.block_tokens * latent * model.dtype.itemsize
+        layout = KvLayout.of(model.config, model.dtype, config.engine.kv_dtype)
+        block_bytes = model.config.num_hidden_layers * config.engine.block_tokens * layout.row_bytes
         count = self.npus.reserve_kv_cache(block_bytes, max_blocks=blocks_in_ub(ub_bytes, block_bytes))
         return KvBlocks(count, block_bytes, block_bytes)
 

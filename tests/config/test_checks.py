@@ -25,6 +25,10 @@ from serving.errors import ConfigError
 from tests.config.toml_file import load
 
 REFUSED = {
+    "simulated blocks of another size": (
+        '[engine]\nexecutor = "simulated"\nkv_dtype = "int8"\n[hardware]\nhbm_per_die_mib = 0',
+        '[engine] kv_dtype = "int8", but simulated blocks are as large as their device keeps them: set it to "auto"',
+    ),
     "a simulated die that is scaled down": (
         '[engine]\nexecutor = "simulated"',
         "[hardware] hbm_per_die_mib = 64 scales virtual dies down, but simulated ones have their device's memory: set"

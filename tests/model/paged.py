@@ -8,6 +8,7 @@ from torch import Tensor
 from serving.engine.step_batch import build_step_batch
 from serving.ids import BlockId, SequenceId
 from serving.model.kv_cache import KvCache
+from serving.model.kv_layout import KvDtype
 from serving.model.model import DeepseekModel
 from serving.policy.step_plan import SequenceStep, StepPlan
 
@@ -15,9 +16,17 @@ from serving.policy.step_plan import SequenceStep, StepPlan
 class PagedRunner:
     """Feeds sequences in arbitrary pieces; each sequence owns scattered blocks of one cache."""
 
-    def __init__(self, model: DeepseekModel, *, num_blocks: int = 64, block_tokens: int = 4, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: DeepseekModel,
+        *,
+        num_blocks: int = 64,
+        block_tokens: int = 4,
+        seed: int = 0,
+        kv_dtype: KvDtype = "auto",
+    ) -> None:
         self.model = model
-        self.cache = KvCache(model.config, num_blocks, block_tokens, model.dtype)
+        self.cache = KvCache(model.config, num_blocks, block_tokens, model.dtype, kv_dtype=kv_dtype)
         self._free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed)).tolist()
         self._tables: dict[str, list[BlockId]] = {}
         self._fed: dict[str, int] = {}

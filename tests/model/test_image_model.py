@@ -14,6 +14,7 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model import image_bank
 from serving.model.config import ModelConfig
+from serving.model.heads import PlainHeads
 from serving.model.image import Image
 from serving.model.image_model import ImagePlan, assemble_from, plan_image, write_image
 from serving.model.linear import PlainLinear, PrepackedLinear
@@ -96,7 +97,9 @@ def test_weights_lie_on_the_image(tmp_path: Path) -> None:
     span = range(start, start + shelf.only.data.nbytes)
     block = model.blocks[1]
     assert model.embed.data_ptr() in span
-    assert block.attention.w.key_absorb.data_ptr() in span
+    absorbed = block.attention.w.key_absorb
+    assert isinstance(absorbed, PlainHeads)
+    assert absorbed.weight.data_ptr() in span
     assert isinstance(model.head, PrepackedLinear)
     assert torch.ops.mkldnn.data_ptr(model.head._packed) in span
 

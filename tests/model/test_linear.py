@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from serving.model.linear import Linear, PlainLinear, PrepackedLinear, fuse, make_linear
+from serving.model.linear import Linear, LinearWeight, PlainLinear, PrepackedLinear, fuse, make_linear
 
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS = torch.randn(70, 96, generator=GENERATOR)
@@ -22,7 +22,7 @@ def test_forms_agree_with_the_definition(form: type[PlainLinear | PrepackedLinea
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
-    linear = make_linear(WEIGHT.to(dtype))
+    linear = make_linear(LinearWeight(WEIGHT.to(dtype)))
     together = linear(ROWS.to(dtype))
     for rows in (1, 2, 3, 4, 5, 8, 17, 32, 33, 64):
         assert torch.equal(linear(ROWS[:rows].to(dtype)), together[:rows])
@@ -30,19 +30,19 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_lone_long_row_has_the_same_bits_too(dtype: torch.dtype) -> None:
-    linear = make_linear((torch.randn(1024, 2816, generator=GENERATOR) / 50).to(dtype))
+    linear = make_linear(LinearWeight((torch.randn(1024, 2816, generator=GENERATOR) / 50).to(dtype)))
     rows = torch.randn(32, 2816, generator=GENERATOR).to(dtype)
     together = linear(rows)
     assert all(torch.equal(linear(rows[i : i + 1])[0], together[i]) for i in range(32))
 
 
 def test_fused_outputs_lie_side_by_side() -> None:
-    fused = make_linear(*fuse((WEIGHT, WEIGHT * 2), (BIAS, None)))
+    fused = make_linear(fuse(LinearWeight(WEIGHT, BIAS), LinearWeight(WEIGHT * 2)))
     expected = torch.cat((PlainLinear(WEIGHT, BIAS)(ROWS), PlainLinear(WEIGHT * 2)(ROWS)), -1)
     assert torch.allclose(fused(ROWS), expected, atol=1e-5)
-    plain = make_linear(*fuse((WEIGHT, WEIGHT), (None, None)))
+    plain = make_linear(fuse(LinearWeight(WEIGHT), LinearWeight(WEIGHT)))
     assert torch.allclose(plain(ROWS)[:, 40:], PlainLinear(WEIGHT)(ROWS), atol=1e-5)
 
 
 def test_other_dtypes_stay_plain() -> None:
-    assert isinstance(make_linear(WEIGHT.double()), PlainLinear)
+    assert isinstance(make_linear(LinearWeight(WEIGHT.double())), PlainLinear)

@@ -1,0 +1,159 @@
+// The library's whole interface: plain C over raw pointers, mirrored field by field in layout.py.
+//
+// Who owns what: the caller owns every byte that these structs point to and keeps it alive; the library owns only a
+// `cm_engine` (threads and scratch memory). Nothing here allocates during a step. All functions return 0, or a
+// `cm_error`; `cm_error_text` says what is wrong in words.
+#pragma once
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CM_INTERFACE 1  // raised with every change of this file; the loader compares
+
+// How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
+enum cm_form { CM_F32 = 0, CM_BF16 = 1, CM_INT8 = 2 };
+
+enum cm_error { CM_OK = 0, CM_BAD_ARGUMENT = 1, CM_NO_MEMORY = 2, CM_NOT_FINITE = 3 };
+
+// One product y = x W^T + b, or `groups` of them side by side (one per attention head), all of the same size.
+// `packed` is what cm_pack wrote: panels of 32 output features, then (INT8) scales and column sums; see pack.h.
+typedef struct {
+    int32_t out_features;  // per group; 0 = there is no such product
+    int32_t in_features;
+    int32_t groups;
+    int32_t form;  // cm_form of the weights
+    const void* packed;
+    const float* bias;  // [groups * out_features], or null
+} cm_linear;
+
+typedef struct {
+    const float* attention_norm;  // [hidden]
+    cm_linear into;               // hidden -> query latent (or queries) ++ kv latent ++ rope key
+    const float* query_norm;      // [q_lora]; null without q_lora, and then query_up is absent
+    cm_linear query_up;
+    const float* latent_norm;  // [kv_lora]
+    cm_linear expand;          // kv latent -> per head: position-free key ++ value (plain heads, prompt chunks)
+    cm_linear key_absorb;      // groups = heads: position-free query -> latent
+    cm_linear value_absorb;    // groups = heads: latent -> value
+    cm_linear out;
+    const float* feed_norm;  // [hidden]
+    cm_linear gate_up;       // dense layers, or the shared experts of expert layers; gate first, then up
+    cm_linear down;
+    cm_linear gate;          // F32; absent in dense layers
+    const float* gate_bias;  // [experts], or null
+    const cm_linear* expert_gate_up;  // [experts]
+    const cm_linear* expert_down;     // [experts]
+} cm_block;
+
+// The multi-token-prediction layer: hidden' = block(fuse(token_norm(embed(next)) ++ hidden_norm(hidden)))
+typedef struct {
+    const void* embed;  // [vocab, hidden], the activations' form
+    const float* token_norm;
+    const float* hidden_norm;
+    cm_linear fuse;
+    cm_block block;
+    const float* norm;
+    cm_linear head;
+} cm_draft_layer;
+
+typedef struct {
+    int32_t form;  // of activations: CM_F32 or CM_BF16
+    int32_t vocab, hidden, layers, heads;
+    int32_t q_lora;  // 0 = queries are projected directly
+    int32_t kv_lora, nope_dim, rope_dim, value_dim;
+    int32_t experts, top_k, expert_groups, kept_groups;  // expert_groups = 1: no group limit
+    int32_t sigmoid_scores;                              // 1: DeepSeek-V3 (noaux_tc); 0: softmax scores
+    int32_t normalise_weights;
+    float routed_scaling;
+    float norm_eps, latent_norm_eps;
+    float softmax_scale;
+    const float* rope_frequencies;  // [rope_dim / 2]
+    float rope_amplitude;
+    const void* embed;  // [vocab, hidden], the activations' form
+    const cm_block* blocks;  // [layers]
+    const float* norm;
+    cm_linear head;
+    const cm_draft_layer* draft;  // null = none
+} cm_model;
+
+// The paged latent cache: [blocks, layers, block_tokens, row], see kv_cache.py. Its layer `layers` is the draft layer's.
+typedef struct {
+    void* base;
+    int32_t form;  // of the latent part
+    int32_t blocks, layers, block_tokens;
+    int32_t row_bytes;
+    int32_t rope_offset;   // bytes from the row's begin to the rotated key (in the activations' form)
+    int32_t scale_offset;  // INT8: bytes to the row's float32 scale
+} cm_cache;
+
+enum cm_draw {
+    CM_DRAW_NONE = 0,    // a chunk that is not the last
+    CM_DRAW_TOKEN = 1,   // draw here, by the rules of sampler.py
+    CM_DRAW_LOGITS = 2,  // hand out the logits of the last row; the caller draws
+};
+
+// One sequence's share of a step; mirrors SequenceStep. Rows of all sequences lie behind one another in `ids`.
+typedef struct {
+    int32_t first_row;   // in ids
+    int32_t rows;        // fed tokens, drafts included
+    int32_t start;       // tokens in the cache before
+    int32_t table;       // where its block table begins in `tables`
+    int32_t table_size;  // blocks
+    int32_t drafts;      // the last `drafts` rows are guesses to verify (CM_DRAW_TOKEN only)
+    int32_t draw;        // cm_draw
+    int32_t next_drafts;  // guesses wanted; 0 = only keep the draft layer's cache; -1 = draft layer takes no part
+    int32_t next_token;   // token after the last row when it is known (an unfinished chunk), else -1
+    int32_t keep_hidden;  // 1: hand out the hidden states of all rows (prompt log-probabilities)
+    int32_t top_k;        // 0 = off
+    int32_t reserved;
+    double temperature, top_p, min_p;  // temperature 0 = greedy
+    uint64_t seed;
+    int64_t position;  // of the first token drawn; keys its random number
+} cm_sequence;
+
+typedef struct {
+    int32_t sequences, rows;
+    const cm_sequence* sequence;
+    const int32_t* ids;
+    const int32_t* tables;
+} cm_batch;
+
+// What a step gives. `max_tokens` = columns of `tokens` and `drafts` (at least drafts + 1 of every sequence).
+typedef struct {
+    int32_t max_tokens;
+    int32_t* token_counts;  // [sequences]
+    int32_t* tokens;        // [sequences, max_tokens]: right guesses, then one more
+    int32_t* draft_counts;  // [sequences]
+    int32_t* drafts;        // [sequences, max_tokens]
+    float* logits;          // [sequences with CM_DRAW_LOGITS, vocab], in order; null if there are none
+    void* hidden;           // [rows of sequences with keep_hidden, hidden], in order, activations' form; or null
+} cm_answer;
+
+typedef struct cm_engine cm_engine;
+
+int32_t cm_interface(void);
+const char* cm_instructions(void);     // what the kernels use here: "amx", "avx512", "avx2" or "portable"
+const char* cm_error_text(void);       // of the last call on this thread that failed
+int64_t cm_packed_bytes(int32_t out_features, int32_t in_features, int32_t groups, int32_t form);
+// weight: [groups * out_features, in_features] dense, of `form` (INT8: int8 with scale [groups * out_features]).
+int32_t cm_pack(const void* weight, const float* scale, int32_t out_features, int32_t in_features, int32_t groups,
+                int32_t form, void* packed);
+
+// Threads and scratch memory for steps of at most `max_rows` rows over contexts of at most `max_context` tokens.
+int32_t cm_engine_new(const cm_model* model, const cm_cache* cache, int32_t threads, int32_t max_rows,
+                      int32_t max_context, cm_engine** engine);
+void cm_engine_free(cm_engine* engine);
+
+// A whole step, draft layer included. Row results do not depend on the other rows of the call, to the bit.
+int32_t cm_step(cm_engine* engine, const cm_batch* batch, const cm_answer* answer);
+
+// One product outside a step: x [rows, groups * in_features] -> y [rows, groups * out_features], both of `form`.
+int32_t cm_apply(const cm_linear* linear, const void* x, int32_t rows, int32_t form, void* y, int32_t threads);
+
+double cm_read_bandwidth(int64_t bytes, int32_t threads);  // bytes per second, reading a buffer of this size once
+
+#ifdef __cplusplus
+}
+#endif
