@@ -6,10 +6,11 @@ waits for them.
 
 Nor do they wait for a step: what comes in while one runs is obeyed meanwhile, on a thread of its own, so that a handoff
 is pulled during the step and takes part in the next one. The engine belongs to whoever holds the lock, which is free
-while the executor works.
+while the executor works. News of one step goes out while the next one runs, so that nobody's encoding stands between
+two steps.
 
-    engine thread   obey, plan │ execute ················ │ obey, finish, publish
-    beside it                       obey, begin pulls
+    engine thread   obey, plan │ execute ························ │ obey, finish
+    beside it                       deliver, obey, begin pulls
 """
 
 import logging
@@ -77,7 +78,7 @@ class EngineLoop:
         cache: the KV-cache pool; there must be one if the engine's settings say so.
         time_scale: seconds of `clock` in one real second.
         pulls_at_once: handoffs that may be pulled side by side; the transport must allow it.
-        deliver: called on the engine thread (or the side thread, for tickets) with everything one turn produced.
+        deliver: called with everything one turn produced, by one thread at a time.
     """
 
     def __init__(
@@ -97,7 +98,9 @@ class EngineLoop:
         self._executor = executor
         self._transport = transport
         self._clock = clock
-        self._deliver = deliver
+        self._send = deliver
+        self._outbox: deque[News] = deque()
+        self._delivering = threading.Lock()
         self._on_step = on_step
         self._time_scale = time_scale
         self._commands: deque[Command] = deque()
@@ -192,13 +195,14 @@ class EngineLoop:
             if action.plan is not None:
                 self._busy_since = self._busy_since or clock.now()
                 self._step(action.plan)
-            self._publish(engine)
+            self._collect(engine)
             self._last_turn = now = clock.now()
             if action.plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
                 self._look(now)
             if action.plan is None:
                 self._busy_since = None if engine.idle() else self._busy_since
         if action.plan is None:
+            self._flush()
             self._sleep(action.wake_at)
 
     def _begin(self, action: EngineAction) -> None:
@@ -215,12 +219,14 @@ class EngineLoop:
         """Wait for commands that come in while a step runs, and carry them out meanwhile."""
         self._meanwhile.wait()
         self._meanwhile.clear()
+        self._flush()
         with self._lock:
             if self._stepping and self._obey():
                 for order in self.engine.start_pulls(self._clock.now()):
                     self._side.submit(self._pull, order)
-                self._publish(self.engine)
+                self._collect(self.engine)
                 self._look(self._clock.now())
+        self._flush()
 
     def _execute(self, plan: StepPlan) -> StepResult:
         """Run a step. Effects: gives the engine free meanwhile; the lock is held again in the end.
@@ -228,7 +234,7 @@ class EngineLoop:
         Raises: as `StepExecutor.execute`.
         """
         self._stepping = True
-        if self._commands:
+        if self._commands or self._outbox:
             self._meanwhile.set()
         self._lock.release()
         try:
@@ -270,15 +276,25 @@ class EngineLoop:
         self._obey()  # first, so that blocks whose copies are done make room for those of this step
         self.engine.step_finished(result, self._clock.now())
 
-    def _publish(self, engine: InstanceEngine) -> None:
-        news: list[News] = []
+    def _collect(self, engine: InstanceEngine) -> None:
+        """Take the engine's events; the lock is held. Effects: handoffs are registered, the rest is to be delivered."""
         for event in engine.take_events():
             if isinstance(event, HandoffReadyEvent):
                 self._side.submit(self._register, event)
             else:
-                news.append(event)
-        if news:
-            self._deliver(news)
+                self._outbox.append(event)
+
+    def _flush(self) -> None:
+        """Deliver what has been collected, in order, whichever thread comes first."""
+        with self._delivering:
+            news = [self._outbox.popleft() for _ in range(len(self._outbox))]
+            if news:
+                self._send(news)
+
+    def _deliver(self, news: list[News]) -> None:
+        """Deliver, behind what was collected before."""
+        self._outbox.extend(news)
+        self._flush()
 
     def _register(self, event: HandoffReadyEvent) -> None:
         try:
