@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hardware.errors import HardwareError
-from serving import cost_command, replay_command
+from serving import cost_command, evaluate, quantize, replay_command
 from serving.errors import ServingError
 from serving.sim.commands import plan, reproduce, simulate
 from serving.version import VERSION
@@ -49,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_pool(commands)
     replay_command.add_command(commands)
     cost_command.add_command(commands)
+    quantize.add_command(commands)
+    evaluate.add_command(commands)
     simulate.add_command(commands)
     reproduce.add_command(commands)
     plan.add_command(commands)

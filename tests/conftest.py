@@ -8,6 +8,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 from hypothesis import HealthCheck, settings
 
+from serving.model.native.library import load
+
 SLOW_TIMEOUT_S = 300
 
 settings.register_profile(
@@ -21,6 +23,12 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2_000, derandomize=False)
 settings.load_profile("default")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compiles the native library now if it is not there yet: that takes longer than a test may."""
+    if not session.config.option.collectonly:
+        load()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

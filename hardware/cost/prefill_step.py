@@ -54,6 +54,9 @@ class PrefillStep:
         self._slow = die.cores / (die.cores - device.layout.communication_cores)
         self._latent_bytes = (shape.q_rank + shape.latent_values) * BF16_BYTES
         self._heads_bytes = shape.heads * shape.v_dim * BF16_BYTES
+        self._attention_weights = shape.attention_weights
+        self._dense_weights = shape.dense_weights
+        self._expert_weights = shape.expert_weights
         self._message_bytes = shape.active_experts * (shape.dispatch_bytes + shape.combine_bytes)
 
     def layer(self, load: PrefillLoad, *, halves: int, dense: bool = False) -> PrefillLayer:
@@ -73,12 +76,12 @@ class PrefillStep:
         small = cal.small_gemm_tokens
         imbalance = 1.0 if load.perfect_balance else cal.prefill_imbalance
         active = shape.active_experts * imbalance * (1 + small / max(rows, 1.0)) + shape.shared_experts
-        feed = shape.dense_weights if dense else shape.expert_weights * active
-        feed_weights = shape.dense_weights if dense else shape.expert_weights * (held + shape.shared_experts)
+        feed = self._dense_weights if dense else self._expert_weights * active
+        feed_weights = self._dense_weights if dense else self._expert_weights * (held + shape.shared_experts)
         own = 1 + small / max(n / halves, 1.0)
-        weights = (shape.attention_weights + feed_weights) * INT8_BYTES * halves
+        weights = (self._attention_weights + feed_weights) * INT8_BYTES * halves
         return PrefillLayer(
-            products=2 * shape.attention_weights * n * own / self._gemm8 * slow,
+            products=2 * self._attention_weights * n * own / self._gemm8 * slow,
             core=load.attended_tokens / dies * self._core * slow,
             experts=2 * feed * n / self._gemm8 * slow,
             gather=(dies - 1) * n * self._latent_bytes / cal.collective_bytes_per_s if self._split else 0.0,

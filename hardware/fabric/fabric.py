@@ -135,6 +135,21 @@ class Fabric:
         self._leave(now, flow, flow.nbytes)
         return Bytes(flow.nbytes)
 
+    def finish_due(self, now: float) -> list[TransferId]:
+        """Takes all transfers that end at this moment off their links.
+
+        Returns: their ids, in the order in which `next_end` and `finish` would have named them one by one.
+        Raises: FabricError if the time does not fit.
+        Effects: as `finish`, of each.
+        """
+        self._enter(now)
+        ended: list[TransferId] = []
+        while (following := self.next_end()) is not None and following[0] <= now:
+            flow = self._flows[following[1]]
+            self._leave(now, flow, flow.nbytes)
+            ended.append(following[1])
+        return ended
+
     def cancel(self, now: float, transfer: TransferId) -> Bytes:
         """Stops a transfer on its way.
 
@@ -229,9 +244,10 @@ class Fabric:
     def _enter(self, now: float) -> None:
         if now < self._now:
             raise FabricError(f"time went back: {now} s comes after {self._now} s")
-        first = self.next_end()
-        if first is not None and first[0] < now:
-            raise FabricError(f"transfer {first[1]} ended at {first[0]} s; finish it before anything at {now} s")
+        if self._ends and self._ends[0][0] < now:  # perhaps a stale entry
+            first = self.next_end()
+            if first is not None and first[0] < now:
+                raise FabricError(f"transfer {first[1]} ended at {first[0]} s; finish it before anything at {now} s")
         self._now = now
 
     def _leave(self, now: float, flow: Flow, moved: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.ids import RequestId
-from serving.policy.request import FinishReason, PoolUse, SequenceSpec, TokenLogprobs
+from serving.policy.request import DraftUse, FinishReason, PoolUse, SequenceSpec, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class SequenceUpdate:
         cached_tokens: prompt tokens whose KV was reused, found locally or pulled; only with the first update.
         queue_s: how long the sequence waited before work on it began; only with the first update, None = not known.
         pool: what the KV-cache pool had to do with it; only with the first update, None without a pool.
+        drafts: what became of tokens that were guessed; None if none were.
         finish_reason: STOP (a stop token, which is the last of `tokens`), LENGTH, or None.
     """
 
@@ -42,6 +43,7 @@ class SequenceUpdate:
     finish_reason: FinishReason | None = None
     queue_s: float | None = None
     pool: PoolUse | None = None
+    drafts: DraftUse | None = None
 
 
 class Generation(Protocol):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from serving.api.backend import SequenceUpdate
 from serving.api.detokenizer import make_detokenizer
+from serving.api.draft_tally import DraftTally
 from serving.api.stop_strings import StopStrings
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import OutputOptions
@@ -43,7 +44,7 @@ class Visible:
 
 
 class Choice:
-    """State of one choice. `text_length`, `completion_tokens`, `cached_tokens` and `pool` may be read at any time."""
+    """State of one choice. `text_length`, `completion_tokens`, `cached_tokens`, `pool`, `drafts` may be read."""
 
     __slots__ = (
         "_detokenizer",
@@ -54,6 +55,7 @@ class Choice:
         "_tokenizer",
         "cached_tokens",
         "completion_tokens",
+        "drafts",
         "finished",
         "index",
         "pool",
@@ -68,6 +70,7 @@ class Choice:
         self.completion_tokens = 0
         self.cached_tokens = 0
         self.pool: PoolUse | None = None
+        self.drafts = DraftTally()
         self.finished = False
         self.started = False
         self.prompt_logprobs: tuple[TokenLogprobs, ...] = ()
@@ -90,6 +93,8 @@ class Choice:
         elif update.cached_tokens is not None:
             self.cached_tokens = update.cached_tokens
             self.pool = update.pool
+        if update.drafts is not None:
+            self.drafts.add(update.drafts)
         tokens = update.tokens
         if tokens and not self._options.discard:
             self._take(update, tokens, out)

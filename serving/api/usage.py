@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.api.choice import Choice
+from serving.api.draft_tally import completion_details
 from serving.api.timing import Timing
 from serving.api.translate import Order
 
@@ -45,6 +46,7 @@ def usage(order: Order, choices: Sequence[Choice]) -> dict[str, Any]:
 
     `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
     and, when there are any, `recompute_reasons` (reason to tokens). They tell of the caller's own namespace only.
+    `completion_tokens_details` is there when tokens were guessed, see `draft_tally`.
     """
     prompt = sum(len(ids) for ids in order.prompts)
     completion = sum(choice.completion_tokens for choice in choices)
@@ -60,6 +62,7 @@ def usage(order: Order, choices: Sequence[Choice]) -> dict[str, Any]:
         "total_tokens": prompt + completion,
         "completion_tokens": completion,
         "prompt_tokens_details": details,
+        **completion_details([choice.drafts for choice in choices]),
     }
 
 

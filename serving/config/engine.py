@@ -15,14 +15,22 @@ class EngineConfig:
     """`[engine]`"""
 
     executor: Executor = key(
-        "`torch` = compute real tokens; `simulated` = take the predicted time, give placeholders, see `[simulation]`",
-        default="torch",
+        "`native` = the compiled step, on CPUs; `torch` = torch operators; `auto` = native where it can be, else torch; "
+        "`simulated` = take the predicted time, give placeholders, see `[simulation]`",
+        default="auto",
     )
     block_tokens: int = key("tokens of one KV block", default=16, low=1, high=1024)
     kv_dtype: KvDtype = key(
         "how KV blocks are stored; `auto` = in the model's type; `int8` = latents in bytes with one scale per token and "
         "layer, rope keys in the model's type",
         default="auto",
+    )
+    draft_tokens: int = key(
+        "most tokens that a step guesses for each sequence with the model's draft layer (MTP), to be verified in the "
+        "next step; 0 = none; the engine guesses fewer, or none, where it does not pay; never changes what is generated",
+        default=0,
+        low=0,
+        high=3,
     )
     max_model_len: int = key("longest prompt plus output [tokens]; 0 = the model's own", default=0, low=0)
     prefix_reuse: bool = key("reuse KV blocks of equal prompt beginnings inside an instance", default=True)

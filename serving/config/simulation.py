@@ -5,7 +5,7 @@ from typing import Literal
 
 from serving.config.key import key
 
-Executor = Literal["torch", "simulated"]
+Executor = Literal["auto", "native", "torch", "simulated"]
 ExpertBalance = Literal["default", "perfect"]
 ModelLoad = Literal["pool", "storage", "prewarmed"]
 

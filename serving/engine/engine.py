@@ -12,37 +12,38 @@ and gives its blocks back when that reports. The engine holds no clock, no threa
 """
 
 from serving.engine.audit import check_engine
+from serving.engine.departures import Departures
 from serving.engine.events import (
     AdoptedEvent,
     EngineAction,
     EngineEvent,
     EngineSnapshot,
     FailedEvent,
-    HandoffClosedEvent,
     HandoffEnd,
     HandoffFailedEvent,
     PullOrder,
-    TokensEvent,
 )
 from serving.engine.handoffs import HeldHandoffs, pull_order, ticket_of
-from serving.engine.intake import adoptable_hashes, check_spec
-from serving.engine.outcome import accepted_from, book_step, handoff_event, tokens_event
+from serving.engine.intake import adoptable_hashes, check_room, check_spec, usable_drafts
+from serving.engine.outcome import accepted_from, answered, book_step, handoff_event, tokens_event
 from serving.engine.pool_orders import PoolOrders
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.snapshot import EngineCounters, take_snapshot
 from serving.engine.timers import Timers
-from serving.errors import HandoffError, LedgerError, OverloadedError, ServingError, UnavailableError
+from serving.errors import HandoffError, LedgerError, ServingError, UnavailableError
 from serving.ids import SequenceId
 from serving.policy.block_pool import BlockPool
+from serving.policy.draft_planner import DraftPlanner
 from serving.policy.finish import Accepted
 from serving.policy.pool.outcome import FetchReport
-from serving.policy.request import FinishReason, HandoffTicket, SequenceSpec
+from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.scheduler import PlannedStep, Scheduler
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import SequenceBlocks
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase
+from serving.policy.speculation import Speculation
 from serving.policy.step_plan import SequenceResult, SequenceStep, StepResult
-from serving.policy.throughput import Throughput, retry_after_s
+from serving.policy.throughput import Throughput
 
 
 class InstanceEngine:
@@ -56,12 +57,16 @@ class InstanceEngine:
         self._blocks = SequenceBlocks(
             pool, settings.block_tokens, prefix_reuse=settings.prefix_reuse, cache_decoded=settings.cache_decoded
         )
-        self.scheduler = Scheduler(settings.scheduler_limits, self._blocks)
+        self._drafts: DraftPlanner | None = None
+        if settings.speculation:
+            self._drafts = DraftPlanner(Speculation(settings.draft_tokens), self._blocks, self.max_len)
+        self.scheduler = Scheduler(settings.scheduler_limits, self._blocks, self._drafts)
         """Queues and block pool, for whoever wants to look; only the engine changes them."""
         self._handoffs = HeldHandoffs(settings.handoff_lease_s)
         self._timers = Timers(self._timer_is_live)
         self.sequences: dict[SequenceId, LiveSequence] = {}  # for others to read, never to change
         self._events: list[EngineEvent] = []
+        self._departures = Departures(self.scheduler, self._handoffs, self.sequences, self._events)
         self._in_flight: PlannedStep | None = None
         self._throughput = Throughput()
         self._pool = PoolOrders(settings, self._blocks)
@@ -110,7 +115,7 @@ class InstanceEngine:
             self._note_work(now)
             if distrust:
                 self._blocks.distrust(sequence)
-            self._end_handoff(sequence, HandoffEnd.RELEASED)
+            self._departures.end_handoff(sequence, HandoffEnd.RELEASED)
 
     def cancel(self, sequence_id: SequenceId, now: float) -> None:
         """Forget a sequence in whatever state it is; no event follows. Unknown ids are ignored.
@@ -120,7 +125,7 @@ class InstanceEngine:
         sequence = self.sequences.get(sequence_id)
         if sequence is not None and sequence.phase is not SequencePhase.CLOSING:
             self._note_work(now)
-            self._drop(sequence, HandoffEnd.CANCELLED)
+            self._departures.drop(sequence, HandoffEnd.CANCELLED)
 
     def drain(self) -> None:
         """Refuse new sequences from now on; those inside go on to their end."""
@@ -138,11 +143,11 @@ class InstanceEngine:
             raise LedgerError("next_action called while a step is in flight")
         self._note_work(now)
         for sequence_id in self._timers.due(now):
-            self._time_is_up(self.sequences[sequence_id])
-        pulls = self.start_pulls(now)
+            self._departures.time_is_up(self.sequences[sequence_id])
+        pulls = self.start_pulls(now) if self.scheduler.waiting.items else ()
         planned = self.scheduler.plan_step(self._counters.steps)
-        pulls += self.start_pulls(now)  # handoffs that were queued behind prompts
-        fetches = tuple(self._pool.fetch_order(sequence) for sequence in self.scheduler.take_fetches())
+        pulls += self.start_pulls(now) if self.scheduler.waiting.items else ()  # handoffs queued behind prompts
+        fetches = tuple([self._pool.fetch_order(sequence) for sequence in self.scheduler.take_fetches()])
         self._in_flight, plan = planned, planned.plan if planned is not None else None
         self._counters.steps += plan is not None
         return EngineAction(pulls, plan, self._timers.next_at(), fetches, self._pool.take_stores())
@@ -169,20 +174,17 @@ class InstanceEngine:
         Effects: events for all new tokens; finished and cancelled sequences give their blocks back.
         """
         planned = self._land(now)
-        steps, results = planned.plan.sequences, result.results
-        if result.step != planned.plan.step or len(results) != len(steps):
-            raise LedgerError(f"result of step {result.step} does not answer the plan of step {planned.plan.step}")
         fed = 0
-        for sequence, step, outcome in zip(planned.sequences, steps, results, strict=True):
-            if outcome.sequence_id != sequence.sequence_id:
-                raise LedgerError(f"result for {outcome.sequence_id} where {sequence.sequence_id} was planned")
+        for sequence, step, outcome in answered(planned, result):
             fed += max(len(step.tokens), len(outcome.tokens))
             sequence.in_flight = False
             if sequence.phase is SequencePhase.CLOSING:
-                self._finish(sequence)
+                self._departures.finish(sequence)
             else:
                 self._settle(sequence, step, outcome, now)
         self._throughput.observe(fed, result.elapsed_s)
+        if self._drafts is not None:
+            self._drafts.measure(planned.plan, result)
 
     def step_failed(self, error: ServingError, now: float) -> None:
         """The plan in flight could not be executed. Its sequences fail, the engine goes on.
@@ -195,7 +197,7 @@ class InstanceEngine:
             if sequence.phase is not SequencePhase.CLOSING:
                 self.scheduler.running.remove(sequence)
                 self._events.append(FailedEvent(sequence.sequence_id, f"{type(error).__name__}: {error}"))
-            self._finish(sequence)
+            self._departures.finish(sequence)
 
     def pull_finished(self, sequence_id: SequenceId, error: HandoffError | None, moved_bytes: int, now: float) -> None:
         """A pull ended, well or not.
@@ -214,7 +216,7 @@ class InstanceEngine:
         if sequence.phase is SequencePhase.PULLING:
             reason = f"{type(error).__name__}: {error}"
             self._events.append(HandoffFailedEvent(sequence_id, ticket_of(sequence).ticket_id, reason))
-        self._finish(sequence)
+        self._departures.finish(sequence)
 
     def fetch_finished(self, sequence_id: SequenceId, report: FetchReport, now: float) -> None:
         """The KV-cache pool gave what it had of a prompt, which may be nothing.
@@ -226,7 +228,7 @@ class InstanceEngine:
         self._note_work(now)
         self.scheduler.end_fetch(sequence, report.blocks)
         if sequence.phase is SequencePhase.CLOSING:
-            self._finish(sequence)
+            self._departures.finish(sequence)
             return
         self._pool.fetched(sequence, report)
         self._blocks.publish(sequence)
@@ -254,7 +256,7 @@ class InstanceEngine:
 
     def snapshot(self, now: float) -> EngineSnapshot:
         """The state in numbers."""
-        parts = self._counters, self.scheduler, self._handoffs, self._pool, self._throughput
+        parts = self._counters, self.scheduler, self._handoffs, self._pool, self._throughput, self._drafts
         return take_snapshot(now, *parts, has_work=self._has_work(), draining=self._draining)
 
     def check(self) -> None:
@@ -272,9 +274,7 @@ class InstanceEngine:
             raise UnavailableError("this instance is draining; send the request to another one")
         if spec.sequence_id in self.sequences:
             raise LedgerError(f"sequence {spec.sequence_id} is already here")
-        if len(scheduler.waiting) >= self.settings.max_waiting:
-            wait = retry_after_s(scheduler.queued_tokens(), self._throughput.tokens_per_s)
-            raise OverloadedError(f"{len(scheduler.waiting)} sequences wait already", retry_after_s=wait)
+        check_room(scheduler, self.settings.max_waiting, self._throughput)
         self._note_work(now)
         self._arrivals += 1
         sequence = LiveSequence(spec, self._arrivals, now, ticket)
@@ -305,14 +305,15 @@ class InstanceEngine:
         if accepted is None:
             return
         self._counters.generated_tokens += len(accepted.tokens)
+        drafts = self._drafts.book(sequence, step, outcome, accepted) if self._drafts is not None else None
         if accepted.finish_reason is None and self.settings.role is EngineRole.PREFILL:
             self._hold(sequence, accepted, outcome, now)
             return
-        self._events.append(tokens_event(sequence, accepted, outcome))
+        self._events.append(tokens_event(sequence, accepted, outcome, drafts))
         if len(accepted.tokens) > 1:
             self._note_full(sequence)
         if accepted.finish_reason is not None:
-            self._leave_batch(sequence)
+            self._departures.leave_batch(sequence)
         elif sequence.phase is SequencePhase.PREFILLING:
             sequence.advance(PhaseEvent.PROMPT_DONE)
 
@@ -334,20 +335,12 @@ class InstanceEngine:
         ticket = ticket_of(sequence)
         sequence.num_computed = max(sequence.num_computed, ticket.computed_tokens)
         sequence.num_stored = sequence.num_computed // self.settings.block_tokens  # its prefill instance stored them
+        if self._drafts is not None:
+            sequence.drafts = usable_drafts(sequence, ticket, self.settings.draft_tokens)
         self.scheduler.join(sequence)
         self._blocks.publish(sequence)
         self._counters.handoffs_in += 1
         self._events.append(AdoptedEvent(sequence.sequence_id, ticket.ticket_id))
-
-    def _time_is_up(self, sequence: LiveSequence) -> None:
-        """A deadline or a lease has passed; no step is in flight."""
-        if sequence.phase is SequencePhase.HELD:
-            self._handoffs.expired_total += 1
-            self._end_handoff(sequence, HandoffEnd.EXPIRED)
-            return
-        position, reason = len(sequence.output), FinishReason.DEADLINE
-        self._events.append(TokensEvent(sequence.sequence_id, position, finish_reason=reason))
-        self._drop(sequence, HandoffEnd.EXPIRED)
 
     def _timer_is_live(self, sequence_id: SequenceId, at: float) -> bool:
         sequence = self.sequences.get(sequence_id)
@@ -355,43 +348,12 @@ class InstanceEngine:
             return False
         return at == sequence.deadline or at == self._handoffs.expiry(sequence)
 
-    def _drop(self, sequence: LiveSequence, end: HandoffEnd) -> None:
-        """Take a sequence out of wherever it is; what still writes into its blocks is waited for."""
-        phase = sequence.phase
-        if phase is SequencePhase.HELD:
-            self._end_handoff(sequence, end)
-        elif phase in (SequencePhase.PULLING, SequencePhase.FETCHING):
-            sequence.advance(PhaseEvent.CLOSE)
-        elif phase in (SequencePhase.WAITING, SequencePhase.ADOPTING):
-            self.scheduler.waiting.remove(sequence)
-            self._finish(sequence)
-        elif sequence.in_flight:
-            self.scheduler.running.remove(sequence)
-            sequence.advance(PhaseEvent.CLOSE)
-        else:
-            self._leave_batch(sequence)
-
-    def _end_handoff(self, sequence: LiveSequence, end: HandoffEnd) -> None:
-        ticket_id = self._handoffs.end(sequence)
-        self._events.append(HandoffClosedEvent(sequence.sequence_id, ticket_id, end))
-        self._finish(sequence)
-
-    def _leave_batch(self, sequence: LiveSequence) -> None:
-        self.scheduler.running.remove(sequence)
-        self._finish(sequence)
-
-    def _finish(self, sequence: LiveSequence) -> None:
-        """Last act: blocks go back, the engine forgets the sequence."""
-        sequence.advance(PhaseEvent.END)
-        self._blocks.free(sequence)
-        del self.sequences[sequence.sequence_id]
-
     def _has_work(self) -> bool:
         scheduler = self.scheduler
         if self._in_flight is not None or scheduler.running.items:
             return True
         # A queue that waits for others to release or deliver blocks is not ours to move.
-        others = len(self._handoffs) + len(scheduler.pulling) + len(scheduler.fetching) + self._pool.pinned_blocks
+        others = self._handoffs.held or scheduler.pulling or scheduler.fetching or self._pool.pinned_blocks
         return bool(scheduler.waiting.items) and not others
 
     def _note_work(self, now: float) -> None:

@@ -109,26 +109,33 @@ class NextAction(CallRecord, frozen=True):
         return output, _kept(plan) if plan is not None else ()
 
     def facts(self, kept: "KeptAction") -> object:
-        """The plan by sequence: start, tokens fed, their checksum, blocks, their checksum, whether it samples."""
+        """The plan by sequence: start, tokens fed, blocks, each with a checksum, whether it samples, guesses if any."""
         action, steps = kept
         told: dict[str, object] = {"wake_at": action.wake_at}
         if action.plan is not None:
             told["step"] = action.plan.step
             told["sequences"] = [
-                (name, start, len(tokens), checksum(tokens), len(blocks), checksum(blocks), samples)
-                for name, start, tokens, blocks, samples in steps
+                (name, start, len(tokens), checksum(tokens), len(blocks), checksum(blocks), samples, *guesses)
+                for name, start, tokens, blocks, samples, guesses in steps
             ]
         moves = {"pulls": action.pulls, "fetches": action.fetches, "stores": action.stores}
         return {**told, **{name: plain(orders) for name, orders in moves.items() if orders}}
 
 
-KeptStep = tuple[str, int, Any, tuple[int, ...], bool]
+KeptStep = tuple[str, int, Any, tuple[int, ...], bool, tuple[Any, ...]]
 KeptAction = tuple[EngineAction, tuple[KeptStep, ...]]
 
 
 def _kept(plan: StepPlan) -> tuple[KeptStep, ...]:
     return tuple(
-        (step.sequence_id, step.start, step.tokens, tuple(step.block_table), step.sample is not None)
+        (
+            step.sequence_id,
+            step.start,
+            step.tokens,
+            tuple(step.block_table),
+            step.sample is not None,
+            (step.drafts, step.next_drafts) if step.next_drafts is not None else (),
+        )
         for step in plan.sequences
     )
 

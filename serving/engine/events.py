@@ -10,7 +10,7 @@ from enum import Enum
 from msgspec import Struct
 
 from serving.ids import BlockHash, BlockId, SequenceId
-from serving.policy.request import FinishReason, HandoffTicket, PoolUse, TokenLogprobs
+from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, TokenLogprobs
 from serving.policy.step_plan import StepPlan
 
 
@@ -25,6 +25,7 @@ class TokensEvent(Struct, frozen=True, gc=False):
         cached_tokens: tokens whose KV was not computed: found here or pulled; first event only.
         pool: what the KV-cache pool had to do with it; first event only, None without a pool.
         finish_reason: set on the last event.
+        drafts: what became of the step's guesses; None if there were none.
     """
 
     sequence_id: SequenceId
@@ -35,6 +36,7 @@ class TokensEvent(Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
     pool: PoolUse | None = None
     finish_reason: FinishReason | None = None
+    drafts: DraftUse | None = None
 
 
 class HandoffReadyEvent(Struct, frozen=True, gc=False):
@@ -45,6 +47,7 @@ class HandoffReadyEvent(Struct, frozen=True, gc=False):
         hashes: prefix hashes of the full blocks, in order; empty without prefix reuse.
         computed_tokens: tokens whose KV the blocks hold: all but the newest.
         position, tokens, logprobs, prompt_logprobs, cached_tokens, pool: as in `TokensEvent`.
+        drafts: guesses of what follows `tokens`; the ticket carries them to the decode instance.
     """
 
     sequence_id: SequenceId
@@ -58,6 +61,7 @@ class HandoffReadyEvent(Struct, frozen=True, gc=False):
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     cached_tokens: int | None = None
     pool: PoolUse | None = None
+    drafts: tuple[int, ...] = ()
 
 
 class HandoffEnd(Enum):
@@ -156,6 +160,8 @@ class EngineSnapshot:
         queued_tokens: known tokens that are still to be computed.
         kv_blocks_cached: free blocks that a prefix could still match.
         pulled_tokens_total, lost_tokens_total: prompt tokens that the pool gave, and that it failed to give.
+        drafts_total: steps of single sequences that verified guesses; draft_tokens_total: the guesses.
+        accepted_drafts_total: guesses that were right and used, by position; empty without speculation.
         unstored_blocks_total: full blocks that were not offered to the pool because too many were waiting.
         last_progress_s: engine time of the last step, or of the moment when work appeared [s].
         has_work: something should move without outside help; true and no progress for long = stuck.
@@ -190,3 +196,6 @@ class EngineSnapshot:
     has_work: bool
     draining: bool
     tokens_per_s: float
+    drafts_total: int = 0
+    draft_tokens_total: int = 0
+    accepted_drafts_total: tuple[int, ...] = ()

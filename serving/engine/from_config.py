@@ -6,7 +6,14 @@ from serving.engine.settings import EngineRole, EngineSettings
 
 
 def engine_settings(
-    config: ServeConfig, role: str, pool: PoolConfig, model_len: int, blocks: int, *, draft_tokens: int = 0
+    config: ServeConfig,
+    role: str,
+    pool: PoolConfig,
+    model_len: int,
+    blocks: int,
+    *,
+    draft_tokens: int = 0,
+    speculation: bool = False,
 ) -> EngineSettings:
     """Settings of the engine of one instance, or of one DP group.
 
@@ -14,7 +21,7 @@ def engine_settings(
         role: name of the pool: `prefill`, `decode` or `aggregated`.
         model_len: longest prompt plus output of the model; `[engine] max_model_len` may be shorter.
         blocks: KV blocks of the engine.
-        draft_tokens: as `EngineSettings`.
+        draft_tokens, speculation: as `EngineSettings`.
     Raises: ConfigError for values that cannot work together.
     """
     engine, kvcache = config.engine, config.kvcache
@@ -31,4 +38,5 @@ def engine_settings(
         store_decoded=kvcache.stores_decoded(reasoning=config.model.reasoning),
         max_store_blocks=int(blocks * kvcache.max_store_share),
         draft_tokens=draft_tokens,
+        speculation=speculation,
     )

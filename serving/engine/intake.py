@@ -1,9 +1,12 @@
 """What an engine refuses at the door, before anything is queued."""
 
-from serving.errors import ContextLengthError, HandoffError, InvalidRequestError
+from serving.errors import ContextLengthError, HandoffError, InvalidRequestError, OverloadedError
 from serving.ids import BlockHash
 from serving.policy.request import HandoffTicket, SequenceSpec
+from serving.policy.scheduler import Scheduler
+from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import blocks_for
+from serving.policy.throughput import Throughput, retry_after_s
 
 
 def check_spec(spec: SequenceSpec, max_len: int) -> None:
@@ -29,10 +32,31 @@ def check_spec(spec: SequenceSpec, max_len: int) -> None:
         )
 
 
+def check_room(scheduler: Scheduler, max_waiting: int, throughput: Throughput) -> None:
+    """Refuse a further sequence while the queue is full.
+
+    Raises: OverloadedError with the time after which the queue will have moved.
+    """
+    waiting = len(scheduler.waiting)
+    if waiting >= max_waiting:
+        wait = retry_after_s(scheduler.queued_tokens(), throughput.tokens_per_s)
+        raise OverloadedError(f"{waiting} sequences wait already", retry_after_s=wait)
+
+
+def usable_drafts(sequence: LiveSequence, ticket: HandoffTicket, most: int) -> tuple[int, ...]:
+    """The guesses that came with an adopted sequence: none if more tokens are known than when they were made.
+
+    Args:
+        most: guesses that one step may verify here.
+    """
+    return ticket.drafts[:most] if len(sequence.tokens) == ticket.computed_tokens + 1 else ()
+
+
 def adoptable_hashes(spec: SequenceSpec, ticket: HandoffTicket, block_tokens: int) -> tuple[BlockHash, ...]:
     """Check a ticket against its sequence.
 
-    Returns: the prefix hashes of its leading full blocks, as far as the source gave them.
+    Returns: the prefix hashes of its full blocks behind those that the order brings itself, as far as the source gave
+        them.
     Raises: HandoffError if the ticket cannot be this sequence's.
     """
     computed = ticket.computed_tokens
@@ -45,7 +69,7 @@ def adoptable_hashes(spec: SequenceSpec, ticket: HandoffTicket, block_tokens: in
             "both sides need the same block size"
         )
     hashes: list[BlockHash] = []
-    for extent in ticket.blocks[: computed // block_tokens]:
+    for extent in ticket.blocks[len(spec.prompt_hashes) : computed // block_tokens]:
         if not extent.prefix_hash:
             break
         hashes.append(extent.prefix_hash)

@@ -1,15 +1,32 @@
 """Reads what a step gave for one sequence: tokens that count, and the news made of them."""
 
+from collections.abc import Iterator
+
 from serving.engine.events import HandoffReadyEvent, TokensEvent
 from serving.errors import LedgerError
 from serving.ids import BlockHash
 from serving.policy.finish import Accepted, accept_tokens
-from serving.policy.request import FinishReason
+from serving.policy.request import DraftUse, FinishReason
+from serving.policy.scheduler import PlannedStep
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import blocks_for
-from serving.policy.step_plan import SequenceResult, SequenceStep
+from serving.policy.step_plan import SequenceResult, SequenceStep, StepResult
 
 _PROMPT_ONLY = Accepted((), FinishReason.LENGTH)
+
+
+def answered(planned: PlannedStep, result: StepResult) -> Iterator[tuple[LiveSequence, SequenceStep, SequenceResult]]:
+    """Each sequence of a step, its share of the plan, and what came of it.
+
+    Raises: LedgerError if the result does not answer the plan.
+    """
+    steps, results = planned.plan.sequences, result.results
+    if result.step != planned.plan.step or len(results) != len(steps):
+        raise LedgerError(f"result of step {result.step} does not answer the plan of step {planned.plan.step}")
+    for sequence, step, outcome in zip(planned.sequences, steps, results, strict=True):
+        if outcome.sequence_id != sequence.sequence_id:
+            raise LedgerError(f"result for {outcome.sequence_id} where {sequence.sequence_id} was planned")
+        yield sequence, step, outcome
 
 
 def book_step(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult) -> None:
@@ -41,11 +58,15 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
     return accept_tokens(outcome.tokens, output, total, step.sample.sampling, sequence.stop_tokens, max_len)
 
 
-def tokens_event(sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult) -> TokensEvent:
+def tokens_event(
+    sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, drafts: DraftUse | None = None
+) -> TokensEvent:
     """News of accepted tokens; what is told once goes with the first.
 
     A step may give several tokens (speculation, many iterations at once in virtual time): all but the last were fed.
 
+    Args:
+        drafts: what the step's guesses were worth; None if it had none.
     Effects: appends the tokens, counts those that were fed; marks the first report as made.
     """
     name, position = sequence.sequence_id, len(sequence.output)
@@ -53,7 +74,8 @@ def tokens_event(sequence: LiveSequence, accepted: Accepted, outcome: SequenceRe
     sequence.num_computed += max(0, len(accepted.tokens) - 1)
     sequence.append(accepted.tokens)
     if sequence.first_reported:
-        return TokensEvent(name, position, accepted.tokens, logprobs, finish_reason=accepted.finish_reason)
+        reason = accepted.finish_reason
+        return TokensEvent(name, position, accepted.tokens, logprobs, finish_reason=reason, drafts=drafts)
     sequence.first_reported = True
     sequence.prompt_logprobs_wanted = None  # a recomputation may use cached blocks from here on
     return TokensEvent(
@@ -65,6 +87,7 @@ def tokens_event(sequence: LiveSequence, accepted: Accepted, outcome: SequenceRe
         sequence.cached_tokens,
         sequence.pool_use,
         accepted.finish_reason,
+        drafts,
     )
 
 
@@ -94,4 +117,5 @@ def handoff_event(
         prompt_logprobs=tuple(sequence.prompt_logprobs),
         cached_tokens=sequence.cached_tokens,
         pool=sequence.pool_use,
+        drafts=outcome.drafts,
     )

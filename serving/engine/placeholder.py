@@ -7,6 +7,7 @@ gives the same ones.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import overload
 
 _MASK = (1 << 64) - 1
@@ -31,7 +32,8 @@ class PlaceholderPrompt(Sequence[int]):
 
     def __getitem__(self, index: int | slice) -> "int | PlaceholderPrompt":
         if isinstance(index, slice):
-            return PlaceholderPrompt(len(range(*index.indices(self._length))))
+            start, stop, step = index.indices(self._length)
+            return PlaceholderPrompt(max(0, stop - start) if step == 1 else len(range(start, stop, step)))
         if not -self._length <= index < self._length:
             raise IndexError(index)
         return 0
@@ -74,8 +76,7 @@ def rate_of(seed: int, limit: int, drafts: int, rate: float) -> float:
     """
     if not drafts or rate <= 0.0:
         return 0.0
-    mean = sum(rate**n for n in range(1, drafts + 1))
-    square = sum((2 * n - 1) * rate**n for n in range(1, drafts + 1))
+    mean, square = _accepted(drafts, rate)
     steps = max(1.0, limit / (1.0 + mean))
     spread = math.sqrt(max(0.0, square - mean * mean) / steps)
     # The sum of twelve uniform numbers is normal enough here, and the same on every machine.
@@ -87,6 +88,13 @@ def rate_of(seed: int, limit: int, drafts: int, rate: float) -> float:
     return min(float(drafts), max(0.0, mean + spread * (uniform / 65_536 - 6.0)))
 
 
+@lru_cache(maxsize=64)
+def _accepted(drafts: int, rate: float) -> tuple[float, float]:
+    """Mean and mean square of the drafts that one step accepts."""
+    mean = sum(rate**n for n in range(1, drafts + 1))
+    return mean, sum((2 * n - 1) * rate**n for n in range(1, drafts + 1))
+
+
 def tokens_after(steps: int, extra: float) -> int:
     """Tokens that `steps` decode steps have given, at `extra` accepted drafts per step, spread evenly."""
     return steps + int(extra * steps)
@@ -94,9 +102,9 @@ def tokens_after(steps: int, extra: float) -> int:
 
 def steps_for(tokens: int, extra: float) -> int:
     """The fewest decode steps after which at least `tokens` tokens were given."""
-    steps = int(tokens / (1.0 + extra))
-    while tokens_after(steps, extra) < tokens:
+    steps = int(tokens / (1.0 + extra))  # the two loops are `tokens_after`, written out
+    while steps + int(extra * steps) < tokens:
         steps += 1
-    while steps > 0 and tokens_after(steps - 1, extra) >= tokens:
+    while steps > 0 and steps - 1 + int(extra * (steps - 1)) >= tokens:
         steps -= 1
     return steps

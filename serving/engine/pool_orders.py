@@ -93,6 +93,8 @@ class PoolOrders:
 
     def take_stores(self) -> tuple[StoreOrder, ...]:
         """Orders since the last call. Effects: empties the list."""
+        if not self._new:
+            return ()
         orders = tuple(self._new)
         self._new.clear()
         return orders

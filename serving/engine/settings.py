@@ -40,6 +40,7 @@ class EngineSettings:
         store_decoded: store blocks with generated tokens too.
         max_store_blocks: full blocks that may wait to be copied into the pool.
         draft_tokens: tokens beyond the first that one step may add to a decoding sequence; it gets blocks for them.
+        speculation: guesses travel in plans and results, up to `draft_tokens` a step; else the executor guesses alone.
     Raises: ConfigError for a value that cannot work.
     """
 
@@ -57,6 +58,7 @@ class EngineSettings:
     store_decoded: bool = True
     max_store_blocks: int = 64
     draft_tokens: int = 0
+    speculation: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -75,6 +77,8 @@ class EngineSettings:
         for name in ("max_store_blocks", "draft_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.speculation and not self.draft_tokens:
+            raise ConfigError("speculation needs draft_tokens of at least 1")
         if self.handoff_lease_s <= 0:
             raise ConfigError(f"handoff_lease_s must be positive, got {self.handoff_lease_s}")
         if self.role is not EngineRole.PREFILL and self.max_step_tokens < self.max_sequences:
@@ -88,5 +92,9 @@ class EngineSettings:
         """The slice that the scheduler sees."""
         ahead = _STEPS_AHEAD * self.max_step_tokens if self.pool else 0
         return SchedulerLimits(
-            self.max_step_tokens, self.max_sequences, self.watermark_blocks, ahead, self.draft_tokens
+            self.max_step_tokens,
+            self.max_sequences,
+            self.watermark_blocks,
+            ahead,
+            0 if self.speculation else self.draft_tokens,
         )

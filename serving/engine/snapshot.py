@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from serving.engine.events import EngineSnapshot
 from serving.engine.handoffs import HeldHandoffs
 from serving.engine.pool_orders import PoolOrders
+from serving.policy.draft_planner import DraftPlanner
 from serving.policy.scheduler import Scheduler
 from serving.policy.throughput import Throughput
 
@@ -29,6 +30,7 @@ def take_snapshot(
     handoffs: HeldHandoffs,
     orders: PoolOrders,
     throughput: Throughput,
+    drafts: DraftPlanner | None,
     *,
     has_work: bool,
     draining: bool,
@@ -64,4 +66,7 @@ def take_snapshot(
         has_work=has_work,
         draining=draining,
         tokens_per_s=throughput.tokens_per_s,
+        drafts_total=drafts.verifications if drafts is not None else 0,
+        draft_tokens_total=drafts.drafted if drafts is not None else 0,
+        accepted_drafts_total=tuple(drafts.accepted) if drafts is not None else (),
     )

@@ -7,16 +7,18 @@ each tensor costs microseconds.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from serving.ids import BlockId
 from serving.model.batch import Chunk, ForwardBatch, RowGroup, future_mask
 from serving.model.kv_cache import KvCache
-from serving.policy.step_plan import SequenceStep, StepPlan
+from serving.policy.step_plan import StepPlan
 
-# Chunks up to this many tokens attend row by row with absorbed weights, like decode tokens: a tail of a prompt or the
-# drafted tokens of speculation do not pay for expanding a long context.
+# Chunks up to this many tokens attend row by row with absorbed weights, like decode tokens: a tail of a prompt, or a
+# decode token with its guesses, three at most, does not pay for expanding a long context.
 _MAX_ABSORBED_TOKENS = 4
 
 # Context columns below which float32 kernels add up in another order: padding keeps a row's bits.
@@ -27,94 +29,128 @@ _SCORE_ELEMENTS = 1 << 22
 _QUERY_ROWS = 256
 
 
+class Feed(NamedTuple):
+    """Tokens of one sequence, fed at positions `start ...`; the block table covers them."""
+
+    tokens: Sequence[int]
+    start: int
+    block_table: Sequence[BlockId]
+
+
+class _Row(NamedTuple):
+    """One token that attends by itself: the `offset`-th of a feed. Sorts by width, then in order."""
+
+    width: int
+    feed: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepBatch:
     """A forward batch, and where each of the plan's sequences ended up in it.
 
     Args:
-        first_rows: per sequence in the plan's order, the row of its first fed token; the others follow.
+        rows: per sequence in the plan's order, the row of each fed token, guesses included.
     """
 
     forward: ForwardBatch
-    first_rows: tuple[int, ...]
+    rows: tuple[Sequence[int], ...]
+
+
+def step_feeds(plan: StepPlan) -> list[Feed]:
+    """What a plan feeds, guesses included."""
+    return [Feed([*s.tokens, *s.drafts] if s.drafts else s.tokens, s.start, s.block_table) for s in plan.sequences]
+
+
+def attends_by_rows(feed: Feed) -> bool:
+    """Whether each token attends by itself, with absorbed weights."""
+    return len(feed.tokens) <= _MAX_ABSORBED_TOKENS
 
 
 def build_step_batch(plan: StepPlan, cache: KvCache, heads: int) -> StepBatch:
-    """Lay out one step: short sequences by context length, then chunks.
+    """Lay out one step. Args: as `build_batch`."""
+    return build_batch(step_feeds(plan), cache, heads)
+
+
+def build_batch(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
+    """Lay out one pass: single rows by context length, then chunks.
 
     Args:
         heads: attention heads, which bound the query block of a chunk.
     """
-    order = sorted(range(len(plan.sequences)), key=lambda i: _sort_key(plan.sequences[i], cache.block_tokens))
-    first_rows = [0] * len(order)
+    single = _single_rows(feeds, cache.block_tokens)
+    chunks = [i for i, feed in enumerate(feeds) if len(feed.tokens) > _MAX_ABSORBED_TOKENS]
+    rows: list[list[int] | range] = [[] for _ in feeds]
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    for i in order:
-        step = plan.sequences[i]
-        first_rows[i] = len(tokens)
-        tokens.extend(step.tokens)
-        positions.extend(range(step.start, step.start + len(step.tokens)))
-        slots.extend(_slots(step, cache))
-    short = [plan.sequences[i] for i in order if len(plan.sequences[i].tokens) <= _MAX_ABSORBED_TOKENS]
-    chunks = [plan.sequences[i] for i in order if len(plan.sequences[i].tokens) > _MAX_ABSORBED_TOKENS]
-    numbers = torch.tensor((tokens, positions, slots), device=cache.device)
-    row = sum(len(step.tokens) for step in short)
+    size, stride = cache.block_tokens, cache.block_tokens * cache.num_layers
+    for row, (_, i, offset) in enumerate(single):
+        feed, own = feeds[i], rows[i]
+        assert isinstance(own, list), "rows of chunks are ranges, and come later"
+        own.append(row)
+        position = feed.start + offset
+        tokens.append(feed.tokens[offset])
+        positions.append(position)
+        slots.append(feed.block_table[position // size] * stride + position % size)
     built = []
-    for step in chunks:
-        built.append(_chunk(step, row, cache, heads))
-        row += len(step.tokens)
-    forward = ForwardBatch(numbers[0], numbers[1], numbers[2], _row_groups(short, cache), tuple(built))
-    return StepBatch(forward, tuple(first_rows))
+    for i in chunks:
+        feed = feeds[i]
+        first, span = len(tokens), range(feed.start, feed.start + len(feed.tokens))
+        rows[i] = range(first, first + len(span))
+        tokens.extend(feed.tokens)
+        positions.extend(span)
+        slots.extend([feed.block_table[p // size] * stride + p % size for p in span])
+        built.append(_chunk(feed, first, cache, heads))
+    numbers = torch.tensor((tokens, positions, slots), device=cache.device)
+    forward = ForwardBatch(numbers[0], numbers[1], numbers[2], _row_groups(feeds, single, cache), tuple(built))
+    return StepBatch(forward, tuple(rows))
 
 
-def _sort_key(step: SequenceStep, block_tokens: int) -> tuple[bool, int]:
-    return len(step.tokens) > _MAX_ABSORBED_TOKENS, _padded_blocks(step, block_tokens)
+def _single_rows(feeds: Sequence[Feed], block_tokens: int) -> list[_Row]:
+    """Rows that attend by themselves, by width."""
+    rows = [
+        _Row(_padded_blocks(feed.start + offset + 1, block_tokens), index, offset)
+        for index, feed in enumerate(feeds)
+        if len(feed.tokens) <= _MAX_ABSORBED_TOKENS
+        for offset in range(len(feed.tokens))
+    ]
+    rows.sort()
+    return rows
 
 
-def _blocks(step: SequenceStep, block_tokens: int) -> int:
-    return -(-(step.start + len(step.tokens)) // block_tokens)
+def _padded_blocks(context: int, block_tokens: int) -> int:
+    """Block-table width that a row is padded to: 1, 2, 3, 4, 6, 8, 12, 16, 24 ..., and `_MIN_COLUMNS` tokens.
 
-
-def _padded_blocks(step: SequenceStep, block_tokens: int) -> int:
-    """Block-table width that a sequence is padded to: 1, 2, 3, 4, 6, 8, 12, 16, 24 ..., and `_MIN_COLUMNS` tokens.
-
-    It follows from the sequence alone, not from its neighbours, because kernels may add up longer rows in another
-    order: so a token's bits do not depend on the batch. Few widths make few groups, at a third of waste at most.
+    It follows from the row's context alone, not from its neighbours, because kernels may add up longer rows in another
+    order: so a token's bits depend neither on the batch nor on guesses fed behind it. Few widths make few groups, at a
+    third of waste at most.
     """
-    needed = max(_blocks(step, block_tokens), -(-_MIN_COLUMNS // block_tokens))
+    needed = max(-(-context // block_tokens), -(-_MIN_COLUMNS // block_tokens))
     octave = 1 << (needed - 1).bit_length()
     return octave * 3 // 4 if needed <= octave * 3 // 4 else octave
 
 
-def _slots(step: SequenceStep, cache: KvCache) -> list[int]:
-    """Layer-0 cache row of each fed token."""
-    size, stride = cache.block_tokens, cache.block_tokens * cache.num_layers
-    table = step.block_table
-    stop = step.start + len(step.tokens)
-    return [table[p // size] * stride + p % size for p in range(step.start, stop)]
-
-
-def _row_groups(steps: Sequence[SequenceStep], cache: KvCache) -> tuple[RowGroup, ...]:
-    """Groups of equal width; `steps` are sorted by it."""
+def _row_groups(feeds: Sequence[Feed], rows: Sequence[_Row], cache: KvCache) -> tuple[RowGroup, ...]:
+    """Groups of equal width; `rows` are sorted by it."""
     groups = []
     first = 0
-    for width, members in groupby(steps, lambda step: _padded_blocks(step, cache.block_tokens)):
-        groups.append(_row_group(list(members), width, first, cache))
+    for width, members in groupby(rows, lambda row: row.width):
+        groups.append(_row_group(feeds, list(members), width, first, cache))
         first = groups[-1].last
     return tuple(groups)
 
 
-def _row_group(steps: Sequence[SequenceStep], width: int, first: int, cache: KvCache) -> RowGroup:
-    """One row per token; each sees the context up to itself."""
+def _row_group(feeds: Sequence[Feed], rows: Sequence[_Row], width: int, first: int, cache: KvCache) -> RowGroup:
+    """Each row sees the context up to itself."""
     tables: list[list[int]] = []
     seen: list[int] = []
-    for step in steps:
-        needed = _blocks(step, cache.block_tokens)
-        table = [*step.block_table[:needed], *[0] * (width - needed)]
-        for offset in range(len(step.tokens)):
-            tables.append(table)
-            seen.append(step.start + offset + 1)
+    for row in rows:
+        feed = feeds[row.feed]
+        context = feed.start + row.offset + 1
+        needed = -(-context // cache.block_tokens)
+        tables.append([*feed.block_table[:needed], *[0] * (width - needed)])
+        seen.append(context)
     runs = torch.tensor(tables, device=cache.device).flatten().mul_(cache.num_layers)
     columns = torch.arange(width * cache.block_tokens, device=cache.device)
     hidden = columns >= torch.tensor(seen, device=cache.device)[:, None]
@@ -122,14 +158,14 @@ def _row_group(steps: Sequence[SequenceStep], width: int, first: int, cache: KvC
     return RowGroup(first, first + len(seen), runs, mask[:, None])
 
 
-def _chunk(step: SequenceStep, first: int, cache: KvCache, heads: int) -> Chunk:
-    tokens = len(step.tokens)
-    rows = max(16, min(_QUERY_ROWS, tokens, _SCORE_ELEMENTS // (heads * (step.start + tokens))))
-    runs: Tensor = torch.tensor(step.block_table[: -(-step.start // cache.block_tokens)], dtype=torch.int64)
+def _chunk(feed: Feed, first: int, cache: KvCache, heads: int) -> Chunk:
+    tokens = len(feed.tokens)
+    rows = max(16, min(_QUERY_ROWS, tokens, _SCORE_ELEMENTS // (heads * (feed.start + tokens))))
+    runs: Tensor = torch.tensor(feed.block_table[: -(-feed.start // cache.block_tokens)], dtype=torch.int64)
     return Chunk(
         first=first,
         last=first + tokens,
-        start=step.start,
+        start=feed.start,
         runs=runs.mul_(cache.num_layers).to(cache.device),
         hidden=future_mask(rows, cache.dtype, cache.device),
     )

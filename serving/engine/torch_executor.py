@@ -1,21 +1,23 @@
 """Computes steps for real: one forward pass over a step plan, then sampling."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from serving.engine.step_batch import StepBatch, build_step_batch
+from serving.engine.decode_graphs import CudaRecorder, DecodeGraphs, records
+from serving.engine.prompt_logprobs import prompt_logprobs
+from serving.engine.step_batch import attends_by_rows, build_batch, step_feeds
+from serving.engine.torch_drafts import TorchDrafter
 from serving.errors import EngineError
 from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
-from serving.model.sampler import Sampled, sample, token_logprobs
+from serving.model.sampler import Sampled, sample
+from serving.policy.known_tokens import KnownTokens
 from serving.policy.request import TokenLogprobs
-from serving.policy.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
-
-# Rows of prompt log-probabilities computed at once: bounds a [rows, vocab] float32 tensor.
-_LOGPROB_ROWS = 256
+from serving.policy.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
 
 
 class TorchExecutor:
@@ -25,7 +27,8 @@ class TorchExecutor:
     and experts together; only attention looks at sequences one by one.
 
     Args:
-        kv_cache: on the model's device, of the model's dtype, at least as many layers as the model.
+        kv_cache: on the model's device, of the model's dtype, at least as many layers as the model; guesses need one
+            more.
     """
 
     def __init__(self, model: DeepseekModel, kv_cache: KvCache) -> None:
@@ -33,6 +36,9 @@ class TorchExecutor:
         assert kv_cache.dtype == model.dtype, "the KV cache has another dtype than the model"
         self.model = model
         self.kv_cache = kv_cache
+        drafts = bool(model.mtp) and kv_cache.num_layers > model.config.num_hidden_layers
+        self._drafter = TorchDrafter(model, kv_cache) if drafts else None
+        self._graphs = DecodeGraphs(model, kv_cache, CudaRecorder()) if records(model) else None
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step.
@@ -49,40 +55,79 @@ class TorchExecutor:
         return StepResult(plan.step, results, time.perf_counter() - begun)
 
     def _results(self, plan: StepPlan) -> tuple[SequenceResult, ...]:
-        batch = build_step_batch(plan, self.kv_cache, self.model.config.num_attention_heads)
-        hidden = self.model.forward(batch.forward, self.kv_cache)
-        sampled = self._sample(plan.sequences, batch, hidden)
+        hidden, rows = self._forward(plan)
+        steps, draws = plan.sequences, self._draw(plan.sequences, rows, hidden)
+        drawn = [tuple(draw.token for draw in own) for own in draws]
+        guesses = self._guess(steps, rows, hidden, drawn)
         results = []
-        for index, step in enumerate(plan.sequences):
-            prompt = self._prompt_logprobs(step, batch.first_rows[index], hidden)
-            draw = sampled.get(index)
-            if draw is None:
-                results.append(SequenceResult(step.sequence_id, prompt_logprobs=prompt))
-                continue
-            logprobs = () if draw.logprobs is None else (draw.logprobs,)
-            results.append(SequenceResult(step.sequence_id, (draw.token,), logprobs, prompt))
+        for step, fed, own, tokens, drafts in zip(steps, rows, draws, drawn, guesses, strict=True):
+            prompt = self._prompt_logprobs(step, fed, hidden)
+            logprobs = tuple(draw.logprobs for draw in own if draw.logprobs is not None)
+            results.append(SequenceResult(step.sequence_id, tokens, logprobs, prompt, drafts))
         return tuple(results)
 
-    def _sample(self, steps: Sequence[SequenceStep], batch: StepBatch, hidden: Tensor) -> dict[int, Sampled]:
-        """One draw for each sequence that asks, by index in the plan."""
-        wanted = [(i, step.sample) for i, step in enumerate(steps) if step.sample is not None]
-        if not wanted:
-            return {}
-        rows = [batch.first_rows[i] + len(steps[i].tokens) - 1 for i, _ in wanted]
-        logits = self.model.logits(hidden.index_select(0, torch.tensor(rows, device=hidden.device)))
-        draws = sample(logits, [order for _, order in wanted])
-        return {i: draw for (i, _), draw in zip(wanted, draws, strict=True)}
+    def _forward(self, plan: StepPlan) -> tuple[Tensor, tuple[Sequence[int], ...]]:
+        """Hidden states of all fed tokens, and which rows are each sequence's; recorded kernels where there are any."""
+        feeds = step_feeds(plan)
+        if self._graphs is not None and all(attends_by_rows(feed) for feed in feeds):
+            hidden = self._graphs.forward(feeds)
+            if hidden is not None:
+                ends = list(accumulate(len(feed.tokens) for feed in feeds))
+                return hidden, tuple(range(end - len(feed.tokens), end) for feed, end in zip(feeds, ends, strict=True))
+        batch = build_batch(feeds, self.kv_cache, self.model.config.num_attention_heads)
+        return self.model.forward(batch.forward, self.kv_cache), batch.rows
 
-    def _prompt_logprobs(self, step: SequenceStep, first: int, hidden: Tensor) -> tuple[TokenLogprobs, ...]:
+    def _draw(
+        self, steps: Sequence[SequenceStep], rows_of: Sequence[Sequence[int]], hidden: Tensor
+    ) -> list[list[Sampled]]:
+        """What each sequence's step gives: the right guesses among its drafts, and one token more.
+
+        Every position behind the last known token is drawn with its own random number, as if the guesses before it
+        were right. The first draw that differs from the guess there is right all the same, and the last to be.
+        """
+        rows: list[int] = []
+        orders: list[SampleOrder] = []
+        for step, own in zip(steps, rows_of, strict=True):
+            if step.sample is not None:
+                rows.extend(own[len(step.tokens) - 1 :])
+                orders.extend(_ahead(step.sample, step.drafts[:count]) for count in range(len(step.drafts) + 1))
+        if not orders:
+            return [[] for _ in steps]
+        logits = self.model.logits(hidden.index_select(0, torch.tensor(rows, device=hidden.device)))
+        draws = iter(sample(logits, orders))
+        return [_until_miss(step, draws) if step.sample is not None else [] for step in steps]
+
+    def _guess(
+        self,
+        steps: Sequence[SequenceStep],
+        rows_of: Sequence[Sequence[int]],
+        hidden: Tensor,
+        drawn: Sequence[tuple[int, ...]],
+    ) -> list[tuple[int, ...]]:
+        """Guesses for who wants them."""
+        if all(step.next_drafts is None for step in steps):
+            return [()] * len(steps)
+        if self._drafter is None:
+            raise EngineError("guesses were ordered, and the model or its KV cache has no draft layer")
+        return self._drafter.guess(steps, rows_of, hidden, drawn)
+
+    def _prompt_logprobs(self, step: SequenceStep, fed: Sequence[int], hidden: Tensor) -> tuple[TokenLogprobs, ...]:
         """Log-probabilities of the prompt tokens that follow each fed token."""
         if step.prompt_logprobs is None:
             return ()
-        targets = [*step.tokens[1:]]
-        if step.next_prompt_token is not None:
-            targets.append(step.next_prompt_token)
-        found: list[TokenLogprobs] = []
-        for begin in range(0, len(targets), _LOGPROB_ROWS):
-            part = targets[begin : begin + _LOGPROB_ROWS]
-            rows = hidden[first + begin : first + begin + len(part)]
-            found += token_logprobs(self.model.logits(rows), part, step.prompt_logprobs)
-        return tuple(found)
+        own = hidden.index_select(0, torch.tensor(fed[: len(step.tokens)], device=hidden.device))
+        return prompt_logprobs(self.model, step, own)
+
+
+def _ahead(order: SampleOrder, drafts: Sequence[int]) -> SampleOrder:
+    """The same order as many tokens later, when `drafts` will have become output."""
+    return SampleOrder(order.sampling, order.prompt, KnownTokens(order.output, list(drafts))) if drafts else order
+
+
+def _until_miss(step: SequenceStep, draws: Iterator[Sampled]) -> list[Sampled]:
+    """Take one sequence's draws, and keep those up to the first that is not what was guessed."""
+    own = [next(draws) for _ in range(len(step.drafts) + 1)]
+    right = 0
+    while right < len(step.drafts) and own[right].token == step.drafts[right]:
+        right += 1
+    return own[: right + 1]

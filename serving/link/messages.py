@@ -9,9 +9,9 @@ import msgspec
 from serving.errors import LinkError
 from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.policy.journal_commands import FailKind
-from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_FRAME_BYTES = 32 << 20
 """Larger frames are refused: a 1 M token prompt takes 5 MiB."""
 
@@ -79,6 +79,7 @@ class Tokens(Message, frozen=True):
     cached_tokens: int | None = None
     finish: FinishReason | None = None
     pool: PoolUse | None = None
+    drafts: DraftUse | None = None
 
 
 class Prefilled(Message, frozen=True):

@@ -14,7 +14,7 @@ from serving.model.attention import AttentionWeights, LatentAttention
 from serving.model.block import Block
 from serving.model.checkpoint import TensorSource
 from serving.model.config import ModelConfig
-from serving.model.experts import ExpertLayer, LocalExperts
+from serving.model.experts import ExpertLayer, make_experts
 from serving.model.gate import Gate
 from serving.model.linear import Linear, LinearWeight, fuse
 from serving.model.mlp import Mlp
@@ -52,14 +52,19 @@ class Assembly:
         """
         config = self.config
         embed = self._tensor("model.embed_tokens.weight")
-        blocks = [self._block(layer) for layer in range(config.num_hidden_layers)]
+        blocks = [self.block(layer) for layer in range(config.num_hidden_layers)]
         norm = self._norm("model.norm.weight")
         tied = config.tie_word_embeddings
         head = self.bank.linear("lm_head", lambda: LinearWeight(embed)) if tied else self._linear("lm_head")
-        drafts = [self._mtp(layer, embed, head) for layer in draft_layers]
+        drafts = [self.draft(layer, embed, head) for layer in draft_layers]
         return DeepseekModel(config, embed, blocks, norm, head, drafts)
 
-    def _mtp(self, layer: int, embed: Tensor, head: Linear) -> MtpLayer:
+    def draft(self, layer: int, embed: Tensor, head: Linear) -> MtpLayer:
+        """One draft layer.
+
+        Args:
+            embed, head: the model's own, for a draft layer that brings none.
+        """
         prefix = f"model.layers.{layer}."
         names = self.source.names
         own_embed, own_head = prefix + "embed_tokens.weight", prefix + "shared_head.head"
@@ -68,12 +73,13 @@ class Assembly:
             token_norm=self._norm(prefix + "enorm.weight"),
             hidden_norm=self._norm(prefix + "hnorm.weight"),
             fuse=self._linear(prefix + "eh_proj"),
-            block=self._block(layer),
+            block=self.block(layer),
             norm=self._norm(prefix + "shared_head.norm.weight"),
             head=self._linear(own_head) if own_head + ".weight" in names else head,
         )
 
-    def _block(self, layer: int) -> Block:
+    def block(self, layer: int) -> Block:
+        """One transformer block, of the model or of a draft layer."""
         prefix = f"model.layers.{layer}."
         return Block(
             self._norm(prefix + "input_layernorm.weight"),
@@ -111,7 +117,7 @@ class Assembly:
         if not self.config.rope.interleave:
             latent = _paired(latent, 1, self.config.qk_rope_head_dim)
         lora = self.config.q_lora_rank is not None
-        return fuse(self._weight(prefix + "q_a_proj") if lora else query(), latent)
+        return _fused(self.dtype, self._weight(prefix + "q_a_proj") if lora else query(), latent)
 
     def _key_absorb(self, expand: Tensor) -> Tensor:
         return self._per_head(expand)[:, : self.config.qk_nope_head_dim].contiguous()
@@ -131,7 +137,7 @@ class Assembly:
             self._tensor(bias, torch.float32) if config.topk_method == "noaux_tc" else None,
         )
         nets = [self._mlp(f"{prefix}experts.{expert}.") for expert in range(config.n_routed_experts)]
-        experts = LocalExperts([net.gate_up for net in nets], [net.down for net in nets])
+        experts = make_experts([net.gate_up for net in nets], [net.down for net in nets])
         shared = self._mlp(prefix + "shared_experts.") if config.n_shared_experts else None
         return ExpertLayer(gate, experts, config.n_routed_experts, shared)
 
@@ -140,14 +146,17 @@ class Assembly:
         return Mlp(gate_up, self._linear(prefix + "down_proj"))
 
     def _gate_up(self, prefix: str) -> LinearWeight:
-        return fuse(self._weight(prefix + "gate_proj"), self._weight(prefix + "up_proj"))
+        return _fused(self.dtype, self._weight(prefix + "gate_proj"), self._weight(prefix + "up_proj"))
 
     def _linear(self, name: str) -> Linear:
         return self.bank.linear(name, lambda: self._weight(name))
 
     def _weight(self, name: str) -> LinearWeight:
-        bias = name + ".bias"
-        return LinearWeight(self._read(name + ".weight"), self._read(bias) if bias in self.source.names else None)
+        bias = self._read(name + ".bias") if name + ".bias" in self.source.names else None
+        int8 = self.source.int8(name + ".weight", self.device)
+        if int8 is not None:
+            return LinearWeight(int8.weight, bias, int8.scale)
+        return LinearWeight(self._read(name + ".weight"), bias)
 
     def _norm(self, name: str, eps: float | None = None) -> RmsNorm:
         return RmsNorm(self._tensor(name), self.config.rms_norm_eps if eps is None else eps)
@@ -157,6 +166,19 @@ class Assembly:
 
     def _read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         return self.source.tensor(name, dtype or self.dtype, self.device)
+
+
+def _fused(dtype: torch.dtype, *parts: LinearWeight) -> LinearWeight:
+    """One product in place of several. Where only some are INT8 those are dequantised: a product takes one input."""
+    if len({part.scale is None for part in parts}) == 1:
+        return fuse(*parts)
+    return fuse(*(_floating(part, dtype) for part in parts))
+
+
+def _floating(given: LinearWeight, dtype: torch.dtype) -> LinearWeight:
+    if given.scale is None:
+        return given
+    return LinearWeight((given.weight * given.scale.unsqueeze(1)).to(dtype), given.bias)
 
 
 def _paired(given: LinearWeight, heads: int, rope_dim: int) -> LinearWeight:

@@ -1,9 +1,13 @@
-"""Reading tensors of a Hugging Face checkpoint by name: one or many safetensors files, FP8 blocks dequantised."""
+"""Reading tensors of a Hugging Face checkpoint by name: one or many safetensors files, FP8 blocks dequantised.
+
+INT8 matrices can be had either way: as they are, for products that compute in INT8 (`int8`), or dequantised like the
+FP8 ones, for whatever needs numbers (`tensor`): what attention absorbs, a fused product of mixed parts.
+"""
 
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +23,19 @@ class _TensorFile(Protocol):
 
     def get_tensor(self, name: str) -> Tensor: ...
 
-    def get_slice(self, name: str) -> Any: ...  # noqa: ANN401 - only its get_shape() is used
+    def get_slice(self, name: str) -> Any: ...  # noqa: ANN401 - its get_shape() and get_dtype() are used
+
+
+class Int8Weight(NamedTuple):
+    """A matrix that stands for `weight * scale[:, None]`.
+
+    Args:
+        weight: `[out_features, in_features] int8`.
+        scale: `[out_features] float32`.
+    """
+
+    weight: Tensor
+    scale: Tensor
 
 
 class TensorSource(Protocol):
@@ -27,11 +43,15 @@ class TensorSource(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all tensors, FP8 scales left out."""
+        """Names of all tensors, the scales of quantised ones left out."""
         ...
 
     def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
         """One tensor, dequantised and converted."""
+        ...
+
+    def int8(self, name: str, device: torch.device) -> Int8Weight | None:
+        """A matrix that is stored as INT8, as it is; None if it is not."""
         ...
 
 
@@ -39,7 +59,11 @@ Progress = Callable[[int, int], None]
 """Called with (tensors read, tensors to read)."""
 
 _INDEX = "model.safetensors.index.json"
-_SCALE = "_scale_inv"
+FP8_SCALE = "_scale_inv"
+"""What follows an FP8 tensor's name in the name of its blocks' scales."""
+INT8_SCALE = "_scale"
+"""What follows an INT8 tensor's name in the name of its channels' scales."""
+
 _FP8 = torch.float8_e4m3fn
 
 
@@ -60,12 +84,12 @@ class Checkpoint:
         self._progress = progress
         self._files = {path.name: _open(path) for path in _files(folder)}
         self._file_of = {name: file for file, handle in self._files.items() for name in handle.keys()}
-        self._names = frozenset(name for name in self._file_of if not name.endswith(_SCALE))
+        self._names = frozenset(name for name in self._file_of if not self._is_scale(name))
         self._read = 0
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all tensors, FP8 scales left out."""
+        """Names of all tensors, the scales of quantised ones left out."""
         return self._names
 
     def check(
@@ -90,27 +114,65 @@ class Checkpoint:
     def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Read one tensor, dequantised and converted.
 
-        Raises: ModelError if an FP8 tensor has no scale or the configuration gives no block shape.
+        Raises: ModelError if a quantised tensor has no fitting scales or the configuration gives no block shape.
         """
         value = self._raw(name)
         if value.dtype == _FP8:
             value = self._dequantised(name, value)
-        self._read += 1
-        if self._progress is not None:
-            self._progress(self._read, len(self.names))
+        elif value.dtype == torch.int8:
+            value = value * self._channel_scales(name).unsqueeze(1)
+        self._tell()
         return value.to(device=device, dtype=dtype).contiguous()
+
+    def int8(self, name: str, device: torch.device) -> Int8Weight | None:
+        """Read an INT8 matrix as it is; None, and nothing is read, if it is stored in another form.
+
+        Raises: ModelError if it has no scale for each output channel.
+        """
+        if not self.is_int8(name):
+            return None
+        scale = self._channel_scales(name)
+        weight = self._raw(name)
+        self._tell()
+        return Int8Weight(weight.to(device).contiguous(), scale.to(device))
+
+    def is_int8(self, name: str) -> bool:
+        """Whether a tensor is stored as INT8; nothing is read."""
+        return self.stored_dtype(name) == "I8"
+
+    def stored_dtype(self, name: str) -> str:
+        """How a tensor is stored, as safetensors calls it (`BF16`, `F32`, `F8_E4M3`, `I8` ...), without reading it."""
+        dtype: str = self._files[self._file_of[name]].get_slice(name).get_dtype()
+        return dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape, without reading it."""
         return tuple(self._files[self._file_of[name]].get_slice(name).get_shape())
 
+    def _is_scale(self, name: str) -> bool:
+        if name.endswith(FP8_SCALE):
+            return True
+        return name.endswith(".weight" + INT8_SCALE) and name.removesuffix(INT8_SCALE) in self._file_of
+
     def _raw(self, name: str) -> Tensor:
         return self._files[self._file_of[name]].get_tensor(name)
 
+    def _tell(self) -> None:
+        self._read += 1
+        if self._progress is not None:
+            self._progress(self._read, len(self.names))
+
     def _dequantised(self, name: str, value: Tensor) -> Tensor:
-        if name + _SCALE not in self._file_of or self._fp8_block is None:
-            raise ModelError(f"{self.folder}: FP8 tensor {name} has no {_SCALE} scales or no weight_block_size")
-        return dequantise(value, self._raw(name + _SCALE), self._fp8_block)
+        if name + FP8_SCALE not in self._file_of or self._fp8_block is None:
+            raise ModelError(f"{self.folder}: FP8 tensor {name} has no {FP8_SCALE} scales or no weight_block_size")
+        return dequantise(value, self._raw(name + FP8_SCALE), self._fp8_block)
+
+    def _channel_scales(self, name: str) -> Tensor:
+        """`[rows] float32`."""
+        rows = self.shape(name)[0]
+        if name + INT8_SCALE not in self._file_of or self.shape(name + INT8_SCALE) not in ((rows,), (rows, 1)):
+            raise ModelError(f"{self.folder}: INT8 tensor {name} has no {INT8_SCALE} of [{rows}, 1]: quantise it again")
+        return self._raw(name + INT8_SCALE).float().reshape(rows)
 
     def _wrong_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         wrong = []
@@ -129,12 +191,20 @@ class CheckpointShapes:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all tensors, FP8 scales left out."""
+        """Names of all tensors, the scales of quantised ones left out."""
         return self._checkpoint.names
 
     def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A tensor of the meta device, whatever `device` says."""
         return torch.empty(self._checkpoint.shape(name), dtype=dtype, device="meta")
+
+    def int8(self, name: str, device: torch.device) -> Int8Weight | None:
+        """An INT8 matrix of the meta device; None if it is stored in another form."""
+        if not self._checkpoint.is_int8(name):
+            return None
+        rows, columns = self._checkpoint.shape(name)
+        weight = torch.empty((rows, columns), dtype=torch.int8, device="meta")
+        return Int8Weight(weight, torch.empty(rows, dtype=torch.float32, device="meta"))
 
 
 def dequantise(value: Tensor, scales: Tensor, block: tuple[int, int]) -> Tensor:

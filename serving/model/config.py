@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from serving.errors import ModelError
+from serving.model.quantization import Quantization, read_quantization
 from serving.model.rope_config import RopeConfig, read_rope
 
 TopkMethod = Literal["noaux_tc", "greedy", "group_limited_greedy"]
@@ -56,8 +57,8 @@ class ModelConfig:
     rope: RopeConfig
     dtype: str
     """`bfloat16` or `float32`: what `dtype="auto"` loads as."""
-    fp8_block: tuple[int, int] | None
-    """Rows and columns that share one scale in an FP8 checkpoint; None when weights are not FP8."""
+    quantization: Quantization
+    """How the checkpoint stores its matrices."""
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
 
@@ -153,7 +154,7 @@ def _from_dict(raw: Mapping[str, object], generation: Mapping[str, object]) -> M
         num_nextn_predict_layers=int(_number(raw, "num_nextn_predict_layers", 0)),
         rope=read_rope(raw, max_positions, interleave=v2 or bool(raw.get("rope_interleave", True))),
         dtype=_DTYPES[str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")],
-        fp8_block=_fp8_block(raw),
+        quantization=read_quantization(raw),
         bos_token_id=_optional_id(raw.get("bos_token_id")),
         eos_token_ids=_ids(generation.get("eos_token_id", raw.get("eos_token_id"))),
     )
@@ -197,22 +198,6 @@ def _topk_method(raw: Mapping[str, object], *, v2: bool) -> TopkMethod:
     if not v2 and method == "noaux_tc":
         return "noaux_tc"
     raise ModelError(f"topk_method = {method!r} is not supported for {raw.get('model_type')}")
-
-
-def _fp8_block(raw: Mapping[str, object]) -> tuple[int, int] | None:
-    quantization = raw.get("quantization_config")
-    if quantization is None:
-        return None
-    if not isinstance(quantization, dict):
-        raise TypeError("quantization_config")
-    if quantization.get("quant_method") != "fp8" or quantization.get("fmt", "e4m3") != "e4m3":
-        raise ModelError(
-            f"quantization {quantization.get('quant_method')!r} is not supported; "
-            "give a bf16 or block-scaled fp8 (e4m3) checkpoint"
-        )
-    block = quantization.get("weight_block_size") or (128, 128)
-    rows, columns = block
-    return int(rows), int(columns)
 
 
 def _optional_id(value: object) -> int | None:

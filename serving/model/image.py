@@ -4,9 +4,10 @@
     manifest    MessagePack: every tensor's name, dtype, shape, place, and the layouts of packed ones
     tensors     each at a multiple of 64 bytes
 
-Tensors lie as the kernels of one kind of device want them, some of them opaque to everybody but that very build of
-torch on that kind of CPU. So an image is found under a key that names all of this (`image_key`), and one that does not
-fit is not repaired: the checkpoint is read again. Whole-image checksums are the business of whoever keeps images.
+Tensors lie as the kernels of one kind of device want them, and products in the form that their `ProductForms` gives
+them, which may be opaque to everybody but that very build of torch on that kind of CPU. So an image is found under a
+key that names all of this (`image_key`), and one that does not fit is not repaired: the checkpoint is read again.
+Whole-image checksums are the business of whoever keeps images.
 """
 
 import hashlib
@@ -21,17 +22,16 @@ import torch
 
 from serving.errors import ModelError
 from serving.model.config import ModelConfig
-from serving.model.linear import pack
-from serving.model.shared_tensor import ALIGNMENT, address_of, can_share_packed, packed_layout
+from serving.model.forms import ProductForms
+from serving.model.shared_tensor import ALIGNMENT, address_of
 
 MAGIC = b"CMWEIGHT"
-FORMAT = 1
+FORMAT = 2
 """To be raised whenever the assembly of a model changes its final tensors: images outlive releases on SSD."""
 PLAIN = -1
 """Layout number of a tensor that is not packed."""
 
 _HEADER = struct.Struct("<8sIIQQ")  # magic, format, CRC-32 of the manifest, its bytes, bytes of the image
-_PROBES = ((64, 64), (512, 384), (33, 2816))
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -43,6 +43,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         shape: of the plain tensor.
         layout: number in the manifest's `layouts`; `PLAIN` = dense, rows first.
         bias: name of the entry that goes with this weight, or None.
+        scale: name of the entry with the scales of a plain int8 weight, or None; packed ones hold their own.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     nbytes: int
     layout: int = PLAIN
     bias: str | None = None
+    scale: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
@@ -62,7 +64,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         dtype: of the model.
         drafts: first draft layer and one past the last.
         optional: names of checkpoint tensors that a draft layer may have or not, and here has.
-        layouts: oneDNN's descriptions that packed entries refer to.
+        layouts: descriptions of stored forms that packed entries refer to.
         tensor_bytes: length of everything behind the manifest.
     """
 
@@ -142,26 +144,15 @@ def model_version(folder: str | Path) -> str:
     return digest.hexdigest()
 
 
-def image_key(config: ModelConfig, version: str, dtype: torch.dtype, device: torch.device) -> str:
+def image_key(config: ModelConfig, version: str, dtype: torch.dtype, device: torch.device, forms: ProductForms) -> str:
     """Under which name an image is kept: whoever has the same key can use the same bytes.
 
     Args:
         version: of the weights, see `model_version`.
+        forms: that its products take.
     """
     parts = [f"{config.model_type}-{config_fingerprint(config)}@{version}", f"image-{FORMAT}"]
-    parts += [str(dtype).removeprefix("torch."), device.type, f"torch-{torch.__version__}"]
-    if device.type == "cpu" and can_share_packed():
-        parts += [torch.backends.cpu.get_cpu_capability(), f"threads-{torch.get_num_threads()}", _packing()]
-    return "/".join(parts)
-
-
-def _packing() -> str:
-    """Fingerprint of how this process packs: CPUs of one capability may still differ in matrix extensions."""
-    digest = hashlib.blake2b(digest_size=8)
-    for dtype in (torch.float32, torch.bfloat16):
-        for shape in _PROBES:
-            digest.update(packed_layout(pack(torch.zeros(shape, dtype=dtype))))
-    return digest.hexdigest()
+    return "/".join([*parts, str(dtype).removeprefix("torch."), device.type, forms.fingerprint()])
 
 
 def _read_manifest(data: memoryview) -> tuple[Manifest, int]:
@@ -192,7 +183,7 @@ def _check_entry(entry: Entry, manifest: Manifest, names: Container[str]) -> Non
     plain_bytes = math.prod(entry.shape) * dtype.itemsize
     packed = entry.layout != PLAIN
     right_size = entry.nbytes >= plain_bytes if packed else entry.nbytes == plain_bytes
-    layout_there = not packed or (0 <= entry.layout < len(manifest.layouts) and len(entry.shape) == 2)
-    bias_there = entry.bias is None or entry.bias in names
-    if not (inside and right_size and layout_there and bias_there) or entry.offset % ALIGNMENT:
+    layout_there = not packed or (0 <= entry.layout < len(manifest.layouts) and len(entry.shape) in (2, 3))
+    partners_there = all(name is None or name in names for name in (entry.bias, entry.scale))
+    if not (inside and right_size and layout_there and partners_there) or entry.offset % ALIGNMENT:
         raise ModelError(f"the place of {entry.name} in a model image cannot be right: {entry}")

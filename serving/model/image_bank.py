@@ -10,54 +10,48 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
+from serving.model.forms import PackedShape, ProductForms, StoredProduct
 from serving.model.heads import HeadLinear, PlainHeads
 from serving.model.image import PLAIN, Entry, Image, Manifest, round_up
-from serving.model.linear import Linear, LinearWeight, PlainLinear, PrepackedLinear, make_linear, pack, packs
-from serving.model.shared_tensor import can_share_packed, packed_bytes, packed_layout, packed_over, plain_over
+from serving.model.linear import Linear, LinearWeight, PlainLinear
+from serving.model.shared_tensor import plain_over
 from serving.model.weight_bank import BuildLinear, BuildTensor
 
 _META = torch.device("meta")
-_CPU = torch.device("cpu")
 
 
 class PlanningBank:
     """Finds out what an image will hold, from tensors of the meta device.
 
     Args:
-        packed: whether products for the CPU are to be packed, where that is their fastest form.
+        forms: that products will take.
     """
 
-    def __init__(self, *, packed: bool) -> None:
-        self._packed = packed and can_share_packed()
+    def __init__(self, forms: ProductForms) -> None:
+        self._product_forms = forms
         self._entries: dict[str, Entry] = {}
         self._by_tensor: dict[int, Entry] = {}
         self._kept: list[Tensor] = []  # so that their ids stay theirs
         self._layouts: dict[bytes, int] = {}
-        self._forms: dict[tuple[tuple[int, ...], torch.dtype], tuple[int, int]] = {}
         self._end = 0
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
         """What `build` gives."""
         value = build()
-        self._add(name, value, PLAIN, value.nbytes, None)
+        self._add_plain(name, value)
         return value
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
         """A product that cannot be computed."""
         given = build()
-        weight, bias = given.weight, given.bias
-        bias_name = None if bias is None else name + ".bias"
-        if bias is not None and bias_name is not None:
-            self._add(bias_name, bias, PLAIN, bias.nbytes, None)
-        layout, nbytes = PLAIN, weight.nbytes
-        if self._packed and packs(_CPU, weight.dtype):
-            layout, nbytes = self._packed_form(weight)
-        self._add(name, weight, layout, nbytes, bias_name)
-        return PlainLinear(weight, bias)
+        self._add_product(name, given)
+        return PlainLinear(given.weight, given.bias)
 
     def heads(self, name: str, build: BuildTensor) -> HeadLinear:
         """Products that cannot be computed."""
-        return PlainHeads(self.tensor(name, build))
+        weight = build()
+        self._add_product(name, LinearWeight(weight))
+        return PlainHeads(weight)
 
     def manifest(self, config: str, dtype: torch.dtype, drafts: range, optional: frozenset[str]) -> Manifest:
         """The plan, once a whole model was assembled."""
@@ -71,26 +65,32 @@ class PlanningBank:
             tensor_bytes=self._end,
         )
 
-    def _add(self, name: str, value: Tensor, layout: int, nbytes: int, bias: str | None) -> None:
-        assert name not in self._entries, f"{name} was asked for twice"
-        twin = self._by_tensor.get(id(value)) if layout == PLAIN else None
-        offset = self._end if twin is None else twin.offset
-        entry = Entry(name, _name(value.dtype), tuple(value.shape), offset, nbytes, layout, bias)
-        self._entries[name] = entry
-        if twin is None:
-            self._end = round_up(offset + nbytes)
-        if layout == PLAIN:
-            self._by_tensor[id(value)] = entry
-            self._kept.append(value)
+    def _add_product(self, name: str, given: LinearWeight) -> None:
+        bias = None if given.bias is None else self._add_plain(name + ".bias", given.bias)
+        shape = self._product_forms.packed_shape(given)
+        if shape is None:
+            scale = None if given.scale is None else self._add_plain(name + ".scale", given.scale)
+            self._add_plain(name, given.weight, bias, scale)
+            return
+        layout = self._layouts.setdefault(shape.layout, len(self._layouts))
+        weight = given.weight
+        self._add(Entry(name, _name(weight.dtype), tuple(weight.shape), self._end, shape.nbytes, layout, bias))
 
-    def _packed_form(self, weight: Tensor) -> tuple[int, int]:
-        """Number of the layout and bytes of a weight of this shape, found by packing zeros."""
-        key = (tuple(weight.shape), weight.dtype)
-        if key not in self._forms:
-            packed = pack(torch.zeros(weight.shape, dtype=weight.dtype))
-            layout = self._layouts.setdefault(packed_layout(packed), len(self._layouts))
-            self._forms[key] = layout, packed_bytes(packed).nbytes
-        return self._forms[key]
+    def _add_plain(self, name: str, value: Tensor, bias: str | None = None, scale: str | None = None) -> str:
+        """A tensor as it is; one that lies there already lies there once."""
+        twin = self._by_tensor.get(id(value))
+        offset = self._end if twin is None else twin.offset
+        entry = Entry(name, _name(value.dtype), tuple(value.shape), offset, value.nbytes, PLAIN, bias, scale)
+        self._add(entry)
+        self._by_tensor[id(value)] = entry
+        self._kept.append(value)
+        return name
+
+    def _add(self, entry: Entry) -> None:
+        assert entry.name not in self._entries, f"{entry.name} was asked for twice"
+        self._entries[entry.name] = entry
+        if entry.offset == self._end:
+            self._end = round_up(entry.offset + entry.nbytes)
 
 
 class WritingBank:
@@ -98,11 +98,13 @@ class WritingBank:
 
     Args:
         image: on writable memory that already holds header and manifest.
+        forms: that it was planned with.
     Effects: writes the memory.
     """
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: Image, forms: ProductForms) -> None:
         self._image = image
+        self._forms = forms
         self._written: set[int] = set()
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
@@ -120,33 +122,32 @@ class WritingBank:
 
         Raises: ModelError if it is not what was planned.
         """
-        entry = self._image.entry(name)
-        given = build()
-        weight, bias = given.weight, given.bias
-        if bias is not None and entry.bias is not None:
-            self._put(self._image.entry(entry.bias), bias)
-        if entry.offset not in self._written:
-            self._put(entry, pack(weight) if entry.layout != PLAIN else weight)
-        return PlainLinear(torch.empty(entry.shape, dtype=_dtype(entry), device=_META))
+        return PlainLinear(self._put_product(name, build()))
 
     def heads(self, name: str, build: BuildTensor) -> HeadLinear:
         """The products in their place.
 
         Raises: ModelError if they are not what was planned.
         """
-        return PlainHeads(self.tensor(name, build))
+        return PlainHeads(self._put_product(name, LinearWeight(build())))
+
+    def _put_product(self, name: str, given: LinearWeight) -> Tensor:
+        """A tensor of the weight's shape without bytes."""
+        entry = self._image.entry(name)
+        for part, partner in ((given.bias, entry.bias), (given.scale, entry.scale)):
+            if part is not None and partner is not None:
+                self._put(self._image.entry(partner), part)
+        if entry.layout != PLAIN:
+            _check_planned(entry, given.weight)
+            shape = PackedShape(self._image.manifest.layouts[entry.layout], entry.nbytes)
+            self._forms.write(given, shape, self._image.bytes_of(entry))
+        elif entry.offset not in self._written:
+            self._put(entry, given.weight)
+        return torch.empty(entry.shape, dtype=_dtype(entry), device=_META)
 
     def _put(self, entry: Entry, value: Tensor) -> None:
-        if tuple(value.shape) != entry.shape or value.dtype != _dtype(entry):
-            raise ModelError(f"{entry.name} came out as {value.dtype} {list(value.shape)}, planned was {entry}")
-        place = self._image.bytes_of(entry)
-        if entry.layout == PLAIN:
-            plain_over(place, entry.shape, value.dtype).copy_(value)
-        else:
-            source = packed_bytes(value)
-            if source.nbytes != entry.nbytes or packed_layout(value) != self._image.manifest.layouts[entry.layout]:
-                raise ModelError(f"{entry.name} was packed otherwise than planned; the number of threads changed")
-            place[:] = source
+        _check_planned(entry, value)
+        plain_over(self._image.bytes_of(entry), entry.shape, value.dtype).copy_(value)
         self._written.add(entry.offset)
 
 
@@ -155,11 +156,13 @@ class ImageBank:
 
     Args:
         device: the CPU: everything stays where it is, shared. Otherwise each tensor is copied to the device, once.
+        forms: that it was planned with.
     """
 
-    def __init__(self, image: Image, device: torch.device) -> None:
+    def __init__(self, image: Image, device: torch.device, forms: ProductForms) -> None:
         self._image = image
         self._device = device
+        self._forms = forms
         self._copies: dict[tuple[int, str], Tensor] = {}
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
@@ -167,32 +170,37 @@ class ImageBank:
 
         Raises: ModelError if the image lacks it.
         """
-        return self._plain(self._image.entry(name))
+        return self._plain(name)
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
-        """The product, on the image where it was packed before; else in this device's fastest form.
+        """The product, on the image where it was packed before; else in its form on this device.
 
-        Raises: ModelError if the image lacks it or torch cannot use its layout.
+        Raises: ModelError if the image lacks it or its form cannot be used here.
         """
         entry = self._image.entry(name)
-        bias = None if entry.bias is None else self._plain(self._image.entry(entry.bias))
-        if entry.layout == PLAIN:
-            return make_linear(LinearWeight(self._plain(entry), bias))
-        memory = self._image.bytes_of(entry)
-        try:
-            weight = packed_over(memory, entry.shape, _dtype(entry), self._image.manifest.layouts[entry.layout])
-        except (OSError, AttributeError, RuntimeError) as error:
-            raise ModelError(f"{name} of a model image cannot be used by this torch ({error})") from error
-        return PrepackedLinear(weight, bias, memory)
+        if entry.layout != PLAIN:
+            return self._over(entry)
+        scale = None if entry.scale is None else self._plain(entry.scale)
+        return self._forms.linear(LinearWeight(self._plain(name), self._bias(entry), scale))
 
     def heads(self, name: str, build: BuildTensor) -> HeadLinear:
-        """The products.
+        """The products, likewise.
 
-        Raises: ModelError if the image lacks them.
+        Raises: ModelError if the image lacks them or their form cannot be used here.
         """
-        return PlainHeads(self.tensor(name, build))
+        entry = self._image.entry(name)
+        return self._over(entry) if entry.layout != PLAIN else self._forms.heads(self._plain(name))
 
-    def _plain(self, entry: Entry) -> Tensor:
+    def _over(self, entry: Entry) -> Linear:
+        layout = self._image.manifest.layouts[entry.layout]
+        memory = self._image.bytes_of(entry)
+        return self._forms.over(StoredProduct(memory, entry.shape, _dtype(entry), layout, self._bias(entry)))
+
+    def _bias(self, entry: Entry) -> Tensor | None:
+        return None if entry.bias is None else self._plain(entry.bias)
+
+    def _plain(self, name: str) -> Tensor:
+        entry = self._image.entry(name)
         if entry.layout != PLAIN:
             raise ModelError(f"{entry.name} of a model image is packed where it should not be")
         here = plain_over(self._image.bytes_of(entry), entry.shape, _dtype(entry))
@@ -202,6 +210,11 @@ class ImageBank:
         if key not in self._copies:
             self._copies[key] = here.to(self._device)
         return self._copies[key]
+
+
+def _check_planned(entry: Entry, value: Tensor) -> None:
+    if tuple(value.shape) != entry.shape or value.dtype != _dtype(entry):
+        raise ModelError(f"{entry.name} came out as {value.dtype} {list(value.shape)}, planned was {entry}")
 
 
 def _name(dtype: torch.dtype) -> str:

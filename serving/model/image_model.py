@@ -7,8 +7,9 @@ from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model.assembly import Assembly
-from serving.model.checkpoint import Checkpoint, CheckpointShapes
+from serving.model.checkpoint import Checkpoint, CheckpointShapes, Int8Weight
 from serving.model.config import ModelConfig
+from serving.model.forms import ProductForms
 from serving.model.image import Image, Manifest, config_fingerprint, encode_start
 from serving.model.image_bank import ImageBank, PlanningBank, WritingBank
 from serving.model.model import DeepseekModel
@@ -23,6 +24,7 @@ class ImagePlan:
     start: bytes
     """Header and manifest."""
     dtype: torch.dtype
+    forms: ProductForms
 
     @property
     def nbytes(self) -> int:
@@ -43,21 +45,24 @@ class _NoCheckpoint:
     def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
         raise AssertionError(f"{name} was to be read although the model lies in an image")
 
+    def int8(self, name: str, device: torch.device) -> Int8Weight | None:
+        raise AssertionError(f"{name} was to be read although the model lies in an image")
+
 
 def plan_image(
-    config: ModelConfig, checkpoint: Checkpoint, drafts: range, dtype: torch.dtype, device: torch.device
+    config: ModelConfig, checkpoint: Checkpoint, drafts: range, dtype: torch.dtype, forms: ProductForms
 ) -> ImagePlan:
     """What an image of this checkpoint will hold, found from shapes alone.
 
     Args:
         drafts: draft layers to take along.
-        device: that the image is for.
+        forms: that the products take.
     """
-    bank = PlanningBank(packed=device.type == "cpu")
+    bank = PlanningBank(forms)
     Assembly(config, CheckpointShapes(checkpoint), bank, dtype, torch.device("meta")).model(drafts)
     optional = checkpoint.names & mtp_optional(config).keys()
     manifest = bank.manifest(config_fingerprint(config), dtype, drafts, optional)
-    return ImagePlan(manifest, encode_start(manifest), dtype)
+    return ImagePlan(manifest, encode_start(manifest), dtype, forms)
 
 
 def write_image(plan: ImagePlan, config: ModelConfig, checkpoint: Checkpoint, memory: memoryview) -> None:
@@ -69,16 +74,19 @@ def write_image(plan: ImagePlan, config: ModelConfig, checkpoint: Checkpoint, me
     Effects: writes the memory.
     """
     memory[: len(plan.start)] = plan.start
-    bank = WritingBank(Image(memory))
+    bank = WritingBank(Image(memory), plan.forms)
     with torch.inference_mode():
         Assembly(config, checkpoint, bank, plan.dtype, torch.device("cpu")).model(range(*plan.manifest.drafts))
 
 
-def assemble_from(data: memoryview, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> DeepseekModel:
+def assemble_from(
+    data: memoryview, config: ModelConfig, dtype: torch.dtype, device: torch.device, forms: ProductForms
+) -> DeepseekModel:
     """A model on an image. On the CPU its weights are the image's very bytes, which it keeps alive.
 
     Args:
         data: the image; may be longer, may be read-only.
+        forms: that it was planned with.
     Raises: ModelError if the image is damaged or of another model.
     """
     image = Image(data)
@@ -87,4 +95,4 @@ def assemble_from(data: memoryview, config: ModelConfig, dtype: torch.dtype, dev
         raise ModelError("the model image is of another configuration or dtype")
     source = _NoCheckpoint(frozenset(manifest.optional))
     with torch.inference_mode():
-        return Assembly(config, source, ImageBank(image, device), dtype, device).model(range(*manifest.drafts))
+        return Assembly(config, source, ImageBank(image, device, forms), dtype, device).model(range(*manifest.drafts))

@@ -1,7 +1,7 @@
 """One matrix product with a fixed weight: the port that every projection of the model goes through.
 
-Implementations differ in how the weight is stored (plain, packed for the CPU's matrix kernels, INT8 later), never in
-what they mean: `y = x W^T + b`. The rest of the model holds only `Linear`s, so a stored form is replaced in one place.
+Implementations differ in how the weight is stored (plain, packed for the CPU's matrix kernels, INT8), never in what
+they mean: `y = x W^T + b`. The rest of the model holds only `Linear`s, so a stored form is replaced in one place.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from serving.model.int8_linear import Int8Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ def make_linear(given: LinearWeight) -> Linear:
     Args:
         given: on the device where it will be used; its weight is not kept when it is packed here.
     """
+    if given.scale is not None:
+        return Int8Linear(given.weight, given.scale, given.bias)
     if packs(given.weight.device, given.weight.dtype):
         return PrepackedLinear(given.weight, given.bias)
     return PlainLinear(given.weight, given.bias)

@@ -11,10 +11,13 @@ from serving.errors import ModelError
 from serving.model.assembly import Assembly
 from serving.model.checkpoint import Checkpoint, Progress
 from serving.model.config import ModelConfig
+from serving.model.forms import ProductForms, TorchForms
 from serving.model.image import image_key, model_version
 from serving.model.image_model import assemble_from, plan_image, write_image
 from serving.model.image_store import ImageStore
 from serving.model.model import DeepseekModel
+from serving.model.native.library import load as load_library
+from serving.model.native.panels import PanelForms
 from serving.model.tensors import model_tensors, mtp_layers, mtp_optional, mtp_tensors
 from serving.model.weight_bank import FreshBank
 
@@ -34,6 +37,7 @@ def load_model(
     progress: Progress | None = None,
     images: ImageStore | None = None,
     version: str = "",
+    native: bool = False,
 ) -> DeepseekModel:
     """Load a DeepSeek-V2/V3-style checkpoint, draft layers included.
 
@@ -47,19 +51,21 @@ def load_model(
         progress: called after each tensor that is read, with (tensors read, tensors to read).
         images: where weights may lie ready, and are put for the others.
         version: names these weights among images; empty = from the files' names, sizes and times.
-    Raises: ModelError if the folder cannot be served or the device or dtype is not there.
+        native: products as the native library's panels; CPU only.
+    Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
     config = ModelConfig.from_folder(folder)
     target, kind = _device(device), _dtype(config, dtype)
+    forms = _forms(target, native)
     with torch.inference_mode():
         if images is not None:
-            key = image_key(config, version or model_version(folder), kind, target)
-            model = _through_image(images, key, config, Path(folder), kind, target, progress)
+            key = image_key(config, version or model_version(folder), kind, target, forms)
+            model = _through_image(images, key, config, Path(folder), kind, target, forms, progress)
             if model is not None:
                 return model
         checkpoint, drafts = open_checkpoint(config, Path(folder), progress)
-        return Assembly(config, checkpoint, FreshBank(), kind, target).model(drafts)
+        return Assembly(config, checkpoint, FreshBank(forms), kind, target).model(drafts)
 
 
 def _through_image(
@@ -69,6 +75,7 @@ def _through_image(
     folder: Path,
     dtype: torch.dtype,
     device: torch.device,
+    forms: ProductForms,
     progress: Progress | None,
 ) -> DeepseekModel | None:
     """The model on an image, made first if there is none; None if that cannot be."""
@@ -76,7 +83,7 @@ def _through_image(
     if image is None:
         checkpoint, drafts = open_checkpoint(config, folder, progress)
         try:
-            plan = plan_image(config, checkpoint, drafts, dtype, device)
+            plan = plan_image(config, checkpoint, drafts, dtype, forms)
             stored = images.store(key, plan.nbytes, lambda memory: write_image(plan, config, checkpoint, memory))
         except ModelError as error:
             logger.warning("the weights could not be put into the pool (%s); reading the checkpoint alone", error)
@@ -85,7 +92,7 @@ def _through_image(
     if image is None:
         return None
     try:
-        model = assemble_from(image.data, config, dtype, device)
+        model = assemble_from(image.data, config, dtype, device, forms)
     except ModelError as error:
         logger.warning("an image of the weights in the pool cannot be used (%s); reading the checkpoint", error)
         image.distrust()
@@ -97,7 +104,7 @@ def _through_image(
 
 def open_checkpoint(config: ModelConfig, folder: Path, progress: Progress | None) -> tuple[Checkpoint, range]:
     """The checkpoint, checked, and the draft layers that it has."""
-    checkpoint = Checkpoint(folder, fp8_block=config.fp8_block, progress=progress)
+    checkpoint = Checkpoint(folder, fp8_block=config.quantization.fp8_block, progress=progress)
     required, optional = model_tensors(config), mtp_optional(config)
     drafts = mtp_layers(config) if _has_drafts(config, checkpoint) else range(0)
     if drafts:
@@ -105,6 +112,15 @@ def open_checkpoint(config: ModelConfig, folder: Path, progress: Progress | None
     ignored = {name for name in checkpoint.names if _ignorable(config, name, drafts=bool(drafts))}
     checkpoint.check(required, optional, ignored)
     return checkpoint, drafts
+
+
+def _forms(device: torch.device, native: bool) -> ProductForms:
+    if not native:
+        return TorchForms(device)
+    library = load_library() if device.type == "cpu" else None
+    if library is None:
+        raise ModelError(f"there is no native library for {device.type} here: load the model without it")
+    return PanelForms(library)
 
 
 def _device(name: str) -> torch.device:

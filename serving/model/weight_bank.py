@@ -10,8 +10,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from serving.model.heads import HeadLinear, PlainHeads
-from serving.model.linear import Linear, LinearWeight, make_linear
+from serving.model.forms import ProductForms
+from serving.model.heads import HeadLinear
+from serving.model.linear import Linear, LinearWeight
 
 BuildTensor = Callable[[], Tensor]
 BuildLinear = Callable[[], LinearWeight]
@@ -34,16 +35,23 @@ class WeightBank(Protocol):
 
 
 class FreshBank:
-    """Builds everything, in memory of this process."""
+    """Builds everything, in memory of this process.
+
+    Args:
+        forms: that products take.
+    """
+
+    def __init__(self, forms: ProductForms) -> None:
+        self._forms = forms
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
         """What `build` gives."""
         return build()
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
-        """What `build` gives, in the fastest form."""
-        return make_linear(build())
+        """What `build` gives, in its form."""
+        return self._forms.linear(build())
 
     def heads(self, name: str, build: BuildTensor) -> HeadLinear:
-        """What `build` gives."""
-        return PlainHeads(build())
+        """What `build` gives, in its form."""
+        return self._forms.heads(build())

@@ -10,19 +10,17 @@ Allocation takes blank blocks first and then evicts the cold block that was rele
 a cold block back at no cost. All operations are O(1) per block.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId
-
-_ABSENT = object()
+from serving.policy.cold_blocks import ColdBlocks
 
 
 class BlockPool:
     """Reference counts, free lists and the prefix-hash map of one KV arena."""
 
-    __slots__ = ("_blank", "_block_of", "_cold", "_hash_of", "_refs", "evictions", "num_blocks")
+    __slots__ = ("_blank", "_block_of", "_cold", "_hash_of", "_refs", "evictions", "num_blocks", "num_free")
 
     def __init__(self, num_blocks: int) -> None:
         """
@@ -33,19 +31,15 @@ class BlockPool:
         if num_blocks < 1:
             raise LedgerError(f"a block pool needs at least one block, got {num_blocks}")
         self.num_blocks = num_blocks
+        self.num_free = num_blocks
+        """Blocks that `allocate` could hand out now: blank and cold ones. Read only."""
         self.evictions = 0
         self._refs = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, BlockId] = {}
         # Lowest ids on top: a lightly used arena touches few pages.
         self._blank = [BlockId(i) for i in reversed(range(num_blocks))]
-        # Oldest first. An OrderedDict, because taking the first item of a plain dict gets slow after many deletions.
-        self._cold: OrderedDict[BlockId, None] = OrderedDict()
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that `allocate` could hand out now: blank and cold ones."""
-        return len(self._blank) + len(self._cold)
+        self._cold = ColdBlocks()
 
     @property
     def num_used(self) -> int:
@@ -70,18 +64,19 @@ class BlockPool:
         taken = blank[len(blank) - fresh :]
         taken.reverse()
         del blank[len(blank) - fresh :]
-        block_of, hash_of, oldest = self._block_of, self._hash_of, self._cold.popitem
-        for _ in range(count - fresh):
-            block, _none = oldest(last=False)
-            known = hash_of[block]
-            assert known is not None, "a cold block has content"
-            del block_of[known]  # as `_forget`, for which this loop has no time
-            hash_of[block] = None
-            taken.append(block)
-        self.evictions += count - fresh
-        refs = self._refs
+        refs, hash_of, block_of = self._refs, self._hash_of, self._block_of
+        if count > fresh:
+            evicted = self._cold.take(count - fresh)
+            for block in evicted:
+                known = hash_of[block]
+                assert known is not None, "a cold block has content"
+                del block_of[known]
+                hash_of[block] = None
+            self.evictions += count - fresh
+            taken += evicted
         for block in taken:
             refs[block] = 1
+        self.num_free -= count
         return taken
 
     def retain(self, blocks: Iterable[BlockId]) -> None:
@@ -90,12 +85,14 @@ class BlockPool:
         Raises: LedgerError for a blank block, whose content means nothing.
         Effects: cold blocks become referenced.
         """
+        refs = self._refs
         for block in blocks:
-            if self._refs[block] == 0:
-                if block not in self._cold:
+            if refs[block] == 0:
+                if self._hash_of[block] is None:
                     raise LedgerError(f"block {block} is blank and cannot be shared")
-                del self._cold[block]
-            self._refs[block] += 1
+                self._cold.remove(block)
+                self.num_free -= 1
+            refs[block] += 1
 
     def release(self, blocks: Sequence[BlockId]) -> None:
         """Drop one reference of each block of a block table.
@@ -104,16 +101,21 @@ class BlockPool:
         Effects: blocks without references become cold or blank; the table's last block becomes the oldest cold one,
             because a chain without its head can never be matched.
         """
+        refs, hash_of = self._refs, self._hash_of
+        blank: list[BlockId] = []
+        cold: list[BlockId] = []
         for block in reversed(blocks):
-            left = self._refs[block] - 1
-            if left < 0:
+            uses = refs[block]
+            if uses == 1:
+                refs[block] = 0
+                (blank if hash_of[block] is None else cold).append(block)
+            elif uses:
+                refs[block] = uses - 1
+            else:
                 raise LedgerError(f"block {block} released more often than taken")
-            self._refs[block] = left
-            if left == 0:
-                if self._hash_of[block] is None:
-                    self._blank.append(block)
-                else:
-                    self._cold[block] = None
+        self._blank += blank
+        self._cold.extend(cold)
+        self.num_free += len(blank) + len(cold)
 
     def publish(self, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], start: int, stop: int) -> None:
         """Make full, computed blocks matchable. Where a content is already known under another block, keep that one.
@@ -123,16 +125,16 @@ class BlockPool:
         Raises: LedgerError if a block is not referenced or already carries another hash.
         """
         refs, hash_of, block_of = self._refs, self._hash_of, self._block_of
-        for index in range(start, stop):
-            block, prefix_hash = blocks[index], hashes[index]
-            if refs[block] == 0:
+        first_with = block_of.setdefault
+        for block, prefix_hash in zip(blocks[start:stop], hashes[start:stop], strict=True):
+            if not refs[block]:
                 raise LedgerError(f"block {block} published while free")
             known = hash_of[block]
-            if known is not None and known != prefix_hash:
+            if known is None:
+                if first_with(prefix_hash, block) == block:
+                    hash_of[block] = prefix_hash
+            elif known != prefix_hash:
                 raise LedgerError(f"block {block} published twice with different content")
-            if prefix_hash not in block_of:
-                block_of[prefix_hash] = block
-                hash_of[block] = prefix_hash
 
     def distrust(self, blocks: Iterable[BlockId]) -> None:
         """Make blocks unmatchable for good: their bytes turned out to be other than what was computed.
@@ -142,7 +144,8 @@ class BlockPool:
         for block in blocks:
             if self._hash_of[block] is not None:
                 self._forget(block)
-                if self._cold.pop(block, _ABSENT) is not _ABSENT:
+                if not self._refs[block]:
+                    self._cold.remove(block)
                     self._blank.append(block)
 
     def match(self, hashes: Sequence[BlockHash], limit: int) -> list[BlockId]:
@@ -152,8 +155,9 @@ class BlockPool:
             limit: at most this many blocks.
         """
         found: list[BlockId] = []
-        for index in range(min(limit, len(hashes))):
-            block = self._block_of.get(hashes[index])
+        block_of = self._block_of
+        for prefix_hash in hashes[: max(0, limit)]:
+            block = block_of.get(prefix_hash)
             if block is None:
                 break
             found.append(block)
@@ -178,17 +182,19 @@ class BlockPool:
         if uses != self._refs:
             wrong = [b for b in range(self.num_blocks) if uses[b] != self._refs[b]]
             raise LedgerError(f"blocks {wrong[:8]}: reference counts differ from the block tables")
-        blank = set(self._blank)
+        blank, cold = set(self._blank), set(self._cold)
         for index, refs in enumerate(self._refs):
-            places = (refs > 0) + (index in self._cold) + (index in blank)
+            places = (refs > 0) + (index in cold) + (index in blank)
             if places != 1:
                 raise LedgerError(f"block {index} is in {places} places")
         if len(blank) != len(self._blank):
             raise LedgerError("a block is twice in the blank list")
+        if self.num_free != len(blank) + len(cold) or len(cold) != len(self._cold):
+            raise LedgerError(f"{self.num_free} blocks count as free, {len(blank)} are blank and {len(cold)} cold")
         known = {h: b for b, h in enumerate(self._hash_of) if h is not None}
         if known != self._block_of:
             raise LedgerError("prefix hashes and their map disagree")
-        if any(self._hash_of[b] is None for b in self._cold) or any(self._hash_of[b] is not None for b in blank):
+        if any(self._hash_of[b] is None for b in cold) or any(self._hash_of[b] is not None for b in blank):
             raise LedgerError("a cold block without content, or a blank one with it")
 
     def _forget(self, block: BlockId) -> None:

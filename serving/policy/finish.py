@@ -52,7 +52,7 @@ def accept_tokens(
         output_before, total_before: lengths without them.
     """
     room = min(sampling.max_tokens - output_before, max_len - total_before)
-    if stop.isdisjoint(sampled):  # lengths alone decide: no need to look at each of many tokens
+    if not stop or stop.isdisjoint(sampled):  # lengths alone decide: no need to look at each of many tokens
         if len(sampled) < room:
             return Accepted(sampled, None)
         return Accepted(sampled[: max(1, room)], FinishReason.LENGTH)

@@ -13,7 +13,7 @@ from serving.policy.decision_log import CallRecord, End
 from serving.policy.gateway_admission import AdmissionDecision, AdmissionLimits, GatewayLoad, decide_admission
 from serving.policy.gateway_router import GatewayRouter
 from serving.policy.journal_commands import FailKind
-from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.policy.request_journal import Commands, SequenceJournal
 from serving.policy.router import InstanceView, RouteDecision
 
@@ -193,12 +193,13 @@ class TokensTold(JournalCall, frozen=True):
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
     pool: PoolUse | None = None
+    drafts: DraftUse | None = None
 
     def on(self, brain: GatewayBrain) -> Commands:
         """Carry it out."""
         first = (self.logprobs, self.prompt_logprobs, self.cached_tokens)
         return brain.journal(self.journal).tokens(
-            self.sequence_id, self.position, self.tokens, *first, self.finish_reason, self.pool
+            self.sequence_id, self.position, self.tokens, *first, self.finish_reason, self.pool, self.drafts
         )
 
 

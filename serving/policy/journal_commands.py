@@ -5,7 +5,7 @@ from enum import Enum
 from msgspec import Struct
 
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
 
 class FailKind(Enum):
@@ -80,6 +80,7 @@ class Deliver(Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
     pool: PoolUse | None = None
+    drafts: DraftUse | None = None
 
 
 class Fail(Struct, frozen=True, gc=False):

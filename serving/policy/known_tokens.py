@@ -26,6 +26,15 @@ class KnownTokens(Sequence[int]):
     def __len__(self) -> int:
         return self._prompt_len + len(self.output)
 
+    def span(self, start: int, stop: int) -> Sequence[int]:
+        """Tokens at positions `start ... stop - 1`, all of which exist. Copies no more than those, if anything."""
+        prompt_len = self._prompt_len
+        if start >= prompt_len:
+            return self.output[start - prompt_len : stop - prompt_len]
+        if stop <= prompt_len:
+            return self._prompt[start:stop]
+        return [*self._prompt[start:], *self.output[: stop - prompt_len]]
+
     @overload
     def __getitem__(self, index: int) -> int: ...
 
@@ -36,13 +45,9 @@ class KnownTokens(Sequence[int]):
         prompt_len = self._prompt_len
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            if step < 0 or stop < start:
+            if step != 1 or stop < start:
                 return [*self._prompt, *self.output][index]
-            if start >= prompt_len:
-                return self.output[start - prompt_len : stop - prompt_len : step]
-            if stop <= prompt_len:
-                return self._prompt[start:stop:step]
-            return [*self._prompt, *self.output][start:stop:step]
+            return self.span(start, stop)
         if index < 0:
             index += len(self)
         if not 0 <= index < len(self):

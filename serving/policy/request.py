@@ -87,6 +87,13 @@ class PoolUse(Struct, frozen=True, gc=False):
     reason: str | None = None
 
 
+class DraftUse(Struct, frozen=True, gc=False):
+    """What one step's guesses were worth to one sequence: the first `accepted` of `drafted` became output."""
+
+    drafted: int
+    accepted: int
+
+
 class TokenLogprobs(Struct, frozen=True, gc=False):
     """Log-probabilities of one position: the token that stands there, then the top alternatives, best first."""
 
@@ -121,3 +128,5 @@ class HandoffTicket(Struct, frozen=True, gc=False):
     blocks: tuple[BlockExtent, ...]
     generation: int = 0
     """Generation of the source's region of the segment: a reader sees at once that a region was given to another."""
+    drafts: tuple[int, ...] = ()
+    """Guesses of what follows the first token, from where the prompt was computed; a head start, no more."""

@@ -30,7 +30,7 @@ from serving.policy.journal_commands import (
     SendPrefill,
     SendRelease,
 )
-from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
 Commands = tuple[Command, ...]
 
@@ -156,6 +156,7 @@ class SequenceJournal:
         cached_tokens: int | None = None,
         finish_reason: FinishReason | None = None,
         pool: PoolUse | None = None,
+        drafts: DraftUse | None = None,
     ) -> Commands:
         """New tokens, the end, or both."""
         if sequence_id != self._live_id or self.phase not in _AT_INSTANCE:
@@ -166,14 +167,14 @@ class SequenceJournal:
         commands = self._drop_ticket()
         self.phase = JournalPhase.DECODING
         if finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
-            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool)
+            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool, drafts)
             again = self._resubmit(FailKind.ENGINE, f"the instance ended it: {finish_reason.value}", cancel=False)
             return (*commands, *deliver, *again)
         if finish_reason is FinishReason.DEADLINE:
-            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool)
+            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool, drafts)
             self._close()
             return (*commands, *deliver, Fail(FailKind.DEADLINE, "the deadline passed at the instance"))
-        deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, finish_reason, pool)
+        deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, finish_reason, pool, drafts)
         if finish_reason is not None:
             self._close()
         return (*commands, *deliver)
@@ -249,6 +250,7 @@ class SequenceJournal:
         cached_tokens: int | None,
         finish_reason: FinishReason | None,
         pool: PoolUse | None,
+        drafts: DraftUse | None = None,
     ) -> Commands:
         """Book what is new of a frame that leaves no gap."""
         known = len(self.output) - position
@@ -259,7 +261,7 @@ class SequenceJournal:
         if self._first_delivered:
             prompt_logprobs, cached_tokens, pool = (), None, None
         self._first_delivered = True
-        return (Deliver(new, new_logprobs, prompt_logprobs, cached_tokens, finish_reason, pool),)
+        return (Deliver(new, new_logprobs, prompt_logprobs, cached_tokens, finish_reason, pool, drafts),)
 
     def _resubmit(self, kind: FailKind, reason: str, *, cancel: bool, distrust: bool = False) -> Commands:
         """Leave the live submission and start again elsewhere with the output so far, or fail.

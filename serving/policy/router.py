@@ -7,6 +7,7 @@ instance. There is no affinity to where a prefix is cached: any instance reaches
 """
 
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -15,6 +16,8 @@ from serving.ids import NodeId, ReplicaId
 
 RETRY_WITHOUT_INSTANCE_S = 1.0
 """A replaced replica takes seconds to come up; asking again each second costs nothing."""
+
+_by_name = attrgetter("replica")
 
 ROLE_WAIT_S = 15.0
 """How long a sequence waits for any instance of the role it needs: longer than a replica takes to be replaced."""
@@ -71,8 +74,9 @@ def route_prefill(
     Raises: UnavailableError if no live instance is known.
     """
     candidates = usable(views, max_age_s, exclude, "prefill")
-    least = min(v.queued_tokens + v.reserved_tokens for v in candidates)
-    tied = [v for v in candidates if v.queued_tokens + v.reserved_tokens == least]
+    loads = [v.queued_tokens + v.reserved_tokens for v in candidates]
+    least = min(loads)
+    tied = [v for v, load in zip(candidates, loads, strict=True) if load == least]
     chosen = tied[tie_break % len(tied)]
     reason = (
         f"{least} + {uncached_tokens} uncached tokens, the least of {len(candidates)} in pool {chosen.pool}"
@@ -105,8 +109,9 @@ def route_decode(
         chosen = tied[tie_break % len(tied)]
         reason = f"none of {len(candidates)} has {needed_blocks} free blocks; {most} is the most, it will wait there"
         return RouteDecision(chosen.replica, chosen.node, reason)
-    best = min((v.sequences + v.reserved_sequences, -_room(v)) for v in roomy)
-    tied = [v for v in roomy if (v.sequences + v.reserved_sequences, -_room(v)) == best]
+    loads = [(v.sequences + v.reserved_sequences, -_room(v)) for v in roomy]
+    best = min(loads)
+    tied = [v for v, load in zip(roomy, loads, strict=True) if load == best]
     chosen = tied[tie_break % len(tied)]
     reason = (
         f"room for {needed_blocks} blocks ({-best[1]} free), {best[0]} sequences, "
@@ -126,11 +131,12 @@ def usable(
 
     Raises: UnavailableError if no live instance is known.
     """
-    live = sorted((v for v in views if not v.draining and v.age_s <= max_age_s), key=lambda v: v.replica)
+    live = [v for v in views if not v.draining and v.age_s <= max_age_s]
+    live.sort(key=_by_name)
     if not live:
         draining = sum(v.draining for v in views)
         raise UnavailableError(
             f"no {role} instance can serve: {len(views)} known, {draining} draining, the rest silent for {max_age_s} s",
             retry_after_s=RETRY_WITHOUT_INSTANCE_S,
         )
-    return [v for v in live if v.replica not in exclude] or live
+    return [v for v in live if v.replica not in exclude] or live if exclude else live

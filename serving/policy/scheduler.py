@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from serving.errors import LedgerError
 from serving.policy.admission import AdmissionRoom, admit_head
 from serving.policy.decode_scheduler import plan_decodes
+from serving.policy.draft_planner import DraftPlanner
 from serving.policy.prefill_scheduler import plan_chunks
 from serving.policy.request import PoolUse
 from serving.policy.sequence import LiveSequence
@@ -36,7 +37,8 @@ class SchedulerLimits:
         max_step_tokens: tokens fed by one step, decodes and chunks together.
         max_sequences: sequences computing or being pulled at one time.
         watermark_blocks: blocks that admission leaves free for the running batch.
-        draft_tokens: tokens beyond the first that a step may add to a decoding sequence.
+        draft_tokens: tokens beyond the first that a step may add to a decoding sequence, guessed by the executor alone;
+            guesses that travel in plans are the business of a `DraftPlanner`, and this is 0.
         fetch_ahead_tokens: with a pool, prompts are admitted until so many tokens wait to be computed; 0 = no pool.
     """
 
@@ -58,9 +60,14 @@ class PlannedStep:
 class Scheduler:
     """Queues of one instance and the rules that move sequences between them."""
 
-    def __init__(self, limits: SchedulerLimits, blocks: SequenceBlocks) -> None:
+    def __init__(self, limits: SchedulerLimits, blocks: SequenceBlocks, planner: DraftPlanner | None = None) -> None:
+        """
+        Args:
+            planner: puts guesses into steps; None = there is no speculation.
+        """
         self.limits = limits
         self.blocks = blocks
+        self._planner = planner
         self.waiting = SequenceQueue()
         self.running = SequenceQueue()
         self.pulling: list[LiveSequence] = []
@@ -76,12 +83,17 @@ class Scheduler:
 
         Effects: admits, preempts, marks the planned sequences as in flight.
         """
-        budget = StepBudget(self.limits.max_step_tokens)
-        plan_decodes(self.running.items, self.blocks, budget, self._preempt, self.limits.draft_tokens)
-        plan_chunks(self.running.items, budget)
+        running = self.running.items
+        if not running and not self.waiting.items:
+            return None
+        if self._planner is not None:
+            self._planner.begin(running)
+        budget = StepBudget(self.limits.max_step_tokens, self._planner, len(running))
+        plan_decodes(running, self.blocks, budget, self._preempt, self.limits.draft_tokens)
+        plan_chunks(running, budget)
         # A victim of this very step cannot come straight back: it needs all that it gave, and one block of it is taken.
-        ahead = self._room_ahead()
-        while budget.tokens_left > 0 or ahead > 0:
+        ahead = self._room_ahead() if self.waiting.items else 0
+        while self.waiting.items and (budget.tokens_left > 0 or ahead > 0):
             admitted = self._admit(SequencePhase.WAITING)
             if admitted is None:
                 break

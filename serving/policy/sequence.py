@@ -9,6 +9,7 @@ from serving.ids import BlockHash, BlockId, SequenceId
 from serving.policy.known_tokens import KnownTokens
 from serving.policy.request import HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase, next_phase
+from serving.policy.speculation import Acceptance
 from serving.policy.step_plan import SampleOrder
 
 
@@ -16,9 +17,11 @@ class LiveSequence:
     """One sequence inside an engine. Mutable; owned by the scheduler's thread."""
 
     __slots__ = (
+        "acceptance",
         "blocks",
         "cached_tokens",
         "deadline",
+        "drafts",
         "first_reported",
         "hashes",
         "in_flight",
@@ -77,6 +80,10 @@ class LiveSequence:
         """The handoff that this sequence waits on while HELD."""
         self.in_flight = False
         """A running step reads and writes this sequence's blocks."""
+        self.drafts: tuple[int, ...] = ()
+        """Guesses of what follows `tokens`, for the next step to verify."""
+        self.acceptance: Acceptance | None = None
+        """How good this sequence's guesses have been; None before the first."""
         self.cached_tokens: int | None = None
         """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
         # An adopted sequence reported its first token, and all that goes with it, at the prefill instance.
@@ -101,8 +108,8 @@ class LiveSequence:
         self.output.extend(tokens)
 
     def learn_hashes(self, hashes: tuple[BlockHash, ...]) -> None:
-        """Take prefix hashes that somebody else has computed. Effects: `hashes` covers at least as many blocks."""
-        self.hashes.extend(hashes[len(self.hashes) :])
+        """Take the prefix hashes of the next blocks, which somebody else has computed. Effects: extends `hashes`."""
+        self.hashes.extend(hashes)
 
     def restart(self) -> None:
         """Forget what was computed, keep what was said: the state of a preempted sequence.
@@ -111,4 +118,5 @@ class LiveSequence:
         """
         self.num_computed = 0
         self.num_published = 0
+        self.drafts = ()
         self.prompt_logprobs.clear()

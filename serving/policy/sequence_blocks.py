@@ -7,7 +7,7 @@
 Only blocks behind the matched ones are ever written, so sharing needs no copy.
 """
 
-from serving.ids import BlockHash
+from serving.ids import BlockHash, BlockId
 from serving.policy.block_pool import BlockPool
 from serving.policy.prefix_hash import extend_hashes
 from serving.policy.sequence import LiveSequence
@@ -46,17 +46,18 @@ class SequenceBlocks:
         pool = self.pool
         if pool.num_free < keep_free + 1:
             return False
-        matched = []
+        matched: list[BlockId] = []
+        known, block_tokens = len(sequence.tokens), self.block_tokens
         if self.prefix_reuse and sequence.prompt_logprobs_wanted is None:
-            extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)
-            matched = pool.match(sequence.hashes, (len(sequence.tokens) - 1) // self.block_tokens)
-        fresh = blocks_for(len(sequence.tokens), self.block_tokens) - len(matched)
+            self._hash(sequence, known // block_tokens)
+            matched = pool.match(sequence.hashes, (known - 1) // block_tokens)
+        fresh = blocks_for(known, block_tokens) - len(matched)
         if pool.num_free - pool.count_cold(matched) - fresh < keep_free:
             return False
         pool.retain(matched)
         sequence.blocks.extend(matched)
         sequence.blocks.extend(pool.allocate(fresh))
-        sequence.num_computed = len(matched) * self.block_tokens
+        sequence.num_computed = len(matched) * block_tokens
         sequence.num_published = len(matched)
         sequence.num_stored = max(sequence.num_stored, len(matched))
         return True
@@ -90,14 +91,12 @@ class SequenceBlocks:
         """
         if not self.prefix_reuse:
             return
-        tokens = sequence.num_computed
-        if not self.cache_decoded:
-            tokens = min(tokens, len(sequence.spec.prompt))
-        full = tokens // self.block_tokens
+        full = sequence.num_computed // self.block_tokens
+        if full > sequence.num_published and not self.cache_decoded:
+            full = min(full, len(sequence.spec.prompt) // self.block_tokens)
         if full <= sequence.num_published:
             return
-        if len(sequence.hashes) < full:
-            extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)
+        self._hash(sequence, full)
         self.pool.publish(sequence.blocks, sequence.hashes, sequence.num_published, full)
         sequence.num_published = full
 
@@ -105,8 +104,9 @@ class SequenceBlocks:
         """Hashes of all full computed blocks, for a handoff; none when prefix reuse is off."""
         if not self.prefix_reuse:
             return ()
-        extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)
-        return tuple(sequence.hashes[: sequence.num_computed // self.block_tokens])
+        full = sequence.num_computed // self.block_tokens
+        self._hash(sequence, full)
+        return tuple(sequence.hashes[:full])
 
     def distrust(self, sequence: LiveSequence) -> None:
         """No other sequence may match this one's blocks from now on."""
@@ -119,3 +119,8 @@ class SequenceBlocks:
         """
         self.pool.release(sequence.blocks)
         sequence.blocks.clear()
+
+    def _hash(self, sequence: LiveSequence, full: int) -> None:
+        """Make sure that the hashes of so many leading blocks are known. Effects: may extend `hashes`."""
+        if len(sequence.hashes) < full:
+            extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)

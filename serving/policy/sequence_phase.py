@@ -22,6 +22,8 @@ from serving.errors import LedgerError
 class SequencePhase(Enum):
     """Where a sequence stands; no meaning in the order."""
 
+    __hash__ = object.__hash__  # members are singletons; Enum hashes their names, in Python
+
     WAITING = "waiting"
     FETCHING = "fetching"
     PREFILLING = "prefilling"
@@ -35,6 +37,8 @@ class SequencePhase(Enum):
 
 class PhaseEvent(Enum):
     """What can happen to a sequence."""
+
+    __hash__ = object.__hash__  # as above
 
     ADMIT = "admit"
     PREEMPT = "preempt"

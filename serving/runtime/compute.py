@@ -102,6 +102,11 @@ class Compute(Protocol):
         ...
 
     @property
+    def speculation(self) -> bool:
+        """Whether those are guesses that the engine keeps between steps, not the executor's own affair."""
+        ...
+
+    @property
     def status_period_s(self) -> float | None:
         """How often gateways are told how full the instance is, in real time [s]; None = as usual."""
         ...

@@ -57,6 +57,7 @@ class SimulatedCompute:
         self.time_scale = simulation.time_scale
         self.clock = ScaledClock(simulation.time_scale)
         self._pace = Pace(simulation.time_scale)
+        self.speculation = False
         self.draft_tokens = 0 if self._role is EngineRole.PREFILL else simulation.drafts
         self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
         self.max_model_len = ModelConfig.from_folder(config.model.path).max_position_embeddings

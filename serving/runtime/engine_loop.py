@@ -20,6 +20,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from hardware.clock import Clock
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import (
@@ -305,7 +307,7 @@ class EngineLoop:
             self.post(lambda engine, now: engine.cancel(event.sequence_id, now))
             self._deliver([Refusal(event.sequence_id, error)])
             return
-        self._deliver([TicketReady(event, ticket)])
+        self._deliver([TicketReady(event, replace(ticket, drafts=event.drafts))])
 
     def _pull(self, order: PullOrder) -> None:
         error: HandoffError | None = None

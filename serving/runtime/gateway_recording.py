@@ -15,7 +15,7 @@ from serving.policy.decision_log import perform
 from serving.policy.gateway_admission import AdmissionDecision, AdmissionLimits, GatewayLoad
 from serving.policy.gateway_router import GatewayRouter
 from serving.policy.journal_commands import FailKind
-from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.policy.request_journal import Commands, SequenceJournal
 from serving.policy.router import InstanceView, RouteDecision
 from serving.runtime.decision_recorder import DecisionWriter
@@ -167,9 +167,10 @@ class RecordedJournal:
         cached_tokens: int | None = None,
         finish_reason: FinishReason | None = None,
         pool: PoolUse | None = None,
+        drafts: DraftUse | None = None,
     ) -> Commands:
         """New tokens, the end, or both."""
-        first = (logprobs, prompt_logprobs, cached_tokens, finish_reason, pool)
+        first = (logprobs, prompt_logprobs, cached_tokens, finish_reason, pool, drafts)
         return self._tell(c.TokensTold(self._name, sequence_id, position, tokens, *first))
 
     def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> Commands:

@@ -59,6 +59,7 @@ class Instance:
             compute.max_model_len,
             self.kv.count,
             draft_tokens=compute.draft_tokens,
+            speculation=compute.speculation,
         )
         self._transport = self._make_transport(attached, arena, read_remote)
         self.engine = InstanceEngine(self.settings, self.kv.count)

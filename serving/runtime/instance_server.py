@@ -243,4 +243,5 @@ def _tokens(event: TokensEvent | HandoffReadyEvent, finish: FinishReason | None)
         event.cached_tokens,
         finish,
         event.pool,
+        event.drafts if isinstance(event, TokensEvent) else None,  # a prompt's step verifies none
     )

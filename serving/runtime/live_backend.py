@@ -318,6 +318,7 @@ def _tell(journal: SequenceJournal, item: m.News) -> Commands:
                 item.cached_tokens,
                 item.finish,
                 item.pool,
+                item.drafts,
             )
         case m.Prefilled(first=first, ticket=ticket):
             return journal.handoff_ready(

@@ -95,6 +95,7 @@ class LiveGeneration:
                 news.finish_reason,
                 queue_s=self.started - self.submitted if is_first else None,
                 pool=news.pool,
+                drafts=news.drafts,
             )
         )
         self.wake()

@@ -98,5 +98,8 @@ def instance_stats(member: Address) -> InstanceStats:
         steps_total=facts["steps_total"],
         busy_seconds_total=facts["busy_s"],
         predicted_npu_seconds_total=facts["predicted_s"] * len(facts["npus"]),
+        drafts_total=facts["drafts_total"],
+        draft_tokens_total=facts["draft_tokens_total"],
+        accepted_drafts_total=tuple(facts["accepted_drafts_total"]),
         pool_use=None if pool is None else pool_client_stats(pool),
     )

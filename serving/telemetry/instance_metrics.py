@@ -35,6 +35,9 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ("vllm:num_preemptions", "Sequences that had to give their blocks back", lambda s: s.preemptions_total),
     ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", lambda s: s.prefix_queries_total),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", lambda s: s.prefix_hits_total),
+    ("vllm:spec_decode_num_drafts", "Verifications of one sequence's guessed tokens", lambda s: s.drafts_total),
+    ("vllm:spec_decode_num_draft_tokens", "Tokens guessed and verified", lambda s: s.draft_tokens_total),
+    ("vllm:spec_decode_num_accepted_tokens", "Guesses that were right", lambda s: sum(s.accepted_drafts_total)),
     ("cloudmatrix:prompt_tokens_computed", "Prompt tokens computed here", lambda s: s.prompt_tokens_total),
     ("cloudmatrix:tokens_sampled", "Output tokens sampled here", lambda s: s.generation_tokens_total),
     ("cloudmatrix:handoffs", "KV handoffs completed", lambda s: s.handoffs_total),
@@ -85,8 +88,18 @@ class InstanceBoard(Collector):
                 counter.add_metric(labels, value(stats))
             yield counter
         yield from client_series([(labels, stats.pool_use) for labels, stats in rows if stats.pool_use is not None])
+        yield self._accepted_by_position()
         yield self._iteration_tokens()
         yield self._cache_config()
+
+    def _accepted_by_position(self) -> Metric:
+        """vLLM's name; position 0 is the first guess of a step."""
+        name, text = "vllm:spec_decode_num_accepted_tokens_per_pos", "Guesses that were right, by position"
+        family = CounterMetricFamily(name, text, labels=(*_LABELS, "position"))
+        for stats in self.snapshots():
+            for position, count in enumerate(stats.accepted_drafts_total):
+                family.add_metric((self._model_name, stats.replica, stats.pool, str(position)), count)
+        return family
 
     def _iteration_tokens(self) -> Metric:
         family = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens fed per engine step", labels=_LABELS)

@@ -24,6 +24,8 @@ class InstanceStats:
         predicted_npu_seconds_total: what those steps would have taken on real NPUs, times their number; 0 if unknown.
         iteration_tokens: steps per bucket of `ITERATION_TOKEN_BUCKETS`, not cumulative, one more for larger steps; or
             empty when the instance does not count them.
+        drafts_total: times that a sequence's guessed tokens were verified; draft_tokens_total: the guesses.
+        accepted_drafts_total: guesses that were right, by position; empty without speculation.
         pool_use: what it got from the KV-cache pool; None without one.
     """
 
@@ -53,4 +55,7 @@ class InstanceStats:
     predicted_npu_seconds_total: float = 0.0
     iteration_tokens: tuple[int, ...] = ()
     iteration_tokens_sum: int = 0
+    drafts_total: int = 0
+    draft_tokens_total: int = 0
+    accepted_drafts_total: tuple[int, ...] = ()
     pool_use: PoolClientStats | None = None

@@ -9,8 +9,14 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 DRAWERS = ("util", "helper", "misc", "common")
 
-MAY_TOUCH_THE_ENVIRONMENT = ("serving/deployments/session.py", "loadgen/cli/build_endpoint.py")
-"""Ray and OpenMP read theirs from it, and OPENAI_API_KEY is where every client looks; nothing of ours is set there."""
+MAY_TOUCH_THE_ENVIRONMENT = (
+    "serving/deployments/session.py",
+    "loadgen/cli/build_endpoint.py",
+    "serving/model/native/build.py",
+)
+"""Ray and OpenMP read theirs from it, OPENAI_API_KEY is where every client looks, and CXX and XDG_CACHE_HOME are what
+every build tool goes by; nothing of ours is set there.
+"""
 
 PACKAGES = read_sources("hardware", "serving", "loadgen")
 PRODUCT = [*PACKAGES, *read_sources("deploy")]

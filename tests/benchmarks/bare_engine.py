@@ -9,47 +9,106 @@ import multiprocessing
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import TokensEvent
+from serving.engine.native_executor import NativeExecutor
+from serving.engine.ports import StepExecutor
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.torch_executor import TorchExecutor
 from serving.ids import SequenceId
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
+from serving.model.model import DeepseekModel
+from serving.model.native.library import available
 from serving.policy.request import SamplingParams, SequenceSpec
 from serving.runtime.allocator import keep_freed_memory
 
 BLOCK_TOKENS = 16
 SPINS = "2000"
+WARM_STEPS = 4
+_ENDLESS = 2048  # output tokens of a sequence that is cancelled long before
 DType = Literal["float32", "bfloat16"]
+ExecutorKind = Literal["auto", "native", "torch"]
+
+
+def make_executor(
+    model: Path, kind: ExecutorKind, dtype: DType, blocks: int, threads: int, step_tokens: int, drafts: int
+) -> tuple[StepExecutor, DeepseekModel]:
+    """An executor over a checkpoint, with a KV cache of its own.
+
+    Args:
+        kind: as the setting `[engine] executor`.
+        drafts: guesses per step; 0 = the cache has no room for the draft layer.
+    Returns: the executor, and the model below it.
+    """
+    native = kind == "native" or (kind == "auto" and available())
+    loaded = load_model(model, dtype=dtype, native=native)
+    layers = loaded.config.num_hidden_layers + (drafts > 0)
+    cache = KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, num_layers=layers)
+    if native:
+        return NativeExecutor(loaded, cache, threads=threads, max_rows=step_tokens), loaded
+    return TorchExecutor(loaded, cache), loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Decoding of one sequence.
+
+    Args:
+        tokens: after the first one. steps: that gave them.
+        verified: times that guesses were verified.
+        drafted: guesses verified. accepted: those that were right, by position in the step.
+    """
+
+    tokens: int
+    steps: int
+    seconds: float
+    verified: int = 0
+    drafted: int = 0
+    accepted: tuple[int, ...] = ()
 
 
 class BareEngine:
-    """An aggregated engine over `TorchExecutor`, with the settings that served instances have by default.
+    """An aggregated engine over an executor, with the settings that served instances have by default.
 
     Args:
         kv_tokens: room in the KV cache.
-        threads: of torch, for the whole process.
+        threads: of torch and of the executor, for the whole process.
+        executor: as for `make_executor`.
+        step_tokens: most that one step takes in.
+        drafts: most guesses of a decode step; the engine makes fewer where they do not pay.
     """
 
-    def __init__(self, model: Path, dtype: DType, threads: int, kv_tokens: int) -> None:
+    def __init__(
+        self,
+        model: Path,
+        dtype: DType,
+        threads: int,
+        kv_tokens: int,
+        executor: ExecutorKind = "auto",
+        step_tokens: int = 512,
+        drafts: int = 0,
+    ) -> None:
         torch.set_num_threads(threads)
         keep_freed_memory()
-        loaded = load_model(model, dtype=dtype)
         blocks = -(-kv_tokens // BLOCK_TOKENS)
-        self._executor = TorchExecutor(loaded, KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype))
+        self._executor, loaded = make_executor(model, executor, dtype, blocks, threads, step_tokens, drafts)
         settings = EngineSettings(
             role=EngineRole.AGGREGATED,
             block_tokens=BLOCK_TOKENS,
+            max_step_tokens=step_tokens,
             max_sequences=64,
             max_model_len=loaded.config.max_position_embeddings,
+            draft_tokens=drafts,
+            speculation=drafts > 0,
         )
         self._engine = InstanceEngine(settings, blocks)
         self._served = 0
@@ -75,6 +134,45 @@ class BareEngine:
         assert tokens == len(prompts) * max_tokens, f"{tokens} tokens came"
         return time.perf_counter() - begun
 
+    def decode_tokens_per_s(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
+        """Tokens per second of `steps` steps in which all prompts decode together; all sequences end there."""
+        sequences = [self._add(prompt, _ENDLESS) for prompt in prompts]
+        begun_ones: set[SequenceId] = set()
+        while len(begun_ones) < len(sequences):
+            begun_ones.update(event.sequence_id for event in self._step_events())
+        for _ in range(WARM_STEPS):
+            self._step()
+        begun = time.perf_counter()
+        tokens = sum(self._step() for _ in range(steps))
+        elapsed = time.perf_counter() - begun
+        for sequence in sequences:
+            self._engine.cancel(sequence, time.perf_counter())
+        assert self._engine.idle(), "a cancelled sequence is still there"
+        assert tokens >= len(prompts) * steps, f"{tokens} tokens came"
+        return tokens / elapsed
+
+    def decode_alone(self, prompt: Sequence[int], max_tokens: int) -> "Alone":
+        """One sequence by itself, from its first token to its last."""
+        self._add(prompt, max_tokens)
+        while not self._step():
+            pass
+        before = self._engine.snapshot(time.perf_counter())
+        begun, tokens, steps = time.perf_counter(), 0, 0
+        while not self._engine.idle():
+            tokens += self._step()
+            steps += 1
+        elapsed = time.perf_counter() - begun
+        after = self._engine.snapshot(time.perf_counter())
+        accepted = zip(after.accepted_drafts_total, before.accepted_drafts_total, strict=True)
+        return Alone(
+            tokens,
+            steps,
+            elapsed,
+            after.drafts_total - before.drafts_total,
+            after.draft_tokens_total - before.draft_tokens_total,
+            tuple(now - then for now, then in accepted),
+        )
+
     def _add(self, prompt: Sequence[int], max_tokens: int) -> SequenceId:
         self._served += 1
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
@@ -84,32 +182,47 @@ class BareEngine:
 
     def _step(self) -> int:
         """One step. Returns: tokens that it gave."""
+        return sum(len(event.tokens) for event in self._step_events())
+
+    def _step_events(self) -> list[TokensEvent]:
         action = self._engine.next_action(time.perf_counter())
         assert action.plan is not None, "the engine has nothing to do"
         self._engine.step_finished(self._executor.execute(action.plan), time.perf_counter())
-        return sum(len(e.tokens) for e in self._engine.take_events() if isinstance(e, TokensEvent))
+        return [event for event in self._engine.take_events() if isinstance(event, TokensEvent)]
 
 
 class BareProcess:
     """A `BareEngine` in its own process; a context manager that ends it.
 
     Args:
-        model, dtype, threads, kv_tokens: as for `BareEngine`.
+        model, dtype, threads, kv_tokens, executor, step_tokens, drafts: as for `BareEngine`.
     """
 
-    def __init__(self, model: Path, dtype: DType, threads: int, kv_tokens: int) -> None:
+    def __init__(
+        self,
+        model: Path,
+        dtype: DType,
+        threads: int,
+        kv_tokens: int,
+        executor: ExecutorKind = "auto",
+        step_tokens: int = 512,
+        drafts: int = 0,
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, model, dtype, threads, kv_tokens)
-        before = os.environ.get("GOMP_SPINCOUNT")
-        os.environ["GOMP_SPINCOUNT"] = SPINS  # OpenMP reads it when the new process loads it
+        arguments = (theirs, model, dtype, threads, kv_tokens, executor, step_tokens, drafts)
+        settings = {"GOMP_SPINCOUNT": SPINS, "OMP_NUM_THREADS": str(threads)}  # OpenMP reads them when it is loaded
+        before = {name: os.environ.get(name) for name in settings}
+        os.environ.update(settings)
         try:
             self._process = context.Process(target=_serve, args=arguments, daemon=True)
             self._process.start()
         finally:
-            del os.environ["GOMP_SPINCOUNT"]
-            if before is not None:
-                os.environ["GOMP_SPINCOUNT"] = before
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
     def first_token_s(self, prompt: Sequence[int]) -> float:
         """As `BareEngine.first_token_s`."""
@@ -119,13 +232,21 @@ class BareProcess:
         """As `BareEngine.generate_s`."""
         return self._call("generate_s", prompts, max_tokens)
 
-    def _call(self, method: str, *arguments: object) -> float:
+    def decode_tokens_per_s(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
+        """As `BareEngine.decode_tokens_per_s`."""
+        return self._call("decode_tokens_per_s", prompts, steps)
+
+    def decode_alone(self, prompt: Sequence[int], max_tokens: int) -> Alone:
+        """As `BareEngine.decode_alone`."""
+        return self._call("decode_alone", prompt, max_tokens)
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """Raises: whatever the child's engine raises, at its start too."""
         self._pipe.send((method, arguments))
         answer = self._pipe.recv()
         if isinstance(answer, Exception):
             raise answer
-        seconds: float = answer
-        return seconds
+        return answer
 
     def __enter__(self) -> Self:
         return self
@@ -138,10 +259,15 @@ class BareProcess:
         self._process.kill()
 
 
-def _serve(pipe: Connection, model: Path, dtype: DType, threads: int, kv_tokens: int) -> None:
+def _serve(pipe: Connection, *settings: Any) -> None:
     """The child: answers calls until the pipe closes. A session of its own gets the scheduler's share of one."""
     os.setsid()
-    engine = BareEngine(model, dtype, threads, kv_tokens)
+    try:
+        engine = BareEngine(*settings)
+    except Exception as error:  # for the parent to raise at its first call
+        pipe.recv()
+        pipe.send(error)
+        return
     while True:
         try:
             method, arguments = pipe.recv()

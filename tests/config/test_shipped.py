@@ -11,7 +11,7 @@ from serving.config.pool import PoolConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TOPOLOGIES = sorted(DEPLOY.glob("*.toml"))
-COMPUTING = [file for file in TOPOLOGIES if load_config(file).engine.executor == "torch"]
+COMPUTING = [file for file in TOPOLOGIES if load_config(file).engine.executor != "simulated"]
 
 
 @pytest.mark.parametrize("file", COMPUTING, ids=lambda file: file.stem)

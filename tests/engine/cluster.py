@@ -6,6 +6,8 @@ once and in order). Steps, pulls and time move when a test says so.
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import (
     AdoptedEvent,
@@ -51,6 +53,7 @@ class FakeInstance:
         self.replica = replica
         self.engine = InstanceEngine(settings, num_blocks)
         self.executor = FakeExecutor(num_blocks, settings.block_tokens)
+        self.executor.max_len = self.engine.max_len
         self.transport = FakeTransport(fabric, replica, self.executor)
         self.plan: StepPlan | None = None
         self.pulls: list[PullOrder] = []
@@ -64,6 +67,9 @@ class FakeInstance:
         if self.plan is None:
             action = self.engine.next_action(now)
             self.plan, self.wake_at = action.plan, action.wake_at
+            if self.plan is not None:
+                rows = self.plan.num_tokens + sum(len(step.drafts) for step in self.plan.sequences)
+                assert rows <= self.engine.settings.max_step_tokens, "a step is too large"
             self.pulls.extend(action.pulls)
             self.fetches.extend(action.fetches)
             self.stores.extend(action.stores)
@@ -226,6 +232,7 @@ class Cluster:
         match event:
             case HandoffReadyEvent():
                 ticket = instance.transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
+                ticket = replace(ticket, drafts=event.drafts)
                 commands = journal.handoff_ready(
                     name,
                     ticket,
@@ -238,7 +245,7 @@ class Cluster:
             case TokensEvent():
                 commands = journal.tokens(
                     name, event.position, event.tokens, event.logprobs, event.prompt_logprobs, event.cached_tokens,
-                    event.finish_reason,
+                    event.finish_reason, drafts=event.drafts,
                 )  # fmt: skip
             case AdoptedEvent():
                 commands = journal.adopted(name)

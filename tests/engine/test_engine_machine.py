@@ -43,10 +43,12 @@ class EngineMachine(RuleBasedStateMachine):
         cache_decoded=st.booleans(),
         disaggregated=st.booleans(),
         store_blocks=st.sampled_from([None, 0, 3, 100]),
+        drafts=st.integers(0, 3),
+        guess_percent=st.sampled_from([0, 50, 90, 100]),
     )
     def build(
         self, blocks: int, step_tokens: int, sequences: int, watermark: int, reuse: bool, cache_decoded: bool,
-        disaggregated: bool, store_blocks: int | None,
+        disaggregated: bool, store_blocks: int | None, drafts: int, guess_percent: int,
     ) -> None:  # fmt: skip
         base = EngineSettings(
             block_tokens=4,
@@ -61,10 +63,14 @@ class EngineMachine(RuleBasedStateMachine):
             pool=reuse and store_blocks is not None,
             store_decoded=cache_decoded,
             max_store_blocks=store_blocks or 0,
+            draft_tokens=drafts,
+            speculation=drafts > 0,
         )
         roles = [EngineRole.PREFILL] * 2 + [EngineRole.DECODE] * 2 if disaggregated else [EngineRole.AGGREGATED] * 4
         named = {name: replace(base, role=role) for name, role in zip(REPLICAS, roles, strict=True)}
         self.cluster = Cluster(named, blocks, max_attempts=10_000)
+        for instance in self.cluster.instances.values():
+            instance.executor.guess_percent = guess_percent
         self.count = 0
 
     def instance(self, index: int) -> FakeInstance:

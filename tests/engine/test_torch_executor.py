@@ -1,17 +1,20 @@
-"""The torch executor: a mixed step gives each sequence what it would get alone."""
+"""The executors that compute: a mixed step gives each sequence what it would get alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from serving.engine.native_executor import NativeExecutor
+from serving.engine.ports import StepExecutor
 from serving.engine.torch_executor import TorchExecutor
 from serving.errors import EngineError
 from serving.ids import BlockId, SequenceId
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
+from serving.model.native import library
 from serving.policy.request import SamplingParams, TokenLogprobs
 from serving.policy.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -27,13 +30,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> DeepseekModel:
-    return load_model(folder)
+def models(folder: Path) -> dict[str, DeepseekModel]:
+    """By the executor that they are for."""
+    found = {"torch": load_model(folder)}
+    if library.available():
+        found["native"] = load_model(folder, native=True)
+    return found
+
+
+MakeExecutor = Callable[[int], StepExecutor]
+
+
+@pytest.fixture(params=["torch", "native"])
+def make_executor(request: pytest.FixtureRequest, models: dict[str, DeepseekModel]) -> MakeExecutor:
+    """Makes an executor over a cache of so many blocks."""
+    model = models.get(request.param)
+    if model is None:
+        pytest.skip("there is no native library here")
+
+    def make(blocks: int) -> StepExecutor:
+        cache = KvCache(model.config, blocks, BLOCK_TOKENS, model.dtype)
+        if request.param == "torch":
+            return TorchExecutor(model, cache)
+        return NativeExecutor(model, cache, threads=2, max_rows=320)
+
+    return make
 
 
 @pytest.fixture
-def executor(model: DeepseekModel) -> TorchExecutor:
-    return TorchExecutor(model, KvCache(model.config, 64, BLOCK_TOKENS, model.dtype))
+def executor(make_executor: MakeExecutor) -> StepExecutor:
+    return make_executor(64)
 
 
 def table(first: int, tokens: int) -> list[BlockId]:
@@ -71,7 +97,7 @@ def prompt(length: int, seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("sizes", [(5, 9, 30), (1, 1, 1), (2, 4, 3), (40, 6, 1)])
-def test_mixed_steps_equal_lone_references(executor: TorchExecutor, folder: Path, sizes: tuple[int, ...]) -> None:
+def test_mixed_steps_equal_lone_references(executor: StepExecutor, folder: Path, sizes: tuple[int, ...]) -> None:
     samplings = [GREEDY, SamplingParams(temperature=0.9, top_p=0.9, seed=3), GREEDY]
     runners = [Runner(f"s{i}", i, prompt(9 + 11 * i, i), samplings[i]) for i in range(3)]
     number = 0
@@ -92,17 +118,17 @@ def test_mixed_steps_equal_lone_references(executor: TorchExecutor, folder: Path
         assert runner.output == expected
 
 
-def test_unfinished_chunks_give_no_token(executor: TorchExecutor) -> None:
+def test_unfinished_chunks_give_no_token(executor: StepExecutor) -> None:
     runner = Runner("s", 0, prompt(20, 0), GREEDY)
     result = executor.execute(StepPlan(0, (runner.step(8),)))
     assert result.results == (SequenceResult(SequenceId("s")),)
 
 
-def test_an_empty_plan_is_a_step(executor: TorchExecutor) -> None:
+def test_an_empty_plan_is_a_step(executor: StepExecutor) -> None:
     assert executor.execute(StepPlan(3, ())).results == ()
 
 
-def test_logprobs_of_sampled_tokens(executor: TorchExecutor, folder: Path) -> None:
+def test_logprobs_of_sampled_tokens(executor: StepExecutor, folder: Path) -> None:
     tokens = prompt(10, 5)
     runner = Runner("s", 0, tokens, SamplingParams(temperature=0, logprobs=3))
     found = executor.execute(StepPlan(0, (runner.step(10),))).results[0]
@@ -113,8 +139,8 @@ def test_logprobs_of_sampled_tokens(executor: TorchExecutor, folder: Path) -> No
 
 
 @pytest.mark.parametrize("sizes", [(300,), (290, 1, 9)])
-def test_prompt_logprobs_in_chunks(model: DeepseekModel, folder: Path, sizes: tuple[int, ...]) -> None:
-    executor = TorchExecutor(model, KvCache(model.config, 240, BLOCK_TOKENS, model.dtype))
+def test_prompt_logprobs_in_chunks(make_executor: MakeExecutor, folder: Path, sizes: tuple[int, ...]) -> None:
+    executor = make_executor(240)
     tokens = prompt(300, 6)
     found: list[TokenLogprobs] = []
     start = 0
@@ -135,7 +161,7 @@ def test_prompt_logprobs_in_chunks(model: DeepseekModel, folder: Path, sizes: tu
         assert len(one.top) == 2
 
 
-def test_cached_prefix_of_another_sequence_is_used(executor: TorchExecutor, folder: Path) -> None:
+def test_cached_prefix_of_another_sequence_is_used(executor: StepExecutor, folder: Path) -> None:
     """Blocks filled by one sequence serve another with the same prefix, as prefix reuse does."""
     shared, tail = prompt(16, 7), prompt(5, 8)
     first = Runner("a", 0, shared, GREEDY)
@@ -148,7 +174,7 @@ def test_cached_prefix_of_another_sequence_is_used(executor: TorchExecutor, fold
     assert list(found) == reference.generate([*shared, *tail], SamplingParams(temperature=0, max_tokens=1))
 
 
-def test_block_tables_may_cover_more_than_needed(executor: TorchExecutor, folder: Path) -> None:
+def test_block_tables_may_cover_more_than_needed(executor: StepExecutor, folder: Path) -> None:
     tokens = prompt(9, 9)
     order = SampleOrder(GREEDY, tokens, [])
     step = SequenceStep(SequenceId("s"), tokens, 0, table(0, 40), order)
@@ -157,7 +183,7 @@ def test_block_tables_may_cover_more_than_needed(executor: TorchExecutor, folder
     assert list(found) == reference.generate(tokens, SamplingParams(temperature=0, max_tokens=1))
 
 
-def test_failures_become_typed_errors(executor: TorchExecutor) -> None:
+def test_failures_become_typed_errors(executor: StepExecutor) -> None:
     step = SequenceStep(SequenceId("s"), [999_999], 0, table(0, 1), None)
     with pytest.raises(EngineError, match="step 7 failed"):
         executor.execute(StepPlan(7, (step,)))

@@ -11,7 +11,7 @@ from zlib import crc32
 from serving.errors import EngineError, ServingError
 from serving.ids import BlockId
 from serving.policy.request import FinishReason, SamplingParams, SequenceSpec, TokenLogprobs
-from serving.policy.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
+from serving.policy.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
 
 VOCAB = 64
 STOP_TOKEN = 7
@@ -52,17 +52,27 @@ def reference_prompt_logprobs(prompt: Sequence[int]) -> tuple[TokenLogprobs, ...
 
 
 class FakeExecutor:
-    """`StepExecutor` over an arena of token ids, -1 where nothing was written."""
+    """`StepExecutor` over an arena of token ids, -1 where nothing was written.
+
+    Its draft layer's rows lie in an arena of their own: the row of a position holds the token that stands there. It
+    guesses what it will draw, right in `guess_percent` of the cases.
+    """
 
     def __init__(self, num_blocks: int, block_tokens: int, *, step_s: float = 0.001, token_s: float = 0.0001) -> None:
         """
         Args:
-            step_s, token_s: reported duration of a step: fixed part, and part per fed token [s].
+            step_s, token_s: reported duration of a step: fixed part, and part per fed token, guesses included [s].
         """
         self.block_tokens = block_tokens
         self.arena = [[-1] * block_tokens for _ in range(num_blocks)]
+        self.draft_arena = [[-1] * block_tokens for _ in range(num_blocks)]
         self.step_s = step_s
         self.token_s = token_s
+        self.guess_percent = 70
+        self.whole_drafts = False
+        """Guess only from a draft cache without gaps; true of sequences whose neighbours all speculate."""
+        self.max_len = num_blocks * block_tokens
+        """Nothing may be fed at this position or behind it."""
         self.steps = 0
         self.fail_next: ServingError | None = None
         """Raised by the next step, after it has written."""
@@ -80,19 +90,28 @@ class FakeExecutor:
             error, self.fail_next = self.fail_next, None
             raise error
         results = tuple(self._answer(step) for step in plan.sequences)
-        return StepResult(plan.step, results, self.step_s + self.token_s * plan.num_tokens)
+        rows = plan.num_tokens + sum(len(step.drafts) for step in plan.sequences)
+        return StepResult(plan.step, results, self.step_s + self.token_s * rows)
 
     def history(self, table: Sequence[BlockId], length: int) -> list[int]:
         """What a sequence sees at its first `length` positions."""
+        return self._seen(self.arena, table, length)
+
+    def _seen(self, arena: list[list[int]], table: Sequence[BlockId], length: int) -> list[int]:
         seen: list[int] = []
         for block in table[: -(-length // self.block_tokens)]:
-            seen.extend(self.arena[block])
+            seen.extend(arena[block])
         return seen[:length]
 
     def _write(self, step: SequenceStep, written: dict[tuple[BlockId, int], str]) -> None:
-        if not step.tokens or (step.start + len(step.tokens)) > len(step.block_table) * self.block_tokens:
-            raise EngineError(f"{step.sequence_id}: {len(step.tokens)} tokens at {step.start} do not fit its blocks")
-        for position, token in enumerate(step.tokens, start=step.start):
+        fed = [*step.tokens, *step.drafts]
+        if not step.tokens or (step.start + len(fed)) > len(step.block_table) * self.block_tokens:
+            raise EngineError(f"{step.sequence_id}: {len(fed)} tokens at {step.start} do not fit its blocks")
+        if step.start + len(fed) > self.max_len:
+            raise EngineError(f"{step.sequence_id}: {len(fed)} tokens at {step.start} pass the longest length")
+        if step.drafts and (step.sample is None or step.next_drafts is None):
+            raise EngineError(f"{step.sequence_id}: guesses without a draw, or without the draft layer")
+        for position, token in enumerate(fed, start=step.start):
             block, slot = step.block_table[position // self.block_tokens], position % self.block_tokens
             if (block, slot) in written:
                 raise EngineError(f"{step.sequence_id} and {written[block, slot]} write the same slot of block {block}")
@@ -109,11 +128,57 @@ class FakeExecutor:
             prompt_logprobs = [fake_logprob(seen[:p], seen[p]) for p in range(step.start + 1, end)]
             if step.next_prompt_token is not None:
                 prompt_logprobs.append(fake_logprob(seen, step.next_prompt_token))
-        if step.sample is None:
-            return SequenceResult(step.sequence_id, prompt_logprobs=tuple(prompt_logprobs))
-        order = step.sample
-        if seen != [*order.prompt, *order.output]:
-            raise EngineError(f"{step.sequence_id}: the KV cache holds other tokens than the sequence")
-        token = fake_token(seen, order.sampling, len(order.output))
-        logprobs = () if order.sampling.logprobs is None else (fake_logprob(seen, token),)
-        return SequenceResult(step.sequence_id, (token,), logprobs, tuple(prompt_logprobs))
+        tokens: tuple[int, ...] = ()
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if (order := step.sample) is not None:
+            if seen != [*order.prompt, *order.output]:
+                raise EngineError(f"{step.sequence_id}: the KV cache holds other tokens than the sequence")
+            tokens = self._draw(step, order, end)
+            if order.sampling.logprobs is not None:
+                logprobs = tuple(
+                    fake_logprob([*seen, *tokens[:at]], token) for at, token in enumerate(tokens)
+                )  # fmt: skip
+        drafts = self._guess(step, tokens)
+        return SequenceResult(step.sequence_id, tokens, logprobs, tuple(prompt_logprobs), drafts)
+
+    def _draw(self, step: SequenceStep, order: SampleOrder, end: int) -> tuple[int, ...]:
+        """The guesses that are right, read from the arena where they were fed, and one more."""
+        tokens: list[int] = []
+        for guess in (*step.drafts, None):
+            seen = self.history(step.block_table, end + len(tokens))
+            tokens.append(fake_token(seen, order.sampling, len(order.output) + len(tokens)))
+            if tokens[-1] != guess:
+                break
+        return tuple(tokens)
+
+    def _guess(self, step: SequenceStep, drawn: tuple[int, ...]) -> tuple[int, ...]:
+        """Write the draft layer's rows of the positions whose next token is known, and guess from them."""
+        if step.next_drafts is None:
+            return ()
+        following = [*step.tokens[1:], *drawn]
+        if step.sample is None and step.next_prompt_token is not None:
+            following.append(step.next_prompt_token)
+        known, table = step.start + len(following), step.block_table
+        history = self.history(table, known)
+        for position in range(step.start, known):
+            self._note(table, position, history[position])
+        if step.sample is None or not step.next_drafts:
+            return ()
+        if self.whole_drafts and self._seen(self.draft_arena, table, known) != history:
+            raise EngineError(f"{step.sequence_id}: the draft layer's cache has gaps")
+        if known + step.next_drafts >= len(table) * self.block_tokens:
+            raise EngineError(f"{step.sequence_id}: the next guesses will have no block")
+        history.append(drawn[-1])
+        guesses: list[int] = []
+        for ahead in range(step.next_drafts):
+            output = len(step.sample.output) + len(drawn) + ahead
+            guesses.append(fake_token(history, step.sample.sampling, output))
+            if crc32(pack(f"<{len(history)}I", *history)) % 100 >= self.guess_percent:
+                guesses[-1] = (guesses[-1] + 1) % VOCAB
+            history.append(guesses[-1])
+            if ahead:
+                self._note(table, known + ahead - 1, -3)  # the layer's own output stood in for the model's
+        return tuple(guesses)
+
+    def _note(self, table: Sequence[BlockId], position: int, token: int) -> None:
+        self.draft_arena[table[position // self.block_tokens]][position % self.block_tokens] = token

@@ -12,6 +12,8 @@ class FakePool:
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[str, BlockHash], tuple[int, ...]] = {}
+        self.drafts: dict[tuple[str, BlockHash], tuple[int, ...]] = {}
+        """The draft layer's part of them, which depends on the token behind a block too."""
 
 
 class FakeContextCache:
@@ -36,8 +38,10 @@ class FakeContextCache:
         self.lose_after = None
         for block, prefix_hash in zip(blocks[:keep], hashes, strict=False):
             self.executor.arena[block][:] = self.pool.blocks[namespace, prefix_hash]
+            self.executor.draft_arena[block][:] = self.pool.drafts[namespace, prefix_hash]
         for block in blocks[keep:]:
             self.executor.arena[block][:] = [-7] * self.executor.block_tokens
+            self.executor.draft_arena[block][:] = [-7] * self.executor.block_tokens
         reason = MissReason.CHECKSUM if keep < known else None
         return FetchReport(keep, lost_blocks=known - keep, reason=reason)
 
@@ -49,5 +53,6 @@ class FakeContextCache:
             assert -1 not in content, "a block was stored before it was full"
             known = self.pool.blocks.setdefault((namespace, prefix_hash), content)
             assert known == content, "equal hashes, other tokens"
+            self.pool.drafts.setdefault((namespace, prefix_hash), tuple(self.executor.draft_arena[block]))
             present += known is not content
         return StoreReport(stored=len(blocks) - present, present=present)

@@ -79,6 +79,7 @@ class FakeTransport:
             if source._checksum(block, used) != extent.checksum:
                 raise HandoffChecksumError(f"block {block} of {ticket.source} has changed")
             self.executor.arena[target][:used] = source.executor.arena[block][:used]
+            self.executor.draft_arena[target][:used] = source.executor.draft_arena[block][:used]
             moved += extent.used_bytes
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None

@@ -77,7 +77,7 @@ def replica(folder: Path, view: PoolView | None = None, **settings: Any) -> Iter
     """Loads a model in a child; without a view from the disk alone.
 
     Args:
-        settings: `dtype`, `version`, `node` (n0), `verify`.
+        settings: `dtype`, `version`, `node` (n0), `verify`, `native`.
     """
     values = {"folder": str(folder), "view": None if view is None else msgspec.to_builtins(view), **settings}
     process = subprocess.Popen(
@@ -142,6 +142,7 @@ def main() -> None:
         images=images,
         version=values.get("version", ""),
         progress=lambda done, _total: read.append(done),
+        native=values.get("native", False),
     )
     seconds = time.perf_counter() - start
     facts = {"seconds": seconds, "private_bytes": _anonymous_bytes() - before, "read": len(read)}

@@ -11,6 +11,7 @@ from serving.link import messages as m
 from serving.policy.journal_commands import FailKind
 from serving.policy.request import (
     BlockExtent,
+    DraftUse,
     FinishReason,
     HandoffTicket,
     PoolUse,
@@ -28,6 +29,7 @@ TICKET = HandoffTicket(
     computed_tokens=20,
     blocks=(BlockExtent(4096, 2**64 - 1, 512, BlockHash(bytes(range(16)))), BlockExtent(8192, 1, 512, BlockHash(b""))),
     generation=7,
+    drafts=(4, 5),
 )
 token_ids = st.lists(st.integers(0, 2**31), max_size=20).map(tuple)
 
@@ -51,6 +53,7 @@ def test_news_round_trip() -> None:
     news: tuple[m.News, ...] = (
         m.Tokens(SequenceId("r/0"), 3, (5,), logprobs, (), 16, FinishReason.STOP),
         m.Tokens(SequenceId("r/4"), 0, (5,), (), (), 16, pool=PoolUse(12, 4, "timeout")),
+        m.Tokens(SequenceId("r/5"), 7, (5, 6), drafts=DraftUse(3, 1)),
         m.Prefilled(m.Tokens(SequenceId("r/1"), 0, (7,)), TICKET),
         m.Adopted(SequenceId("r/1"), "t"),
         m.Lost(SequenceId("r/2"), "checksum"),

@@ -39,9 +39,7 @@ class PagedRunner:
             logits = self.model.logits(self.model.forward(batch.forward, self.cache))
         for name, tokens in pieces:
             self._fed[name] += len(tokens)
-        return [
-            logits[first : first + len(tokens)] for first, (_, tokens) in zip(batch.first_rows, pieces, strict=True)
-        ]
+        return [logits[list(rows)] for rows in batch.rows]
 
     def run(self, name: str, tokens: Sequence[int], sizes: Sequence[int]) -> Tensor:
         """Feed one sequence alone in pieces of the given sizes: logits `[tokens, vocab]`."""

@@ -64,7 +64,7 @@ def test_deepseek_v3(tmp_path: Path) -> None:
     assert config.latent_dim == 576
     assert config.softmax_scale == pytest.approx(192**-0.5 * (0.1 * 3.6888794541139363 + 1) ** 2)
     assert config.rope.amplitude == 1
-    assert config.fp8_block == (128, 128)
+    assert config.quantization.fp8_block == (128, 128)
     assert config.is_dense(2)
     assert not config.is_dense(3)
     assert config.eos_token_ids == (1,)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from serving.model.config import ModelConfig
-from serving.model.experts import LocalExperts, combine, dispatch
+from serving.model.experts import GroupedExperts, LocalExperts, combine, dispatch
 from serving.model.gate import Gate, Routing
 from serving.model.linear import PlainLinear
 from serving.model.mlp import swiglu
@@ -23,7 +23,7 @@ def test_dispatch_groups_rows_by_expert_and_combine_brings_them_home() -> None:
     routing = Routing(torch.tensor([[2, 0], [0, 3], [3, 2]]), torch.tensor([[1.0, 10.0], [1.0, 10.0], [1.0, 10.0]]))
     sent = dispatch(x, routing, 4)
     assert sent.rows[:, 0].tolist() == [1, 2, 1, 3, 2, 3]
-    assert sent.counts == [2, 0, 2, 2]
+    assert sent.counts.tolist() == [2, 0, 2, 2]
     home = combine(sent.rows, sent.places, routing.weights)
     assert home[:, 0].tolist() == [11, 22, 33]
 
@@ -34,10 +34,19 @@ def test_local_experts_compute_each_group_with_its_own_weights() -> None:
     down = torch.randn(3, 5, 2, generator=generator)
     experts = LocalExperts([PlainLinear(w) for w in gate_up], [PlainLinear(w) for w in down])
     rows = torch.randn(4, 5, generator=generator)
-    found = experts(rows, [1, 0, 3])
+    found = experts(rows, torch.tensor([1, 0, 3]))
     for row, expert in enumerate([0, 2, 2, 2]):
         expected = swiglu(rows[row : row + 1] @ gate_up[expert].T) @ down[expert].T
         assert torch.allclose(found[row], expected[0], atol=1e-6)
+
+
+def test_grouped_experts_give_the_same_without_a_look_at_the_counts() -> None:
+    generator = torch.Generator().manual_seed(1)
+    gate_up = torch.randn(4, 16, 32, generator=generator).bfloat16()
+    down = torch.randn(4, 32, 8, generator=generator).bfloat16()
+    rows, counts = torch.randn(7, 32, generator=generator).bfloat16(), torch.tensor([3, 0, 0, 4])
+    local = LocalExperts([PlainLinear(w) for w in gate_up], [PlainLinear(w) for w in down])
+    assert torch.allclose(GroupedExperts(gate_up, down)(rows, counts), local(rows, counts), rtol=0.02, atol=0.5)
 
 
 def test_gate_keeps_to_the_best_groups(config: ModelConfig) -> None:

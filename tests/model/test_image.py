@@ -10,7 +10,10 @@ import torch
 
 from serving.errors import ModelError
 from serving.model.config import ModelConfig
+from serving.model.forms import TorchForms
 from serving.model.image import FORMAT, Entry, Image, Manifest, encode_start, image_key, model_version
+from serving.model.native.library import load
+from serving.model.native.panels import PanelForms
 from serving.model.shared_tensor import address_of
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -64,6 +67,7 @@ def test_an_image_may_lie_in_longer_memory() -> None:
         msgspec.structs.replace(GOOD, layout=0, nbytes=64),
         msgspec.structs.replace(GOOD, layout=0, shape=(32,)),
         msgspec.structs.replace(GOOD, bias="a.bias"),
+        msgspec.structs.replace(GOOD, scale="a.scale"),
     ],
 )
 def test_entries_that_cannot_be_right(bad: Entry) -> None:
@@ -133,17 +137,26 @@ def test_a_key_names_all_that_bytes_depend_on(folder: Path, tmp_path: Path) -> N
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     config = ModelConfig.from_folder(folder)
     other = ModelConfig.from_folder(write_random_checkpoint(tmp_path / "other", hidden_size=32))
+    library = load()
+    assert library is not None
+
+    def key(version: str, dtype: torch.dtype, device: torch.device, of: ModelConfig = config) -> str:
+        return image_key(of, version, dtype, device, TorchForms(device))
+
     torch.set_num_threads(1)
     keys = [
-        image_key(config, "1", torch.float32, cpu),
-        image_key(config, "2", torch.float32, cpu),
-        image_key(config, "1", torch.bfloat16, cpu),
-        image_key(config, "1", torch.float32, cuda),
-        image_key(other, "1", torch.float32, cpu),
+        key("1", torch.float32, cpu),
+        key("2", torch.float32, cpu),
+        key("1", torch.bfloat16, cpu),
+        key("1", torch.float32, cuda),
+        key("1", torch.float32, cpu, other),
+        image_key(config, "1", torch.float32, cpu, PanelForms(library)),
     ]
-    assert image_key(config, "1", torch.float32, cpu) == keys[0]
+    assert key("1", torch.float32, cpu) == keys[0]
     torch.set_num_threads(2)
-    keys.append(image_key(config, "1", torch.float32, cpu))
+    keys.append(key("1", torch.float32, cpu))
     assert len(set(keys)) == len(keys)
     assert "@1/" in keys[0]
     assert torch.__version__ in keys[0]
+    assert image_key(config, "1", torch.float32, cpu, PanelForms(library)) == keys[5]
+    assert torch.__version__ not in keys[5]

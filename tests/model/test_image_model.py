@@ -12,16 +12,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from serving.errors import ModelError
-from serving.model import image_bank
+from serving.model import forms
 from serving.model.config import ModelConfig
+from serving.model.forms import TorchForms
 from serving.model.heads import PlainHeads
 from serving.model.image import Image
 from serving.model.image_model import ImagePlan, assemble_from, plan_image, write_image
+from serving.model.int8_linear import Int8Linear
 from serving.model.linear import PlainLinear, PrepackedLinear
 from serving.model.loader import DtypeName, load_model, open_checkpoint
 from serving.model.model import DeepseekModel
 from serving.model.shared_tensor import address_of
 from tests.model.image_shelf import ImageShelf
+from tests.model.int8_checkpoint import round_to_int8
 from tests.model.paged import PagedRunner
 from tests.model.random_checkpoint import Dtype, Kind, write_random_checkpoint
 
@@ -87,6 +90,22 @@ def test_same_bits_for_every_kind_of_checkpoint(tmp_path: Path, kind: Kind, dtyp
     fresh = load_model(folder, dtype=dtype)
     for model in load_twice(folder, ImageShelf(), dtype):
         assert_equal(model, fresh)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", ["draft layer with its own head", "rope halves and bias", "tied embedding"])
+def test_same_bits_in_int8(tmp_path: Path, shape: str, dtype: DtypeName) -> None:
+    """Weights and scales lie plain in the image, a byte an element."""
+    folder = round_to_int8(write_random_checkpoint(tmp_path, **SHAPES[shape]))
+    fresh = load_model(folder, dtype=dtype)
+    shelf = ImageShelf()
+    for model in load_twice(folder, shelf, dtype):
+        assert_equal(model, fresh)
+        down = model.blocks[0].feed.down  # type: ignore[union-attr]
+        assert isinstance(down, Int8Linear)
+        start = address_of(shelf.only.data)
+        for part in (down.weight, down.scale):
+            assert part.data_ptr() in range(start, start + shelf.only.data.nbytes)
 
 
 def test_weights_lie_on_the_image(tmp_path: Path) -> None:
@@ -159,12 +178,12 @@ def test_an_image_of_another_model_is_refused(tmp_path: Path) -> None:
     load_model(write_random_checkpoint(tmp_path / "a"), images=shelf)
     other = ModelConfig.from_folder(write_random_checkpoint(tmp_path / "b", hidden_size=32))
     same = ModelConfig.from_folder(tmp_path / "a")
-    cpu = torch.device("cpu")
+    cpu, torch_forms = torch.device("cpu"), TorchForms(torch.device("cpu"))
     with pytest.raises(ModelError, match="another configuration or dtype"):
-        assemble_from(shelf.only.data, other, torch.float32, cpu)
+        assemble_from(shelf.only.data, other, torch.float32, cpu, torch_forms)
     with pytest.raises(ModelError, match="another configuration or dtype"):
-        assemble_from(shelf.only.data, same, torch.bfloat16, cpu)
-    assemble_from(shelf.only.data, same, torch.float32, cpu)
+        assemble_from(shelf.only.data, same, torch.bfloat16, cpu, torch_forms)
+    assemble_from(shelf.only.data, same, torch.float32, cpu, torch_forms)
 
 
 def test_a_broken_checkpoint_says_so_and_leaves_no_image(tmp_path: Path) -> None:
@@ -186,7 +205,7 @@ def made(folder: Path, device: str) -> tuple[ModelConfig, memoryview, ImagePlan]
     config = ModelConfig.from_folder(folder)
     checkpoint, drafts = open_checkpoint(config, folder, None)
     with torch.inference_mode():
-        plan = plan_image(config, checkpoint, drafts, torch.float32, torch.device(device))
+        plan = plan_image(config, checkpoint, drafts, torch.float32, TorchForms(torch.device(device)))
     memory = memoryview(mmap.mmap(-1, plan.nbytes))
     write_image(plan, config, checkpoint, memory)
     return config, memory, plan
@@ -198,11 +217,12 @@ def test_an_image_for_another_device_is_plain(tmp_path: Path, tied: bool) -> Non
     folder = write_random_checkpoint(tmp_path, tie_word_embeddings=tied)
     config, memory, plan = made(folder, "cuda")
     assert plan.manifest.layouts == ()
-    model = assemble_from(memory, config, torch.float32, torch.device("meta"))
+    meta, cpu = torch.device("meta"), torch.device("cpu")
+    model = assemble_from(memory, config, torch.float32, meta, TorchForms(meta))
     assert model.device.type == "meta"
     assert isinstance(model.head, PlainLinear)
     assert (model.head.weight is model.embed) == tied
-    assert_equal(assemble_from(memory, config, torch.float32, torch.device("cpu")), load_model(folder))
+    assert_equal(assemble_from(memory, config, torch.float32, cpu, TorchForms(cpu)), load_model(folder))
 
 
 def test_an_image_is_of_one_number_of_threads(tmp_path: Path) -> None:
@@ -214,7 +234,7 @@ def test_an_image_is_of_one_number_of_threads(tmp_path: Path) -> None:
     try:
         torch.set_num_threads(1)
         with torch.inference_mode():
-            plan = plan_image(config, checkpoint, drafts, torch.float32, torch.device("cpu"))
+            plan = plan_image(config, checkpoint, drafts, torch.float32, TorchForms(torch.device("cpu")))
         torch.set_num_threads(8)
         with pytest.raises(ModelError, match="packed otherwise than planned"):
             write_image(plan, config, checkpoint, memoryview(mmap.mmap(-1, plan.nbytes)))
@@ -237,6 +257,7 @@ def test_a_layout_that_torch_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def refuses(*_arguments: object) -> Tensor:
         raise RuntimeError("unknown layout")
 
-    monkeypatch.setattr(image_bank, "packed_over", refuses)
+    monkeypatch.setattr(forms, "packed_over", refuses)
+    cpu = torch.device("cpu")
     with pytest.raises(ModelError, match="cannot be used by this torch"):
-        assemble_from(memory, config, torch.float32, torch.device("cpu"))
+        assemble_from(memory, config, torch.float32, cpu, TorchForms(cpu))

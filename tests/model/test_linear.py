@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from serving.model import int8_linear
+from serving.model.int8_linear import Int8Linear, multiply_int8, quantise_rows
 from serving.model.linear import Linear, LinearWeight, PlainLinear, PrepackedLinear, fuse, make_linear
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -46,3 +48,50 @@ def test_fused_outputs_lie_side_by_side() -> None:
 
 def test_other_dtypes_stay_plain() -> None:
     assert isinstance(make_linear(LinearWeight(WEIGHT.double())), PlainLinear)
+
+
+def int8_weight() -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight as int8, and its scales."""
+    scale = WEIGHT.abs().amax(1) / 127
+    return (WEIGHT / scale.unsqueeze(1)).round().to(torch.int8), scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_int8_products_stay_close_to_the_weight(dtype: torch.dtype) -> None:
+    weight, scale = int8_weight()
+    linear = make_linear(LinearWeight(weight, BIAS, scale))
+    assert isinstance(linear, Int8Linear)
+    rows = ROWS.to(dtype)
+    found = linear(rows)
+    assert found.dtype == dtype
+    expected = rows.double() @ WEIGHT.T.double() + BIAS.double()
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+    assert (linear.in_features, linear.out_features) == (96, 40)
+    assert all(torch.equal(linear(rows[i : i + 1])[0], found[i]) for i in range(70))
+
+
+def test_int8_scales_are_fused_too() -> None:
+    weight, scale = int8_weight()
+    part = LinearWeight(weight, None, scale)
+    fused = make_linear(fuse(part, LinearWeight(weight, BIAS, scale * 2)))
+    alone = Int8Linear(weight, scale)(ROWS)
+    assert torch.equal(fused(ROWS)[:, :40], alone)
+    assert torch.equal(fused(ROWS)[:, 40:], Int8Linear(weight, scale * 2, BIAS)(ROWS))
+
+
+def test_rows_are_quantised_each_by_its_largest() -> None:
+    rows = torch.tensor([[0.0, 0.0, 0.0], [127.0, -63.5, 0.5], [1.0, -2.0, 0.0], [1e-38, 0.0, -1e-39]])
+    found, scale = quantise_rows(rows)
+    assert found[:3].tolist() == [[0, 0, 0], [127, -64, 0], [64, -127, 0]]
+    assert scale.flatten().tolist()[:2] == [0.0, 1.0]
+    assert torch.isfinite(scale).all()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_int8_sums_are_exact(monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
+    """Also where the CPU's integer product is not, and for an inner dimension of one, which torch gets wrong."""
+    monkeypatch.setattr(int8_linear, "_cpu_is_exact", lambda: exact)
+    for features in (1, 2, 33, 1024):
+        x = torch.randint(-128, 128, (5, features), generator=GENERATOR, dtype=torch.int8)
+        weight = torch.randint(-127, 128, (7, features), generator=GENERATOR, dtype=torch.int8)
+        assert torch.equal(multiply_int8(x, weight), (x.long() @ weight.long().T).int())

@@ -82,7 +82,8 @@ def test_a_match_stops_at_the_first_gap() -> None:
         (lambda pool: pool._blank.pop(), "in 0 places"),
         (lambda pool: pool._blank.append(pool._blank[0]), "twice"),
         (lambda pool: pool._hash_of.__setitem__(pool._blank[0], name(9)), "map disagree"),
-        (lambda pool: pool._cold.__setitem__(pool._blank.pop(), None), "without content"),
+        (lambda pool: pool._cold.extend([pool._blank.pop()]), "without content"),
+        (lambda pool: setattr(pool, "num_free", 2), "count as free"),
     ],
 )
 def test_check_finds_what_is_wrong(break_it: object, message: str) -> None:

@@ -18,6 +18,7 @@ from serving.policy.journal_commands import (
 )
 from serving.policy.request import (
     BlockExtent,
+    DraftUse,
     FinishReason,
     HandoffTicket,
     PoolUse,
@@ -244,3 +245,13 @@ def test_what_the_pool_did_survives_an_end_in_the_first_frame() -> None:
     for reason in (FinishReason.STOP, FinishReason.DEADLINE, FinishReason.ABORT):
         commands = at_prefill().tokens(sid(1), 0, (11,), (), (), 32, reason, use)
         assert [c.pool for c in commands if isinstance(c, Deliver)] == [use]
+
+
+def test_what_guesses_were_worth_is_told_with_their_tokens() -> None:
+    journal = at_prefill()
+    journal.handoff_ready(sid(1), ticket(), 0, (11,), (), LP, 48)
+    journal.decode_routed(D0, 120.0)
+    journal.adopted(sid(2))
+    use = DraftUse(3, 1)
+    assert journal.tokens(sid(2), 1, (12, 13), drafts=use) == (Deliver((12, 13), drafts=use),)
+    assert journal.tokens(sid(2), 1, (12, 13), drafts=use) == (), "a frame that came twice counts once"

@@ -172,3 +172,15 @@ def test_pool_series() -> None:
     assert value(metrics, "cloudmatrix:handoff_failures_total") == 1
     assert value(metrics, "cloudmatrix:npu_hbm_used_bytes") == 3
     assert value(metrics, "cloudmatrix:busy_seconds_total") == 2.5
+
+
+def test_guesses_by_position() -> None:
+    metrics = GatewayMetrics("m")
+    metrics.publish_instance(stats("d0", drafts_total=10, draft_tokens_total=25, accepted_drafts_total=(8, 5, 1)))
+    metrics.publish_instance(stats("p0"))
+    name = "vllm:spec_decode_num_accepted_tokens"
+    assert value(metrics, "vllm:spec_decode_num_drafts_total", engine="d0") == 10
+    assert value(metrics, "vllm:spec_decode_num_draft_tokens_total", engine="d0") == 25
+    assert value(metrics, f"{name}_total", engine="d0") == 14
+    assert [value(metrics, f"{name}_per_pos_total", engine="d0", position=str(at)) for at in range(3)] == [8, 5, 1]
+    assert value(metrics, f"{name}_total", engine="p0") == 0

@@ -9,6 +9,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
 #define CM_INTERFACE 1  // raised with every change of this file; the loader compares
 
@@ -104,7 +105,7 @@ typedef struct {
     int32_t drafts;      // the last `drafts` rows are guesses to verify (CM_DRAW_TOKEN only)
     int32_t draw;        // cm_draw
     int32_t next_drafts;  // guesses wanted; 0 = only keep the draft layer's cache; -1 = draft layer takes no part
-    int32_t next_token;   // token after the last row when it is known (an unfinished chunk), else -1
+    int32_t next_token;   // token after the last row when it is known and not drawn here (an unfinished chunk), else -1
     int32_t keep_hidden;  // 1: hand out the hidden states of all rows (prompt log-probabilities)
     int32_t top_k;        // 0 = off
     int32_t reserved;
@@ -154,6 +155,7 @@ int32_t cm_apply(const cm_linear* linear, const void* x, int32_t rows, int32_t f
 
 double cm_read_bandwidth(int64_t bytes, int32_t threads);  // bytes per second, reading a buffer of this size once
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

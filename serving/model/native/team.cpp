@@ -1,6 +1,27 @@
 #include "team.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace cm {
+namespace {
+
+constexpr int kLeftBits = 28;
+constexpr uint64_t kLeft = (uint64_t{1} << kLeftBits) - 1;
+
+// A core that is wanted elsewhere is given up after some ten microseconds.
+void relax(int& spins) {
+    if (++spins < 4096) {
+#if defined(__x86_64__)
+        _mm_pause();
+#endif
+    } else {
+        std::this_thread::yield();
+    }
+}
+
+}  // namespace
 
 Team::Team(int threads) {
     for (int thread = 1; thread < threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
@@ -26,25 +47,45 @@ void Team::open() {
 
 void Team::close() { open_.store(false, std::memory_order_release); }
 
-// A stage may begin while a worker still wakes up; each waits for every worker, so no worker misses one. `close` only
-// comes after the last stage has ended, and a worker that sees it goes back to sleep.
+void Team::share_out(Run run, void* context, int items) {
+    run_.store(run, std::memory_order_relaxed);
+    context_.store(context, std::memory_order_relaxed);
+    items_.store(items, std::memory_order_relaxed);
+    done_.store(0, std::memory_order_relaxed);
+    const uint64_t stage = (ticket_.load(std::memory_order_relaxed) >> kLeftBits) + 1;
+    ticket_.store(stage << kLeftBits | static_cast<uint64_t>(items), std::memory_order_release);
+    const int own = take(0);
+    for (int spins = 0; done_.load(std::memory_order_acquire) + own != items;) relax(spins);
+}
+
+// Items until none is left; returns how many. Whoever succeeds in taking one has read the stage that it belongs to: a
+// stage cannot end, and the next not be written, while one of its items is to be had, and no ticket comes twice.
+int Team::take(int thread) {
+    int own = 0;
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    while (const uint64_t left = ticket & kLeft) {
+        const Run run = run_.load(std::memory_order_relaxed);
+        void* const context = context_.load(std::memory_order_relaxed);
+        const int item = items_.load(std::memory_order_relaxed) - static_cast<int>(left);
+        if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        run(context, item, thread);
+        ++own;
+        ticket = ticket_.load(std::memory_order_acquire);
+    }
+    return own;
+}
+
 void Team::work(int thread) {
-    uint64_t seen = 0;
     for (;;) {
         {
             std::unique_lock<std::mutex> lock(mutex_);
-            wake_.wait(lock, [this, seen] { return stop_ || open_.load(std::memory_order_acquire) || stage_.load() != seen; });
+            wake_.wait(lock, [this] { return stop_ || open_.load(std::memory_order_acquire); });
             if (stop_) return;
         }
-        for (int spins = 0;;) {
-            const uint64_t stage = stage_.load(std::memory_order_acquire);
-            if (stage != seen) {
-                seen = stage;
+        for (int spins = 0; open_.load(std::memory_order_acquire);) {
+            if (const int own = take(thread)) {
+                done_.fetch_add(own, std::memory_order_release);
                 spins = 0;
-                take(thread);
-                left_.fetch_sub(1, std::memory_order_release);
-            } else if (!open_.load(std::memory_order_acquire)) {
-                break;
             } else {
                 relax(spins);
             }

@@ -1,18 +1,17 @@
 // The threads of one engine: they share out the items of each stage of a step, spin between stages and sleep between
 // steps, so that a waiting engine costs its neighbours nothing.
 //
-// Whoever is free takes the next item. No result depends on who computed it: items write to places of their own.
+// Whoever is free takes the next item. A stage waits for its items, not for threads: one that still wakes up, or whose
+// core is taken by somebody else, holds nobody up. No result depends on who computed it: items write to places of their
+// own.
 #pragma once
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace cm {
 
@@ -36,42 +35,26 @@ class Team {
             for (int item = 0; item < items; ++item) body(item, 0);
             return;
         }
-        run_ = [](void* context, int item, int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(item, thread); };
-        context_ = const_cast<void*>(static_cast<const void*>(&body));
-        items_ = items;
-        next_.store(0, std::memory_order_relaxed);
-        left_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-        stage_.fetch_add(1, std::memory_order_release);
-        take(0);
-        for (int spins = 0; left_.load(std::memory_order_acquire) != 0;) relax(spins);
+        using Kind = std::remove_reference_t<Body>;
+        share_out([](void* context, int item, int thread) { (*static_cast<Kind*>(context))(item, thread); },
+                  const_cast<void*>(static_cast<const void*>(&body)), items);
     }
 
   private:
-    using Run = void (*)(void*, int, int);
+    using Run = void (*)(void* context, int item, int thread);
 
-    void take(int thread) {
-        for (int item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < items_;) run_(context_, item, thread);
-    }
-    // A core that is wanted elsewhere is given up after some ten microseconds.
-    static void relax(int& spins) {
-        if (++spins < 4096) {
-#if defined(__x86_64__)
-            _mm_pause();
-#endif
-        } else {
-            std::this_thread::yield();
-        }
-    }
+    void share_out(Run run, void* context, int items);
+    int take(int thread);
     void work(int thread);
 
     std::vector<std::thread> workers_;
-    Run run_ = nullptr;
-    void* context_ = nullptr;
-    int items_ = 0;
-    alignas(64) std::atomic<int> next_{0};
-    alignas(64) std::atomic<int> left_{0};
-    alignas(64) std::atomic<uint64_t> stage_{0};
-    std::atomic<bool> open_{false};
+    // The stage: written before `ticket_` offers its items, and left alone until all of them are done.
+    std::atomic<Run> run_{nullptr};
+    std::atomic<void*> context_{nullptr};
+    std::atomic<int> items_{0};
+    alignas(64) std::atomic<uint64_t> ticket_{0};  // number of the stage, then its items that nobody has taken (28 bits)
+    alignas(64) std::atomic<int> done_{0};         // items done by workers
+    alignas(64) std::atomic<bool> open_{false};
     bool stop_ = false;
     std::mutex mutex_;
     std::condition_variable wake_;

@@ -76,10 +76,9 @@ class QueueOrder:
     def insert(self, version: int, nbytes: int, cost: float) -> None:
         """See `EvictionPolicy`. Raises: LedgerError if it is there already."""
         del nbytes, cost
-        if version in self._queue or version in self._aside or version in self._back:
+        self._clock = clock = self._clock + 1
+        if self._queue.setdefault(version, clock) != clock or version in self._aside or version in self._back:
             raise LedgerError(f"version {version} ordered twice")
-        self._clock += 1
-        self._queue[version] = self._clock
 
     def touch(self, versions: Iterable[int]) -> None:
         """See `EvictionPolicy`. One that was set aside returns to the queue: at its end it is in nobody's way."""

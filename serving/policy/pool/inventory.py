@@ -19,6 +19,7 @@ from serving.policy.pool.slab_allocator import SlabAllocator
 
 _NOTHING: dict[BlockHash, Entry] = {}
 _MIB = 1 << 20
+_DRAM, _MODEL = Tier.DRAM, Kind.MODEL
 SLABS = 64
 """A small region gets smaller slabs, so that some block sizes do not take all of it from the others."""
 _LEAST_SLAB_BYTES = 64 << 10
@@ -89,7 +90,7 @@ class Inventory:
         """
         version = self._next_version
         self._next_version = version + 1
-        home = self.home(space)
+        home = self._last_home if space is self._last_space else self.home(space)
         if not home:
             self._spaces[space] = home
         entry = Entry(version, space, hash, kind, nbytes, account, offset)
@@ -108,11 +109,10 @@ class Inventory:
     def into_dram(self, entry: Entry) -> None:
         """The bytes in its extent are right: readers may have them."""
         entry.in_dram = True
-        nbytes = entry.nbytes
-        offset = self.base_offset + entry.offset
-        entry.found = Found(entry.hash, entry.version, Tier.DRAM, offset, nbytes, entry.checksum)
+        version, nbytes, offset = entry.version, entry.nbytes, self.base_offset + entry.offset
+        entry.found = Found(entry.hash, version, _DRAM, offset, nbytes, entry.checksum)
         # Every context block is about as many tokens to compute again; a model is as many bytes to read again.
-        self.policy.insert(entry.version, nbytes, nbytes if entry.kind is Kind.MODEL else _MIB)
+        self.policy.insert(version, nbytes, nbytes if entry.kind is _MODEL else _MIB)
 
     def onto_ssd(self, entry: Entry) -> None:
         """Its file is complete. The bytes were counted when the file was begun."""
@@ -125,9 +125,12 @@ class Inventory:
     def show(self, entry: Entry) -> None:
         """Its bytes are somewhere by now, and lookups find it from here on."""
         self.shown += 1
-        entry.account.order[entry.version] = None
-        if entry.kind is Kind.MODEL:
-            self.models[entry.version] = entry
+        account, version = entry.account, entry.version
+        account.shown[version] = None
+        if account.quota_bytes:
+            account.order[version] = None
+        if entry.kind is _MODEL:
+            self.models[version] = entry
 
     # Being used
 
@@ -166,9 +169,11 @@ class Inventory:
         """See `AccountBook`. An account that had no quota has not followed uses until now: its order is made anew."""
         unordered = [a for a in self.accounts.accounts().values() if not a.quota_bytes]
         self.accounts.set_quotas(quotas)
-        for account in unordered:
-            if account.quota_bytes:
-                by_use = sorted(account.order, key=lambda version: self.by_version[version].last_use)
+        for account in self.accounts.accounts().values():
+            if not account.quota_bytes:
+                account.order.clear()
+            elif account in unordered:
+                by_use = sorted(account.shown, key=lambda version: self.by_version[version].last_use)
                 account.order = OrderedDict.fromkeys(by_use)
 
     # Leaving
@@ -248,7 +253,8 @@ class Inventory:
             del self._spaces[space]
         if entry.found is not None:
             self.shown -= 1
-            del entry.account.order[entry.version]
+            del entry.account.shown[entry.version]
+            entry.account.order.pop(entry.version, None)
             if entry.kind is Kind.MODEL:
                 del self.models[entry.version]
         entry.found = None

@@ -158,7 +158,8 @@ def _check_accounts(inventory: Inventory) -> None:
     for namespace, account in accounts.items():
         if [account.dram_bytes, account.ssd_bytes] != sums.get(namespace, [0, 0]):
             raise LedgerError(f"the account of {namespace} is wrong")
-        if set(account.order) != orders.get(namespace, set()):
+        shown = orders.get(namespace, set())
+        if account.shown.keys() != shown or account.order.keys() != (shown if account.quota_bytes else set()):
             raise LedgerError(f"the order of {namespace} does not have exactly its entries")
     if not sums.keys() <= accounts.keys():
         raise LedgerError("a namespace without account holds something")

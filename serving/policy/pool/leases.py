@@ -70,7 +70,9 @@ class LeaseBook:
     def give_back(self, entry: Entry) -> None:
         """End of `lend`."""
         self.lent -= 1
-        self._end(entry)
+        entry.leases -= 1
+        if not entry.leases:
+            self.leased -= 1
 
     def versions_of(self, client: int) -> list[int]:
         """Versions that a client leases."""

@@ -301,7 +301,7 @@ class MemoryManager:
         """
         inventory = self._inventory
         account = inventory.accounts.of(namespace)
-        nbytes, entries = account.dram_bytes + account.ssd_bytes, len(account.order)
+        nbytes, entries = account.dram_bytes + account.ssd_bytes, len(account.shown)
         for space in [space for space in inventory.spaces() if space.namespace == namespace]:
             for entry in list(inventory.of(space).values()):
                 inventory.hide(entry)
@@ -341,6 +341,16 @@ class MemoryManager:
     def fragmentation(self) -> Fragmentation:
         """Where the bytes of the region are now. O(entries)."""
         return self._inventory.allocator.fragmentation()
+
+    @property
+    def dram_used_bytes(self) -> int:
+        """As in `stats`, which costs more."""
+        return self._inventory.allocator.charged_bytes
+
+    @property
+    def dram_capacity_bytes(self) -> int:
+        """As in `stats`."""
+        return self._inventory.allocator.capacity_bytes
 
     def stats(self) -> ManagerStats:
         """Counters, copied, and gauges."""

@@ -18,12 +18,14 @@ class NamespaceUsage:
 
 
 class Account:
-    """One namespace. `order` has its committed entries' versions.
+    """One namespace.
 
-    With a quota the one used longest ago comes first; without one nobody asks, and uses do not change the order.
+    Attributes:
+        shown: versions of its committed entries, as they came.
+        order: the same, the one used longest ago first; empty without a quota, when nobody asks.
     """
 
-    __slots__ = ("dram_bytes", "order", "quota_bytes", "ssd_bytes")
+    __slots__ = ("dram_bytes", "order", "quota_bytes", "shown", "ssd_bytes")
 
     def __init__(self, quota_bytes: int = 0) -> None:
         """
@@ -33,6 +35,7 @@ class Account:
         self.quota_bytes = quota_bytes
         self.dram_bytes = 0
         self.ssd_bytes = 0
+        self.shown: dict[int, None] = {}
         # An OrderedDict, because finding the first item of a plain dict gets slow after many deletions.
         self.order: OrderedDict[int, None] = OrderedDict()
 
@@ -82,9 +85,9 @@ class AccountBook:
     def usage(self) -> dict[str, NamespaceUsage]:
         """What each namespace holds; those with nothing are left out."""
         return {
-            namespace: NamespaceUsage(a.dram_bytes, a.ssd_bytes, len(a.order))
+            namespace: NamespaceUsage(a.dram_bytes, a.ssd_bytes, len(a.shown))
             for namespace, a in self._accounts.items()
-            if a.order or a.dram_bytes or a.ssd_bytes
+            if a.shown or a.dram_bytes or a.ssd_bytes
         }
 
     def accounts(self) -> Mapping[str, Account]:

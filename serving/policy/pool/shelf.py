@@ -11,11 +11,11 @@ their time limits, and the counts of hashes asked for and missed. The driver end
     shelf.finish(entry, now)                     commit; of a chain the last block first
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from serving.ids import BlockHash
 from serving.policy.pool.entries import Entry
-from serving.policy.pool.entry import GrantStatus, Kind, Space
+from serving.policy.pool.entry import GrantStatus, Space
 from serving.policy.pool.inventory import Inventory
 from serving.policy.pool.promotions import Promotions
 from serving.policy.pool.writers import Writers
@@ -24,7 +24,19 @@ from serving.policy.pool.writers import Writers
 class Shelf:
     """One space of one server. Read `entries`, never change them."""
 
-    __slots__ = ("_counters", "_inventory", "_leases", "_promotions", "_writers", "entries", "space")
+    __slots__ = (
+        "_account",
+        "_counters",
+        "_inventory",
+        "_leases",
+        "_promotions",
+        "_touch",
+        "_writers",
+        "entries",
+        "finish",
+        "lend",
+        "space",
+    )
 
     def __init__(self, space: Space, inventory: Inventory, writers: Writers, promotions: Promotions) -> None:
         self.space = space
@@ -35,6 +47,12 @@ class Shelf:
         self._leases = inventory.leases
         self._writers = writers
         self._promotions = promotions
+        self._touch = inventory.touch_one
+        self._account = inventory.accounts.of(space.namespace)
+        self.lend: Callable[[Entry], None] = inventory.leases.lend
+        """It stays where it is until `give_back`, which must come once for every `lend`."""
+        self.finish: Callable[[Entry, float], None] = writers.finish
+        """What was admitted is there: lookups find it."""
 
     def use(self, entry: Entry, now: float) -> None:
         """A lookup found it. Of a chain the last block first: the first of them counts as used last."""
@@ -45,11 +63,7 @@ class Shelf:
             counters.hits_dram += 1
         else:
             counters.hits_ssd += 1
-        self._inventory.touch_one(entry, now)
-
-    def lend(self, entry: Entry) -> None:
-        """It stays where it is until `give_back`, which must come once for every `lend`."""
-        self._leases.lend(entry)
+        self._touch(entry, now)
 
     def give_back(self, entry: Entry) -> None:
         """End of one `lend`. The entry may be gone from lookups by now."""
@@ -77,8 +91,4 @@ class Shelf:
         if known is not None:
             self._writers.present(known, now)
             return GrantStatus.PRESENT
-        return self._writers.admit(self.space, hash, nbytes, client, now, Kind.CONTEXT)
-
-    def finish(self, entry: Entry, now: float) -> None:
-        """What was admitted is there: lookups find it."""
-        self._writers.finish(entry, 0, now)
+        return self._writers.admit(self.space, self._account, hash, nbytes, client, now)

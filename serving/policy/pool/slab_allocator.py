@@ -56,7 +56,7 @@ class Fragmentation:
 class Span:
     """Neighbouring slabs that hold blocks of one size. Read it; only the allocator changes it."""
 
-    __slots__ = ("_fresh", "_idle", "block_bytes", "closed", "count", "first_slab", "offset", "slabs", "used")
+    __slots__ = ("_fresh", "_idle", "block_bytes", "charge", "closed", "count", "first_slab", "offset", "slabs", "used")
 
     def __init__(self, first_slab: int, slabs: int, slab_bytes: int, block_bytes: int) -> None:
         self.first_slab = first_slab
@@ -64,6 +64,8 @@ class Span:
         self.offset = first_slab * slab_bytes
         self.block_bytes = block_bytes
         self.count = slabs * slab_bytes // block_bytes
+        self.charge = slabs * slab_bytes // self.count
+        """What one block costs of the region, with its share of the span's waste: a full server is charged fully."""
         self.used = 0
         self.closed = False
         self._idle: list[int] = []
@@ -78,8 +80,9 @@ class Span:
         self.used += 1
         if self._idle:
             return self._idle.pop()
-        self._fresh += self.block_bytes
-        return self._fresh - self.block_bytes
+        offset = self._fresh
+        self._fresh = offset + self.block_bytes
+        return offset
 
     def give(self, offset: int) -> None:
         """Use one block less."""
@@ -164,14 +167,13 @@ class SlabAllocator:
         Returns: its offset, a multiple of the quantum; None if there is no room now.
         Raises: LedgerError for a size that could never fit; callers ask `fits` first.
         """
-        if not self.fits(nbytes):
+        if not 0 < nbytes <= self.capacity_bytes:
             raise LedgerError(f"asked for {nbytes} bytes of {self.capacity_bytes}")
         block = -(-nbytes // self.quantum) * self.quantum
         if block == self._full_for:
             return None
-        spans = self._open.get(block)
         # The span that became usable last: the others get a chance to run empty.
-        span = spans[next(reversed(spans))] if spans else self._new_span(block)
+        span = next(reversed(spans.values())) if (spans := self._open.get(block)) else self._new_span(block)
         if span is None:
             self._full_for = block
             return None
@@ -179,7 +181,7 @@ class SlabAllocator:
         if span.used == span.count:
             self._shut(span)
         self._live[offset] = nbytes
-        self.charged_bytes += self._charge(span)
+        self.charged_bytes += span.charge
         return offset
 
     def reusable(self, offset: int, nbytes: int) -> bool:
@@ -203,7 +205,7 @@ class SlabAllocator:
             raise LedgerError(f"extent at {offset} freed while not in use")
         span = self.span_at(offset)
         self._full_for = 0
-        self.charged_bytes -= self._charge(span)
+        self.charged_bytes -= span.charge
         span.give(offset)
         if span.used == 0:
             self._shut(span)
@@ -229,7 +231,7 @@ class SlabAllocator:
 
         Raises: LedgerError if there is no span.
         """
-        return self._charge(self.span_at(offset))
+        return self.span_at(offset).charge
 
     def span_of_slab(self, slab: int) -> Span | None:
         """The span that has this slab; None = the slab is free."""
@@ -279,7 +281,7 @@ class SlabAllocator:
                 if owner[slab] is not None:
                     raise LedgerError(f"slab {slab} is in two spans")
                 owner[slab] = span
-            charged += span.used * self._charge(span)
+            charged += span.used * span.charge
             live += self._check_span(span)
         if owner != self._span_of or {i for i, span in enumerate(owner) if span is None} != self._runs.free_set():
             raise LedgerError("spans, their slabs and the free slabs disagree")
@@ -300,10 +302,6 @@ class SlabAllocator:
         if listed != (not span.closed and span.used < span.count):
             raise LedgerError(f"span {span.first_slab} with {len(idle)} idle blocks is listed wrongly")
         return len(live)
-
-    def _charge(self, span: Span) -> int:
-        """What one block costs of the region, with its share of the span's waste: a full server is charged fully."""
-        return span.slabs * self.slab_bytes // span.count
 
     def _shape(self, block: int) -> tuple[int, ...]:
         shortest = -(-block // self.slab_bytes)

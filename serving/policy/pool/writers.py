@@ -6,6 +6,7 @@ from serving.policy.pool.entries import Entry
 from serving.policy.pool.entry import Grant, GrantStatus, Kind, Space
 from serving.policy.pool.evictor import Evictor
 from serving.policy.pool.inventory import Inventory
+from serving.policy.pool.quotas import Account
 from serving.policy.pool.spills import Spills
 
 _PRESENT = Grant(GrantStatus.PRESENT)
@@ -22,6 +23,7 @@ class Writers:
         self._inventory = inventory
         self._evictor = evictor
         self._spills = spills
+        self._allocate = inventory.allocator.allocate
         self._reservations = inventory.reservations
         self._capacity_bytes = inventory.allocator.capacity_bytes
         self._lease_s = inventory.settings.write_lease_s
@@ -36,7 +38,8 @@ class Writers:
         if known is not None:
             self.present(known, now)
             return _PRESENT
-        entry = self.admit(space, hash, nbytes, client, now, kind)
+        account = inventory.accounts.of(space.namespace)
+        entry = self.admit(space, account, hash, nbytes, client, now, kind)
         if isinstance(entry, GrantStatus):
             return _REFUSED[entry]
         self._reservations.add(entry, client, now + (self._lease_s if kind is Kind.CONTEXT else MODEL_LEASE_S))
@@ -49,22 +52,31 @@ class Writers:
             self._inventory.touch_one(entry, now)
 
     def admit(
-        self, space: Space, hash: BlockHash, nbytes: int, client: int, now: float, kind: Kind
+        self,
+        space: Space,
+        account: Account,
+        hash: BlockHash,
+        nbytes: int,
+        client: int,
+        now: float,
+        kind: Kind = Kind.CONTEXT,
     ) -> Entry | GrantStatus:
         """A new entry that this client writes, in an extent of its own, until it is booked, or ends with `finish`.
 
+        Args:
+            account: of the space's namespace.
         Returns: the entry, or why there is none.
         """
-        inventory = self._inventory
         if nbytes > self._capacity_bytes:
             return self._refuse(GrantStatus.TOO_LARGE)
-        account = inventory.accounts.of(space.namespace)
         if account.quota_bytes and not self._evictor.quota_room(account, nbytes):
             return self._refuse(GrantStatus.QUOTA)
-        offset = self._evictor.extent(nbytes, now)
+        offset = self._allocate(nbytes)
         if offset is None:
-            return self._refuse(GrantStatus.FULL)
-        entry = inventory.add(space, hash, kind, nbytes, account, offset)
+            offset = self._evictor.extent(nbytes, now)
+            if offset is None:
+                return self._refuse(GrantStatus.FULL)
+        entry = self._inventory.add(space, hash, kind, nbytes, account, offset)
         entry.writer = client
         return entry
 
@@ -78,10 +90,10 @@ class Writers:
         if entry.hidden:  # its namespace was deleted meanwhile
             inventory.unpinned(entry)
             return False
-        self.finish(entry, checksum, now)
+        self.finish(entry, now, checksum)
         return True
 
-    def finish(self, entry: Entry, checksum: int, now: float) -> None:
+    def finish(self, entry: Entry, now: float, checksum: int = 0) -> None:
         """What was admitted is written: lookups find it."""
         inventory = self._inventory
         entry.writer = None

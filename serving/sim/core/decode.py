@@ -273,7 +273,7 @@ class DecodeInstance:
             if group.running:
                 self._running -= 1
                 self.meter.output_tokens += group.finish(iteration, now)
-            if group.begin(iteration, now, self._timer(die).set):
+            if group.begin(iteration, now, self._wake):
                 self._running += 1
                 self.meter.prompt_tokens += group.chunk_tokens
                 self.meter.forward_tokens += group.chunk_tokens
@@ -310,9 +310,10 @@ class DecodeInstance:
             return
         # Contexts grow until something happens; the middle of that stretch stands for all of its iterations.
         stretch = min(self._refresh, max(1, self._due[0][0] - iteration)) if self._due else self._refresh
-        context = float((self._base + self._growth * (iteration + 0.5 * stretch)).max())
-        requests = float(self._largest)
-        base = self._times.decode(requests, context, self._batch / len(self._groups))
+        contexts = self._growth * (iteration + 0.5 * stretch)
+        contexts += self._base
+        context = float(np.maximum.reduce(contexts))
+        base = self._times.decode(float(self._largest), context, self._batch / len(self._groups))
         chunk = 0.0
         for die in touched:
             group = self._groups[die]
@@ -322,7 +323,8 @@ class DecodeInstance:
         self.step_s = base * self._slowdown(iteration) + extra
         if extra:  # the iterations after this one are as fast as before
             heappush(self._due, (iteration + 1, 0))
-        self.meter.peak_batch = max(self.meter.peak_batch, self._batch)
+        if self._batch > self.meter.peak_batch:
+            self.meter.peak_batch = self._batch
 
     def _count(self, iteration: int) -> None:
         """Book the iterations that were as long as the running one, up to a boundary."""
@@ -332,8 +334,10 @@ class DecodeInstance:
             self.meter.busy_s += self._queue.now - self._at_s
             self.meter.forward_tokens += passed * self._fed * (1 + self._drafts)
 
-    def _timer(self, die: int) -> WakeTimer:
-        timer = self._timers.get(die)
-        if timer is None:
-            timer = self._timers[die] = WakeTimer(self._queue, lambda: self._kick(self._groups[die].seat))
-        return timer
+    def _wake(self, seat: EngineSeat, when: float | None) -> None:
+        """A group has nothing to do until then, unless there is news."""
+        if when is not None:
+            timer = self._timers.get(seat.die)
+            if timer is None:
+                timer = self._timers[seat.die] = WakeTimer(self._queue, lambda: self._kick(seat))
+            timer.set(when)

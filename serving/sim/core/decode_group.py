@@ -31,6 +31,7 @@ class DecodeGroup:
     __slots__ = (
         "_at_once",
         "_begun_s",
+        "_block_tokens",
         "_drafts",
         "_extra",
         "_plan",
@@ -56,6 +57,7 @@ class DecodeGroup:
         self._at_once = at_once
         self._drafts = drafts
         self._rate = rate
+        self._block_tokens = seat.engine.settings.block_tokens
         self._extra: dict[SequenceId, float] = {}
         self._plan: StepPlan | None = None
         self._progress: list[tuple[float, int, int, int]] = []
@@ -74,7 +76,7 @@ class DecodeGroup:
         """A plan is being executed."""
         return self._plan is not None
 
-    def begin(self, iteration: int, now: float, wake: Callable[[float | None], None]) -> int:
+    def begin(self, iteration: int, now: float, wake: Callable[[EngineSeat, float | None], None]) -> int:
         """Ask the engine for its next plan.
 
         Returns: output tokens that the plan will at least give; 0 if there is none.
@@ -90,14 +92,13 @@ class DecodeGroup:
         self.seat.pass_on()
         self._plan = plan = action.plan
         if plan is None:
-            wake(action.wake_at)
+            wake(self.seat, action.wake_at)
             return 0
         self.begins, self._begun_s = iteration, now
         self._progress = progress = []
-        block_tokens = self.seat.engine.settings.block_tokens
         steps = self._at_once
         for step in plan.sequences:
-            row, most = self._look(step, block_tokens)
+            row, most = self._look(step)
             progress.append(row)
             if most < steps:
                 steps = most
@@ -138,7 +139,7 @@ class DecodeGroup:
         """It has left."""
         self._extra.pop(sequence_id, None)
 
-    def _look(self, step: SequenceStep, block_tokens: int) -> tuple[tuple[float, int, int, int], int]:
+    def _look(self, step: SequenceStep) -> tuple[tuple[float, int, int, int], int]:
         """Where a sequence of the plan stands. Returns: its row of `_progress`, and the steps that it can go on for."""
         fed, order = len(step.tokens), step.sample
         self.context += step.start + fed
@@ -153,11 +154,11 @@ class DecodeGroup:
             extra = rate_of(sampling.seed, sampling.max_tokens, self._drafts, self._rate)
             self._extra[step.sequence_id] = extra
         self.growth += 1.0 + extra
-        produced = max(0, len(order.output) - 1)
-        room = len(step.block_table) * block_tokens - step.start
-        left = min(sampling.max_tokens - len(order.output), self.seat.engine.max_len - step.start - fed)
+        given = len(order.output)
+        produced = given - 1 if given else 0
+        room = len(step.block_table) * self._block_tokens - step.start
+        left = min(sampling.max_tokens - given, self.seat.engine.max_len - step.start - fed)
+        # The engine wants blocks for all drafts before each iteration: it stops at the first one that asks for more.
+        until = min(left, max(0, room - self._drafts))
         steps = steps_for(produced, extra)
-        to_end = steps_for(produced + left, extra) - steps
-        # The engine wants blocks for all drafts before each iteration: this is the first one that would ask for more.
-        to_growth = steps_for(produced + max(0, room - self._drafts), extra) - steps
-        return (extra, steps, produced, min(left, room)), min(to_end, to_growth)
+        return (extra, steps, produced, min(left, room)), steps_for(produced + until, extra) - steps

@@ -27,7 +27,8 @@ class Book:
         self.hit = 0
         """Sequences that lost their instance."""
         self.counts: Counter[str] = Counter()
-        self._kept: dict[str, deque[DecisionRecord]] = {}
+        self._kept: dict[str, deque[tuple[float, str, str, str, str]]] = {}
+        """Arguments of `DecisionRecord`: of most decisions no record is ever asked for."""
 
     def arrive(self, arrival_s: float, prompt_tokens: int) -> int:
         """A request has come. Returns: its row."""
@@ -82,8 +83,9 @@ class Book:
         kept = self._kept.get(kind)
         if kept is None:
             kept = self._kept[kind] = deque(maxlen=_KEPT_OF_A_KIND)
-        kept.append(DecisionRecord(now, kind, subject, choice, reason))
+        kept.append((now, kind, subject, choice, reason))
 
     def decisions(self) -> list[DecisionRecord]:
         """The kept ones, in order of time."""
-        return sorted((one for kept in self._kept.values() for one in kept), key=lambda one: (one.at_s, one.kind))
+        kept = [DecisionRecord(*one) for kept in self._kept.values() for one in kept]
+        return sorted(kept, key=lambda one: (one.at_s, one.kind))

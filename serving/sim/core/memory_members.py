@@ -264,6 +264,15 @@ class Members:
         """
         return tuple(self._facts(one.record.name, one.weight) for one in self._view.servers)
 
+    def memory_bytes(self) -> tuple[int, int]:
+        """Used memory of the servers of the ring, and all of it.
+
+        Effects: none.
+        """
+        names = [one.record.name for one in self._view.servers]
+        managers = [self.up[name].manager for name in names if name in self.up]
+        return sum(one.dram_used_bytes for one in managers), sum(one.dram_capacity_bytes for one in managers)
+
     def _facts(self, name: str, weight: float) -> ServerFacts:
         server = self.up.get(name)
         if server is None:

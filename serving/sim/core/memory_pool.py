@@ -36,8 +36,6 @@ SSD_BYTES_PER_S = 400e9 / 8
 Source: the EVS volumes of a node are reached over the VPC plane, 400 Gbit/s.
 """
 NO_SERVER = "no server"
-_REMEMBERED = 1 << 16
-"""Routes of so many blocks are remembered: a block is looked up, then stored, within minutes."""
 
 
 class Place(NamedTuple):
@@ -48,30 +46,32 @@ class Place(NamedTuple):
     server: VirtualServer
 
 
-class _Routes(dict[BlockHash, tuple[Place, ...]]):
-    """Where each block of a namespace may be, the likeliest place first; good until the members change."""
+class _Routes:
+    """Where the blocks of a namespace may be, the likeliest place first; good until the members change.
+
+    Asked anew each time: the ring answers as fast as a table of some ten thousand blocks, which no cache holds.
+    """
 
     def __init__(self, namespace: str, members: Members) -> None:
-        super().__init__()
         self._steady = members.steady
         self._ring = members.ring
         shelves = [(name, server, server.shelf(namespace)) for name, server in members.up.items()]
         # Those that do not answer are not there.
-        self._at = {name: (Place(shelf.entries, shelf, server),) for name, server, shelf in shelves}
+        self._at: dict[str | None, tuple[Place, ...]] = {
+            name: (Place(shelf.entries, shelf, server),) for name, server, shelf in shelves
+        }
 
-    def __missing__(self, block: BlockHash) -> tuple[Place, ...]:
-        if len(self) >= _REMEMBERED:
-            self.clear()
+    def of(self, blocks: Sequence[BlockHash]) -> list[tuple[Place, ...]]:
+        """Where each of these may be. While the pool is steady, the only place of a block is its primary."""
         if self._steady:
-            places = self.primary(block)
-        else:
-            places = tuple([place for name in self._ring.readers(block) for place in self._at.get(name, ())])
-        self[block] = places
-        return places
+            return self.primary(blocks)
+        at, readers = self._at, self._ring.readers
+        return [tuple([place for name in readers(block) for place in at.get(name, ())]) for block in blocks]
 
-    def primary(self, block: BlockHash) -> tuple[Place, ...]:
-        """Where a block is written; empty if it cannot be."""
-        return self._at.get(self._ring.primary(block) or "", ())
+    def primary(self, blocks: Sequence[BlockHash]) -> list[tuple[Place, ...]]:
+        """Where each of these is written; empty if it cannot be."""
+        at = self._at
+        return [at.get(name, ()) for name in self._ring.primaries(blocks)]
 
 
 class VirtualPool:
@@ -127,9 +127,9 @@ class VirtualPool:
         routes = self._routes_in(namespace)
         run: list[tuple[Shelf, Entry]] = []  # the leading run, last block first
         holders: list[VirtualServer] = []
-        for block in reversed(hashes):
+        for block, places in zip(reversed(hashes), reversed(routes.of(hashes)), strict=True):
             best: Entry | None = None
-            for entries, shelf, server in routes[block]:
+            for entries, shelf, server in places:
                 entry = entries.get(block)
                 if entry is not None and entry.found is not None:
                     shelf.use(entry, now)
@@ -199,22 +199,19 @@ class VirtualPool:
         """
         self.tick(now)
         routes = self._routes_in(namespace)
-        primaries = self._members.steady
         nbytes = self._block_bytes
         written: list[tuple[Shelf, Entry]] = []
         dropped: dict[str, int] = {}
         present = 0
         servers: dict[VirtualServer, None] = {}
-        for block in hashes:
-            # While the pool is steady, the only place of a block is its primary.
-            places = routes[block] if primaries else routes.primary(block)
+        for block, places in zip(hashes, routes.primary(hashes), strict=True):
             if not places:
                 why = MissReason.UNREACHABLE.value if self._members.ring.primary(block) else NO_SERVER
                 dropped[why] = dropped.get(why, 0) + 1
                 continue
             _entries, shelf, server = places[0]
             entry = shelf.admit(block, nbytes, client, now)
-            if isinstance(entry, Entry):
+            if not isinstance(entry, GrantStatus):
                 written.append((shelf, entry))
             elif entry is GrantStatus.PRESENT:
                 present += 1
@@ -319,8 +316,8 @@ class VirtualPool:
     @property
     def fill(self) -> float:
         """Used part of all servers' memory, 0 to 1."""
-        facts = self.servers()
-        return sum(one.memory_bytes for one in facts) / max(1, sum(one.memory_capacity_bytes for one in facts))
+        used, capacity = self._members.memory_bytes()
+        return used / max(1, capacity)
 
     @property
     def counters(self) -> PoolCounters:

@@ -34,6 +34,7 @@ class Network:
         ports = [Link(_port(npu, way), Plane.UB, pool_bytes_per_s) for npu in topology.npu_ids() for way in Direction]
         self.fabric = Fabric((*rdma_links(topology, topology.die_ids()), *ports))
         self._dies: dict[ReplicaId, tuple[DieId, ...]] = {}
+        self._ports: dict[ReplicaId, dict[Direction, Route]] = {}
         self._routes: dict[tuple[ReplicaId, ReplicaId, int], Route] = {}
         self._waiting: dict[TransferId, tuple[Done, Any]] = {}
         self._serial = 0
@@ -57,13 +58,15 @@ class Network:
     def join(self, name: ReplicaId, dies: tuple[DieId, ...], npus: int) -> None:
         """An instance has come up on these dies."""
         self._dies[name] = dies
-        for way in Direction:
-            self.fabric.set_capacity(self.now, _port(dies[0].npu, way), self._pool_rate * npus)
+        self._ports[name] = {way: (_port(dies[0].npu, way),) for way in Direction}
+        for (port,) in self._ports[name].values():
+            self.fabric.set_capacity(self.now, port, self._pool_rate * npus)
         self._plan()  # what an instance that has left still moves through the port may end at another time now
 
     def leave(self, name: ReplicaId) -> None:
         """It is gone. What is under way still ends."""
         self._dies.pop(name, None)
+        self._ports.pop(name, None)
         self._routes = {key: found for key, found in self._routes.items() if name not in key[:2]}
 
     def knows(self, name: ReplicaId) -> bool:
@@ -81,7 +84,7 @@ class Network:
     ) -> None:
         """Move KV blocks from a prefill instance to a die of a decode instance, then call `done(argument)`."""
         if source not in self._dies or target not in self._dies:
-            self._queue.at(self.now, done, argument)
+            self._queue.at(self._queue.now, done, argument)
             return
         key = source, target, die
         path = self._routes.get(key)
@@ -126,17 +129,17 @@ class Network:
         done: Done,
         argument: Any,  # noqa: ANN401 - handed to `done`
     ) -> None:
-        dies = self._dies.get(instance)
-        if dies is None or not nbytes:
-            self._queue.at(self.now + latency_s, done, argument)
+        ports = self._ports.get(instance)
+        if ports is None or not nbytes:
+            self._queue.at(self._queue.now + latency_s, done, argument)
         else:
-            self._begin((_port(dies[0].npu, way),), nbytes, latency_s, done, argument)
+            self._begin(ports[way], nbytes, latency_s, done, argument)
 
     def _begin(self, path: Route, nbytes: int, latency_s: float, done: Done, argument: Any) -> None:  # noqa: ANN401
         self._serial += 1
         transfer = TransferId(f"{self._serial:012d}")
         self._waiting[transfer] = done, argument
-        self.fabric.start(self.now, transfer, path, nbytes, latency_s)
+        self.fabric.start(self._queue.now, transfer, path, nbytes, latency_s)
         self._plan()
 
     def _plan(self) -> None:
@@ -152,10 +155,7 @@ class Network:
         if when != self._planned:
             return
         self._planned = None
-        ended = []
-        while (following := self.fabric.next_end()) is not None and following[0] <= self.now:
-            self.fabric.finish(self.now, following[1])
-            ended.append(following[1])
+        ended = self.fabric.finish_due(self._queue.now)
         self._plan()
         for transfer in ended:
             done, argument = self._waiting.pop(transfer)

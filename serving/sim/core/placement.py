@@ -33,7 +33,7 @@ class Placement:
     @property
     def idle(self) -> int:
         """NPUs that could be taken."""
-        return sum(free and place not in self._broken for place, free in enumerate(self._free))
+        return sum(self._free) - sum(self._free[place] for place in self._broken)
 
     def take(self, count: int) -> tuple[NpuId, ...] | None:
         """NPUs for an instance. Returns: None if there are too few."""

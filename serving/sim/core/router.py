@@ -79,7 +79,7 @@ class VirtualRouter:
         views = []
         for known in self._pools[pool]:
             instance = known.instance
-            if known.read_at < 0.0 or known.read_at <= oldest or known.view.draining != instance.draining:
+            if known.read_at <= oldest or known.view.draining != instance.draining or known.read_at < 0.0:
                 tokens, inside, free = instance.status()
                 known.read_at = now
                 known.view = InstanceView(

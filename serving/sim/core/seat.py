@@ -1,8 +1,9 @@
 """What every driver of an engine in virtual time does: take orders, pass on news, start what runs beside steps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast, overload
 
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import (
@@ -25,30 +26,43 @@ from serving.sim.core.events import EventQueue
 from serving.sim.core.ports import Movers, News, StepTimes
 
 _NO_HASH = BlockHash(b"")
+_NO_NODE = NodeId("")
 _LAYOUT = "simulated"
-_EXTENTS_KEPT = 100_000
 
 
-class Extents:
-    """Block extents by prefix hash: accounted blocks have neither place nor bytes, so equal hashes share one value."""
+class AccountedExtents(Sequence[BlockExtent]):
+    """The extents of one ticket: accounted blocks have neither place nor bytes, and are made only for who reads them.
 
-    def __init__(self, block_bytes: int) -> None:
+    Args:
+        hashes: of the leading full blocks.
+        blocks: of the block table.
+        block_bytes: of one block.
+    """
+
+    __slots__ = ("_block_bytes", "_blocks", "_hashes")
+
+    def __init__(self, hashes: tuple[BlockHash, ...], blocks: int, block_bytes: int) -> None:
+        self._hashes = hashes
+        self._blocks = blocks
         self._block_bytes = block_bytes
-        self._known: dict[BlockHash, BlockExtent] = {}
-        self._partial = BlockExtent(0, 0, block_bytes, _NO_HASH)
 
-    def of(self, hashes: tuple[BlockHash, ...], blocks: int) -> tuple[BlockExtent, ...]:
-        """Extents of a block table whose leading full blocks have these hashes."""
-        known = self._known
-        if len(known) > _EXTENTS_KEPT:
-            known.clear()
-        full = hashes[:blocks]
-        extents = [known.get(one) or self._learn(one) for one in full]
-        return (*extents, *(self._partial,) * (blocks - len(full)))
+    def __len__(self) -> int:
+        return self._blocks
 
-    def _learn(self, one: BlockHash) -> BlockExtent:
-        extent = self._known[one] = BlockExtent(0, 0, self._block_bytes, one)
-        return extent
+    @overload
+    def __getitem__(self, index: int) -> BlockExtent: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[BlockExtent, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> BlockExtent | tuple[BlockExtent, ...]:
+        if isinstance(index, slice):
+            return tuple([self._at(place) for place in range(*index.indices(self._blocks))])
+        return self._at(range(self._blocks)[index])
+
+    def _at(self, place: int) -> BlockExtent:
+        known = self._hashes[place] if place < len(self._hashes) else _NO_HASH
+        return BlockExtent(0, 0, self._block_bytes, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +72,14 @@ class Surroundings:
     Attributes:
         news_of: who hears of a sequence: the gateway that owns it.
         movers: move KV for them.
-        extents: values for the tickets of their handoffs.
+        block_bytes: of one KV block, for the tickets of their handoffs.
     """
 
     queue: EventQueue
     times: StepTimes
     news_of: Callable[[SequenceId], News]
     movers: Movers
-    extents: Extents
+    block_bytes: int
 
 
 class EngineSeat:
@@ -77,7 +91,7 @@ class EngineSeat:
     """
 
     __slots__ = (
-        "_extents",
+        "_block_bytes",
         "_kick",
         "_movers",
         "_news_of",
@@ -106,7 +120,7 @@ class EngineSeat:
         self._queue = around.queue
         self._news_of = around.news_of
         self._movers = around.movers
-        self._extents = around.extents
+        self._block_bytes = around.block_bytes
         self._kick = kick
         self.dead = False
         """Its instance was lost: what still arrives falls to the ground."""
@@ -172,12 +186,15 @@ class EngineSeat:
 
     def pass_on(self) -> bool:
         """Tell the gateways the engine's news. Returns: whether there was any."""
-        news_of, events = self._news_of, self.engine.take_events()
+        events = self.engine.take_events()
+        if not events:
+            return False
+        news_of, on_end = self._news_of, self.on_end
         for event in events:
             match event:
                 case TokensEvent():
-                    if event.finish_reason is not None and self.on_end is not None:
-                        self.on_end(event.sequence_id)
+                    if event.finish_reason is not None and on_end is not None:
+                        on_end(event.sequence_id)
                     news_of(event.sequence_id).tokens(
                         event.sequence_id,
                         event.position,
@@ -194,17 +211,24 @@ class EngineSeat:
                 case AdoptedEvent():
                     news_of(event.sequence_id).adopted(event.sequence_id)
                 case HandoffFailedEvent() | FailedEvent():
-                    if self.on_end is not None:
-                        self.on_end(event.sequence_id)
+                    if on_end is not None:
+                        on_end(event.sequence_id)
                     news_of(event.sequence_id).lost(event.sequence_id, event.reason)
                 case _:  # a handoff was closed: whoever asked for it knows
                     pass
-        return bool(events)
+        return True
 
     def _ticket(self, event: HandoffReadyEvent) -> HandoffTicket:
-        extents = self._extents.of(event.hashes, len(event.blocks))
+        extents = AccountedExtents(event.hashes, len(event.blocks), self._block_bytes)
         return HandoffTicket(
-            event.ticket_id, self.name, NodeId(""), "", _LAYOUT, event.computed_tokens, extents, generation=self.die
+            event.ticket_id,
+            self.name,
+            _NO_NODE,
+            "",
+            _LAYOUT,
+            event.computed_tokens,
+            cast("tuple[BlockExtent, ...]", extents),  # a sequence of as many; hardly any is ever read
+            generation=self.die,
         )
 
     def _refuse(self, sequence_id: SequenceId, error: ServingError) -> None:

@@ -22,7 +22,7 @@ from serving.sim.core.network import Network
 from serving.sim.core.placement import Placement
 from serving.sim.core.prefill import PrefillInstance
 from serving.sim.core.router import VirtualRouter
-from serving.sim.core.seat import Extents, Surroundings
+from serving.sim.core.seat import Surroundings
 from serving.sim.core.slowdown import JITTER_STEPS, Slowdown
 from serving.sim.core.times import TableTimes
 from serving.sim.result import InstanceTotals
@@ -61,7 +61,7 @@ class Supernode:
         self.times = TableTimes(
             cost, config.simulation, config.prefill.dies_per_instance, config.decode.dies_per_instance
         )
-        self._around = Surroundings(self.queue, self.times, self._owner_of, self.movers, Extents(self.block_bytes))
+        self._around = Surroundings(self.queue, self.times, self._owner_of, self.movers, self.block_bytes)
         self._seed = seed
         self._more = False
         self.prefills: list[PrefillInstance] = []

@@ -26,7 +26,7 @@ from serving.policy.request import (
 from serving.sim.core.decode import DecodeInstance
 from serving.sim.core.events import EventQueue
 from serving.sim.core.ports import Done
-from serving.sim.core.seat import Extents, Surroundings
+from serving.sim.core.seat import Surroundings
 
 BLOCK_TOKENS = 512
 DIES_PER_NPU = 2
@@ -129,7 +129,7 @@ class DecodeBench:
             max_step_tokens=max(seats, BLOCK_TOKENS), max_model_len=case.prompt + case.output, prefix_reuse=False,
             draft_tokens=case.drafts,
         )  # fmt: skip
-        around = Surroundings(self._queue, _Times(cost, case), lambda _: self, _Instantly(self._queue), Extents(1))
+        around = Surroundings(self._queue, _Times(cost, case), lambda _: self, _Instantly(self._queue), 1)
         self._instance = DecodeInstance(
             ReplicaId("decode"), "decode", case.npus, case.sampled_dies, settings, (blocks + 1) * (seats + 1), around,
             self._no_slowdown, case.drafts, case.acceptance,

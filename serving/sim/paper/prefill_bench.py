@@ -26,7 +26,7 @@ from serving.sim.core.memory_pool import VirtualPool
 from serving.sim.core.memory_values import Found
 from serving.sim.core.ports import Done
 from serving.sim.core.prefill import PrefillInstance
-from serving.sim.core.seat import Extents, Surroundings
+from serving.sim.core.seat import Surroundings
 
 BLOCK_TOKENS = 128
 DIES_PER_NPU = 2
@@ -177,8 +177,8 @@ class PrefillBench:
             max_sequences=4096, max_waiting=65_536, max_model_len=131_072, pool=True, store_decoded=False,
             max_store_blocks=blocks,
         )  # fmt: skip
-        extents = Extents(token_bytes * BLOCK_TOKENS)
-        around = Surroundings(self._queue, _Times(cost, case), lambda _: self, self._loads, extents)
+        block_bytes = token_bytes * BLOCK_TOKENS
+        around = Surroundings(self._queue, _Times(cost, case), lambda _: self, self._loads, block_bytes)
         self._instance = PrefillInstance(
             ReplicaId("prefill"), "prefill", case.npus, settings, blocks, around, lambda _step: 1.0
         )

@@ -62,12 +62,11 @@ class BlockNames:
         total = prompt_tokens // self._tokens
         names: list[BlockHash] = []
         if blocks:
-            young = self._young
+            young, find = self._young, self._find
             # Where an engine's block spans several ids, only the one that holds its last token names it.
             keys = enumerate(blocks) if self._tokens <= self._trace_tokens else self._naming(blocks, total)
             for key in keys:
-                found = young.get(key)
-                names += found if found is not None else self._find(key)
+                names += young.get(key) or find(key)
             del names[total:]
         if len(names) < total:
             names += self._own_names(number, len(names), total)
@@ -87,9 +86,14 @@ class BlockNames:
         names = self._old.get(key)
         if names is None:
             place, block = key
-            first = place * self._trace_tokens // self._tokens
-            last = (place + 1) * self._trace_tokens // self._tokens
-            names = (*_digests(self._shared, block, place, first, last),)
+            if self._trace_tokens == self._tokens:  # what most traces and engines have
+                digest = self._shared.copy()
+                digest.update(_KEY(block, place, place))
+                names = (BlockHash(digest.digest()[:HASH_BYTES]),)
+            else:
+                first = place * self._trace_tokens // self._tokens
+                last = (place + 1) * self._trace_tokens // self._tokens
+                names = (*_digests(self._shared, block, place, first, last),)
         if len(self._young) >= self._remembered:
             self._old = dict(self._young)
             self._young.clear()
@@ -103,10 +107,6 @@ class BlockNames:
 
 def _digests(keyed: blake2b, identity: int, place: int, first: int, last: int) -> list[BlockHash]:
     """Names of engine blocks [first, last), four to a digest."""
-    if last - first == 1:  # an id for each block is what most traces and engines have
-        digest = keyed.copy()
-        digest.update(_KEY(identity, place, first))
-        return [BlockHash(digest.digest()[:HASH_BYTES])]
     names: list[BlockHash] = []
     for index in range(first, last, _NAMES_PER_DIGEST):
         digest = keyed.copy()

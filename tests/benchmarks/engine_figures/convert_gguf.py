@@ -44,8 +44,8 @@ def answer_pre_tokenizer() -> int:
 
     found = {
         value
-        for module in list(sys.modules.values())
-        if isinstance(module, ModuleType) and module.__name__.startswith(("convert_hf_to_gguf", "conversion"))
+        for name, module in list(sys.modules.items())
+        if name.startswith(("convert_hf_to_gguf", "conversion"))
         for value in vars(module).values()
         if isinstance(value, type) and _QUESTION in vars(value)
     }

@@ -287,6 +287,31 @@ def test_impossible_transfers_are_refused_and_leave_nothing_behind(
     assert links.start(0, TransferId("t"), (A,), 100) == 1.0
 
 
+def test_all_transfers_that_end_now_leave_together_in_the_order_of_single_ends() -> None:
+    def filled() -> Fabric:
+        fabric = Fabric([Link(LinkId(name), Plane.UB, 10.0) for name in "abc"])
+        for serial, name in enumerate("cabca"):
+            fabric.start(0.0, TransferId(f"{serial}"), (LinkId(name),), 100)
+        return fabric
+
+    together, single = filled(), filled()
+    while (following := single.next_end()) is not None:
+        one_by_one = []
+        while (due := single.next_end()) is not None and due[0] <= following[0]:
+            single.finish(due[0], due[1])
+            one_by_one.append(due[1])
+        assert together.finish_due(following[0]) == one_by_one
+        assert together.next_end() == single.next_end()
+        together.check()
+    assert together.finish_due(99.0) == []
+    assert together.bytes_moved(Plane.UB) == 500
+    with pytest.raises(FabricError, match="time went back"):
+        together.finish_due(1.0)
+    late = filled()
+    with pytest.raises(FabricError, match="finish it before"):
+        late.finish_due(99.0)
+
+
 def test_times_that_do_not_fit_are_refused() -> None:
     links = fabric(a=100)
     links.start(5, TransferId("t"), (A,), 100)

@@ -103,7 +103,7 @@ BROKEN: list[tuple[Break, str]] = [
     (lambda i: setattr(i.leases, "leased", 7), "count of leased"),
     (lambda i: i.reservations._of.clear(), "reservations of clients"),
     (lambda i: setattr(account(i), "dram_bytes", 1), "account of tenant"),
-    (lambda i: account(i).order.popitem(), "order of tenant"),
+    (lambda i: account(i).shown.popitem(), "order of tenant"),
     (lose_account, "without account"),
     (lambda i: setattr(i, "ssd_used_bytes", 0), "bytes on SSD"),
     (set_to(6, leaving=False), "account of tenant"),

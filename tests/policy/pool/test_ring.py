@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import timeit
+from bisect import bisect_right
 from collections import Counter
 
 import pytest
@@ -14,6 +15,7 @@ from serving.ids import NodeId
 from serving.policy.pool.ring import HashRing, RingServer, ring_of
 from serving.policy.pool.view import EMPTY_VIEW, PoolView, ServerRecord, ServerState, ViewServer
 
+EDGES = (bytes(14), b"\xff" * 14)
 KEYS = [random.Random(n).randbytes(16) for n in range(20_000)]
 
 
@@ -111,6 +113,17 @@ def test_however_many_young_servers_there_are_the_old_owner_is_asked(old: int, y
         assert before.primary(key) in readers
         assert readers[:2] == after.owners(key)
         assert len(set(readers)) == len(readers) <= 3
+
+
+@pytest.mark.parametrize("servers", [names(0), names(1), names(48)])
+def test_many_hashes_at_once_have_the_primaries_that_each_has(servers: list[str]) -> None:
+    whole = ring(*servers)
+    # Places of points, and the bytes around the ends of a cell, are where an index could be one off.
+    edges = [bytes([first, second, *tail]) for first in (0, 1, 255) for second in (0, 15, 16, 255) for tail in EDGES]
+    keys = [*KEYS[:500], *edges, *(point + bytes(8) for point in whole._points), *whole._points]
+    assert whole.primaries(keys) == [whole.primary(key) for key in keys]
+    if servers:
+        assert all(whole._index(key) == bisect_right(whole._points, key) for key in keys)
 
 
 def test_a_tiny_weight_still_has_one_point_and_no_weight_counts_for_more_than_full() -> None:

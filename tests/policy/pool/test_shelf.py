@@ -49,7 +49,7 @@ def state(manager: MemoryManager) -> dict[str, Any]:
         "extents": inventory.allocator.live,
         "fragmentation": manager.fragmentation(),
         "usage": manager.usage(),
-        "account": list(inventory.accounts.of(SPACE.namespace).order),
+        "account": list(inventory.accounts.of(SPACE.namespace).shown),
         "ssd": list(inventory.ssd_order),
     }
 

@@ -13,7 +13,7 @@ from serving.policy.request import BlockExtent, FinishReason, HandoffTicket, Poo
 from serving.sim.core.decode import DecodeInstance
 from serving.sim.core.events import EventQueue
 from serving.sim.core.ports import Done
-from serving.sim.core.seat import Extents, Surroundings
+from serving.sim.core.seat import Surroundings
 
 BLOCK = 16
 
@@ -108,7 +108,7 @@ def play(
     )  # fmt: skip
     instance = DecodeInstance(
         ReplicaId("d"), "decode", 1, groups, engine, blocks,
-        Surroundings(queue, Steady(), lambda _: listener, Instant(queue), Extents(1)),
+        Surroundings(queue, Steady(), lambda _: listener, Instant(queue), 1),
         lambda _step: 1.0, drafts, 0.7, at_once=at_once,
     )  # fmt: skip
     for number, (at, prompt, output) in enumerate(arrivals):

@@ -22,7 +22,7 @@ from serving.sim.core.placement import Placement
 from serving.sim.core.ports import Done
 from serving.sim.core.prefill import PrefillInstance
 from serving.sim.core.run import simulate
-from serving.sim.core.seat import Extents, Surroundings
+from serving.sim.core.seat import Surroundings
 from serving.sim.result import Outcome, SimResult
 from serving.sim.workload.request import Workload
 from tests.sim.core.case import burst, config, workload
@@ -185,7 +185,7 @@ def test_blocks_that_a_store_gives_back_let_the_next_prompt_in() -> None:
     queue = EventQueue()
     listener, movers = Prefilled(queue), SlowStores(queue)
     settings = EngineSettings(EngineRole.PREFILL, 16, 256, 4, watermark_blocks=0, pool=True, max_store_blocks=64)
-    around = Surroundings(queue, Steady(), lambda _: listener, movers, Extents(1))
+    around = Surroundings(queue, Steady(), lambda _: listener, movers, 1)
     instance = PrefillInstance(ReplicaId("p"), "prefill", 1, settings, 8, around, lambda _step: 1.0)
     listener.instance = instance
     for number in range(2):

@@ -1,0 +1,98 @@
+"""The options of `cloudmatrix evaluate`; what answers them is imported when it runs, so that `--help` is quick."""
+
+import argparse
+from pathlib import Path
+
+_EPILOG = """\
+examples:
+  cloudmatrix evaluate --model DIR --text held-out.jsonl
+      Perplexity. A .jsonl file holds a document per line, {"text": "..."}; any other file is one document.
+  cloudmatrix evaluate --model DIR-int8 --reference DIR --text held-out.jsonl --json report.json
+      What quantisation costs: the ratio of perplexities, KL divergence, how often both find the same token likeliest.
+  cloudmatrix evaluate --model DIR --reference DIR --kv-dtype int8 --text held-out.jsonl
+      The same for a KV cache in int8.
+  cloudmatrix evaluate --model DIR --tasks tasks/ --limit 200
+      Multiple-choice tasks in the form of the lm-evaluation-harness (YAML files), with data from local JSONL files:
+        task: animals
+        dataset_path: json
+        dataset_kwargs: {data_files: {test: animals.jsonl}}
+        output_type: multiple_choice
+        test_split: test
+        doc_to_text: "Q: {{question}}\\nA:"
+        doc_to_choice: "{{choices}}"
+        doc_to_target: "{{answer}}"
+
+Intervals in brackets hold the figure of 95 in 100 texts of this kind (bootstrap over blocks of 256 tokens); those of
+tasks are standard errors. Exit code: 0, or 2 for what can be corrected.
+"""
+
+
+def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `evaluate` to the commands.
+
+    Effects: changes `subparsers`.
+    """
+    evaluate = subparsers.add_parser(
+        "evaluate",
+        help="perplexity, distance from a reference model, multiple-choice tasks",
+        description=(
+            "Measure a model on held-out text and on multiple-choice tasks, alone or against a reference (usually the "
+            "unquantised model). Everything is read from local files; nothing is served."
+        ),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_what(evaluate)
+    _add_how(evaluate)
+    evaluate.set_defaults(run=_run)
+
+
+def _add_what(evaluate: argparse.ArgumentParser) -> None:
+    evaluate.add_argument("--model", type=Path, required=True, metavar="DIR", help="checkpoint folder to measure")
+    evaluate.add_argument("--reference", type=Path, metavar="DIR", help="checkpoint folder to compare it with")
+    evaluate.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="held-out text")
+    evaluate.add_argument(
+        "--tasks", type=Path, nargs="+", default=[], metavar="PATH", help="task files, or folders of them"
+    )
+    evaluate.add_argument("--json", type=Path, metavar="OUT", help="also write all figures into this file")
+    evaluate.add_argument(
+        "--limit", type=int, metavar="N", help="only the first N documents of each text and questions of each task"
+    )
+    evaluate.add_argument("--max-tokens", type=int, metavar="N", help="only the first N tokens of each text")
+
+
+def _add_how(evaluate: argparse.ArgumentParser) -> None:
+    evaluate.add_argument(
+        "--context", type=int, metavar="TOKENS", help="longest piece of text fed (default 2048, or the model's own)"
+    )
+    evaluate.add_argument(
+        "--stride",
+        type=int,
+        metavar="TOKENS",
+        help="a window begins this far after the last one (default: the context; less = more to look back at)",
+    )
+    evaluate.add_argument(
+        "--chunk",
+        type=int,
+        default=0,
+        metavar="TOKENS",
+        help="feed so many tokens of a sequence per pass; 1 to 4 take the way of decode (default 0: all at once)",
+    )
+    evaluate.add_argument("--batch", type=int, default=8, metavar="N", help="sequences fed together (default 8)")
+    evaluate.add_argument(
+        "--num-fewshot", type=int, metavar="N", help="solved examples before each question, instead of the task's"
+    )
+    dtypes = ("auto", "float32", "bfloat16")
+    evaluate.add_argument("--dtype", choices=dtypes, default="auto", help="to compute in (default: the checkpoint's)")
+    evaluate.add_argument("--reference-dtype", choices=dtypes, default="auto", help="the same, of the reference")
+    evaluate.add_argument(
+        "--kv-dtype", choices=("auto", "int8"), default="auto", help="of the model's KV cache; the reference keeps auto"
+    )
+    evaluate.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
+    evaluate.add_argument("--threads", type=int, metavar="N", help="compute threads (default: torch's choice)")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from serving.evaluate.run import run
+
+    return run(arguments)

@@ -1,0 +1,94 @@
+"""What a text's windows say together: perplexity, and the distance from a reference."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from serving.evaluate.divergence import WindowScores
+from serving.evaluate.statistics import Estimate, bootstrap_mean
+from serving.evaluate.texts import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A model beside its reference on one text.
+
+    Args:
+        perplexity: the reference's.
+        ratio: the model's perplexity divided by it, from the paired difference of each token.
+        divergence: mean `KL(reference || model)` [nat per token].
+        divergence_median, divergence_p99, divergence_max: over tokens.
+        agreement: share of positions where both find the same token likeliest.
+    """
+
+    perplexity: Estimate
+    ratio: Estimate
+    divergence: Estimate
+    divergence_median: float
+    divergence_p99: float
+    divergence_max: float
+    agreement: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class TextResult:
+    """One text, or several together.
+
+    Args:
+        tokens: predicted. bits_per_byte: independent of the tokenizer. per_word: perplexity of a whole word.
+    """
+
+    name: str
+    documents: int
+    tokens: int
+    perplexity: Estimate
+    bits_per_byte: float
+    per_word: float | None
+    compared: Comparison | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def sum_up(name: str, texts: Sequence[Text], scores: Sequence[WindowScores]) -> TextResult:
+    """The figures of one text, or of several as if they were one.
+
+    Args:
+        scores: of all windows of these texts.
+    """
+    nats = [score.nats for score in scores]
+    total = float(sum(part.sum() for part in nats))
+    words = sum(text.words for text in texts)
+    compared = _compare(scores) if len(scores[0].reference_nats) else None
+    return TextResult(
+        name=name,
+        documents=sum(len(text.documents) for text in texts),
+        tokens=sum(len(part) for part in nats),
+        perplexity=bootstrap_mean(nats).map(_exp),
+        bits_per_byte=total / math.log(2) / max(1, sum(text.nbytes for text in texts)),
+        per_word=_exp(total / words) if words else None,
+        compared=compared,
+    )
+
+
+def _compare(scores: Sequence[WindowScores]) -> Comparison:
+    kl = np.concatenate([score.divergence for score in scores])
+    median, p99 = np.quantile(kl, (0.5, 0.99))
+    return Comparison(
+        perplexity=bootstrap_mean([score.reference_nats for score in scores]).map(_exp),
+        ratio=bootstrap_mean([score.nats - score.reference_nats for score in scores]).map(_exp),
+        divergence=bootstrap_mean([score.divergence for score in scores]),
+        divergence_median=float(median),
+        divergence_p99=float(p99),
+        divergence_max=float(kl.max()),
+        agreement=bootstrap_mean([score.agreement for score in scores]),
+    )
+
+
+def _exp(nats: float) -> float:
+    """As `math.exp`, but a hopeless model is infinitely surprised instead of an error."""
+    return math.exp(nats) if nats < 700 else math.inf

@@ -1,0 +1,63 @@
+"""`acc` and `acc_norm` of a task, as the lm-evaluation-harness defines them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from serving.evaluate.statistics import mean_and_error
+from serving.evaluate.tasks.questions import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Shares of right answers, each with its standard error (None for a single question).
+
+    Args:
+        acc: the likeliest choice is right. acc_norm: the likeliest per character of the choice is.
+    """
+
+    acc: float
+    acc_stderr: float | None
+    acc_norm: float
+    acc_norm_stderr: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """One task.
+
+    Args:
+        reference: the reference's accuracy. same_choice: share of questions where both choose the same; both None
+            without a reference.
+        cut: contexts that lost their beginning. unanswerable: questions whose answer is none of the choices; they
+            count as wrong.
+    """
+
+    name: str
+    questions: int
+    num_fewshot: int
+    model: Accuracy
+    reference: Accuracy | None
+    same_choice: float | None
+    cut: int
+    unanswerable: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def picks(question: Question, loglikelihoods: Sequence[float]) -> tuple[int, int]:
+    """The choices for `acc` and for `acc_norm`; the first one on a tie."""
+    own = np.array(loglikelihoods)
+    lengths = np.array([float(len(choice)) for choice in question.choices])
+    return int(own.argmax()), int((own / lengths).argmax())
+
+
+def accuracy(questions: Sequence[Question], picked: Sequence[tuple[int, int]]) -> Accuracy:
+    """Over all questions of a task."""
+    plain = [float(pick[0] in question.gold) for question, pick in zip(questions, picked, strict=True)]
+    normed = [float(pick[1] in question.gold) for question, pick in zip(questions, picked, strict=True)]
+    return Accuracy(*mean_and_error(plain), *mean_and_error(normed))

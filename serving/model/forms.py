@@ -1,0 +1,146 @@
+"""Which stored form a model's products take: one object decides it for all of them, fresh ones and those of an image.
+
+A form is opaque to whoever stores it: so many bytes, and a description (`layout`) by which the same form knows them
+again. A product without such a form lies in an image as plain tensors and takes its form when it is given out.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from serving.errors import ModelError
+from serving.model.heads import HeadLinear, PlainHeads
+from serving.model.linear import Linear, LinearWeight, PrepackedLinear, make_linear, pack, packs
+from serving.model.shared_tensor import can_share_packed, packed_bytes, packed_layout, packed_over
+
+_PROBES = ((64, 64), (512, 384), (33, 2816))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedShape:
+    """What a packed product takes, known before it is made."""
+
+    layout: bytes
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProduct:
+    """A packed product that lies somewhere.
+
+    Args:
+        shape: of the dense weight: `[out_features, in_features]`, or of heads `[heads, in_features, out_features]`.
+        bias: `[out_features]`, floating point.
+    """
+
+    memory: memoryview
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    layout: bytes
+    bias: Tensor | None
+
+
+class ProductForms(Protocol):
+    """The forms of all products of a model, on one device."""
+
+    def fingerprint(self) -> str:
+        """Names all that packed bytes depend on: with the same one, a process can use another's."""
+        ...
+
+    def linear(self, given: LinearWeight) -> Linear:
+        """A product in memory of this process."""
+        ...
+
+    def heads(self, weight: Tensor) -> HeadLinear:
+        """Each head's own product, from `[heads, in_features, out_features]`, in memory of this process."""
+        ...
+
+    def packed_shape(self, given: LinearWeight) -> PackedShape | None:
+        """What this product or these heads (three axes) take when packed; None = they stay plain.
+
+        Args:
+            given: values play no part; the tensors may be of the meta device.
+        """
+        ...
+
+    def write(self, given: LinearWeight, shape: PackedShape, memory: memoryview) -> None:
+        """Pack into memory of `shape.nbytes` bytes at a multiple of 64.
+
+        Raises: ModelError if it comes out otherwise than `packed_shape` said.
+        Effects: writes the memory.
+        """
+        ...
+
+    def over(self, stored: StoredProduct) -> Linear:
+        """A product, or heads, on memory that `write` filled; keeps it alive.
+
+        Raises: ModelError if the bytes cannot be used here.
+        """
+        ...
+
+
+class TorchForms:
+    """Forms that torch computes with: oneDNN's blocked layout on the CPU where it can lie on shared memory, else plain.
+
+    Args:
+        device: where products are computed.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cpu = device.type == "cpu"
+        self._shapes: dict[tuple[tuple[int, ...], torch.dtype], PackedShape] = {}
+
+    def fingerprint(self) -> str:
+        """Torch's build, and on the CPU its kind, the number of threads, and how this process packs."""
+        torch_build = f"torch-{torch.__version__}"
+        if not self._cpu or not can_share_packed():
+            return torch_build
+        capability = torch.backends.cpu.get_cpu_capability()
+        return f"{torch_build}/{capability}/threads-{torch.get_num_threads()}/{_packing()}"
+
+    def linear(self, given: LinearWeight) -> Linear:
+        """The fastest exact form for the weight's device and dtype."""
+        return make_linear(given)
+
+    def heads(self, weight: Tensor) -> HeadLinear:
+        """As they are."""
+        return PlainHeads(weight)
+
+    def packed_shape(self, given: LinearWeight) -> PackedShape | None:
+        """Found by packing zeros."""
+        weight = given.weight
+        if weight.dim() != 2 or not (self._cpu and packs(torch.device("cpu"), weight.dtype) and can_share_packed()):
+            return None
+        key = (tuple(weight.shape), weight.dtype)
+        if key not in self._shapes:
+            packed = pack(torch.zeros(weight.shape, dtype=weight.dtype))
+            self._shapes[key] = PackedShape(packed_layout(packed), packed_bytes(packed).nbytes)
+        return self._shapes[key]
+
+    def write(self, given: LinearWeight, shape: PackedShape, memory: memoryview) -> None:
+        """Packed by oneDNN, then copied."""
+        packed = pack(given.weight)
+        source = packed_bytes(packed)
+        if packed_layout(packed) != shape.layout or source.nbytes != memory.nbytes:
+            raise ModelError("a product was packed otherwise than planned; the number of threads changed")
+        memory[:] = source
+
+    def over(self, stored: StoredProduct) -> Linear:
+        """By torch's interface for compiled models."""
+        try:
+            weight = packed_over(stored.memory, stored.shape, stored.dtype, stored.layout)
+        except (OSError, AttributeError, RuntimeError) as error:
+            raise ModelError(f"a packed product cannot be used by this torch ({error})") from error
+        return PrepackedLinear(weight, stored.bias, stored.memory)
+
+
+def _packing() -> str:
+    """Fingerprint of how this process packs: CPUs of one capability may still differ in matrix extensions."""
+    digest = hashlib.blake2b(digest_size=8)
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape in _PROBES:
+            digest.update(packed_layout(pack(torch.zeros(shape, dtype=dtype))))
+    return digest.hexdigest()

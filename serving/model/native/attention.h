@@ -1,0 +1,48 @@
+// Attention of one layer: from rotated queries and the cache to the heads' values. See attention_absorbed.h and
+// attention_plain.h for its two forms.
+#pragma once
+#include "attention_absorbed.h"
+#include "attention_plain.h"
+
+namespace cm::CM_ISA_NAMESPACE {
+
+template <class T>
+size_t attention_bytes(const cm_model& model, const cm_cache& cache, int max_rows, int max_context, int threads) {
+    const cm_block& block = *model.blocks;  // sizes depend on the model only
+    Arena absorbed(nullptr), plain(nullptr);
+    const Absorbed<T> first(absorbed, model, block, cache, max_rows, max_context, threads);
+    const Plain<T> second(plain, model, block, cache, max_rows, threads);
+    return absorbed.used() > plain.used() ? absorbed.used() : plain.used();
+}
+
+// Scratch memory, aligned to 64 bytes, for steps of at most so many rows over contexts of at most so many tokens.
+inline size_t attention_scratch_bytes(const cm_model& model, const cm_cache& cache, int max_rows, int max_context,
+                                      int threads) {
+    return model.form == CM_BF16 ? attention_bytes<bf16>(model, cache, max_rows, max_context, threads)
+                                 : attention_bytes<float>(model, cache, max_rows, max_context, threads);
+}
+
+// The two forms run one after the other and share the memory.
+template <class T>
+void attend(Team& team, const AttentionJob<T>& job, void* scratch) {
+    int absorbed = 0, plain = 0, context = 1;
+    for (int s = 0; s < job.count; ++s) {
+        const Span& span = job.spans[s];
+        if (span.plain) {
+            plain = larger(plain, span.rows);
+        } else {
+            absorbed += span.rows;
+            context = larger(context, span.start + span.rows);
+        }
+    }
+    if (absorbed) {
+        Arena arena(scratch);
+        Absorbed<T>(arena, *job.model, *job.block, *job.cache, absorbed, context, team.threads()).attend(team, job);
+    }
+    if (plain) {
+        Arena arena(scratch);
+        Plain<T>(arena, *job.model, *job.block, *job.cache, plain, team.threads()).attend(team, job);
+    }
+}
+
+}  // namespace cm::CM_ISA_NAMESPACE

@@ -1,0 +1,180 @@
+"""A model as the native library sees it: one struct full of addresses, and everything that it points to kept alive."""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from serving.errors import ModelError
+from serving.model.block import Block
+from serving.model.experts import ExpertLayer, LocalExperts
+from serving.model.gate import Gate
+from serving.model.heads import HeadLinear
+from serving.model.kv_cache import KvCache
+from serving.model.linear import Linear
+from serving.model.mlp import Mlp
+from serving.model.model import DeepseekModel
+from serving.model.mtp import MtpLayer
+from serving.model.native import layout
+from serving.model.native.panels import PanelHeads, PanelLinear
+from serving.model.norm import RmsNorm
+
+_Struct = TypeVar("_Struct", bound=ctypes.Structure)
+
+_FORMS = {torch.float32: layout.Form.F32, torch.bfloat16: layout.Form.BF16}
+
+
+class BoundModel:
+    """A loaded model, bound to the library's structs.
+
+    The addresses hold as long as this does.
+
+    Args:
+        model: on the CPU, its products as panels (`load_model(..., native=True)`).
+    Raises: ModelError if a part has another form.
+    """
+
+    def __init__(self, model: DeepseekModel) -> None:
+        if model.dtype not in _FORMS or model.device.type != "cpu":
+            raise ModelError(f"a model of {model.dtype} on {model.device} has no native step")
+        self._kept: list[object] = []
+        self.struct = layout.Model(
+            **_sizes(model),
+            form=_FORMS[model.dtype],
+            norm_eps=model.norm.eps,
+            latent_norm_eps=model.blocks[0].attention.w.latent_norm.eps,
+            rope_frequencies=self._floats(torch.tensor(_frequencies(model))),
+            embed=self._address(model.embed),
+            blocks=self._array(layout.Block, [self._block(block) for block in model.blocks]),
+            norm=self._norm(model.norm),
+            head=self._linear(model.head),
+            draft=self._array(layout.DraftLayer, [self._draft(layer) for layer in model.mtp[:1]]),
+        )
+
+    def _block(self, block: Block) -> layout.Block:
+        w = block.attention.w
+        bound = layout.Block(
+            attention_norm=self._norm(block.attention_norm),
+            into=self._linear(w.into),
+            query_norm=self._norm(w.query_norm),
+            query_up=self._linear(w.query_up),
+            latent_norm=self._norm(w.latent_norm),
+            expand=self._linear(w.expand),
+            key_absorb=self._linear(w.key_absorb),
+            value_absorb=self._linear(w.value_absorb),
+            out=self._linear(w.out),
+            feed_norm=self._norm(block.feed_norm),
+        )
+        net = block.feed
+        if isinstance(net, ExpertLayer):
+            self._bind_experts(bound, net)
+            if net.shared is None:
+                return bound
+            net = net.shared
+        assert isinstance(net, Mlp), "a feed-forward net of an unknown kind"
+        bound.gate_up, bound.down = self._linear(net.gate_up), self._linear(net.down)
+        return bound
+
+    def _bind_experts(self, bound: layout.Block, layer: ExpertLayer) -> None:
+        assert isinstance(layer.experts, LocalExperts), "experts of another rank"
+        bound.gate = self._linear(layer.gate.score)
+        bound.gate_bias = None if layer.gate.bias is None else self._floats(layer.gate.bias)
+        bound.expert_gate_up = self._array(layout.Linear, self._linears(layer.experts.gate_up))
+        bound.expert_down = self._array(layout.Linear, self._linears(layer.experts.down))
+
+    def _draft(self, layer: MtpLayer) -> layout.DraftLayer:
+        return layout.DraftLayer(
+            embed=self._address(layer.embed),
+            token_norm=self._norm(layer.token_norm),
+            hidden_norm=self._norm(layer.hidden_norm),
+            fuse=self._linear(layer.fuse),
+            block=self._block(layer.block),
+            norm=self._norm(layer.norm),
+            head=self._linear(layer.head),
+        )
+
+    def _linears(self, products: Iterable[Linear]) -> list[layout.Linear]:
+        return [self._linear(product) for product in products]
+
+    def _linear(self, product: Linear | HeadLinear | None) -> layout.Linear:
+        """The struct of a product; an absent one has no outputs."""
+        if product is None:
+            return layout.Linear()
+        if not isinstance(product, PanelLinear | PanelHeads):
+            raise ModelError(f"a product is a {type(product).__name__}, not panels: the native step cannot use it")
+        self._kept.append(product)
+        return product.linear
+
+    def _norm(self, norm: RmsNorm | None) -> int | None:
+        return None if norm is None else self._floats(norm.weight)
+
+    def _floats(self, values: Tensor) -> int:
+        return self._address(values.float())
+
+    def _address(self, values: Tensor) -> int:
+        values = values.contiguous()
+        self._kept.append(values)
+        return values.data_ptr()
+
+    def _array(self, kind: type[_Struct], items: Sequence[_Struct]) -> "ctypes._Pointer[_Struct] | None":
+        if not items:
+            return None
+        array = (kind * len(items))(*items)
+        self._kept.append(array)
+        return ctypes.cast(array, ctypes.POINTER(kind))
+
+
+def bind_cache(cache: KvCache) -> layout.Cache:
+    """The struct of a KV cache, valid as long as the cache lives."""
+    form = layout.Form.INT8 if cache.form == "int8" else _FORMS[cache.dtype]
+    return layout.Cache(
+        base=cache.tensor.data_ptr(),
+        form=form,
+        blocks=cache.num_blocks,
+        layers=cache.num_layers,
+        block_tokens=cache.block_tokens,
+        row_bytes=cache.row_bytes,
+        rope_offset=cache.rope_offset_bytes,
+        scale_offset=cache.scale_offset_bytes,
+    )
+
+
+def _sizes(model: DeepseekModel) -> dict[str, int | float]:
+    config = model.config
+    gate = next((block.feed.gate for block in _all_blocks(model) if isinstance(block.feed, ExpertLayer)), None)
+    return {
+        "vocab": config.vocab_size,
+        "hidden": config.hidden_size,
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "q_lora": config.q_lora_rank or 0,
+        "kv_lora": config.kv_lora_rank,
+        "nope_dim": config.qk_nope_head_dim,
+        "rope_dim": config.qk_rope_head_dim,
+        "value_dim": config.v_head_dim,
+        "softmax_scale": config.softmax_scale,
+        "rope_amplitude": config.rope.amplitude,
+        **({} if gate is None else _gate_sizes(gate, config.n_routed_experts)),
+    }
+
+
+def _gate_sizes(gate: Gate, experts: int) -> dict[str, int | float]:
+    return {
+        "experts": experts,
+        "top_k": gate.top_k,
+        "expert_groups": gate.groups,
+        "kept_groups": gate.kept_groups if gate.groups > 1 else 1,
+        "sigmoid_scores": gate.sigmoid,
+        "normalise_weights": gate.normalise,
+        "routed_scaling": gate.factor,
+    }
+
+
+def _all_blocks(model: DeepseekModel) -> list[Block]:
+    return [*model.blocks, *(layer.block for layer in model.mtp)]
+
+
+def _frequencies(model: DeepseekModel) -> tuple[float, ...]:
+    return model.config.rope.inverse_frequencies(model.config.qk_rope_head_dim)

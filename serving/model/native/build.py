@@ -1,0 +1,171 @@
+"""Compiles the native library: sources and a compiler in, one shared library out, once per machine.
+
+Standard library only, and nothing of this package: the package's own build loads this file by its path.
+
+Theory of operation. Every instruction set is one source file with its own flags; the parts compile side by side and are
+linked in a folder of their own, then moved into place in one go. The name of the result carries a fingerprint of
+sources, flags and compiler, so a changed source is another library and nothing is ever overwritten. Processes that
+start together wait for the one that holds the lock, and find the result there.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SOURCES = Path(__file__).parent
+
+_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-pthread")
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni", "bf16")))
+_AMX = (*_AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
+INSTRUCTIONS: Mapping[str, Sequence[str]] = {"isa_avx2": _AVX2, "isa_avx512": _AVX512, "isa_amx": _AMX}
+"""Flags of the source files that need some. A compiler that does not know them leaves that instruction set out."""
+
+_COMPILERS = ("c++", "g++", "clang++")
+_LIMIT_S = 600.0
+
+
+class BuildError(Exception):
+    """The library cannot be built here; the text is one line that says why."""
+
+
+def find_compiler() -> tuple[str, ...]:
+    """The C++ compiler: `CXX` as every build tool understands it, else the first that is installed.
+
+    Raises: BuildError if there is none.
+    """
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    for command in (chosen,) if chosen else ((name,) for name in _COMPILERS):
+        if shutil.which(command[0]):
+            return tuple(command)
+    if chosen:
+        raise BuildError(f"the compiler that CXX names, {chosen[0]}, is not there")
+    raise BuildError("there is no C++ compiler (c++, g++ or clang++)")
+
+
+def source_fingerprint(folder: Path = SOURCES) -> str:
+    """Short name of the sources' content, flags included."""
+    digest = hashlib.blake2b(repr((_FLAGS, INSTRUCTIONS, platform.machine())).encode(), digest_size=8)
+    for path in sorted((*folder.glob("*.h"), *folder.glob("*.cpp"))):
+        digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def packaged_library(folder: Path = SOURCES) -> Path:
+    """Where a library that was built together with the package lies, if it was."""
+    return folder / f"cm_native-{source_fingerprint(folder)}.so"
+
+
+def cached_library(announce: Callable[[str], None], folder: Path = SOURCES) -> Path:
+    """The library for these sources and this machine's compiler; built now if nobody did before.
+
+    Args:
+        announce: is told, once, that a build begins.
+    Raises: BuildError if it cannot be built, or stored anywhere.
+    Effects: writes the user's cache folder, or a private one among temporary files if that cannot be written.
+    """
+    compiler = find_compiler()
+    name = f"cm_native-{source_fingerprint(folder)}-{_version(compiler)}.so"
+    cache = _writable_folder()
+    library = cache / name
+    if not library.exists():
+        with _lock(cache / f"{name}.lock"):
+            if not library.exists():
+                announce("compiling the native step for this machine, once: about half a minute")
+                build(library, compiler, library_sources(folder))
+    return library
+
+
+def library_sources(folder: Path = SOURCES) -> list[Path]:
+    """What the library consists of."""
+    return sorted(folder.glob("*.cpp"))
+
+
+def build(
+    result: Path,
+    compiler: Sequence[str],
+    sources: Sequence[Path],
+    flags: Sequence[str] = ("-shared",),
+    instructions: Mapping[str, Sequence[str]] = INSTRUCTIONS,
+) -> None:
+    """Compile and link.
+
+    Args:
+        result: appears complete or not at all.
+        flags: given to every call of the compiler, beside the usual ones; `-shared` makes a library.
+        instructions: more flags by the name of the source file.
+    Raises: BuildError if the compiler fails; what it said is kept beside the result as `*.log`.
+    Effects: writes the result's folder.
+    """
+    # Those that need flags take longest by far.
+    ordered = sorted(sources, key=lambda source: (source.stem not in instructions, source.stem))
+    log = result.with_suffix(".log")
+    with tempfile.TemporaryDirectory(dir=result.parent, prefix="build-") as scratch:
+        objects = [Path(scratch) / f"{source.stem}.o" for source in ordered]
+
+        def compile_one(source: Path, part: Path) -> None:
+            own = instructions.get(source.stem, ())
+            known = own if own and _knows(compiler, own) else ()
+            _run([*compiler, *_FLAGS, *flags, *known, "-c", str(source), "-o", str(part)], log)
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(compile_one, ordered, objects))
+        whole = Path(scratch) / result.name
+        _run([*compiler, *_FLAGS, *map(str, objects), *flags, "-o", str(whole)], log)
+        os.replace(whole, result)
+
+
+def _knows(compiler: Sequence[str], flags: Sequence[str]) -> bool:
+    probe = [*compiler, *flags, "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]
+    return subprocess.run(probe, capture_output=True, timeout=_LIMIT_S).returncode == 0
+
+
+def _run(command: Sequence[str], log: Path) -> None:
+    """Raises: BuildError if the command fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{command[0]} could not be run ({error})") from error
+    if done.returncode:
+        log.write_text(shlex.join(command) + "\n" + done.stdout + done.stderr, encoding="utf-8")
+        said = next((line for line in done.stderr.splitlines() if "error" in line), f"status {done.returncode}")
+        raise BuildError(f"{command[0]} failed: {said.strip()} (all it said: {log})")
+
+
+def _version(compiler: Sequence[str]) -> str:
+    """Short name of a compiler and its version."""
+    try:
+        said = subprocess.run([*compiler, "--version"], capture_output=True, timeout=_LIMIT_S).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{compiler[0]} could not be run ({error})") from error
+    return hashlib.blake2b(said + repr(tuple(compiler)).encode(), digest_size=4).hexdigest()
+
+
+def _writable_folder() -> Path:
+    """Raises: BuildError if there is none."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    private = Path(tempfile.gettempdir()) / f"cloudmatrix-infer-{os.getuid()}"
+    for folder in (Path(home) / "cloudmatrix-infer", private):
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Code is loaded from there: nobody else may have made it.
+            if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK):
+                return folder
+    raise BuildError(f"neither {home} nor {private} can be written")
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Held by one process at a time; ends with it."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,115 @@
+#include <cstdint>
+
+#include "check.h"
+#include "engine.h"
+#include "pack.h"
+
+namespace cm {
+namespace {
+
+// A product's shape as the model's sizes want it. Weights are of the activations' form or INT8; `form` -1 = either.
+int32_t check_linear(const cm_model& m, const cm_linear& w, const char* name, int out, int in, int groups, int form = -1) {
+    if (w.out_features != out || w.in_features != in || w.groups != groups) {
+        return fail(CM_BAD_ARGUMENT, "%s is %d x %d in %d groups, not %d x %d in %d", name, w.out_features, w.in_features,
+                    w.groups, out, in, groups);
+    }
+    const bool known = form < 0 ? w.form == m.form || w.form == CM_INT8 : w.form == form;
+    if (!known) return fail(CM_BAD_ARGUMENT, "%s has weights of form %d, which this model cannot use", name, w.form);
+    if (w.packed == nullptr) return fail(CM_BAD_ARGUMENT, "%s has no weights", name);
+    return CM_OK;
+}
+
+// gate_up and down of one feed-forward net, whatever its width.
+int32_t check_net(const cm_model& m, const cm_linear& gate_up, const cm_linear& down, const char* name) {
+    if (gate_up.out_features < 2 || gate_up.out_features % 2) {
+        return fail(CM_BAD_ARGUMENT, "%s.gate_up has %d outputs: an even number, gate and up", name, gate_up.out_features);
+    }
+    if (const int32_t error = check_linear(m, gate_up, name, gate_up.out_features, m.hidden, 1)) return error;
+    return check_linear(m, down, name, m.hidden, gate_up.out_features / 2, 1);
+}
+
+int32_t check_attention(const cm_model& m, const cm_block& b) {
+    const int queries = m.heads * (m.nope_dim + m.rope_dim);
+    const int into = (m.q_lora ? m.q_lora : queries) + m.kv_lora + m.rope_dim;
+    int32_t error = check_linear(m, b.into, "into", into, m.hidden, 1);
+    if (!error && m.q_lora) error = check_linear(m, b.query_up, "query_up", queries, m.q_lora, 1);
+    if (!error) error = check_linear(m, b.expand, "expand", m.heads * (m.nope_dim + m.value_dim), m.kv_lora, 1);
+    if (!error) error = check_linear(m, b.key_absorb, "key_absorb", m.kv_lora, m.nope_dim, m.heads);
+    if (!error) error = check_linear(m, b.value_absorb, "value_absorb", m.value_dim, m.kv_lora, m.heads);
+    if (!error) error = check_linear(m, b.out, "out", m.hidden, m.heads * m.value_dim, 1);
+    const bool norms = b.attention_norm && b.latent_norm && b.feed_norm && (!m.q_lora || b.query_norm);
+    if (!error && !norms) return fail(CM_BAD_ARGUMENT, "a norm's weights are missing");
+    return error;
+}
+
+int32_t check_block(const cm_model& m, const cm_block& b) {
+    if (const int32_t error = check_attention(m, b)) return error;
+    if (!b.gate.out_features) return check_net(m, b.gate_up, b.down, "feed");
+    int32_t error = check_linear(m, b.gate, "gate", m.experts, m.hidden, 1, CM_F32);
+    if (!error && b.gate_up.out_features) error = check_net(m, b.gate_up, b.down, "shared experts");
+    if (!error && (!b.expert_gate_up || !b.expert_down)) return fail(CM_BAD_ARGUMENT, "the experts' weights are missing");
+    for (int expert = 0; !error && expert < m.experts; ++expert) {
+        error = check_net(m, b.expert_gate_up[expert], b.expert_down[expert], "expert");
+        if (!error && b.expert_gate_up[expert].out_features != b.expert_gate_up[0].out_features) {
+            return fail(CM_BAD_ARGUMENT, "expert %d has another width than expert 0", expert);
+        }
+        if (!error && b.expert_gate_up[expert].form != b.expert_gate_up[0].form) {
+            return fail(CM_BAD_ARGUMENT, "expert %d has weights of another form than expert 0", expert);
+        }
+        if (!error && b.expert_down[expert].form != b.expert_down[0].form) {
+            return fail(CM_BAD_ARGUMENT, "expert %d has weights of another form than expert 0", expert);
+        }
+    }
+    return error;
+}
+
+int32_t check_sizes(const cm_model& m) {
+    if (m.form != CM_F32 && m.form != CM_BF16) return fail(CM_BAD_ARGUMENT, "activations of form %d", m.form);
+    const bool sizes = m.vocab > 0 && m.hidden > 0 && m.layers > 0 && m.heads > 0 && m.q_lora >= 0 && m.kv_lora > 0 &&
+                       m.nope_dim > 0 && m.rope_dim > 0 && m.value_dim > 0;
+    // Pairs that rotate together are neighbours and must not lie in two panels.
+    if (!sizes || m.rope_dim % 2 || m.nope_dim % 2 || m.q_lora % 2 || m.kv_lora % 2) {
+        return fail(CM_BAD_ARGUMENT, "a width of the model is not positive, or is odd");
+    }
+    if (!m.rope_frequencies || !m.embed || !m.blocks || !m.norm) return fail(CM_BAD_ARGUMENT, "a part of the model is missing");
+    if (m.experts == 0) return CM_OK;
+    const bool groups = m.expert_groups > 0 && m.experts % m.expert_groups == 0 && m.kept_groups > 0 &&
+                        m.kept_groups <= m.expert_groups;
+    if (m.experts < 0 || !groups || m.top_k < 1) {
+        return fail(CM_BAD_ARGUMENT, "%d experts in %d groups, %d kept", m.experts, m.expert_groups, m.kept_groups);
+    }
+    const int reachable = m.expert_groups > 1 ? m.experts / m.expert_groups * m.kept_groups : m.experts;
+    if (m.top_k > reachable) return fail(CM_BAD_ARGUMENT, "%d experts a token of %d in reach", m.top_k, reachable);
+    return CM_OK;
+}
+
+int32_t check_cache(const cm_model& m, const cm_cache& c) {
+    const int number = bytes_of(m.form);
+    const bool int8 = c.form == CM_INT8;
+    if (c.form != m.form && !int8) return fail(CM_BAD_ARGUMENT, "a KV cache of form %d", c.form);
+    const bool sizes = c.base && c.blocks > 0 && c.block_tokens > 0 && c.layers >= m.layers;
+    const int latent = m.kv_lora * (int8 ? 1 : number);
+    const int rope_end = c.rope_offset + m.rope_dim * number;
+    const bool row = c.rope_offset >= latent && c.rope_offset % number == 0 && rope_end <= c.row_bytes;
+    const bool scale = !int8 || (c.scale_offset >= rope_end && c.scale_offset % 4 == 0 && c.row_bytes % 4 == 0 &&
+                                 c.scale_offset + 4 <= c.row_bytes);
+    if (!sizes || !row || !scale) return fail(CM_BAD_ARGUMENT, "the KV cache does not fit the model");
+    return CM_OK;
+}
+
+}  // namespace
+
+int32_t check_model(const cm_model& m, const cm_cache& cache) {
+    int32_t error = check_sizes(m);
+    if (!error) error = check_cache(m, cache);
+    if (!error) error = check_linear(m, m.head, "head", m.vocab, m.hidden, 1);
+    for (int layer = 0; !error && layer < m.layers; ++layer) error = check_block(m, m.blocks[layer]);
+    if (error || m.draft == nullptr) return error;
+    const cm_draft_layer& d = *m.draft;
+    if (!d.embed || !d.token_norm || !d.hidden_norm || !d.norm) return fail(CM_BAD_ARGUMENT, "a part of the draft layer is missing");
+    error = check_linear(m, d.fuse, "fuse", m.hidden, 2 * m.hidden, 1);
+    if (!error) error = check_linear(m, d.head, "draft head", m.vocab, m.hidden, 1);
+    return error ? error : check_block(m, d.block);
+}
+
+}  // namespace cm

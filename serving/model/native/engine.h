@@ -1,0 +1,35 @@
+// A cm_engine: the model and cache that it computes with, its threads and its scratch memory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "interface.h"
+#include "kernels.h"
+#include "team.h"
+
+struct cm_engine {
+    cm_engine(const cm_model& m, const cm_cache& c, int threads, int rows, int context)
+        : model(m), cache(c), max_rows(rows), max_context(context), kernels(cm::kernels()), team(threads) {}
+    ~cm_engine();
+    cm_engine(const cm_engine&) = delete;
+    cm_engine& operator=(const cm_engine&) = delete;
+
+    const cm_model model;
+    const cm_cache cache;
+    const int max_rows;
+    const int max_context;
+    const cm::Kernels& kernels;
+    cm::Team team;
+    void* scratch = nullptr;
+    size_t scratch_bytes = 0;
+};
+
+namespace cm {
+
+// Notes what went wrong, for cm_error_text, and hands the error on.
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+int32_t fail(cm_error error, const char* format, ...);
+
+}  // namespace cm

@@ -1,0 +1,59 @@
+"""The package's own build compiles the native library, where there is a compiler; an install never fails for it.
+
+A wheel takes the library along. An editable install, which uses the sources where they lie, warms the user's cache.
+Without a compiler nothing happens: the library is built on first use, or torch computes.
+"""
+
+import importlib.util
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class NativeLibraryHook(BuildHookInterface):
+    """Runs before hatchling puts a wheel together."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build, and tell hatchling what to take along.
+
+        Args:
+            version: `editable` or `standard`.
+            build_data: what the wheel will be, changed here: no longer pure Python, with one file more.
+        Effects: writes the user's cache folder, or a temporary one that `finalize` removes.
+        """
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        try:
+            builder = _load_builder(Path(self.root))
+            if version == "editable":
+                builder.cached_library(self.app.display_info)
+                return
+            name = builder.packaged_library().name
+            compiler = builder.find_compiler()
+            self._scratch = tempfile.TemporaryDirectory(prefix="cloudmatrix-infer-")
+            library = Path(self._scratch.name) / name
+            builder.build(library, compiler, builder.library_sources())
+        except Exception as error:  # whatever it is: the package works without the library
+            self.app.display_warning(f"the native step is not built now, but on first use: {error}")
+            return
+        build_data["force_include"][str(library)] = f"serving/model/native/{name}"
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Clean up. Effects: removes the temporary folder."""
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+
+def _load_builder(root: Path) -> ModuleType:
+    """build.py by its path: the package is not installed yet."""
+    path = root / "serving" / "model" / "native" / "build.py"
+    spec = importlib.util.spec_from_file_location("native_build", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,13 @@
+// Everything that is compiled once per instruction set, and the table of its entry points.
+#pragma once
+#include "apply.h"
+#include "step.h"
+
+namespace cm::CM_ISA_NAMESPACE {
+
+static const Kernels* table() {
+    static constexpr Kernels found = {CM_ISA_NAME, apply, read, scratch_bytes, step};
+    return &found;
+}
+
+}  // namespace cm::CM_ISA_NAMESPACE

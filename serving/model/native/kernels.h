@@ -1,0 +1,39 @@
+// One instruction set's entry points; isa_<name>.cpp makes each table, dispatch.cpp chooses one.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "interface.h"
+
+namespace cm {
+
+class Team;
+
+// One product for cm_apply. `scratch` holds `apply_scratch_bytes` of pack.h.
+struct Application {
+    const cm_linear& linear;
+    const void* x;
+    int rows;
+    int form;
+    void* y;
+    char* scratch;
+};
+
+struct Kernels {
+    const char* name;
+    void (*apply)(Team& team, const Application& application);
+    uint64_t (*read)(const void* memory, int64_t bytes);  // a number that depends on every byte
+    size_t (*scratch_bytes)(const cm_engine& engine);
+    int32_t (*step)(cm_engine& engine, const cm_batch& batch, const cm_answer& answer);
+};
+
+// Null where the compiler did not know the instructions.
+const Kernels* portable_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+const Kernels* amx_kernels();
+
+// The best that this processor has, or the one that cm_use_instructions chose.
+const Kernels& kernels();
+
+}  // namespace cm

@@ -1,0 +1,172 @@
+"""interface.h in Python, field by field: what the native library reads and writes.
+
+A test compares the sizes with those of the compiled library.
+"""
+
+import ctypes
+from enum import IntEnum
+from typing import ClassVar
+
+import numpy as np
+
+INTERFACE = 1
+"""CM_INTERFACE of the header that this file mirrors."""
+
+_Int = ctypes.c_int32
+_Real = ctypes.c_float
+_Address = ctypes.c_void_p
+
+
+class Form(IntEnum):
+    """How numbers are stored."""
+
+    F32 = 0
+    BF16 = 1
+    INT8 = 2
+
+
+class Draw(IntEnum):
+    """What a sequence wants from its last row."""
+
+    NONE = 0
+    TOKEN = 1
+    LOGITS = 2
+
+
+class Failure(IntEnum):
+    """What a function of the library returns when it did not do its work."""
+
+    BAD_ARGUMENT = 1
+    NO_MEMORY = 2
+    NOT_FINITE = 3
+
+
+class Linear(ctypes.Structure):
+    """cm_linear."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        *((name, _Int) for name in ("out_features", "in_features", "groups", "form")),
+        ("packed", _Address),
+        ("bias", _Address),
+    ]
+
+
+class Block(ctypes.Structure):
+    """cm_block."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        ("attention_norm", _Address),
+        ("into", Linear),
+        ("query_norm", _Address),
+        ("query_up", Linear),
+        ("latent_norm", _Address),
+        ("expand", Linear),
+        ("key_absorb", Linear),
+        ("value_absorb", Linear),
+        ("out", Linear),
+        ("feed_norm", _Address),
+        ("gate_up", Linear),
+        ("down", Linear),
+        ("gate", Linear),
+        ("gate_bias", _Address),
+        ("expert_gate_up", ctypes.POINTER(Linear)),
+        ("expert_down", ctypes.POINTER(Linear)),
+    ]
+
+
+class DraftLayer(ctypes.Structure):
+    """cm_draft_layer."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        ("embed", _Address),
+        ("token_norm", _Address),
+        ("hidden_norm", _Address),
+        ("fuse", Linear),
+        ("block", Block),
+        ("norm", _Address),
+        ("head", Linear),
+    ]
+
+
+_MODEL_SIZES = (
+    *("form", "vocab", "hidden", "layers", "heads", "q_lora", "kv_lora", "nope_dim", "rope_dim", "value_dim"),
+    *("experts", "top_k", "expert_groups", "kept_groups", "sigmoid_scores", "normalise_weights"),
+)
+
+
+class Model(ctypes.Structure):
+    """cm_model."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        *((name, _Int) for name in _MODEL_SIZES),
+        *((name, _Real) for name in ("routed_scaling", "norm_eps", "latent_norm_eps", "softmax_scale")),
+        ("rope_frequencies", _Address),
+        ("rope_amplitude", _Real),
+        ("embed", _Address),
+        ("blocks", ctypes.POINTER(Block)),
+        ("norm", _Address),
+        ("head", Linear),
+        ("draft", ctypes.POINTER(DraftLayer)),
+    ]
+
+
+class Cache(ctypes.Structure):
+    """cm_cache."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        ("base", _Address),
+        *(
+            (name, _Int)
+            for name in ("form", "blocks", "layers", "block_tokens", "row_bytes", "rope_offset", "scale_offset")
+        ),
+    ]
+
+
+class Batch(ctypes.Structure):
+    """cm_batch."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        ("sequences", _Int),
+        ("rows", _Int),
+        ("sequence", _Address),
+        ("ids", _Address),
+        ("tables", _Address),
+    ]
+
+
+class Answer(ctypes.Structure):
+    """cm_answer."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        ("max_tokens", _Int),
+        *((name, _Address) for name in ("token_counts", "tokens", "draft_counts", "drafts", "logits", "hidden")),
+    ]
+
+
+_SEQUENCE_INTS = (
+    *("first_row", "rows", "start", "table", "table_size", "drafts", "draw", "next_drafts", "next_token"),
+    *("keep_hidden", "top_k", "reserved"),
+)
+
+SEQUENCE = np.dtype(
+    [
+        *((name, np.int32) for name in _SEQUENCE_INTS),
+        *((name, np.float64) for name in ("temperature", "top_p", "min_p")),
+        ("seed", np.uint64),
+        ("position", np.int64),
+    ],
+    align=True,
+)
+"""cm_sequence, for arrays of them."""
+
+SIZES = {
+    "cm_linear": ctypes.sizeof(Linear),
+    "cm_block": ctypes.sizeof(Block),
+    "cm_draft_layer": ctypes.sizeof(DraftLayer),
+    "cm_model": ctypes.sizeof(Model),
+    "cm_cache": ctypes.sizeof(Cache),
+    "cm_sequence": SEQUENCE.itemsize,
+    "cm_batch": ctypes.sizeof(Batch),
+    "cm_answer": ctypes.sizeof(Answer),
+}
+"""Bytes of every struct, to be compared with the library's."""

@@ -1,0 +1,136 @@
+"""The native library as Python sees it: found or built, checked, and its plain functions with types.
+
+Whether there is one is decided once per process. Without it everything is computed by torch, only slower, so nothing
+here is an error to whoever asks; the log says once why there is none.
+"""
+
+import ctypes
+import logging
+from functools import cache
+from pathlib import Path
+
+from serving.errors import ModelError
+from serving.model.native.build import BuildError, cached_library, packaged_library
+from serving.model.native.layout import INTERFACE, SIZES, Form, Linear
+
+logger = logging.getLogger(__name__)
+
+_Int = ctypes.c_int32
+_Address = ctypes.c_void_p
+
+
+class Library:
+    """One loaded library.
+
+    Args:
+        path: the shared library.
+    Raises: ModelError if it cannot be loaded, or was made from other sources than this package's.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.functions = ctypes.CDLL(str(path))
+            _declare(self.functions)
+        except (OSError, AttributeError) as error:
+            raise ModelError(f"the native library {path} cannot be loaded ({error})") from error
+        found = self.functions.cm_interface()
+        sizes = {name: self.functions.cm_size_of(name.encode()) for name in SIZES}
+        if found != INTERFACE or sizes != SIZES:
+            raise ModelError(f"the native library {path} has interface {found}, wanted is {INTERFACE}: build it again")
+        self.path = path
+
+    @property
+    def instructions(self) -> str:
+        """What the kernels use here: amx, avx512, avx2 or portable."""
+        return str(self.functions.cm_instructions().decode())
+
+    def use_instructions(self, name: str) -> None:
+        """Compute with another instruction set from now on; for tests.
+
+        Raises: ModelError if it is not to be had here.
+        """
+        self.check(self.functions.cm_use_instructions(name.encode()))
+
+    def packed_bytes(self, out_features: int, in_features: int, groups: int, form: Form) -> int:
+        """Memory that a packed product takes [bytes]."""
+        return int(self.functions.cm_packed_bytes(out_features, in_features, groups, form))
+
+    def pack(self, weight: int, scale: int | None, linear: Linear, packed: int) -> None:
+        """Write the packed form of a dense weight.
+
+        Args:
+            weight: address of `[groups * out_features, in_features]`.
+            scale: address of `[groups * out_features] float32`, INT8 only.
+            linear: its sizes and form.
+            packed: address of `packed_bytes` bytes, a multiple of 64.
+        Raises: ModelError if the sizes cannot be.
+        Effects: writes the memory at `packed`.
+        """
+        sizes = linear.out_features, linear.in_features, linear.groups, linear.form
+        self.check(self.functions.cm_pack(weight, scale, *sizes, packed))
+
+    def apply(self, linear: Linear, x: int, rows: int, form: Form, y: int, threads: int) -> None:
+        """One product.
+
+        Args:
+            x: address of `[rows, groups * in_features]`, dense, F32 or BF16.
+            y: address of `[rows, groups * out_features]`, of the same form.
+        Raises: ModelError if the sizes cannot be or there is no memory.
+        Effects: writes the memory at `y`.
+        """
+        self.check(self.functions.cm_apply(ctypes.byref(linear), x, rows, form, y, threads))
+
+    def read_bandwidth(self, nbytes: int, threads: int) -> float:
+        """Bytes per second at which threads together read a buffer of this size, once."""
+        return float(self.functions.cm_read_bandwidth(nbytes, threads))
+
+    def check(self, result: int) -> None:
+        """Raises: ModelError with the library's words if a function did not return 0."""
+        if result:
+            raise ModelError(self.functions.cm_error_text().decode(errors="replace"))
+
+
+@cache
+def load() -> Library | None:
+    """The library of this process; None = there is none, and the log has said why.
+
+    Effects: the first call may compile it into the user's cache folder, which takes about half a minute.
+    """
+    packaged = packaged_library()
+    try:
+        return Library(packaged if packaged.exists() else cached_library(logger.warning))
+    except (BuildError, ModelError) as error:
+        logger.warning("no native step (%s); torch computes instead, slower", error)
+        return None
+
+
+def available() -> bool:
+    """Whether there is a library. Effects: as `load`."""
+    return load() is not None
+
+
+def instructions() -> str | None:
+    """Instruction set of the library; None = there is none. Effects: as `load`."""
+    library = load()
+    return None if library is None else library.instructions
+
+
+def _declare(functions: ctypes.CDLL) -> None:
+    """Argument and result types: without them, addresses are cut to 32 bits."""
+    signatures: dict[str, tuple[type | None, list[type]]] = {
+        "cm_interface": (_Int, []),
+        "cm_size_of": (ctypes.c_int64, [ctypes.c_char_p]),
+        "cm_instructions": (ctypes.c_char_p, []),
+        "cm_use_instructions": (_Int, [ctypes.c_char_p]),
+        "cm_error_text": (ctypes.c_char_p, []),
+        "cm_packed_bytes": (ctypes.c_int64, [_Int] * 4),
+        "cm_pack": (_Int, [_Address, _Address, *[_Int] * 4, _Address]),
+        "cm_engine_new": (_Int, [_Address, _Address, _Int, _Int, _Int, ctypes.POINTER(_Address)]),
+        "cm_engine_free": (None, [_Address]),
+        "cm_step": (_Int, [_Address, _Address, _Address]),
+        "cm_apply": (_Int, [_Address, _Address, _Int, _Int, _Address, _Int]),
+        "cm_read_bandwidth": (ctypes.c_double, [ctypes.c_int64, _Int]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments

@@ -1,0 +1,59 @@
+// How a product's weights lie in memory: the one layout that every instruction set reads.
+//
+// A panel holds 32 output features of one group, [padded_in / g][32][g] with g numbers of the inner dimension side by
+// side, as many as the instructions take at once (F32: 1, BF16: 2, INT8: 4). So 128 bytes are one step of a product, and
+// AMX takes sixteen steps as two tiles. What pads is zero. Parts, each at a multiple of 64 bytes:
+//
+//     panels   [groups][panels of a group][padded_in / g][32][g]
+//     scales   [groups][panels of a group][32] float32                        INT8 only
+//     sums     [groups][panels of a group][32] int32: 128 * sum of a column   INT8 only, for unsigned activations
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "interface.h"
+
+namespace cm {
+
+// All functions are static: this file is compiled for several instruction sets, and no linker may take one set's code
+// for another's.
+
+constexpr int kPanel = 32;
+constexpr int kStepBytes = 128;
+constexpr int kInnerMultiple = 64;
+
+static constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Numbers of the inner dimension that lie side by side.
+static constexpr int side_by_side(int form) { return form == CM_F32 ? 1 : form == CM_BF16 ? 2 : 4; }
+static constexpr int bytes_of(int form) { return 4 / side_by_side(form); }
+
+static inline int panels(const cm_linear& w) { return (w.out_features + kPanel - 1) / kPanel; }
+static inline int padded_in(const cm_linear& w) { return static_cast<int>(round_up(w.in_features, kInnerMultiple)); }
+static inline int steps(const cm_linear& w) { return padded_in(w) / side_by_side(w.form); }
+static inline int64_t panel_bytes(const cm_linear& w) { return static_cast<int64_t>(steps(w)) * kStepBytes; }
+static inline int64_t columns(const cm_linear& w) { return static_cast<int64_t>(w.groups) * panels(w) * kPanel; }
+
+static inline const char* panel_at(const cm_linear& w, int group, int panel) {
+    return static_cast<const char*>(w.packed) + (static_cast<int64_t>(group) * panels(w) + panel) * panel_bytes(w);
+}
+static inline const float* scales_at(const cm_linear& w, int group, int panel) {
+    return reinterpret_cast<const float*>(panel_at(w, w.groups, 0)) + (static_cast<int64_t>(group) * panels(w) + panel) * kPanel;
+}
+static inline const int32_t* sums_at(const cm_linear& w, int group, int panel) {
+    return reinterpret_cast<const int32_t*>(scales_at(w, group, panel) + columns(w));
+}
+static inline int64_t packed_bytes(const cm_linear& w) {
+    const int64_t weights = columns(w) / kPanel * panel_bytes(w);
+    return weights + (w.form == CM_INT8 ? columns(w) * static_cast<int64_t>(sizeof(float) + sizeof(int32_t)) : 0);
+}
+
+// Scratch memory for cm_apply: rows in the weights' form, then their scales.
+static inline int64_t apply_scratch_bytes(const cm_linear& w, int64_t rows) {
+    return round_up(rows * w.groups * padded_in(w) * bytes_of(w.form), 64) + rows * w.groups * static_cast<int64_t>(sizeof(float));
+}
+
+// weight [groups * out_features, in_features] dense -> packed; see cm_pack.
+void pack(const void* weight, const float* scale, const cm_linear& shape, void* packed);
+
+}  // namespace cm

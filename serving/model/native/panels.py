@@ -1,0 +1,168 @@
+"""Products as the native library's panels: packed once, read by the native step in place, callable for the torch path.
+
+Panels depend on nothing but the library's layout: not on threads, the kind of CPU or torch's build, so one image of a
+model serves every process of a node.
+"""
+
+import mmap
+
+import torch
+from torch import Tensor
+
+from serving.errors import ModelError
+from serving.model.forms import PackedShape, StoredProduct
+from serving.model.linear import LinearWeight
+from serving.model.native.layout import Form, Linear
+from serving.model.native.library import Library
+from serving.model.shared_tensor import ALIGNMENT, address_of
+
+LAYOUT = b"panels-1"
+"""Name of what pack.h describes: raised with every change of it, because images outlive releases."""
+
+_FORMS = {torch.float32: Form.F32, torch.bfloat16: Form.BF16, torch.int8: Form.INT8}
+_ARENA_BYTES = 64 << 20
+_HUGE_PAGE = 2 << 20
+
+
+class PanelProduct:
+    """Panels of one group or several.
+
+    Args:
+        packed: what the library packed; kept alive.
+        linear: the library's struct, its addresses filled in here; valid as long as this lives.
+        bias: `[groups * out_features]`, floating point.
+    """
+
+    __slots__ = ("_library", "bias", "form", "groups", "in_features", "linear", "out_features", "packed")
+
+    def __init__(self, library: Library, packed: memoryview, linear: Linear, bias: Tensor | None) -> None:
+        self._library = library
+        self.packed = packed
+        self.bias = None if bias is None else bias.float().contiguous()
+        self.linear = linear
+        linear.packed = address_of(packed)
+        linear.bias = None if self.bias is None else self.bias.data_ptr()
+        self.out_features: int = linear.out_features
+        self.in_features: int = linear.in_features
+        self.groups: int = linear.groups
+        self.form = Form(linear.form)
+
+    def _apply(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Rows of x times the panels; x and the result are float32 or bfloat16.
+
+        Raises: ModelError if there is no memory.
+        """
+        assert x.numel() == x.shape[0] * self.groups * self.in_features, f"rows of {list(x.shape)}"
+        x = x.contiguous()
+        y = x.new_empty(shape)
+        self._library.apply(
+            self.linear, x.data_ptr(), x.shape[0], _FORMS[x.dtype], y.data_ptr(), torch.get_num_threads()
+        )
+        return y
+
+
+class PanelLinear(PanelProduct):
+    """A `Linear` as panels."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[rows, in_features] -> [rows, out_features]`. A row's result does not depend on the others, to the bit."""
+        return self._apply(x, (x.shape[0], self.out_features))
+
+
+class PanelHeads(PanelProduct):
+    """A `HeadLinear` as panels: a group per head."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[rows, heads, in_features] -> [rows, heads, out_features]`, with results as `PanelLinear`'s."""
+        return self._apply(x, (x.shape[0], self.groups, self.out_features))
+
+
+class PanelForms:
+    """Panels for every product on the CPU.
+
+    Args:
+        library: packs and computes.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._arena = _Arena()
+
+    def fingerprint(self) -> str:
+        """The layout's name."""
+        return LAYOUT.decode()
+
+    def linear(self, given: LinearWeight) -> PanelLinear | PanelHeads:
+        """Packed into memory of this process."""
+        shape = self.packed_shape(given)
+        memory = self._arena.take(shape.nbytes)
+        self.write(given, shape, memory)
+        weight = given.weight
+        return self.over(StoredProduct(memory, tuple(weight.shape), weight.dtype, shape.layout, given.bias))
+
+    def heads(self, weight: Tensor) -> PanelLinear | PanelHeads:
+        """Packed into memory of this process."""
+        return self.linear(LinearWeight(weight))
+
+    def packed_shape(self, given: LinearWeight) -> PackedShape:
+        """Known from the shape alone."""
+        linear = _struct(tuple(given.weight.shape), given.weight.dtype)
+        return PackedShape(LAYOUT, self._nbytes(linear))
+
+    def write(self, given: LinearWeight, shape: PackedShape, memory: memoryview) -> None:
+        """Packed in place.
+
+        Raises: ModelError if the memory is of another size.
+        """
+        linear = _struct(tuple(given.weight.shape), given.weight.dtype)
+        if memory.nbytes != self._nbytes(linear):
+            raise ModelError(f"panels of {list(given.weight.shape)} do not take {memory.nbytes} bytes")
+        heads = given.weight.dim() == 3
+        weight = (given.weight.transpose(1, 2) if heads else given.weight).contiguous()
+        scale = None if given.scale is None else given.scale.float().contiguous()
+        scale_address = None if scale is None else scale.data_ptr()
+        self._library.pack(weight.data_ptr(), scale_address, linear, address_of(memory))
+
+    def over(self, stored: StoredProduct) -> PanelLinear | PanelHeads:
+        """The library reads the bytes where they lie.
+
+        Raises: ModelError if they are not panels of this layout.
+        """
+        linear = _struct(stored.shape, stored.dtype)
+        if stored.layout != LAYOUT or stored.memory.nbytes != self._nbytes(linear):
+            raise ModelError(
+                f"{stored.memory.nbytes} bytes of layout {stored.layout!r} are no panels of {stored.shape}"
+            )
+        kind = PanelHeads if len(stored.shape) == 3 else PanelLinear
+        return kind(self._library, stored.memory, linear, stored.bias)
+
+    def _nbytes(self, linear: Linear) -> int:
+        return self._library.packed_bytes(linear.out_features, linear.in_features, linear.groups, Form(linear.form))
+
+
+class _Arena:
+    """Memory for panels in large pages: a step reads all of them, and large pages spare it the look-up of addresses.
+
+    Freed when nothing that lies on it is left.
+    """
+
+    def __init__(self) -> None:
+        self._free = memoryview(b"")
+
+    def take(self, nbytes: int) -> memoryview:
+        """Zeroed, at a multiple of 64."""
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        if size > self._free.nbytes:
+            whole = mmap.mmap(-1, max(_ARENA_BYTES, -(-size // _HUGE_PAGE) * _HUGE_PAGE), flags=mmap.MAP_PRIVATE)
+            whole.madvise(mmap.MADV_HUGEPAGE)
+            self._free = memoryview(whole)
+        taken, self._free = self._free[:nbytes], self._free[size:]
+        return taken
+
+
+def _struct(shape: tuple[int, ...], dtype: torch.dtype) -> Linear:
+    """Sizes and form of a dense weight's panels."""
+    if dtype not in _FORMS:
+        raise ModelError(f"there are no panels of {dtype}")
+    groups, out_features, in_features = (1, *shape) if len(shape) == 2 else (shape[0], shape[2], shape[1])
+    return Linear(out_features, in_features, groups, _FORMS[dtype])

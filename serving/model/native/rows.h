@@ -1,0 +1,92 @@
+// What happens to one row of numbers between the products. Every sum runs in an order that its length alone decides.
+#pragma once
+#include "simd.h"
+
+namespace cm::CM_ISA_NAMESPACE {
+
+inline float sum_of_squares(const float* x, int n) {
+    Vec sums[4] = {zero(), zero(), zero(), zero()};  // four chains hide the latency of an addition
+    int first = 0;
+    for (; first + 4 * kLanes <= n; first += 4 * kLanes) {
+        for (int chain = 0; chain < 4; ++chain) {
+            const Vec v = load(x + first + chain * kLanes);
+            sums[chain] = fma(v, v, sums[chain]);
+        }
+    }
+    each_vec(n - first, [&](int i, int lanes) {
+        const Vec v = load_up_to(x + first + i, lanes);
+        sums[0] = fma(v, v, sums[0]);
+    });
+    return reduce_add(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+}
+
+// out = x / rms(x) * weight, rounded as RmsNorm does: the quotient to T, then the product to T.
+template <class T>
+inline void rms_norm(const float* x, const float* weight, int n, float eps, T* out) {
+    const Vec scale = splat(1.0f / __builtin_sqrtf(sum_of_squares(x, n) / static_cast<float>(n) + eps));
+    each_vec(n, [&](int i, int lanes) {
+        const Vec quotient = rounded<T>(mul(load_up_to(x + i, lanes), scale));
+        store_up_to(out + i, mul(quotient, load_up_to(weight + i, lanes)), lanes);
+    });
+}
+
+template <class T>
+inline float largest_size(const T* x, int n) {
+    Vec most = zero();
+    each_vec(n, [&](int i, int lanes) { most = max(most, abs(load_up_to(x + i, lanes))); });
+    return reduce_max(most);
+}
+
+// x as int8 with one scale: max |x| / 127. Zeros follow up to `padded`. A row of (almost) zeros has no reciprocal.
+template <class T>
+inline void quantise_row(const T* x, int n, int padded, int8_t* out, float* scale) {
+    const float largest = largest_size(x, n);
+    *scale = largest / 127.0f;
+    const Vec factor = splat(127.0f / (largest < 1e-30f ? 1e-30f : largest));
+    each_vec(n, [&](int i, int lanes) { store_up_to(out + i, mul(load_up_to(x + i, lanes), factor), lanes); });
+    if (padded > n) __builtin_memset(out + n, 0, static_cast<size_t>(padded - n));
+}
+
+// Neighbouring pairs turned in place by the angles whose (scaled) cosines and sines are given.
+template <class T>
+inline void rotate(T* x, const float* cosines, const float* sines, int pairs) {
+    for (int i = 0; i < pairs; ++i) {
+        const float a = to_float(x[2 * i]), b = to_float(x[2 * i + 1]);
+        x[2 * i] = from_float<T>(a * cosines[i] - b * sines[i]);
+        x[2 * i + 1] = from_float<T>(a * sines[i] + b * cosines[i]);
+    }
+}
+
+// out = silu(gate) * up, rounded once.
+template <class T>
+inline void swiglu(const float* gate, const float* up, int n, T* out) {
+    const Vec one = splat(1.0f);
+    each_vec(n, [&](int i, int lanes) {
+        const Vec g = load_up_to(gate + i, lanes);
+        const Vec opened = div(g, add(one, exp(sub(zero(), g))));
+        store_up_to(out + i, mul(opened, load_up_to(up + i, lanes)), lanes);
+    });
+}
+
+template <class T>
+inline void add_into(float* x, const T* y, int n) {
+    each_vec(n, [&](int i, int lanes) {
+        store_up_to(x + i, add(load_up_to(x + i, lanes), load_up_to(y + i, lanes)), lanes);
+    });
+}
+
+// x += factor * y
+inline void add_scaled_into(float* x, float factor, const float* y, int n) {
+    const Vec scale = splat(factor);
+    each_vec(n, [&](int i, int lanes) {
+        store_up_to(x + i, fma(scale, load_up_to(y + i, lanes), load_up_to(x + i, lanes)), lanes);
+    });
+}
+
+// from -> to, between the forms.
+template <class From, class To>
+inline void convert_row(const From* from, int n, To* to) {
+    each_vec(n, [&](int i, int lanes) { store_up_to(to + i, load_up_to(from + i, lanes), lanes); });
+}
+
+}  // namespace cm::CM_ISA_NAMESPACE

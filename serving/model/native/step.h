@@ -1,0 +1,126 @@
+// A whole step: rows of all sequences through the model, draws, verification of guesses, new guesses.
+#pragma once
+#include "block.h"
+#include "draft.h"
+#include "head.h"
+#include "isa.h"
+#include "rotations.h"
+#include "sampler.h"
+#include "workspace.h"
+
+namespace cm::CM_ISA_NAMESPACE {
+
+// Sequences of up to so many rows attend row by row in latent space, as step_batch.py has it.
+constexpr int kAbsorbedRows = 4;
+
+template <class T>
+class Step {
+  public:
+    Step(cm_engine& engine, const cm_batch& batch, const cm_answer& answer)
+        : e_(engine), m_(engine.model), w_(engine, engine.scratch), batch_(batch), answer_(answer) {}
+
+    int32_t run() {
+        lay_out();
+        BlockStep<T> blocks(e_, w_);
+        for (int layer = 0; layer < m_.layers; ++layer) {
+            blocks.run({batch_.rows, w_.spans, batch_.sequences, layer}, m_.blocks[layer]);
+        }
+        hand_out_hidden();
+        draw_tokens();
+        const int spoiled = take_tokens();
+        if (spoiled >= 0) return fail(CM_NOT_FINITE, "sequence %d: logits are not finite", spoiled);
+        if (m_.draft) DraftStep<T>(e_, w_, batch_, answer_).run();
+        return CM_OK;
+    }
+
+  private:
+    void lay_out() {
+        for (int index = 0; index < batch_.sequences; ++index) {
+            const cm_sequence& s = batch_.sequence[index];
+            w_.spans[index] = {s.first_row, s.rows, s.start, batch_.tables + s.table, s.rows > kAbsorbedRows};
+            answer_.token_counts[index] = answer_.draft_counts[index] = 0;
+            for (int i = 0; i < s.rows; ++i) w_.drawn_sequence[s.first_row + i] = index;
+        }
+        each_row(e_.team, batch_.rows, m_.hidden + 8 * m_.rope_dim, [&](int row, int) {
+            const Span& span = w_.spans[w_.drawn_sequence[row]];
+            place_row(m_, w_, row, span.start + row - span.first_row, span.table);
+            const T* token = static_cast<const T*>(m_.embed) + static_cast<int64_t>(batch_.ids[row]) * m_.hidden;
+            convert_row(token, m_.hidden, w_.x + row * w_.x_stride);
+        });
+    }
+
+    void hand_out_hidden() {
+        T* to = static_cast<T*>(answer_.hidden);
+        for (int index = 0; index < batch_.sequences; ++index) {
+            const cm_sequence& s = batch_.sequence[index];
+            for (int i = 0; s.keep_hidden && i < s.rows; ++i, to += m_.hidden) {
+                convert_row(w_.x + (s.first_row + i) * w_.x_stride, m_.hidden, to);
+            }
+        }
+    }
+
+    // drawn_token of every row that draws, in the order of drawn_row; rows of logits go out instead.
+    void draw_tokens() {
+        int count = 0, logits_rows = 0;
+        for (int index = 0; index < batch_.sequences; ++index) {
+            const cm_sequence& s = batch_.sequence[index];
+            for (int i = s.rows - 1 - s.drafts; s.draw != CM_DRAW_NONE && i < s.rows; ++i) {
+                w_.drawn_row[count] = s.first_row + i;
+                w_.drawn_sequence[count] = index;
+                w_.drawn_token[count++] = s.draw == CM_DRAW_LOGITS ? logits_rows++ : s.drafts - (s.rows - 1 - i);
+            }
+        }
+        drawn_ = count;
+        each_logits(e_, w_, m_.norm, m_.head, count, [this](int i) { return w_.drawn_row[i]; },
+                    [this](int i, const float* logits, int thread) { draw_row(i, logits, thread); });
+    }
+
+    // drawn_token says which row of the answer's logits this is, or which of the sequence's draws.
+    void draw_row(int i, const float* logits, int thread) {
+        const cm_sequence& s = batch_.sequence[w_.drawn_sequence[i]];
+        const ThreadSpace<T>& own = w_.threads[thread];
+        if (s.draw == CM_DRAW_LOGITS) {
+            convert_row(logits, m_.vocab, answer_.logits + w_.drawn_token[i] * static_cast<int64_t>(m_.vocab));
+            if (largest_logit(logits, m_.vocab) == kNotFinite) w_.drawn_token[i] = kNotFinite;
+        } else {
+            w_.drawn_token[i] = draw(logits, m_.vocab, s, s.position + w_.drawn_token[i], own.weights, own.spare);
+        }
+    }
+
+    // Guesses up to the first miss, and the draw there. Returns a sequence whose logits were not finite, or -1.
+    int take_tokens() {
+        for (int i = 0; i < drawn_; ++i) {
+            if (w_.drawn_token[i] == kNotFinite) return w_.drawn_sequence[i];
+        }
+        for (int i = 0; i < drawn_;) {
+            const int index = w_.drawn_sequence[i];
+            const cm_sequence& s = batch_.sequence[index];
+            const int32_t* guesses = batch_.ids + s.first_row + s.rows - s.drafts;
+            int32_t* tokens = answer_.tokens + static_cast<int64_t>(index) * answer_.max_tokens;
+            for (int j = 0; s.draw == CM_DRAW_TOKEN && j <= s.drafts; ++j) {
+                tokens[answer_.token_counts[index]++] = w_.drawn_token[i + j];
+                if (j == s.drafts || guesses[j] != w_.drawn_token[i + j]) break;
+            }
+            i += s.drafts + 1;
+        }
+        return -1;
+    }
+
+    cm_engine& e_;
+    const cm_model& m_;
+    const Workspace<T> w_;
+    const cm_batch& batch_;
+    const cm_answer& answer_;
+    int drawn_ = 0;
+};
+
+static size_t scratch_bytes(const cm_engine& engine) {
+    return engine.model.form == CM_F32 ? Workspace<float>(engine, nullptr).bytes : Workspace<bf16>(engine, nullptr).bytes;
+}
+
+static int32_t step(cm_engine& engine, const cm_batch& batch, const cm_answer& answer) {
+    if (engine.model.form == CM_F32) return Step<float>(engine, batch, answer).run();
+    return Step<bf16>(engine, batch, answer).run();
+}
+
+}  // namespace cm::CM_ISA_NAMESPACE

@@ -1,0 +1,98 @@
+"""Which quantised layouts of a checkpoint are read, and what `config.json` says of the one at hand. Imports no torch.
+
+Two are read. *FP8*, block-scaled, as DeepSeek publishes: dequantised while it is read. *INT8* as compressed-tensors'
+`int-quantized` writes it: a symmetric int8 weight `X.weight [out, in]` beside `X.weight_scale [out, 1]`, multiplied
+with activations that are rounded to int8 per token while serving. Which matrices are INT8 is seen from the tensors
+themselves: the configuration's `ignore` patterns are for those who must know before they open the files.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from serving.errors import ModelError
+
+INT8_METHOD = "compressed-tensors"
+INT8_FORMAT = "int-quantized"
+INT8_WEIGHTS: Mapping[str, object] = {
+    "num_bits": 8,
+    "type": "int",
+    "symmetric": True,
+    "strategy": "channel",
+    "dynamic": False,
+}
+"""What compressed-tensors calls one static scale per output channel."""
+INT8_ACTIVATIONS: Mapping[str, object] = {
+    "num_bits": 8,
+    "type": "int",
+    "symmetric": True,
+    "strategy": "token",
+    "dynamic": True,
+}
+"""What compressed-tensors calls one scale per token, found while serving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What a checkpoint's stored weights are.
+
+    Args:
+        fp8_block: rows and columns that share one scale of an FP8 matrix; None when there is none.
+        int8: whether matrices may be INT8 with one scale per output channel.
+    """
+
+    fp8_block: tuple[int, int] | None = None
+    int8: bool = False
+
+
+def read_quantization(raw: Mapping[str, object]) -> Quantization:
+    """What `config.json` says.
+
+    Raises: ModelError for a layout that is not read; TypeError or ValueError for one that cannot be understood.
+    """
+    given = raw.get("quantization_config")
+    if given is None:
+        return Quantization()
+    if not isinstance(given, dict):
+        raise TypeError("quantization_config")
+    method = given.get("quant_method")
+    if method == INT8_METHOD:
+        _check_int8(given)
+        return Quantization(int8=True)
+    if method != "fp8" or given.get("fmt", "e4m3") != "e4m3":
+        raise ModelError(
+            f"quantization {method!r} is not supported; give a bf16, a block-scaled fp8 (e4m3) or an INT8 (W8A8 "
+            f"{INT8_METHOD}) checkpoint"
+        )
+    rows, columns = given.get("weight_block_size") or (128, 128)
+    return Quantization(fp8_block=(int(rows), int(columns)))
+
+
+def _check_int8(given: Mapping[str, object]) -> None:
+    """Raises: ModelError naming the first thing that is not W8A8, static per channel and dynamic per token."""
+    if given.get("format") != INT8_FORMAT:
+        raise _unsupported(f"format = {given.get('format')!r}", INT8_FORMAT)
+    if given.get("kv_cache_scheme") is not None:
+        raise _unsupported("a kv_cache_scheme", "null (the engine's kv_dtype sets the cache's form)")
+    groups = given.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise TypeError("quantization_config.config_groups")
+    for name, group in groups.items():
+        if not isinstance(group, dict):
+            raise TypeError(f"quantization_config.config_groups.{name}")
+        if group.get("output_activations") is not None:
+            raise _unsupported(f"{name}.output_activations", "null")
+        _check_part(f"{name}.weights", group.get("weights"), INT8_WEIGHTS)
+        _check_part(f"{name}.input_activations", group.get("input_activations"), INT8_ACTIVATIONS)
+
+
+def _check_part(name: str, given: object, wanted: Mapping[str, object]) -> None:
+    if not isinstance(given, dict):
+        raise _unsupported(f"{name} = {given!r}", f"INT8 with strategy {wanted['strategy']!r}")
+    for key, value in wanted.items():
+        found = given.get(key, False if key == "dynamic" else None)
+        if found != value:
+            raise _unsupported(f"{name}.{key} = {found!r}", repr(value))
+
+
+def _unsupported(what: str, instead: str) -> ModelError:
+    return ModelError(f"{INT8_METHOD} quantization with {what} is not supported; only {instead} is")

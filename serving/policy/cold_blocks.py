@@ -1,0 +1,84 @@
+"""Free KV blocks whose content is still known, in the order in which they were released.
+
+A list is read from its front and grows at its end. What is taken out of the middle, because a prefix matched it,
+stays in the list as a mark that is passed over when it comes to the front:
+
+    [ taken | taken | 7 | 3 | (5) | 9 | 5 ]        5 was taken back by a match and released again: its first place is
+                      ▲ front                      void, its last one counts
+"""
+
+from collections.abc import Iterator, Sequence
+
+from serving.ids import BlockId
+
+_SWEEP_AT = 1024
+"""Taken places that are left in the list at least, before they are swept."""
+
+
+class ColdBlocks:
+    """A queue of blocks with cheap removal from its middle. A block is in it at most once."""
+
+    __slots__ = ("_front", "_places", "_size", "_void")
+
+    def __init__(self) -> None:
+        self._places: list[BlockId] = []
+        self._front = 0
+        self._size = 0
+        self._void: dict[BlockId, int] = {}
+        """How many of a block's places do not count; they come before the one that does."""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[BlockId]:
+        """Oldest first."""
+        void = dict(self._void)
+        for block in self._places[self._front :]:
+            if void.get(block):
+                void[block] -= 1
+            else:
+                yield block
+
+    def extend(self, blocks: Sequence[BlockId]) -> None:
+        """These were released, in this order; none of them is here.
+
+        Effects: they are the youngest.
+        """
+        self._places += blocks
+        self._size += len(blocks)
+
+    def remove(self, block: BlockId) -> None:
+        """Take out one that is here, wherever it is."""
+        self._void[block] = self._void.get(block, 0) + 1
+        self._size -= 1
+
+    def take(self, count: int) -> list[BlockId]:
+        """Take out the oldest ones; there must be as many."""
+        assert count <= self._size, "more blocks are taken than are cold"
+        front = self._front
+        taken = self._places[front : front + count]
+        front += count
+        if self._void and not self._void.keys().isdisjoint(taken):
+            taken, front = self._valid(count)
+        self._front = front
+        self._size -= count
+        if front > _SWEEP_AT and 2 * front > len(self._places):
+            del self._places[:front]
+            self._front = 0
+        return taken
+
+    def _valid(self, count: int) -> tuple[list[BlockId], int]:
+        """The oldest ones among places that do not all count. Returns: they, and the front behind them."""
+        places, void, front = self._places, self._void, self._front
+        taken: list[BlockId] = []
+        while len(taken) < count:
+            block = places[front]
+            front += 1
+            times = void.get(block)
+            if times is None:
+                taken.append(block)
+            elif times == 1:
+                del void[block]
+            else:
+                void[block] = times - 1
+        return taken, front

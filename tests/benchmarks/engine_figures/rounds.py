@@ -1,0 +1,75 @@
+"""Engines in turns: every shape is asked of every engine before the next shape, and all of that several times.
+
+Whatever else the machine does then falls on all engines alike. Every other round goes through the engines backwards, so
+that none always follows the same neighbour.
+"""
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from tests.benchmarks.conditions import progress
+from tests.benchmarks.engine_figures.book import Book, Shape
+from tests.benchmarks.engine_figures.engines import Engine, EngineFailedError, Open
+
+_SETTLE_S = 0.1
+"""Between two engines: workers of the one that has just been asked go to sleep."""
+
+
+def measure(openers: Mapping[str, Open], shapes: Sequence[Shape], rounds: int, samples: int, book: Book) -> None:
+    """Start engines, ask all of them for all shapes, end them.
+
+    Args:
+        shapes: of one model, decode and prefill.
+        samples: questions of one shape to one engine per round.
+    Effects: adds samples to `book`; an engine that does not start or dies is noted there as absent.
+    """
+    engines = _start(openers, book)
+    try:
+        for number in range(rounds):
+            for shape in shapes:
+                names = list(engines)
+                for name in names if number % 2 == 0 else reversed(names):
+                    _ask(engines, name, shape, samples, book)
+                _tell(number, rounds, shape, book)
+    finally:
+        for engine in engines.values():
+            engine.close()
+
+
+def _start(openers: Mapping[str, Open], book: Book) -> dict[str, Engine]:
+    engines: dict[str, Engine] = {}
+    for name, opener in openers.items():
+        progress(f"starting {name}")
+        try:
+            engines[name] = opener()
+        except (EngineFailedError, OSError, RuntimeError, ValueError) as error:
+            book.absent[name] = one_line(error)
+            progress(f"{name} is absent: {book.absent[name]}")
+    return engines
+
+
+def _ask(engines: dict[str, Engine], name: str, shape: Shape, samples: int, book: Book) -> None:
+    engine = engines[name]
+    try:
+        for _ in range(samples):
+            time.sleep(_SETTLE_S)
+            rate = engine.decode(shape.size) if shape.phase == "decode" else engine.prefill(shape.size)
+            book.add(name, shape, [rate])
+    except (EngineFailedError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+        book.absent[name] = f"failed in {shape}: {one_line(error)}"
+        progress(f"{name} {book.absent[name]}")
+        engine.close()
+        del engines[name]
+
+
+def _tell(number: int, rounds: int, shape: Shape, book: Book) -> None:
+    found = {engine: book.best(engine, shape) for engine in book.engines()}
+    rates = ", ".join(f"{engine} {rate:,.0f}" for engine, rate in found.items() if rate is not None)
+    progress(f"round {number + 1}/{rounds}, {shape}, tokens/s so far: {rates}")
+
+
+def one_line(error: BaseException) -> str:
+    """The end of what an error says, without line breaks."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[-300:]

@@ -1,0 +1,35 @@
+"""The kernels of every instruction set that this machine has."""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from serving.model.config import ModelConfig
+from serving.model.native import build
+from tests.model.native.kernels import compile_kernels, instruction_sets
+from tests.model.random_checkpoint import write_random_checkpoint
+
+
+@pytest.fixture(scope="session")
+def kernels_of(pytestconfig: pytest.Config) -> Callable[[str], ctypes.CDLL]:
+    """By name; compiled for these sources if they were not before, which takes longer than all the tests."""
+    try:
+        build.find_compiler()
+    except build.BuildError as error:
+        pytest.skip(str(error))
+    folder = pytestconfig.cache.mkdir("native-kernels")
+    return cache(lambda name: compile_kernels(name, folder))
+
+
+@pytest.fixture(params=instruction_sets())
+def kernels(request: pytest.FixtureRequest, kernels_of: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
+    """Those of one instruction set."""
+    return kernels_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    """That of the tests' random checkpoints."""
+    return ModelConfig.from_folder(write_random_checkpoint(tmp_path_factory.mktemp("tiny")))

@@ -1,0 +1,70 @@
+"""The native library on every instruction set that this machine can test, AMX's with its tiles in software."""
+
+import contextlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from serving.errors import ModelError
+from serving.model.linear import LinearWeight
+from serving.model.native import build
+from serving.model.native.library import Library, load
+from serving.model.native.panels import PanelForms, PanelHeads, PanelLinear
+
+NAMES = ("portable", "avx2", "avx512", "amx")
+
+# Only what the tiles need, and quickly compiled: the soft tiles are slow anyway.
+_SOFT_FLAGS = ("-shared", "-DCM_SOFT_TILES", "-O1")
+_SOFT_INSTRUCTIONS = {"isa_amx": build.INSTRUCTIONS["isa_avx512"]}
+
+
+@cache
+def soft_tiles(folder: Path) -> Library:
+    """A library whose AMX kernels run without AMX; compiled once for these sources."""
+    path = folder / f"soft-{build.source_fingerprint()}.so"
+    if not path.exists():
+        build.build(path, build.find_compiler(), build.library_sources(), _SOFT_FLAGS, _SOFT_INSTRUCTIONS)
+    return Library(path)
+
+
+@contextlib.contextmanager
+def computing_with(name: str, folder: Path) -> Iterator[Library]:
+    """The library, computing with the named instructions for a while; skips a test whose processor lacks them.
+
+    Args:
+        folder: keeps the library with soft tiles.
+    """
+    library = soft_tiles(folder) if name == "amx" else load()
+    if library is None:
+        pytest.skip("there is no native library here")
+    before = library.instructions
+    try:
+        library.use_instructions(name)
+    except ModelError as error:
+        pytest.skip(str(error))
+    yield library
+    library.use_instructions(before)
+
+
+def panels(library: Library, weight: Tensor, scale: Tensor | None = None, bias: Tensor | None = None) -> PanelLinear:
+    """A product as panels."""
+    made = PanelForms(library).linear(LinearWeight(weight, bias, scale))
+    assert isinstance(made, PanelLinear)
+    return made
+
+
+def heads(library: Library, weight: Tensor) -> PanelHeads:
+    """Heads as panels."""
+    made = PanelForms(library).heads(weight)
+    assert isinstance(made, PanelHeads)
+    return made
+
+
+def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight as int8 with a scale per row."""
+    scale = weight.abs().amax(1).clamp_min(1e-9) / 127
+    return (weight / scale.unsqueeze(1)).round().to(torch.int8), scale

@@ -1,0 +1,236 @@
+// Whole steps under the sanitizers: random models of odd sizes through the plain interface, every buffer exactly as long
+// as the interface says, on every instruction set that is there. Sequences get the same tokens and guesses together as
+// each one alone. Ends with 0 and the number of steps.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "interface.h"
+
+extern "C" int32_t cm_use_instructions(const char* name);
+
+namespace {
+
+std::mt19937 random_bits(7);
+
+int below(int end) { return static_cast<int>(random_bits() % static_cast<unsigned>(end)); }
+float any() { return std::uniform_real_distribution<float>(-1.0f, 1.0f)(random_bits); }
+
+[[noreturn]] void fail(const char* text) {
+    std::printf("failed on %s: %s\n", cm_instructions(), text);
+    std::exit(1);
+}
+
+struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<void, Free>;
+
+Memory lines(size_t bytes) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, bytes ? bytes : 1) != 0) std::abort();
+    return Memory(memory);
+}
+
+void put(float value, int form, void* to, size_t at) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    if (form == CM_F32) static_cast<float*>(to)[at] = value;
+    if (form == CM_BF16) static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    if (form == CM_INT8) static_cast<int8_t*>(to)[at] = static_cast<int8_t>(std::lround(value * 127));
+}
+
+size_t size_of(int form) { return form == CM_F32 ? 4 : form == CM_BF16 ? 2 : 1; }
+
+// A random model; everything that its structs point to belongs to it.
+class Model {
+  public:
+    Model() {
+        m_.form = below(2) ? CM_F32 : CM_BF16;
+        weights_ = below(3) ? m_.form : CM_INT8;
+        m_.vocab = 40 + below(60), m_.hidden = 2 * (10 + below(40)), m_.layers = 1 + below(2), m_.heads = 1 + below(5);
+        m_.q_lora = below(3) ? 2 * (5 + below(20)) : 0, m_.kv_lora = 2 * (6 + below(30));
+        m_.nope_dim = 2 * (1 + below(12)), m_.rope_dim = 2 * (1 + below(6)), m_.value_dim = 1 + below(20);
+        m_.experts = 12, m_.top_k = 1 + below(3), m_.expert_groups = below(2) ? 1 : 4, m_.kept_groups = m_.expert_groups == 1 ? 1 : 2;
+        m_.sigmoid_scores = below(2), m_.normalise_weights = below(2), m_.routed_scaling = 1.5f;
+        m_.norm_eps = m_.latent_norm_eps = 1e-6f, m_.rope_amplitude = 1.0f;
+        m_.softmax_scale = 1.0f / std::sqrt(static_cast<float>(m_.nope_dim + m_.rope_dim));
+        m_.rope_frequencies = floats(m_.rope_dim / 2), m_.norm = floats(m_.hidden);
+        m_.embed = numbers(static_cast<size_t>(m_.vocab) * m_.hidden, m_.form, 1.0f);
+        m_.head = linear(m_.vocab, m_.hidden);
+        for (int layer = 0; layer < m_.layers; ++layer) blocks_.push_back(block(below(3) > 0));
+        m_.blocks = blocks_.data();
+        draft_ = {m_.embed, floats(m_.hidden), floats(m_.hidden), linear(m_.hidden, 2 * m_.hidden), block(true), floats(m_.hidden), m_.head};
+        m_.draft = &draft_;
+    }
+    const cm_model& get() const { return m_; }
+
+  private:
+    void* keep(Memory memory) {
+        kept_.push_back(std::move(memory));
+        return kept_.back().get();
+    }
+    void* numbers(size_t count, int form, float scale) {
+        void* memory = keep(lines(count * size_of(form)));
+        for (size_t i = 0; i < count; ++i) put(any() * scale, form, memory, i);
+        return memory;
+    }
+    const float* floats(int count) { return static_cast<const float*>(numbers(static_cast<size_t>(count), CM_F32, 1.0f)); }
+
+    cm_linear linear(int out, int in, int groups = 1, int form = -1) {
+        form = form < 0 ? weights_ : form;
+        const size_t rows = static_cast<size_t>(groups) * out;
+        const float scale = 2.0f / std::sqrt(static_cast<float>(in));
+        const void* dense = numbers(rows * in, form, form == CM_INT8 ? 1.0f : scale);
+        const std::vector<float> scales(rows, scale / 127);
+        void* packed = keep(lines(static_cast<size_t>(cm_packed_bytes(out, in, groups, form))));
+        if (cm_pack(dense, scales.data(), out, in, groups, form, packed) != CM_OK) fail(cm_error_text());
+        return {out, in, groups, form, packed, below(2) ? floats(static_cast<int>(rows)) : nullptr};
+    }
+
+    cm_block block(bool routed) {
+        cm_block b{};
+        const int queries = m_.heads * (m_.nope_dim + m_.rope_dim), width = 3 + below(60);
+        b.attention_norm = floats(m_.hidden), b.feed_norm = floats(m_.hidden), b.latent_norm = floats(m_.kv_lora);
+        b.into = linear((m_.q_lora ? m_.q_lora : queries) + m_.kv_lora + m_.rope_dim, m_.hidden);
+        if (m_.q_lora) b.query_norm = floats(m_.q_lora), b.query_up = linear(queries, m_.q_lora);
+        b.expand = linear(m_.heads * (m_.nope_dim + m_.value_dim), m_.kv_lora);
+        b.key_absorb = linear(m_.kv_lora, m_.nope_dim, m_.heads);
+        b.value_absorb = linear(m_.value_dim, m_.kv_lora, m_.heads);
+        b.out = linear(m_.hidden, m_.heads * m_.value_dim);
+        if (!routed || below(2)) b.gate_up = linear(2 * width, m_.hidden), b.down = linear(m_.hidden, width);
+        if (!routed) return b;
+        b.gate = linear(m_.experts, m_.hidden, 1, CM_F32);
+        b.gate_bias = below(2) ? floats(m_.experts) : nullptr;
+        std::vector<cm_linear> up, down;
+        for (int expert = 0; expert < m_.experts; ++expert) {
+            up.push_back(linear(2 * expert_width_, m_.hidden)), down.push_back(linear(m_.hidden, expert_width_));
+        }
+        experts_.push_back(std::move(up)), b.expert_gate_up = experts_.back().data();
+        experts_.push_back(std::move(down)), b.expert_down = experts_.back().data();
+        return b;
+    }
+
+    cm_model m_{};
+    cm_draft_layer draft_{};
+    int weights_ = CM_F32;
+    const int expert_width_ = 5 + below(50);
+    std::vector<cm_block> blocks_;
+    std::vector<std::vector<cm_linear>> experts_;
+    std::vector<Memory> kept_;
+};
+
+constexpr int kBlocks = 40, kBlockTokens = 3, kRows = 40, kContext = 60, kColumns = 4;
+
+// An engine over a cache of its own.
+class Side {
+  public:
+    Side(const cm_model& m, bool int8) {
+        const int size = static_cast<int>(size_of(m.form)), latent = int8 ? (m.kv_lora + 3) / 4 * 4 : m.kv_lora * size;
+        const int scale = (latent + m.rope_dim * size + 3) / 4 * 4;
+        cache_ = {nullptr, int8 ? CM_INT8 : m.form, kBlocks, m.layers + 1, kBlockTokens, int8 ? scale + 4 : latent + m.rope_dim * size, latent, int8 ? scale : -1};
+        const size_t bytes = static_cast<size_t>(kBlocks) * cache_.layers * kBlockTokens * static_cast<size_t>(cache_.row_bytes);
+        memory_ = lines(bytes);
+        std::memset(memory_.get(), 0xff, bytes);  // NaN, or nonsense: nobody may look at what was not written
+        cache_.base = memory_.get();
+        if (cm_engine_new(&m, &cache_, 1 + below(2), kRows, kContext, &engine_) != CM_OK) fail(cm_error_text());
+    }
+    ~Side() { cm_engine_free(engine_); }
+    Side(const Side&) = delete;
+    Side& operator=(const Side&) = delete;
+
+    // Tokens and guesses of each sequence, one after the other, with their counts before them.
+    std::vector<int32_t> step(const cm_model& m, const std::vector<cm_sequence>& sequences, const std::vector<int32_t>& ids,
+                              const std::vector<int32_t>& tables) {
+        const size_t count = sequences.size();
+        std::vector<int32_t> token_counts(count), tokens(count * kColumns), draft_counts(count), drafts(count * kColumns);
+        size_t hidden_rows = 0, logits_rows = 0;
+        for (const cm_sequence& s : sequences) {
+            hidden_rows += s.keep_hidden ? static_cast<size_t>(s.rows) : 0;
+            logits_rows += s.draw == CM_DRAW_LOGITS;
+        }
+        const Memory hidden = lines(hidden_rows * static_cast<size_t>(m.hidden) * size_of(m.form));
+        std::vector<float> logits(logits_rows * static_cast<size_t>(m.vocab) + 1);
+        const cm_batch batch{static_cast<int32_t>(count), static_cast<int32_t>(ids.size()), sequences.data(), ids.data(), tables.data()};
+        const cm_answer answer{kColumns, token_counts.data(), tokens.data(), draft_counts.data(), drafts.data(), logits.data(), hidden.get()};
+        if (cm_step(engine_, &batch, &answer) != CM_OK) fail(cm_error_text());
+        std::vector<int32_t> told;
+        for (size_t i = 0; i < count; ++i) {
+            told.push_back(token_counts[i]);
+            told.insert(told.end(), &tokens[i * kColumns], &tokens[i * kColumns] + token_counts[i]);
+            told.push_back(draft_counts[i]);
+            told.insert(told.end(), &drafts[i * kColumns], &drafts[i * kColumns] + draft_counts[i]);
+        }
+        return told;
+    }
+
+  private:
+    cm_cache cache_{};
+    Memory memory_;
+    cm_engine* engine_ = nullptr;
+};
+
+struct Part {
+    std::vector<int32_t> table;
+    bool drafting = below(4) > 0;  // for good: the draft layer's rows must have no gaps
+    int fed = 0;
+};
+
+// A random step of one sequence, its ids and table put behind the others'.
+cm_sequence random_step(const cm_model& m, Part& part, std::vector<int32_t>& ids, std::vector<int32_t>& tables) {
+    cm_sequence s{};
+    s.draw = below(3), s.rows = below(2) ? 1 + below(3) : 5 + below(4), s.start = part.fed;
+    s.drafts = s.draw == CM_DRAW_TOKEN ? below(s.rows < 4 ? s.rows : 4) : 0;
+    s.first_row = static_cast<int32_t>(ids.size()), s.table = static_cast<int32_t>(tables.size());
+    s.table_size = (s.start + s.rows + 3 + kBlockTokens - 1) / kBlockTokens;
+    s.next_token = s.draw == CM_DRAW_TOKEN ? -1 : below(m.vocab);
+    s.next_drafts = part.drafting ? below(4) : -1, s.keep_hidden = below(2), s.top_k = below(2) ? below(m.vocab) : 0;
+    s.temperature = below(2) ? 0.0 : 0.7, s.top_p = below(2) ? 1.0 : 0.8, s.min_p = below(2) ? 0.0 : 0.05;
+    s.seed = random_bits(), s.position = s.start + s.rows - s.drafts;
+    while (part.table.size() < static_cast<size_t>(s.table_size)) part.table.push_back(0);
+    tables.insert(tables.end(), part.table.begin(), part.table.begin() + s.table_size);
+    for (int i = 0; i < s.rows; ++i) ids.push_back(below(m.vocab));
+    part.fed += s.rows - s.drafts;
+    return s;
+}
+
+// The same steps on one side together and on the other one by one.
+int check_model(int steps) {
+    const Model model;
+    const cm_model& m = model.get();
+    const bool int8 = below(2);
+    Side together(m, int8), alone(m, int8);
+    Part parts[3];
+    for (int i = 0; i < 3; ++i)
+        for (int block = 0; block < 13; ++block) parts[i].table.push_back(3 * block + i);
+    for (int number = 0; number < steps; ++number) {
+        std::vector<cm_sequence> sequences;
+        std::vector<int32_t> ids, tables, one_by_one;
+        for (Part& part : parts) sequences.push_back(random_step(m, part, ids, tables));
+        for (cm_sequence s : sequences) {
+            const std::vector<int32_t> own(ids.begin() + s.first_row, ids.begin() + s.first_row + s.rows);
+            const std::vector<int32_t> table(tables.begin() + s.table, tables.begin() + s.table + s.table_size);
+            s.first_row = s.table = 0;
+            const auto told = alone.step(m, {s}, own, table);
+            one_by_one.insert(one_by_one.end(), told.begin(), told.end());
+        }
+        if (together.step(m, sequences, ids, tables) != one_by_one) fail("a sequence alone gets something else");
+    }
+    return steps;
+}
+
+}  // namespace
+
+int main() {
+    int steps = 0;
+    for (const char* name : {"portable", "avx2", "avx512", "amx"}) {
+        if (cm_use_instructions(name) != CM_OK) continue;
+        for (int i = 0; i < 12; ++i) steps += check_model(3);
+    }
+    std::printf("%d steps\n", steps);
+    return steps > 0 ? 0 : 1;
+}

@@ -1,0 +1,174 @@
+"""Attention of the native step: against float64, over every cache form, and the same bits in any company."""
+
+import ctypes
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.model.native.kernels import Case, Span
+
+# Of the largest number. Latent queries, weights and means are rounded to bfloat16 on the way, so a few of its units.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+INT8_TOLERANCE = 4e-2
+
+pytestmark = pytest.mark.timeout(300)  # the first test may wait for a compiler
+
+
+def distance(got: Tensor, wanted: Tensor) -> float:
+    assert torch.isfinite(got).all()
+    return float((got.double() - wanted).abs().max() / wanted.abs().max())
+
+
+def spans_of(case: Case, lengths: list[tuple[int, int, bool]]) -> list[Span]:
+    """(rows, start, plain) -> spans with shuffled tables."""
+    generator = torch.Generator().manual_seed(case.seed + 2)
+    spans = []
+    for rows, start, plain in lengths:
+        blocks = -(-(rows + start) // case.block_tokens)
+        spans.append(Span(rows, start, torch.randperm(case.blocks, generator=generator)[:blocks].tolist(), plain))
+    return spans
+
+
+def run(
+    case: Case, kernels: ctypes.CDLL, lengths: list[tuple[int, int, bool]], threads: int = 1
+) -> tuple[Tensor, Tensor]:
+    spans = spans_of(case, lengths)
+    query = case.queries(sum(span.rows for span in spans))
+    return case.attend(kernels, query, spans, case.cache(kernels), threads), case.reference(query, spans)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("block_tokens", [1, 4, 16])
+def test_rows_in_latent_space(kernels: ctypes.CDLL, dtype: torch.dtype, block_tokens: int) -> None:
+    case = Case(dtype=dtype, block_tokens=block_tokens, blocks=-(-700 // block_tokens))
+    got, wanted = run(case, kernels, [(1, start, False) for start in (0, 1, 3, 15, 16, 17, 254, 255, 256, 511, 600)])
+    assert distance(got, wanted) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("start", [0, 1, 100, 127, 128, 131])
+@pytest.mark.parametrize("rows", [5, 32, 33, 150])
+def test_chunks(kernels: ctypes.CDLL, dtype: torch.dtype, start: int, rows: int) -> None:
+    case = Case(dtype=dtype, block_tokens=16, blocks=20)
+    got, wanted = run(case, kernels, [(rows, start, True)])
+    assert distance(got, wanted) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_chunk_over_several_windows(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
+    case = Case(heads=2, kv_lora=8, nope=8, rope=4, value=8, dtype=dtype, block_tokens=16, blocks=140)
+    got, wanted = run(case, kernels, [(70, 2100, True), (60, 0, True)])
+    assert distance(got, wanted) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize(
+    "sizes",  # heads, kv_lora, nope, rope, value
+    [(1, 5, 3, 2, 7), (3, 33, 20, 6, 45), (6, 512, 128, 64, 128), (9, 96, 64, 32, 33)],
+)
+def test_any_sizes(
+    kernels: ctypes.CDLL, dtype: torch.dtype, plain: bool, sizes: tuple[int, int, int, int, int]
+) -> None:
+    case = Case(*sizes, dtype=dtype, block_tokens=7, blocks=45)
+    got, wanted = run(case, kernels, [(9, 30, plain), (1, 300, plain), (6, 0, plain)])
+    assert distance(got, wanted) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
+def test_int8_latents_and_weights(kernels: ctypes.CDLL, dtype: torch.dtype, plain: bool, weights: bool) -> None:
+    case = Case(kv_lora=64, value=32, dtype=dtype, block_tokens=4, blocks=90, int8_cache=True, int8_weights=weights)
+    got, wanted = run(case, kernels, [(4, 0, plain), (7, 11, plain), (1, 340, plain)])
+    assert distance(got, wanted) < INT8_TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_row_has_the_same_bits_in_any_company(kernels: ctypes.CDLL, dtype: torch.dtype, int8: bool) -> None:
+    case = Case(heads=5, kv_lora=64, dtype=dtype, block_tokens=4, blocks=200, int8_cache=int8, int8_weights=int8)
+    cache = case.cache(kernels)
+    spans = spans_of(case, [(1, start, False) for start in (0, 5, 300, 255, 256, 31, 700, 1, 77, 512, 400, 780) * 3])
+    query = case.queries(len(spans))
+    alone = torch.cat(
+        [case.attend(kernels, query[i : i + 1], [span], cache, 1 + i % 3) for i, span in enumerate(spans)]
+    )
+    for threads in (1, 2, 7):
+        assert torch.equal(case.attend(kernels, query, spans, cache, threads), alone)
+    backwards = case.attend(kernels, query.flip(0), spans[::-1], cache, 2)
+    assert torch.equal(backwards.flip(0), alone)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_drafts_have_the_bits_of_rows_that_come_one_by_one(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
+    case = Case(heads=3, dtype=dtype, block_tokens=4, blocks=200)
+    cache = case.cache(kernels)
+    for start in (0, 62, 253, 254, 255, 510):
+        (whole,) = spans_of(case, [(4, start, False)])
+        query = case.queries(4)
+        single = [Span(1, start + row, whole.table, False) for row in range(4)]
+        assert torch.equal(
+            case.attend(kernels, query, [whole], cache),
+            torch.cat([case.attend(kernels, query[row : row + 1], [span], cache) for row, span in enumerate(single)]),
+        )
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_chunk_may_be_cut_anywhere(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
+    """Chunks of more than four rows: cut elsewhere they even give the same bits; beside other rows too."""
+    case = Case(dtype=dtype, block_tokens=16, blocks=40)
+    cache = case.cache(kernels)
+    (whole,) = spans_of(case, [(300, 40, True)])
+    query = case.queries(301)
+    wanted = case.attend(kernels, query[:300], [whole], cache)
+    for cut in (5, 31, 64, 200):
+        parts = [Span(cut, 40, whole.table, True), Span(300 - cut, 40 + cut, whole.table, True)]
+        assert torch.equal(case.attend(kernels, query[:300], parts, cache, 2), wanted)
+    mixed = case.attend(kernels, query, [whole, Span(1, 50, whole.table, False)], cache, 2)
+    assert torch.equal(mixed[:300], wanted)
+
+
+def test_both_forms_agree(kernels: ctypes.CDLL) -> None:
+    case = Case(block_tokens=16, blocks=40)
+    cache = case.cache(kernels)
+    (plain,) = spans_of(case, [(6, 333, True)])
+    query = case.queries(6)
+    absorbed = Span(6, 333, plain.table, False)
+    one, other = (case.attend(kernels, query, [span], cache) for span in (plain, absorbed))
+    assert distance(one, other.double()) < 1e-5
+
+
+def test_more_rows_than_one_wave(kernels: ctypes.CDLL) -> None:
+    case = Case(heads=2, kv_lora=16, block_tokens=4, blocks=60)
+    got, wanted = run(case, kernels, [(1, 1 + i % 200, False) for i in range(600)], threads=2)
+    assert distance(got, wanted) < 1e-5
+
+
+def test_what_was_never_written_is_not_read(kernels: ctypes.CDLL) -> None:
+    """Rows behind a context may hold anything, NaN included."""
+    for plain in (False, True):
+        case = Case(block_tokens=4, blocks=40)
+        cache = case.cache(kernels)
+        spans = [Span(5, 30, list(range(9)), plain)]  # 35 tokens: one of the last block is free
+        rows = cache.view("float32").reshape(case.blocks, case.layers, case.block_tokens, -1)
+        rows[8, 1, 3] = float("nan")
+        rows[9:] = float("nan")
+        rows[:, 0] = float("nan")
+        query = case.queries(5)
+        assert distance(case.attend(kernels, query, spans, cache), case.reference(query, spans)) < 1e-5
+
+
+def test_a_broken_row_stays_alone(kernels: ctypes.CDLL) -> None:
+    """A NaN in one sequence's query reaches no other."""
+    case = Case(block_tokens=4, blocks=40)
+    cache = case.cache(kernels)
+    spans = spans_of(case, [(1, 20, False), (1, 30, False), (8, 3, True), (6, 0, True)])
+    query = case.queries(16)
+    wanted = case.attend(kernels, query, spans, cache)
+    query[1], query[2:10] = float("nan"), float("nan")
+    got = case.attend(kernels, query, spans, cache)
+    assert torch.equal(got[:1], wanted[:1])
+    assert torch.equal(got[10:], wanted[10:])
+    assert got[1:10].isnan().all()

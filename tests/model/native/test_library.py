@@ -1,0 +1,89 @@
+"""The interface between Python and the library: the same structs, and an error for what cannot be."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from serving.errors import ModelError
+from serving.model.native import layout
+from serving.model.native import library as native
+from serving.model.native.layout import Form, Linear
+from serving.model.native.library import Library, load
+
+
+@pytest.fixture
+def library() -> Library:
+    found = load()
+    if found is None:
+        pytest.skip("there is no native library here")
+    return found
+
+
+def test_structs_have_the_same_size_on_both_sides(library: Library) -> None:
+    for name, size in layout.SIZES.items():
+        assert library.functions.cm_size_of(name.encode()) == size, name
+    assert library.functions.cm_size_of(b"cm_nothing") == 0
+
+
+def test_every_field_stands_where_the_header_has_it() -> None:
+    """Names and order; that nothing lies between them is the sizes' test."""
+    header = (Path(native.__file__).with_name("interface.h")).read_text()
+    for name in ("linear", "block", "draft_layer", "model", "cache", "batch", "answer", "sequence"):
+        body = header[: header.index(f"}} cm_{name};")].rsplit("typedef struct {", 1)[1]
+        code = " ".join(line.split("//")[0] for line in body.splitlines())
+        declared = [part for field in code.split(";") if field.strip() for part in field.split(",")]
+        wanted = [part.split()[-1].lstrip("*") for part in declared]
+        struct = getattr(layout, "".join(word.capitalize() for word in name.split("_")), None)
+        found = list(layout.SEQUENCE.names or ()) if struct is None else [field[0] for field in struct._fields_]
+        assert found == wanted, name
+
+
+@pytest.mark.parametrize("mistake", [{"INTERFACE": 99}, {"SIZES": {"cm_linear": 1}}])
+def test_a_library_of_other_sources_is_refused(
+    library: Library, monkeypatch: pytest.MonkeyPatch, mistake: dict[str, object]
+) -> None:
+    for name, value in mistake.items():
+        monkeypatch.setattr(native, name, value)
+    with pytest.raises(ModelError, match="build it again"):
+        Library(library.path)
+
+
+def test_instructions(library: Library) -> None:
+    assert library.instructions == native.instructions()
+    assert library.instructions in ("amx", "avx512", "avx2", "portable")
+    with pytest.raises(ModelError, match="the instructions mmx are not to be had"):
+        library.use_instructions("mmx")
+
+
+@pytest.mark.parametrize(
+    "linear",
+    [Linear(0, 64, 1, 0), Linear(32, -1, 1, 0), Linear(32, 64, 0, 0), Linear(32, 64, 1, 3), Linear(32, 64, 1, -1)],
+)
+def test_products_that_cannot_be(library: Library, linear: Linear) -> None:
+    with pytest.raises(ModelError, match="a product of"):
+        library.pack(0, None, linear, 0)
+    with pytest.raises(ModelError, match="a product of"):
+        library.apply(linear, 0, 1, Form.F32, 0, 1)
+
+
+def test_calls_that_cannot_be(library: Library) -> None:
+    linear = Linear(32, 64, 1, Form.INT8)
+    with pytest.raises(ModelError, match="need their scales"):
+        library.pack(0, None, linear, 0)
+    for rows, form, threads in ((-1, 0, 1), (1, 0, 0), (1, 2, 1)):
+        with pytest.raises(ModelError, match=f"a product of {rows} rows"):
+            library.apply(linear, 0, rows, Form(form), 0, threads)
+
+
+def test_packed_bytes_are_those_of_the_layout(library: Library) -> None:
+    assert library.packed_bytes(33, 65, 2, Form.F32) == 2 * 2 * 32 * 128 * 4
+    assert library.packed_bytes(33, 65, 2, Form.BF16) == 2 * 2 * 32 * 128 * 2
+    assert library.packed_bytes(33, 65, 2, Form.INT8) == 2 * 2 * 32 * (128 + 4 + 4)
+
+
+def test_read_bandwidth_is_a_number(library: Library) -> None:
+    assert library.read_bandwidth(1 << 20, 1) > 1e6
+    assert library.read_bandwidth(1 << 20, 2) > 1e6
+    assert library.read_bandwidth(0, 1) == 0
+    assert ctypes.sizeof(Linear) == 32

@@ -1,0 +1,16 @@
+"""Small products with the trouble that real ones have: a few channels of large activations, a few large weights."""
+
+import torch
+from torch import Tensor
+
+
+def weight_and_inputs(seed: int = 0, rows: int = 48, columns: int = 64, tokens: int = 512) -> tuple[Tensor, Tensor]:
+    """A weight `[rows, columns]` and correlated inputs `[tokens, columns]` with outlier channels."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(rows, columns, generator=generator) / columns**0.5
+    mixed = torch.randn(tokens, columns // 2, generator=generator) @ torch.randn(
+        columns // 2, columns, generator=generator
+    )
+    inputs = mixed / columns**0.5 + 0.1 * torch.randn(tokens, columns, generator=generator)
+    inputs[:, ::16] *= 30
+    return weight, inputs
