@@ -96,11 +96,13 @@ CM_INLINE void multiply_run(const cm_linear& w, int group, const Rows& x, int fi
         for (int b = 0; b < blocks; ++b) {
             const int begin = count * b / blocks, rows = count * (b + 1) / blocks - begin;
             const Ahead ahead = fetch(here, bytes, b, blocks, panel == first_panel, end);
-            const Block<Form> block{data + begin * x.stride, x.stride, rows, here, together, steps(w), ahead.from, ahead.step, &tiles, tile};
+            const Block<Form> block{data + begin * x.stride, x.stride,  rows,       here,   together,
+                                    steps(w),                ahead.from, ahead.step, &tiles, tile};
             multiply_block(block);
             for (int p = 0; p < together; ++p) {
                 float* part = tile + p * rows * kPanel;
-                finish<Form::kUnsignedRows>(part, rows, w, group, panel + p, w.form == CM_INT8 ? x.scale + first + begin : nullptr);
+                const float* row_scale = w.form == CM_INT8 ? x.scale + first + begin : nullptr;
+                finish<Form::kUnsignedRows>(part, rows, w, group, panel + p, row_scale);
                 sink.store(sink.context, first + begin, rows, (panel + p) * kPanel, part);
             }
         }
@@ -110,7 +112,8 @@ CM_INLINE void multiply_run(const cm_linear& w, int group, const Rows& x, int fi
 }
 
 template <class Form>
-CM_NOINLINE void multiply_form(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel, Sink sink) {
+CM_NOINLINE void multiply_form(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
+                               Sink sink) {
     const int64_t row_bytes = static_cast<int64_t>(padded_in(w)) * static_cast<int64_t>(sizeof(typename Form::Number));
     const int64_t fits = kRunBytes / row_bytes / Form::kMaxRows * Form::kMaxRows;
     const int run = fits < 2 * Form::kMaxRows ? 2 * Form::kMaxRows : static_cast<int>(fits);

@@ -86,7 +86,8 @@ struct Int8 : VectorForm {
 template <class Form, int R, int P>
 CM_NOINLINE void fixed_block(const Block<Form>& b) {
     constexpr int kSide = 4 / sizeof(typename Form::Number);
-    constexpr int kVectors = R * Form::kSumsPerVector <= 2 ? 4 : R * Form::kSumsPerVector <= 4 ? 2 : 2 / Form::kSumsPerVector;
+    constexpr int kRowSums = R * Form::kSumsPerVector;
+    constexpr int kVectors = kRowSums <= 2 ? 4 : kRowSums <= 4 ? 2 : 2 / Form::kSumsPerVector;
     constexpr int kSums = kVectors * Form::kSumsPerVector;
     for (int part = 0; part < kStepBytes; part += kVectors * 32) {
         typename Form::Sum sum[R][kSums];
@@ -103,7 +104,8 @@ CM_NOINLINE void fixed_block(const Block<Form>& b) {
         }
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < kVectors; ++v) {
-                Form::store(static_cast<char*>(b.sums) + r * kStepBytes + part + v * 32, &sum[r][v * Form::kSumsPerVector]);
+                char* to = static_cast<char*>(b.sums) + r * kStepBytes + part + v * 32;
+                Form::store(to, &sum[r][v * Form::kSumsPerVector]);
             }
     }
 }
