@@ -1,0 +1,56 @@
+"""Token-exact on every way to compute: torch or native, with guesses, INT8 weights, and both; disaggregated or not."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from serving.config.engine import Executor
+from serving.config.serve import ServeConfig
+from serving.quantize.run import quantise
+from serving.quantize.settings import Settings
+from tests.runtime.harness import Pools, small_config
+from tests.runtime.workload import Reference, varied_asks
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def int8(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reference]:
+    """The random checkpoint in INT8, and what a plain process makes of it."""
+    folder = tmp_path_factory.mktemp("int8") / "model"
+    quantise(checkpoint, folder, [], Settings(tokens=256, trials=False), lambda *_: None)
+    return folder, Reference(folder)
+
+
+def engine_config(checkpoint: Path, executor: Executor, drafts: int, mode: str) -> ServeConfig:
+    config = small_config(checkpoint, mode=mode, pool_mib=2)  # type: ignore[arg-type]
+    return replace(config, engine=replace(config.engine, executor=executor, draft_tokens=drafts))
+
+
+@pytest.mark.parametrize("roles", [("prefill", "decode"), ("aggregated",)], ids=["disaggregated", "aggregated"])
+@pytest.mark.parametrize("weights", ["float", "int8"])
+@pytest.mark.parametrize(
+    ("executor", "drafts"), [("torch", 0), ("torch", 2), ("native", 0), ("native", 1), ("native", 3)]
+)
+async def test_tokens(
+    executor: Executor,
+    drafts: int,
+    weights: str,
+    roles: tuple[str, ...],
+    checkpoint: Path,
+    reference: Reference,
+    int8: tuple[Path, Reference],
+    shm: Path,
+) -> None:
+    folder, plain = (checkpoint, reference) if weights == "float" else int8
+    asks = varied_asks(block_tokens=16, step_tokens=64)[:40]
+    mode = "aggregated" if len(roles) == 1 else "disaggregated"
+    async with Pools(engine_config(folder, executor, drafts, mode), shm) as pools:
+        await pools.start(*roles)
+        told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
+        for ask, answer in zip(asks, told, strict=True):
+            assert answer.tokens == plain.outputs(ask), ask
+            assert answer.finish == plain.finishes(ask), ask
+        await pools.audit()
