@@ -15,19 +15,20 @@ class EngineConfig:
     """`[engine]`"""
 
     executor: Executor = key(
-        "`native` = the compiled step, on CPUs; `torch` = torch operators; `auto` = native where it can be, else torch; "
-        "`simulated` = take the predicted time, give placeholders, see `[simulation]`",
+        "`native` = the compiled step, on CPUs; `torch` = torch operators; `auto` = native where it can be, else "
+        "torch; `simulated` = take the predicted time, give placeholders, see `[simulation]`",
         default="auto",
     )
     block_tokens: int = key("tokens of one KV block", default=16, low=1, high=1024)
     kv_dtype: KvDtype = key(
-        "how KV blocks are stored; `auto` = in the model's type; `int8` = latents in bytes with one scale per token and "
-        "layer, rope keys in the model's type",
+        "how KV blocks are stored; `auto` = in the model's type; `int8` = latents in bytes with one scale per token "
+        "and layer, rope keys in the model's type",
         default="auto",
     )
     draft_tokens: int = key(
         "most tokens that a step guesses for each sequence with the model's draft layer (MTP), to be verified in the "
-        "next step; 0 = none; the engine guesses fewer, or none, where it does not pay; never changes what is generated",
+        "next step; 0 = none; the engine guesses fewer, or none, where it does not pay; never changes what is "
+        "generated",
         default=0,
         low=0,
         high=3,

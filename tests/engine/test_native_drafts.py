@@ -57,7 +57,7 @@ def _run(
         going = [i for i, one in enumerate(parts) if len(one.output) < WANTED]
         if not going:
             break
-        steps = [_step(parts[i], number, drafts, guesses[i], oracle and oracle[i]) for i in going]
+        steps = [_step(parts[i], number, drafts, guesses[i], oracle[i] if oracle is not None else None) for i in going]
         results = executor.execute(StepPlan(number, tuple(steps))).results
         for i, step, result in zip(going, steps, results, strict=True):
             assert len(result.tokens) <= len(step.drafts) + 1

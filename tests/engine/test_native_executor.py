@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from serving.engine import native_executor as module
 from serving.engine.native_executor import NativeExecutor
@@ -20,7 +21,7 @@ from serving.errors import EngineError, ModelError
 from serving.ids import BlockId, SequenceId
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
-from serving.model.loader import DtypeName, load_model
+from serving.model.loader import load_model
 from serving.policy.request import SamplingParams
 from serving.policy.step_plan import SampleOrder, SequenceStep, StepPlan
 from tests.engine.native_pair import (
@@ -38,7 +39,8 @@ from tests.engine.native_pair import (
     table,
     torch_executor,
 )
-from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.random_checkpoint import Dtype, write_random_checkpoint
+from tests.model.test_int8_checkpoint import int8_checkpoint
 from tests.model.test_parity import SHAPES, V2
 
 TOLERANCE = 1e-4
@@ -100,6 +102,24 @@ def test_bfloat16_is_close_to_torch(tmp_path: Path, shape: dict[str, Any], media
     assert statistics.median(ours) < 1.1 * statistics.median(theirs)
 
 
+QUANTISED = ("q_a_proj", "q_b_proj", "kv_a_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head", "eh_proj")
+
+
+def _int8_checkpoint(folder: Path, **shape: Any) -> Path:
+    """A random checkpoint whose products, all but the gates and those on latents, are INT8."""
+    write_random_checkpoint(folder, **shape)
+    names = [name for name in load_file(folder / "model.safetensors") if any(part in name for part in QUANTISED)]
+    return int8_checkpoint(folder, [name for name in names if name.endswith("weight")], write=False)
+
+
+def test_int8_products_equal_torch(tmp_path: Path) -> None:
+    checkpoint = _int8_checkpoint(tmp_path)
+    native, plain = native_executor(checkpoint), torch_executor(checkpoint)
+    for seed in range(4):
+        step = Feeder(0, prompt(30, seed), HAND_OUT).step()
+        assert far(logits_of(native, [step]), logits_of(plain, [step])) < 0.02  # a value may be rounded either way
+
+
 def _mixed(seed: int) -> list[tuple[Feeder, list[int]]]:
     """Sequences of which some decode, some are in a prompt chunk, with the sizes of their steps."""
     shapes = [(9, [9, 1, 1]), (30, [11, 6, 13]), (2, [2, 1, 1]), (40, [3, 30, 7]), (17, [4, 13, 1])]
@@ -124,9 +144,10 @@ def _rounds(executor: NativeExecutor, parts: list[tuple[Feeder, list[int]]], *, 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("ragged", [False, True])
-def test_mixed_steps_equal_lone_ones_to_the_bit(tmp_path: Path, dtype: DtypeName, ragged: bool) -> None:
-    checkpoint = write_random_checkpoint(tmp_path, dtype=dtype, **(RAGGED if ragged else {}))
+@pytest.mark.parametrize(("ragged", "int8"), [(False, False), (True, False), (True, True)])
+def test_mixed_steps_equal_lone_ones_to_the_bit(tmp_path: Path, dtype: Dtype, ragged: bool, int8: bool) -> None:
+    write = _int8_checkpoint if int8 else write_random_checkpoint
+    checkpoint = write(tmp_path, dtype=dtype, **(RAGGED if ragged else {}))
     together = _rounds(native_executor(checkpoint, dtype), _mixed(0), together=True)
     alone = _rounds(native_executor(checkpoint, dtype), _mixed(0), together=False)
     assert len(together) == 10
@@ -134,7 +155,7 @@ def test_mixed_steps_equal_lone_ones_to_the_bit(tmp_path: Path, dtype: DtypeName
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_row_has_the_same_bits_alone_and_among_32(tmp_path: Path, dtype: DtypeName) -> None:
+def test_a_row_has_the_same_bits_alone_and_among_32(tmp_path: Path, dtype: Dtype) -> None:
     checkpoint = write_random_checkpoint(tmp_path, dtype=dtype)
     executor = native_executor(checkpoint, dtype, blocks=8 * 32)
     order = SampleOrder(HAND_OUT, prompt(6), [])

@@ -22,9 +22,10 @@ KV_B = "model.layers.0.self_attn.kv_b_proj.weight"
 OUT = "model.layers.0.self_attn.o_proj.weight"
 
 
-def int8_checkpoint(folder: Path, names: list[str]) -> Path:
-    """A random checkpoint with some matrices in INT8, plainly rounded, as any tool may have written it."""
-    write_random_checkpoint(folder)
+def int8_checkpoint(folder: Path, names: list[str], *, write: bool = True) -> Path:
+    """A random checkpoint, or the one that is there, with some matrices in INT8, plainly rounded, as tools write it."""
+    if write:
+        write_random_checkpoint(folder)
     raw = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(quantised_config(raw, frozenset(), untie=False)))
     tensors = load_file(folder / "model.safetensors")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.config.engine import Executor
 from serving.config.serve import ServeConfig
+from serving.config.simulation import Executor
 from serving.quantize.run import quantise
 from serving.quantize.settings import Settings
 from tests.runtime.harness import Pools, small_config
@@ -25,7 +25,7 @@ def int8(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 def engine_config(checkpoint: Path, executor: Executor, drafts: int, mode: str) -> ServeConfig:
-    config = small_config(checkpoint, mode=mode, pool_mib=2)  # type: ignore[arg-type]
+    config = small_config(checkpoint, mode=mode, pool_mib=2)
     return replace(config, engine=replace(config.engine, executor=executor, draft_tokens=drafts))
 
 

@@ -1,4 +1,5 @@
-// One transformer block over rows of any sequences: what happens on both sides of attention. experts.h has the other half.
+// One transformer block over rows of any sequences: what happens on both sides of attention. experts.h has the other
+// half.
 #pragma once
 #include "attention.h"
 #include "cache_row.h"
@@ -20,7 +21,8 @@ struct Pass {
 template <class T>
 class BlockStep {
   public:
-    BlockStep(cm_engine& engine, const Workspace<T>& space) : e_(engine), m_(engine.model), team_(engine.team), w_(space) {}
+    BlockStep(cm_engine& engine, const Workspace<T>& space)
+        : e_(engine), m_(engine.model), team_(engine.team), w_(space) {}
 
     // x -> x
     void run(const Pass& pass, const cm_block& block) {
@@ -58,18 +60,21 @@ class BlockStep {
     void project(int rows, const cm_block& block, int first_panel, int last_panel) {
         const int inputs = query_inputs(), all = block.into.out_features;
         const Rows x = w_.normed.rows(block.into, 0, rows);
-        product(team_, block.into, x, first_panel, last_panel, [&](int first, int count, int column, const float* tile) {
-            const int end = column + kPanel < all ? column + kPanel : all;
-            const int split = inputs < column ? column : inputs < end ? inputs : end;
-            for (int r = 0; r < count; ++r, tile += kPanel) {
-                if (m_.q_lora) {
-                    convert_row(tile, split - column, w_.query_latent + static_cast<int64_t>(first + r) * m_.q_lora + column);
-                } else {
-                    put_queries(first + r, column, split - column, tile);
-                }
-                convert_row(tile + (split - column), end - split, w_.latent + (first + r) * w_.latent_width + (split - inputs));
-            }
-        });
+        product(team_, block.into, x, first_panel, last_panel,
+                [&](int first, int count, int column, const float* tile) {
+                    const int end = column + kPanel < all ? column + kPanel : all;
+                    const int split = inputs < column ? column : inputs < end ? inputs : end;
+                    for (int r = 0; r < count; ++r, tile += kPanel) {
+                        if (m_.q_lora) {
+                            convert_row(tile, split - column,
+                                        w_.query_latent + static_cast<int64_t>(first + r) * m_.q_lora + column);
+                        } else {
+                            put_queries(first + r, column, split - column, tile);
+                        }
+                        convert_row(tile + (split - column), end - split,
+                                    w_.latent + (first + r) * w_.latent_width + (split - inputs));
+                    }
+                });
     }
 
     // Part of one row's queries, starting at an even column; the rope part of each head is turned.
@@ -119,7 +124,7 @@ class BlockStep {
 
     void attend_and_feed(const Pass& pass, const cm_block& block) {
         if (m_.q_lora) lift_queries(pass.rows, block);
-        const AttentionJob<T> job{&m_,    &block,   &e_.cache,      pass.layer, pass.spans,
+        const AttentionJob<T> job{&m_,        &block,   &e_.cache,      pass.layer,       pass.spans,
                                   pass.count, w_.query, w_.query_width, w_.attended.data, w_.attended.stride};
         attend(team_, job, w_.attention);
         const int values = m_.heads * m_.value_dim;

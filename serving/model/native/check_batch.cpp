@@ -15,8 +15,8 @@ int32_t check_table(const cm_engine& e, const cm_batch& batch, int index, const 
                     e.max_context);
     }
     if (s.table < 0 || s.table_size < 0 || static_cast<int64_t>(s.table_size) * e.cache.block_tokens < end) {
-        return fail(CM_BAD_ARGUMENT, "sequence %d: a table of %d blocks does not cover %lld tokens", index, s.table_size,
-                    static_cast<long long>(end));
+        return fail(CM_BAD_ARGUMENT, "sequence %d: a table of %d blocks does not cover %lld tokens", index,
+                    s.table_size, static_cast<long long>(end));
     }
     const int64_t needed = (end + e.cache.block_tokens - 1) / e.cache.block_tokens;
     for (int64_t block = 0; block < needed; ++block) {
@@ -36,10 +36,11 @@ int32_t check_draw(const cm_model& m, int index, const cm_sequence& s) {
         return fail(CM_BAD_ARGUMENT, "sequence %d: %d drafts among %d rows", index, s.drafts, s.rows);
     }
     if (s.draw == CM_DRAW_TOKEN) {
-        const bool known = s.temperature >= 0 && std::isfinite(s.temperature) && s.top_p >= 0 && s.min_p >= 0 && s.min_p <= 1;
+        const bool known =
+            s.temperature >= 0 && std::isfinite(s.temperature) && s.top_p >= 0 && s.min_p >= 0 && s.min_p <= 1;
         if (!known || s.top_k < 0 || s.position < 0) {
-            return fail(CM_BAD_ARGUMENT, "sequence %d: temperature %g, top_k %d, top_p %g, min_p %g", index, s.temperature,
-                        s.top_k, s.top_p, s.min_p);
+            return fail(CM_BAD_ARGUMENT, "sequence %d: temperature %g, top_k %d, top_p %g, min_p %g", index,
+                        s.temperature, s.top_k, s.top_p, s.min_p);
         }
     }
     if (s.next_token < -1 || s.next_token >= m.vocab) {
@@ -49,7 +50,8 @@ int32_t check_draw(const cm_model& m, int index, const cm_sequence& s) {
 }
 
 int32_t check_drafting(const cm_engine& e, int index, const cm_sequence& s, const cm_answer& answer) {
-    if (s.next_drafts < 0) return s.next_drafts == -1 ? CM_OK : fail(CM_BAD_ARGUMENT, "sequence %d: %d drafts", index, s.next_drafts);
+    if (s.next_drafts < 0)
+        return s.next_drafts == -1 ? CM_OK : fail(CM_BAD_ARGUMENT, "sequence %d: %d drafts", index, s.next_drafts);
     if (e.model.draft == nullptr || e.cache.layers <= e.model.layers) {
         return fail(CM_BAD_ARGUMENT, "sequence %d: the model or its KV cache has no draft layer", index);
     }
@@ -69,7 +71,8 @@ int32_t check_sequence(const cm_engine& e, const cm_batch& batch, int index, con
     if (!error) error = check_drafting(e, index, s, answer);
     if (error) return error;
     if (s.drafts >= answer.max_tokens) return fail(CM_BAD_ARGUMENT, "sequence %d: more tokens than columns", index);
-    if (s.draw == CM_DRAW_LOGITS && !answer.logits) return fail(CM_BAD_ARGUMENT, "sequence %d: no room for logits", index);
+    if (s.draw == CM_DRAW_LOGITS && !answer.logits)
+        return fail(CM_BAD_ARGUMENT, "sequence %d: no room for logits", index);
     if (s.keep_hidden && !answer.hidden) return fail(CM_BAD_ARGUMENT, "sequence %d: no room for hidden states", index);
     return CM_OK;
 }
@@ -93,7 +96,9 @@ int32_t check_batch(const cm_engine& e, const cm_batch& batch, const cm_answer& 
         row += s.rows;
         if (const int32_t error = check_sequence(e, batch, index, answer)) return error;
     }
-    if (row != batch.rows) return fail(CM_BAD_ARGUMENT, "%d rows, of which %lld belong to sequences", batch.rows, static_cast<long long>(row));
+    if (row != batch.rows)
+        return fail(CM_BAD_ARGUMENT, "%d rows, of which %lld belong to sequences", batch.rows,
+                    static_cast<long long>(row));
     for (int at = 0; at < batch.rows; ++at) {
         if (batch.ids[at] < 0 || batch.ids[at] >= e.model.vocab) {
             return fail(CM_BAD_ARGUMENT, "row %d: token %d of a vocabulary of %d", at, batch.ids[at], e.model.vocab);

@@ -8,10 +8,11 @@ namespace cm {
 namespace {
 
 // A product's shape as the model's sizes want it. Weights are of the activations' form or INT8; `form` -1 = either.
-int32_t check_linear(const cm_model& m, const cm_linear& w, const char* name, int out, int in, int groups, int form = -1) {
+int32_t check_linear(const cm_model& m, const cm_linear& w, const char* name, int out, int in, int groups,
+                     int form = -1) {
     if (w.out_features != out || w.in_features != in || w.groups != groups) {
-        return fail(CM_BAD_ARGUMENT, "%s is %d x %d in %d groups, not %d x %d in %d", name, w.out_features, w.in_features,
-                    w.groups, out, in, groups);
+        return fail(CM_BAD_ARGUMENT, "%s is %d x %d in %d groups, not %d x %d in %d", name, w.out_features,
+                    w.in_features, w.groups, out, in, groups);
     }
     const bool known = form < 0 ? w.form == m.form || w.form == CM_INT8 : w.form == form;
     if (!known) return fail(CM_BAD_ARGUMENT, "%s has weights of form %d, which this model cannot use", name, w.form);
@@ -22,7 +23,8 @@ int32_t check_linear(const cm_model& m, const cm_linear& w, const char* name, in
 // gate_up and down of one feed-forward net, whatever its width.
 int32_t check_net(const cm_model& m, const cm_linear& gate_up, const cm_linear& down, const char* name) {
     if (gate_up.out_features < 2 || gate_up.out_features % 2) {
-        return fail(CM_BAD_ARGUMENT, "%s.gate_up has %d outputs: an even number, gate and up", name, gate_up.out_features);
+        return fail(CM_BAD_ARGUMENT, "%s.gate_up has %d outputs: an even number, gate and up", name,
+                    gate_up.out_features);
     }
     if (const int32_t error = check_linear(m, gate_up, name, gate_up.out_features, m.hidden, 1)) return error;
     return check_linear(m, down, name, m.hidden, gate_up.out_features / 2, 1);
@@ -47,7 +49,8 @@ int32_t check_block(const cm_model& m, const cm_block& b) {
     if (!b.gate.out_features) return check_net(m, b.gate_up, b.down, "feed");
     int32_t error = check_linear(m, b.gate, "gate", m.experts, m.hidden, 1, CM_F32);
     if (!error && b.gate_up.out_features) error = check_net(m, b.gate_up, b.down, "shared experts");
-    if (!error && (!b.expert_gate_up || !b.expert_down)) return fail(CM_BAD_ARGUMENT, "the experts' weights are missing");
+    if (!error && (!b.expert_gate_up || !b.expert_down))
+        return fail(CM_BAD_ARGUMENT, "the experts' weights are missing");
     for (int expert = 0; !error && expert < m.experts; ++expert) {
         error = check_net(m, b.expert_gate_up[expert], b.expert_down[expert], "expert");
         if (!error && b.expert_gate_up[expert].out_features != b.expert_gate_up[0].out_features) {
@@ -71,7 +74,8 @@ int32_t check_sizes(const cm_model& m) {
     if (!sizes || m.rope_dim % 2 || m.nope_dim % 2 || m.q_lora % 2 || m.kv_lora % 2) {
         return fail(CM_BAD_ARGUMENT, "a width of the model is not positive, or is odd");
     }
-    if (!m.rope_frequencies || !m.embed || !m.blocks || !m.norm) return fail(CM_BAD_ARGUMENT, "a part of the model is missing");
+    if (!m.rope_frequencies || !m.embed || !m.blocks || !m.norm)
+        return fail(CM_BAD_ARGUMENT, "a part of the model is missing");
     if (m.experts == 0) return CM_OK;
     const bool groups = m.expert_groups > 0 && m.experts % m.expert_groups == 0 && m.kept_groups > 0 &&
                         m.kept_groups <= m.expert_groups;
@@ -106,7 +110,8 @@ int32_t check_model(const cm_model& m, const cm_cache& cache) {
     for (int layer = 0; !error && layer < m.layers; ++layer) error = check_block(m, m.blocks[layer]);
     if (error || m.draft == nullptr) return error;
     const cm_draft_layer& d = *m.draft;
-    if (!d.embed || !d.token_norm || !d.hidden_norm || !d.norm) return fail(CM_BAD_ARGUMENT, "a part of the draft layer is missing");
+    if (!d.embed || !d.token_norm || !d.hidden_norm || !d.norm)
+        return fail(CM_BAD_ARGUMENT, "a part of the draft layer is missing");
     error = check_linear(m, d.fuse, "fuse", m.hidden, 2 * m.hidden, 1);
     if (!error) error = check_linear(m, d.head, "draft head", m.vocab, m.hidden, 1);
     return error ? error : check_block(m, d.block);

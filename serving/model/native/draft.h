@@ -20,7 +20,13 @@ template <class T>
 class DraftStep {
   public:
     DraftStep(cm_engine& engine, const Workspace<T>& space, const cm_batch& batch, const cm_answer& answer)
-        : e_(engine), m_(engine.model), d_(*engine.model.draft), w_(space), batch_(batch), answer_(answer), blocks_(engine, space) {}
+        : e_(engine),
+          m_(engine.model),
+          d_(*engine.model.draft),
+          w_(space),
+          batch_(batch),
+          answer_(answer),
+          blocks_(engine, space) {}
 
     // The answer's tokens stand. A guess that is not to be had ends a sequence's guesses and nothing else.
     void run() {
@@ -54,7 +60,8 @@ class DraftStep {
             const cm_sequence& s = batch_.sequence[index];
             if (s.next_drafts < 0) continue;
             const int tokens = answer_.token_counts[index], holding = s.rows - s.drafts + (tokens ? tokens - 1 : 0);
-            const int next = tokens ? answer_.tokens[static_cast<int64_t>(index) * answer_.max_tokens + tokens - 1] : s.next_token;
+            const int next =
+                tokens ? answer_.tokens[static_cast<int64_t>(index) * answer_.max_tokens + tokens - 1] : s.next_token;
             for (int i = 0; i < holding && (i + 1 < holding || next >= 0); ++i) {
                 w_.draft_row[count] = s.first_row + i;
                 w_.draft_token[count++] = i + 1 < holding ? batch_.ids[s.first_row + i + 1] : next;
@@ -73,14 +80,17 @@ class DraftStep {
             float* wide = w_.wide + row * w_.normed.stride;
             convert_row(token, m_.hidden, wide);
             rms_norm(wide, d_.token_norm, m_.hidden, m_.norm_eps, w_.fused.row(row));
-            rms_norm(w_.x + w_.draft_row[row] * w_.x_stride, d_.hidden_norm, m_.hidden, m_.norm_eps, w_.fused.row(row) + m_.hidden);
+            rms_norm(w_.x + w_.draft_row[row] * w_.x_stride, d_.hidden_norm, m_.hidden, m_.norm_eps,
+                     w_.fused.row(row) + m_.hidden);
             if (d_.fuse.form == CM_INT8) w_.fused.quantise(row, 2 * m_.hidden);
         });
-        product(e_.team, d_.fuse, w_.fused.rows(d_.fuse, 0, count), [&](int first, int rows, int column, const float* tile) {
-            for (int r = 0; r < rows; ++r) {
-                convert_row(tile + r * kPanel, columns_in(m_.hidden, column), w_.x + (first + r) * w_.x_stride + column);
-            }
-        });
+        product(e_.team, d_.fuse, w_.fused.rows(d_.fuse, 0, count),
+                [&](int first, int rows, int column, const float* tile) {
+                    for (int r = 0; r < rows; ++r) {
+                        convert_row(tile + r * kPanel, columns_in(m_.hidden, column),
+                                    w_.x + (first + r) * w_.x_stride + column);
+                    }
+                });
     }
 
     // Closes ranks: the last rows of the sequences that want guesses become rows 0, 1 ...
@@ -96,9 +106,9 @@ class DraftStep {
     }
 
     void guess_tokens(int count, int guess) {
-        each_logits(e_, w_, d_.norm, d_.head, count, [](int i) { return i; }, [&](int i, const float* logits, int) {
-            w_.draft_token[i] = largest_logit(logits, m_.vocab);
-        });
+        each_logits(
+            e_, w_, d_.norm, d_.head, count, [](int i) { return i; },
+            [&](int i, const float* logits, int) { w_.draft_token[i] = largest_logit(logits, m_.vocab); });
         for (int i = 0; i < count; ++i) {
             const int64_t index = w_.draft_sequence[i];
             if (w_.draft_token[i] == kNotFinite) continue;

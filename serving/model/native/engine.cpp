@@ -51,11 +51,12 @@ int32_t fail(cm_error error, const char* format, ...) {
 
 const char* cm_error_text(void) { return error_text; }
 
-int32_t cm_engine_new(const cm_model* model, const cm_cache* cache, int32_t threads, int32_t max_rows, int32_t max_context,
-                      cm_engine** engine) {
+int32_t cm_engine_new(const cm_model* model, const cm_cache* cache, int32_t threads, int32_t max_rows,
+                      int32_t max_context, cm_engine** engine) {
     *engine = nullptr;
     if (threads < 1 || threads > 1024 || max_rows < 1 || max_context < 1) {
-        return cm::fail(CM_BAD_ARGUMENT, "an engine of %d threads, %d rows, %d tokens of context", threads, max_rows, max_context);
+        return cm::fail(CM_BAD_ARGUMENT, "an engine of %d threads, %d rows, %d tokens of context", threads, max_rows,
+                        max_context);
     }
     if (const int32_t error = cm::check_model(*model, *cache)) return error;
     try {

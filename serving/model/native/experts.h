@@ -15,7 +15,9 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-inline int columns_in(int out_features, int column) { return out_features - column < kPanel ? out_features - column : kPanel; }
+inline int columns_in(int out_features, int column) {
+    return out_features - column < kPanel ? out_features - column : kPanel;
+}
 
 // Tiles of a product -> the residual stream, added.
 template <class T>
@@ -76,7 +78,8 @@ class Feed {
     void gate_and_net(bool routed) {
         const int64_t score_width = round_up(m_.experts, kPanel);
         auto keep_scores = [&](int first, int rows, int column, const float* tile) {
-            for (int r = 0; r < rows; ++r) convert_row(tile + r * kPanel, kPanel, w_.gate_logits + (first + r) * score_width + column);
+            for (int r = 0; r < rows; ++r)
+                convert_row(tile + r * kPanel, kPanel, w_.gate_logits + (first + r) * score_width + column);
         };
         const Rows wide{w_.wide, w_.normed.stride, nullptr, routed ? rows_ : 0};
         const ProductItems scores(b_.gate, wide, 0, routed ? panels(b_.gate) : 0, team_.threads());
@@ -119,11 +122,13 @@ class Feed {
 
     // Stage 1 of the experts with rows.
     void expert_nets() {
-        const NetItems net(b_.expert_gate_up[0], jobs_, ceil_div(rows_ * static_cast<int64_t>(m_.top_k), jobs_), team_.threads());
+        const NetItems net(b_.expert_gate_up[0], jobs_, ceil_div(rows_ * static_cast<int64_t>(m_.top_k), jobs_),
+                           team_.threads());
         team_.each(jobs_ * net.per_job, [&](int item, int thread) {
             const ExpertJob& job = w_.jobs[item / net.per_job];
             const cm_linear& gate_up = b_.expert_gate_up[job.expert];
-            const Rows x = job.count == 1 ? w_.normed.rows(gate_up, w_.slot_row[job.first], 1) : gather(gate_up, job, thread);
+            const Rows x =
+                job.count == 1 ? w_.normed.rows(gate_up, w_.slot_row[job.first], 1) : gather(gate_up, job, thread);
             open_gates(gate_up, x, item % net.per_job * net.columns, net.columns, w_.inner, job.first, thread);
         });
     }
@@ -144,11 +149,13 @@ class Feed {
     }
 
     // silu(gate) * up in columns begin ... of a net's inner width, for x's rows -> rows first ... of `out`.
-    void open_gates(const cm_linear& w, const Rows& x, int begin, int size, const RowBuffer<T>& out, int first, int thread) const {
+    void open_gates(const cm_linear& w, const Rows& x, int begin, int size, const RowBuffer<T>& out, int first,
+                    int thread) const {
         const int width = w.out_features / 2, end = begin + size < width ? begin + size : width;
         float* gate = w_.threads[thread].gate;
         multiply(w, 0, x, begin / kPanel, ceil_div(end, kPanel), [&](int row, int rows, int column, const float* tile) {
-            for (int r = 0; r < rows; ++r) convert_row(tile + r * kPanel, kPanel, gate + (row + r) * kFeedColumns + (column - begin));
+            for (int r = 0; r < rows; ++r)
+                convert_row(tile + r * kPanel, kPanel, gate + (row + r) * kFeedColumns + (column - begin));
         });
         // The up half begins at any column: a panel may hold a little of what is before or behind.
         const int last_panel = ceil_div(width + end, kPanel);
@@ -156,8 +163,8 @@ class Feed {
             const int from = column - width < begin ? begin : column - width;
             const int to = column - width + kPanel < end ? column - width + kPanel : end;
             for (int r = 0; r < rows; ++r) {
-                swiglu(gate + (row + r) * kFeedColumns + (from - begin), tile + r * kPanel + (from + width - column), to - from,
-                       out.row(first + row + r) + from);
+                swiglu(gate + (row + r) * kFeedColumns + (from - begin), tile + r * kPanel + (from + width - column),
+                       to - from, out.row(first + row + r) + from);
             }
         });
         if (end < width) return;
@@ -178,25 +185,28 @@ class Feed {
 
     // Stage 2.
     void down(bool routed) {
-        const int64_t bytes = (routed ? jobs_ * panel_bytes(b_.expert_down[0]) : 0) + (b_.down.out_features ? panel_bytes(b_.down) : 0);
+        const int64_t bytes =
+            (routed ? jobs_ * panel_bytes(b_.expert_down[0]) : 0) + (b_.down.out_features ? panel_bytes(b_.down) : 0);
         const int all = ceil_div(m_.hidden, kPanel);
         const int panels = panels_per_item(all, 1, bytes, rows_, team_.threads());
         team_.each(ceil_div(all, panels), [&](int item, int) {
             const int begin = item * panels, end = begin + panels < all ? begin + panels : all;
             for (int job = 0; routed && job < jobs_; ++job) expert_down(w_.jobs[job], begin, end);
-            if (b_.down.out_features) multiply(b_.down, 0, w_.net.rows(b_.down, 0, rows_), begin, end, AddToStream<T>{m_, w_});
+            if (b_.down.out_features)
+                multiply(b_.down, 0, w_.net.rows(b_.down, 0, rows_), begin, end, AddToStream<T>{m_, w_});
         });
     }
 
     void expert_down(const ExpertJob& job, int begin, int end) const {
         const cm_linear& w = b_.expert_down[job.expert];
-        multiply(w, 0, w_.inner.rows(w, job.first, job.count), begin, end, [&](int row, int rows, int column, const float* tile) {
-            for (int r = 0; r < rows; ++r) {
-                const int32_t slot = job.first + row + r;
-                add_scaled_into(w_.x + w_.slot_row[slot] * w_.x_stride + column, w_.slot_weight[slot], tile + r * kPanel,
-                                columns_in(m_.hidden, column));
-            }
-        });
+        multiply(w, 0, w_.inner.rows(w, job.first, job.count), begin, end,
+                 [&](int row, int rows, int column, const float* tile) {
+                     for (int r = 0; r < rows; ++r) {
+                         const int32_t slot = job.first + row + r;
+                         add_scaled_into(w_.x + w_.slot_row[slot] * w_.x_stride + column, w_.slot_weight[slot],
+                                         tile + r * kPanel, columns_in(m_.hidden, column));
+                     }
+                 });
     }
 
     const cm_model& m_;

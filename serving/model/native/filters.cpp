@@ -99,7 +99,8 @@ void filter(double* weights, int n, int top_k, double top_p, double min_p, doubl
 // splitmix64's finaliser; the seed is mixed first, so that neighbouring seeds share no numbers.
 double uniform(uint64_t seed, int64_t position) {
     constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
-    return static_cast<double>(mix(mix(seed + kGolden) + kGolden * (static_cast<uint64_t>(position) + 1)) >> 11) * 0x1p-53;
+    return static_cast<double>(mix(mix(seed + kGolden) + kGolden * (static_cast<uint64_t>(position) + 1)) >> 11) *
+           0x1p-53;
 }
 
 }  // namespace cm

@@ -69,7 +69,8 @@ inline void keep_best_groups(const cm_model& m, const GateSpace& space) {
 }
 
 // logits [experts], overwritten -> chosen, weight [top_k].
-inline void route(const cm_model& m, const float* bias, float* logits, const GateSpace& space, int32_t* chosen, float* weight) {
+inline void route(const cm_model& m, const float* bias, float* logits, const GateSpace& space, int32_t* chosen,
+                  float* weight) {
     scores_of(m, logits);
     for (int e = 0; e < m.experts; ++e) {
         space.choice[e] = bias ? logits[e] + bias[e] : logits[e];

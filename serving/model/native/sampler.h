@@ -37,8 +37,8 @@ inline double exp_of_negative(double x) {
     const double shifted = (x < -708.0 ? -708.0 : x) * 1.4426950408889634 + kRound, n = shifted - kRound;
     const double r = ((x < -708.0 ? -708.0 : x) - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
     double p = 1.0 / 6227020800;
-    for (const double c : {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
-                           1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0}) {
+    for (const double c : {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+                           1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0}) {
         p = p * r + c;
     }
     uint64_t bits, scale;
@@ -73,7 +73,8 @@ inline int pick(const double* weights, int vocab, double at, double* sums) {
         total += block_sum(weights + first, vocab - first < kSumBlock ? vocab - first : kSumBlock);
         sums[block] = total;
     }
-    const double target = std::fmin(at * total, std::nextafter(total, 0.0));  // at most: what only the last weight exceeds
+    const double target =
+        std::fmin(at * total, std::nextafter(total, 0.0));  // at most: what only the last weight exceeds
     int block = 0;
     while (sums[block] <= target) ++block;
     double sum = block ? sums[block - 1] : 0.0;
@@ -88,7 +89,8 @@ inline int pick(const double* weights, int vocab, double at, double* sums) {
 }
 
 // One token by a sequence's rules. weights, spare: [vocab] each.
-inline int draw(const float* logits, int vocab, const cm_sequence& s, int64_t position, double* weights, double* spare) {
+inline int draw(const float* logits, int vocab, const cm_sequence& s, int64_t position, double* weights,
+                double* spare) {
     const int best = largest_logit(logits, vocab);
     if (best == kNotFinite || s.temperature == 0) return best;
     weights_of(logits, vocab, s.temperature, logits[best], weights);

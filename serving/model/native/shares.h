@@ -11,9 +11,9 @@
 namespace cm::CM_ISA_NAMESPACE {
 
 constexpr int kItemsPerThread = 4;
-constexpr int kRowBlock = 256;                // rows of x that stay in a core's cache while it multiplies
-constexpr int64_t kItemBytes = 256 * 1024;    // weights of an item, when rows are few and memory sets the pace
-constexpr int64_t kAloneNumbers = 4 * 1024;   // row work that is done before another thread would have heard of it
+constexpr int kRowBlock = 256;               // rows of x that stay in a core's cache while it multiplies
+constexpr int64_t kItemBytes = 256 * 1024;   // weights of an item, when rows are few and memory sets the pace
+constexpr int64_t kAloneNumbers = 4 * 1024;  // row work that is done before another thread would have heard of it
 
 constexpr int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
@@ -41,9 +41,8 @@ class ProductItems {
         const int begin = item / panel_blocks_ * kRowBlock, panel = first_ + item % panel_blocks_ * panels_;
         const int count = x_.count - begin < kRowBlock ? x_.count - begin : kRowBlock;
         const int end = panel + panels_ < last_ ? panel + panels_ : last_;
-        multiply(w_, 0, from_row(w_, x_, begin, count), panel, end, [&](int row, int rows, int column, const float* tile) {
-            store(begin + row, rows, column, tile);
-        });
+        multiply(w_, 0, from_row(w_, x_, begin, count), panel, end,
+                 [&](int row, int rows, int column, const float* tile) { store(begin + row, rows, column, tile); });
     }
 
     static Rows from_row(const cm_linear& w, const Rows& x, int64_t first, int count) {

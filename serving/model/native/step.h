@@ -71,8 +71,9 @@ class Step {
             }
         }
         drawn_ = count;
-        each_logits(e_, w_, m_.norm, m_.head, count, [this](int i) { return w_.drawn_row[i]; },
-                    [this](int i, const float* logits, int thread) { draw_row(i, logits, thread); });
+        each_logits(
+            e_, w_, m_.norm, m_.head, count, [this](int i) { return w_.drawn_row[i]; },
+            [this](int i, const float* logits, int thread) { draw_row(i, logits, thread); });
     }
 
     // drawn_token says which row of the answer's logits this is, or which of the sequence's draws.
@@ -115,7 +116,8 @@ class Step {
 };
 
 static size_t scratch_bytes(const cm_engine& engine) {
-    return engine.model.form == CM_F32 ? Workspace<float>(engine, nullptr).bytes : Workspace<bf16>(engine, nullptr).bytes;
+    return engine.model.form == CM_F32 ? Workspace<float>(engine, nullptr).bytes
+                                       : Workspace<bf16>(engine, nullptr).bytes;
 }
 
 static int32_t step(cm_engine& engine, const cm_batch& batch, const cm_answer& answer) {

@@ -67,7 +67,8 @@ int Team::take(int thread) {
         const Run run = run_.load(std::memory_order_relaxed);
         void* const context = context_.load(std::memory_order_relaxed);
         const int item = items_.load(std::memory_order_relaxed) - static_cast<int>(left);
-        if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire))
+            continue;
         run(context, item, thread);
         ++own;
         ticket = ticket_.load(std::memory_order_acquire);

@@ -52,8 +52,9 @@ class Team {
     std::atomic<Run> run_{nullptr};
     std::atomic<void*> context_{nullptr};
     std::atomic<int> items_{0};
-    alignas(64) std::atomic<uint64_t> ticket_{0};  // number of the stage, then its items that nobody has taken (28 bits)
-    alignas(64) std::atomic<int> done_{0};         // items done by workers
+    alignas(64) std::atomic<uint64_t> ticket_{
+        0};                                 // number of the stage, then its items that nobody has taken (28 bits)
+    alignas(64) std::atomic<int> done_{0};  // items done by workers
     alignas(64) std::atomic<bool> open_{false};
     bool stop_ = false;
     std::mutex mutex_;

@@ -1,7 +1,7 @@
 // Where the values of one step lie: arrays carved out of the engine's scratch memory, the same at every step.
 //
-// Products read whole multiples of 64 numbers of a row (against weights that are zero there), so what pads a row must be
-// finite. Each row buffer therefore keeps one width, or its writer zeroes the pad.
+// Products read whole multiples of 64 numbers of a row (against weights that are zero there), so what pads a row must
+// be finite. Each row buffer therefore keeps one width, or its writer zeroes the pad.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +36,8 @@ struct RowBuffer {
 
     T* row(int64_t index) const { return data + index * stride; }
     void quantise(int64_t index, int width) const {
-        quantise_row(row(index), width, static_cast<int>(round_up(width, kInnerMultiple)), bytes + index * stride, scale + index);
+        quantise_row(row(index), width, static_cast<int>(round_up(width, kInnerMultiple)), bytes + index * stride,
+                     scale + index);
     }
     void copy(int64_t from, int64_t to) const {
         std::memcpy(static_cast<void*>(row(to)), row(from), static_cast<size_t>(stride) * sizeof(T));
@@ -66,8 +67,8 @@ struct ThreadSpace {
     float* gate;            // [kFeedRows, kFeedColumns]
     T* latent;              // [kv_lora]
     GateSpace gate_space;
-    double* weights;        // [vocab]
-    double* spare;          // [vocab]
+    double* weights;  // [vocab]
+    double* spare;    // [vocab]
 };
 
 // The widest inner layer of dense and shared nets.
@@ -140,7 +141,8 @@ struct Workspace {
         expert_lists(arena, m, rows);
         draws(arena, m, rows);
         threads = thread_spaces(arena, m, engine.team.threads(), memory != nullptr);
-        const size_t need = attention_scratch_bytes(m, engine.cache, engine.max_rows, engine.max_context, engine.team.threads());
+        const size_t need =
+            attention_scratch_bytes(m, engine.cache, engine.max_rows, engine.max_context, engine.team.threads());
         attention = arena.take<char>(static_cast<int64_t>(need));
         bytes = arena.used();
     }
@@ -182,8 +184,8 @@ struct Workspace {
     void draws(Arena& arena, const cm_model& m, int64_t rows) {
         logits_stride = round_up(m.vocab, 16);
         logits = arena.take<float>((rows < kDrawnRows ? rows : kDrawnRows) * logits_stride);
-        for (int32_t** list : {&drawn_row, &drawn_sequence, &drawn_token, &draft_token, &draft_row, &draft_last,
-                               &draft_sequence}) {
+        for (int32_t** list :
+             {&drawn_row, &drawn_sequence, &drawn_token, &draft_token, &draft_row, &draft_last, &draft_sequence}) {
             *list = arena.take<int32_t>(rows);
         }
     }

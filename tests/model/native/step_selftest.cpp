@@ -1,6 +1,6 @@
-// Whole steps under the sanitizers: random models of odd sizes through the plain interface, every buffer exactly as long
-// as the interface says, on every instruction set that is there. Sequences get the same tokens and guesses together as
-// each one alone. Ends with 0 and the number of steps.
+// Whole steps under the sanitizers: random models of odd sizes through the plain interface, every buffer exactly as
+// long as the interface says, on every instruction set that is there. Sequences get the same tokens and guesses
+// together as each one alone. Ends with 0 and the number of steps.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -40,7 +40,8 @@ void put(float value, int form, void* to, size_t at) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
     if (form == CM_F32) static_cast<float*>(to)[at] = value;
-    if (form == CM_BF16) static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    if (form == CM_BF16)
+        static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
     if (form == CM_INT8) static_cast<int8_t*>(to)[at] = static_cast<int8_t>(std::lround(value * 127));
 }
 
@@ -55,7 +56,8 @@ class Model {
         m_.vocab = 40 + below(60), m_.hidden = 2 * (10 + below(40)), m_.layers = 1 + below(2), m_.heads = 1 + below(5);
         m_.q_lora = below(3) ? 2 * (5 + below(20)) : 0, m_.kv_lora = 2 * (6 + below(30));
         m_.nope_dim = 2 * (1 + below(12)), m_.rope_dim = 2 * (1 + below(6)), m_.value_dim = 1 + below(20);
-        m_.experts = 12, m_.top_k = 1 + below(3), m_.expert_groups = below(2) ? 1 : 4, m_.kept_groups = m_.expert_groups == 1 ? 1 : 2;
+        m_.experts = 12, m_.top_k = 1 + below(3), m_.expert_groups = below(2) ? 1 : 4,
+        m_.kept_groups = m_.expert_groups == 1 ? 1 : 2;
         m_.sigmoid_scores = below(2), m_.normalise_weights = below(2), m_.routed_scaling = 1.5f;
         m_.norm_eps = m_.latent_norm_eps = 1e-6f, m_.rope_amplitude = 1.0f;
         m_.softmax_scale = 1.0f / std::sqrt(static_cast<float>(m_.nope_dim + m_.rope_dim));
@@ -64,7 +66,13 @@ class Model {
         m_.head = linear(m_.vocab, m_.hidden);
         for (int layer = 0; layer < m_.layers; ++layer) blocks_.push_back(block(below(3) > 0));
         m_.blocks = blocks_.data();
-        draft_ = {m_.embed, floats(m_.hidden), floats(m_.hidden), linear(m_.hidden, 2 * m_.hidden), block(true), floats(m_.hidden), m_.head};
+        draft_ = {m_.embed,
+                  floats(m_.hidden),
+                  floats(m_.hidden),
+                  linear(m_.hidden, 2 * m_.hidden),
+                  block(true),
+                  floats(m_.hidden),
+                  m_.head};
         m_.draft = &draft_;
     }
     const cm_model& get() const { return m_; }
@@ -79,7 +87,9 @@ class Model {
         for (size_t i = 0; i < count; ++i) put(any() * scale, form, memory, i);
         return memory;
     }
-    const float* floats(int count) { return static_cast<const float*>(numbers(static_cast<size_t>(count), CM_F32, 1.0f)); }
+    const float* floats(int count) {
+        return static_cast<const float*>(numbers(static_cast<size_t>(count), CM_F32, 1.0f));
+    }
 
     cm_linear linear(int out, int in, int groups = 1, int form = -1) {
         form = form < 0 ? weights_ : form;
@@ -132,8 +142,12 @@ class Side {
     Side(const cm_model& m, bool int8) {
         const int size = static_cast<int>(size_of(m.form)), latent = int8 ? (m.kv_lora + 3) / 4 * 4 : m.kv_lora * size;
         const int scale = (latent + m.rope_dim * size + 3) / 4 * 4;
-        cache_ = {nullptr, int8 ? CM_INT8 : m.form, kBlocks, m.layers + 1, kBlockTokens, int8 ? scale + 4 : latent + m.rope_dim * size, latent, int8 ? scale : -1};
-        const size_t bytes = static_cast<size_t>(kBlocks) * cache_.layers * kBlockTokens * static_cast<size_t>(cache_.row_bytes);
+        cache_ = {nullptr,      int8 ? CM_INT8 : m.form,
+                  kBlocks,      m.layers + 1,
+                  kBlockTokens, int8 ? scale + 4 : latent + m.rope_dim * size,
+                  latent,       int8 ? scale : -1};
+        const size_t bytes =
+            static_cast<size_t>(kBlocks) * cache_.layers * kBlockTokens * static_cast<size_t>(cache_.row_bytes);
         memory_ = lines(bytes);
         std::memset(memory_.get(), 0xff, bytes);  // NaN, or nonsense: nobody may look at what was not written
         cache_.base = memory_.get();
@@ -144,10 +158,11 @@ class Side {
     Side& operator=(const Side&) = delete;
 
     // Tokens and guesses of each sequence, one after the other, with their counts before them.
-    std::vector<int32_t> step(const cm_model& m, const std::vector<cm_sequence>& sequences, const std::vector<int32_t>& ids,
-                              const std::vector<int32_t>& tables) {
+    std::vector<int32_t> step(const cm_model& m, const std::vector<cm_sequence>& sequences,
+                              const std::vector<int32_t>& ids, const std::vector<int32_t>& tables) {
         const size_t count = sequences.size();
-        std::vector<int32_t> token_counts(count), tokens(count * kColumns), draft_counts(count), drafts(count * kColumns);
+        std::vector<int32_t> token_counts(count), tokens(count * kColumns), draft_counts(count),
+            drafts(count * kColumns);
         size_t hidden_rows = 0, logits_rows = 0;
         for (const cm_sequence& s : sequences) {
             hidden_rows += s.keep_hidden ? static_cast<size_t>(s.rows) : 0;
@@ -155,8 +170,10 @@ class Side {
         }
         const Memory hidden = lines(hidden_rows * static_cast<size_t>(m.hidden) * size_of(m.form));
         std::vector<float> logits(logits_rows * static_cast<size_t>(m.vocab) + 1);
-        const cm_batch batch{static_cast<int32_t>(count), static_cast<int32_t>(ids.size()), sequences.data(), ids.data(), tables.data()};
-        const cm_answer answer{kColumns, token_counts.data(), tokens.data(), draft_counts.data(), drafts.data(), logits.data(), hidden.get()};
+        const cm_batch batch{static_cast<int32_t>(count), static_cast<int32_t>(ids.size()), sequences.data(),
+                             ids.data(), tables.data()};
+        const cm_answer answer{kColumns,      token_counts.data(), tokens.data(), draft_counts.data(),
+                               drafts.data(), logits.data(),       hidden.get()};
         if (cm_step(engine_, &batch, &answer) != CM_OK) fail(cm_error_text());
         std::vector<int32_t> told;
         for (size_t i = 0; i < count; ++i) {
