@@ -13,6 +13,7 @@ from torch import Tensor
 from serving.model.attention import AttentionWeights, LatentAttention
 from serving.model.block import Block
 from serving.model.checkpoint import TensorSource
+from serving.model.coarse_bank import CoarseBank
 from serving.model.config import ModelConfig
 from serving.model.experts import ExpertLayer, make_experts
 from serving.model.gate import Gate
@@ -56,7 +57,8 @@ class Assembly:
         norm = self._norm("model.norm.weight")
         tied = config.tie_word_embeddings
         head = self.bank.linear("lm_head", lambda: LinearWeight(embed)) if tied else self._linear("lm_head")
-        drafts = [self.draft(layer, embed, head) for layer in draft_layers]
+        drafting = self._coarse() if self.bank.coarse_drafts else self
+        drafts = [drafting.draft(layer, embed, head) for layer in draft_layers]
         return DeepseekModel(config, embed, blocks, norm, head, drafts)
 
     def draft(self, layer: int, embed: Tensor, head: Linear) -> MtpLayer:
@@ -75,7 +77,19 @@ class Assembly:
             fuse=self._linear(prefix + "eh_proj"),
             block=self.block(layer),
             norm=self._norm(prefix + "shared_head.norm.weight"),
-            head=self._linear(own_head) if own_head + ".weight" in names else head,
+            head=self._draft_head(prefix, embed, head) if own_head + ".weight" not in names else self._linear(own_head),
+        )
+
+    def _coarse(self) -> "Assembly":
+        return Assembly(self.config, self.source, CoarseBank(self.bank), self.dtype, self.device)
+
+    def _draft_head(self, prefix: str, embed: Tensor, head: Linear) -> Linear:
+        """The model's own head, or a coarse copy of it."""
+        if not self.bank.coarse_drafts:
+            return head
+        tied = self.config.tie_word_embeddings
+        return self.bank.linear(
+            prefix + "coarse_head", lambda: LinearWeight(embed) if tied else self._weight("lm_head")
         )
 
     def block(self, layer: int) -> Block:

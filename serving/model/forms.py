@@ -44,7 +44,13 @@ class StoredProduct:
 
 
 class ProductForms(Protocol):
-    """The forms of all products of a model, on one device."""
+    """The forms of all products of a model, on one device.
+
+    Args:
+        coarse_drafts: whether products of draft layers are INT8.
+    """
+
+    coarse_drafts: bool
 
     def fingerprint(self) -> str:
         """Names all that packed bytes depend on: with the same one, a process can use another's."""
@@ -88,6 +94,8 @@ class TorchForms:
     Args:
         device: where products are computed.
     """
+
+    coarse_drafts = False
 
     def __init__(self, device: torch.device) -> None:
         self._cpu = device.type == "cpu"

@@ -29,6 +29,7 @@ class PlanningBank:
 
     def __init__(self, forms: ProductForms) -> None:
         self._product_forms = forms
+        self.coarse_drafts = forms.coarse_drafts
         self._entries: dict[str, Entry] = {}
         self._by_tensor: dict[int, Entry] = {}
         self._kept: list[Tensor] = []  # so that their ids stay theirs
@@ -105,6 +106,7 @@ class WritingBank:
     def __init__(self, image: Image, forms: ProductForms) -> None:
         self._image = image
         self._forms = forms
+        self.coarse_drafts = forms.coarse_drafts
         self._written: set[int] = set()
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
@@ -163,6 +165,7 @@ class ImageBank:
         self._image = image
         self._device = device
         self._forms = forms
+        self.coarse_drafts = forms.coarse_drafts
         self._copies: dict[tuple[int, str], Tensor] = {}
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:

@@ -38,6 +38,7 @@ def load_model(
     images: ImageStore | None = None,
     version: str = "",
     native: bool = False,
+    coarse_drafts: bool = False,
 ) -> DeepseekModel:
     """Load a DeepSeek-V2/V3-style checkpoint, draft layers included.
 
@@ -52,12 +53,13 @@ def load_model(
         images: where weights may lie ready, and are put for the others.
         version: names these weights among images; empty = from the files' names, sizes and times.
         native: products as the native library's panels; CPU only.
+        coarse_drafts: with `native`, draft layers in INT8: quicker guesses, hardly worse ones.
     Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
     config = ModelConfig.from_folder(folder)
     target, kind = _device(device), _dtype(config, dtype)
-    forms = _forms(target, native)
+    forms = _forms(target, native, coarse_drafts)
     with torch.inference_mode():
         if images is not None:
             key = image_key(config, version or model_version(folder), kind, target, forms)
@@ -114,13 +116,13 @@ def open_checkpoint(config: ModelConfig, folder: Path, progress: Progress | None
     return checkpoint, drafts
 
 
-def _forms(device: torch.device, native: bool) -> ProductForms:
+def _forms(device: torch.device, native: bool, coarse_drafts: bool) -> ProductForms:
     if not native:
         return TorchForms(device)
     library = load_library() if device.type == "cpu" else None
     if library is None:
         raise ModelError(f"there is no native library for {device.type} here: load the model without it")
-    return PanelForms(library)
+    return PanelForms(library, coarse_drafts=coarse_drafts)
 
 
 def _device(name: str) -> torch.device:

@@ -21,6 +21,11 @@ BuildLinear = Callable[[], LinearWeight]
 class WeightBank(Protocol):
     """A model's final tensors by name."""
 
+    @property
+    def coarse_drafts(self) -> bool:
+        """Whether draft layers are to have INT8 products, see `CoarseBank`."""
+        ...
+
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
         """The tensor; `build` makes it, dense."""
         ...
@@ -43,6 +48,11 @@ class FreshBank:
 
     def __init__(self, forms: ProductForms) -> None:
         self._forms = forms
+
+    @property
+    def coarse_drafts(self) -> bool:
+        """As the forms say."""
+        return self._forms.coarse_drafts
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
         """What `build` gives."""

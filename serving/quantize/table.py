@@ -62,6 +62,8 @@ class Recorder:
 class CalibrationBank:
     """Builds plain float32 products, INT8 ones where a weight is INT8, and records what they are called with."""
 
+    coarse_drafts = False
+
     def __init__(self, recorder: Recorder | None = None) -> None:
         self._recorder = recorder
 

@@ -159,7 +159,13 @@ def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, 
     model, device = config.model, _device(config)
     try:
         return load_model(
-            model.path, device=device, dtype=model.dtype, images=images, version=model.version, native=native
+            model.path,
+            device=device,
+            dtype=model.dtype,
+            images=images,
+            version=model.version,
+            native=native,
+            coarse_drafts=native and config.engine.draft_tokens > 0,
         )
     finally:
         if images is not None:

@@ -50,7 +50,7 @@ def make_executor(
     Returns: the executor, and the model below it.
     """
     native = kind == "native" or (kind == "auto" and available())
-    loaded = load_model(model, dtype=dtype, native=native)
+    loaded = load_model(model, dtype=dtype, native=native, coarse_drafts=native and drafts > 0)
     layers = loaded.config.num_hidden_layers + (drafts > 0)
     cache = KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, num_layers=layers)
     if native:

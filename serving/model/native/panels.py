@@ -82,15 +82,17 @@ class PanelForms:
 
     Args:
         library: packs and computes.
+        coarse_drafts: products of draft layers in INT8, see `coarse_bank.py`.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, *, coarse_drafts: bool = False) -> None:
+        self.coarse_drafts = coarse_drafts
         self._library = library
         self._arena = _Arena()
 
     def fingerprint(self) -> str:
-        """The layout's name."""
-        return LAYOUT.decode()
+        """The layout's name, and whether drafts are coarse."""
+        return LAYOUT.decode() + ("/coarse-drafts" if self.coarse_drafts else "")
 
     def linear(self, given: LinearWeight) -> PanelLinear | PanelHeads:
         """Packed into memory of this process."""

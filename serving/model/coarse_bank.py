@@ -1,0 +1,48 @@
+"""Draft layers in INT8, whatever the checkpoint has: they only guess, and at small batches their weights are the price.
+
+Plain rounding, one scale per output: a wrong guess more in a hundred costs less than reading twice the bytes. What is
+generated does not change, since every guess is verified by the model itself.
+"""
+
+import torch
+
+from serving.model.heads import HeadLinear
+from serving.model.int8_linear import quantise_rows
+from serving.model.linear import Linear, LinearWeight
+from serving.model.weight_bank import BuildLinear, BuildTensor, WeightBank
+
+_GATE = "mlp.gate"
+"""Routers stay in float32: a coarse one would send rows to other experts."""
+
+
+class CoarseBank:
+    """Gives out what another bank has, products in INT8.
+
+    Args:
+        bank: what it is given to keep is INT8 as well, so that an image holds the smaller form.
+    """
+
+    coarse_drafts = True
+
+    def __init__(self, bank: WeightBank) -> None:
+        self._bank = bank
+
+    def tensor(self, name: str, build: BuildTensor) -> torch.Tensor:
+        """As it is."""
+        return self._bank.tensor(name, build)
+
+    def linear(self, name: str, build: BuildLinear) -> Linear:
+        """In INT8, but for routers."""
+        return self._bank.linear(name, build if name.endswith(_GATE) else lambda: coarse(build()))
+
+    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+        """As they are: they are small, and their rows many."""
+        return self._bank.heads(name, build)
+
+
+def coarse(given: LinearWeight) -> LinearWeight:
+    """The same product in INT8, rounded to nearest; one that is INT8 already stays as it is."""
+    if given.scale is not None:
+        return given
+    weight, scale = quantise_rows(given.weight)
+    return LinearWeight(weight, given.bias, scale[:, 0].contiguous())
