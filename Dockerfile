@@ -10,7 +10,11 @@ FROM python:3.11-slim
 # Handed to pip when torch is installed: on x86, point it at PyTorch's index of CPU wheels to leave CUDA out of the image.
 ARG TORCH_PIP_ARGS=""
 
-RUN useradd --create-home --uid 1000 cloudmatrix \
+# The compiler builds the native step at install.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 1000 cloudmatrix \
     && install -d -o cloudmatrix -g cloudmatrix /app
 WORKDIR /app
 USER cloudmatrix

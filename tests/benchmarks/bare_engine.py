@@ -40,7 +40,14 @@ ExecutorKind = Literal["auto", "native", "torch"]
 
 
 def make_executor(
-    model: Path, kind: ExecutorKind, dtype: DType, blocks: int, threads: int, step_tokens: int, drafts: int
+    model: Path,
+    kind: ExecutorKind,
+    dtype: DType,
+    blocks: int,
+    threads: int,
+    step_tokens: int,
+    drafts: int,
+    device: str = "cpu",
 ) -> tuple[StepExecutor, DeepseekModel]:
     """An executor over a checkpoint, with a KV cache of its own.
 
@@ -49,10 +56,10 @@ def make_executor(
         drafts: guesses per step; 0 = the cache has no room for the draft layer.
     Returns: the executor, and the model below it.
     """
-    native = kind == "native" or (kind == "auto" and available())
-    loaded = load_model(model, dtype=dtype, native=native, coarse_drafts=native and drafts > 0)
+    native = kind == "native" or (kind == "auto" and device == "cpu" and available())
+    loaded = load_model(model, device=device, dtype=dtype, native=native, coarse_drafts=native and drafts > 0)
     layers = loaded.config.num_hidden_layers + (drafts > 0)
-    cache = KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, num_layers=layers)
+    cache = KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device, num_layers=layers)
     if native:
         return NativeExecutor(loaded, cache, threads=threads, max_rows=step_tokens), loaded
     return TorchExecutor(loaded, cache), loaded
@@ -85,6 +92,7 @@ class BareEngine:
         executor: as for `make_executor`.
         step_tokens: most that one step takes in.
         drafts: most guesses of a decode step; the engine makes fewer where they do not pay.
+        device: where to compute; the native executor needs `cpu`.
     """
 
     def __init__(
@@ -96,11 +104,12 @@ class BareEngine:
         executor: ExecutorKind = "auto",
         step_tokens: int = 512,
         drafts: int = 0,
+        device: str = "cpu",
     ) -> None:
         torch.set_num_threads(threads)
         keep_freed_memory()
         blocks = -(-kv_tokens // BLOCK_TOKENS)
-        self._executor, loaded = make_executor(model, executor, dtype, blocks, threads, step_tokens, drafts)
+        self._executor, loaded = make_executor(model, executor, dtype, blocks, threads, step_tokens, drafts, device)
         settings = EngineSettings(
             role=EngineRole.AGGREGATED,
             block_tokens=BLOCK_TOKENS,
