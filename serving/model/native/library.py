@@ -12,6 +12,7 @@ from pathlib import Path
 from serving.errors import ModelError
 from serving.model.native.build import BuildError, cached_library, packaged_library
 from serving.model.native.layout import INTERFACE, SIZES, Form, Linear
+from serving.model.native.tile_trial import tiles_agree
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +99,18 @@ def load() -> Library | None:
     """
     packaged = packaged_library()
     try:
-        return Library(packaged if packaged.exists() else cached_library(logger.warning))
+        return trusted(Library(packaged if packaged.exists() else cached_library(logger.warning)))
     except (BuildError, ModelError) as error:
         logger.warning("no native step (%s); torch computes instead, slower", error)
         return None
+
+
+def trusted(library: Library) -> Library:
+    """The library, on vectors where its tiles fail their trial. Effects: as it says, and logs it."""
+    if library.instructions == "amx" and not tiles_agree(library.functions):
+        logger.warning("products on AMX tiles are not those of AVX-512 here: computing without them; please report it")
+        library.use_instructions("avx512")
+    return library
 
 
 def available() -> bool:

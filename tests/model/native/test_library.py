@@ -2,6 +2,7 @@
 
 import ctypes
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -9,7 +10,9 @@ from serving.errors import ModelError
 from serving.model.native import layout
 from serving.model.native import library as native
 from serving.model.native.layout import Form, Linear
-from serving.model.native.library import Library, load
+from serving.model.native.library import Library, load, trusted
+from serving.model.native.tile_trial import tiles_agree
+from tests.model.native.native_libraries import computing_with
 
 
 @pytest.fixture
@@ -87,3 +90,30 @@ def test_read_bandwidth_is_a_number(library: Library) -> None:
     assert library.read_bandwidth(1 << 20, 2) > 1e6
     assert library.read_bandwidth(0, 1) == 0
     assert ctypes.sizeof(Linear) == 32
+
+
+def test_tiles_are_tried_before_they_are_trusted(pytestconfig: pytest.Config) -> None:
+    with computing_with("amx", pytestconfig.cache.mkdir("native-soft-tiles")) as soft:
+        assert tiles_agree(soft.functions)
+        assert trusted(soft).instructions == "amx"
+
+
+class Rotten:
+    """A library whose tiles compute something else."""
+
+    def __init__(self) -> None:
+        self.instructions = "amx"
+        self.functions = self
+
+    def use_instructions(self, name: str) -> None:
+        self.instructions = name
+
+    def __getattr__(self, name: str) -> object:
+        assert name.startswith("cm_")
+        return lambda *_: 4096 if name == "cm_packed_bytes" else name == "cm_apply"
+
+
+def test_tiles_that_fail_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    library = trusted(cast(Library, Rotten()))
+    assert library.instructions == "avx512"
+    assert "please report it" in caplog.text
