@@ -50,6 +50,14 @@ def serve_forever(config: ServeConfig, session: Session) -> int:
     return 0
 
 
+class Interrupted(KeyboardInterrupt):
+    """What a signal raises while the pools start.
+
+    Not KeyboardInterrupt itself: if that passes through `exec` of a string, as every dataclass is made by, CPython
+    notes it for good and ends the process by SIGINT instead of its exit code, although it was caught.
+    """
+
+
 class Interrupt:
     """SIGINT and SIGTERM: while the pools start they raise KeyboardInterrupt, then they end `wait`, then nothing.
 
@@ -69,7 +77,7 @@ class Interrupt:
         """From now on, and if asked before, raise KeyboardInterrupt."""
         self._raises = True
         if self._asked.is_set():
-            raise KeyboardInterrupt
+            raise Interrupted
 
     def wait(self) -> None:
         """Block until asked to stop."""
@@ -80,7 +88,7 @@ class Interrupt:
         first = not self._asked.is_set()
         self._asked.set()
         if first and self._raises:
-            raise KeyboardInterrupt
+            raise Interrupted
 
 
 class StartError(ServingError):
