@@ -8,6 +8,13 @@
 #pragma once
 #include "numbers.h"
 
+namespace cm::CM_ISA_NAMESPACE {
+
+template <class T>
+struct Product;
+
+}  // namespace cm::CM_ISA_NAMESPACE
+
 #if defined(CM_AVX512) || defined(CM_AMX)
 #include "simd_avx512.h"
 #elif defined(CM_AVX2)
@@ -17,6 +24,18 @@
 #endif
 
 namespace cm::CM_ISA_NAMESPACE {
+
+template <>
+struct Product<float> {
+    static constexpr int kDepth = 1;
+    static constexpr int kWidth = kLanes;
+    using Wide = Vec;
+    static Wide load(const float* from) { return CM_ISA_NAMESPACE::load(from); }
+    static Vec dot(Vec sum, Wide a, Wide b) { return fma(a, b, sum); }
+    static Wide weights(const float* from) { return splat(*from); }
+    static void across(const float* const* rows, int column, Wide* out) { out[0] = load(rows[0] + column); }
+    static void unmix(float* to, const Vec* sums) { store(to, sums[0]); }
+};
 
 // Calls body(first, n) for runs of kLanes numbers out of `size`, the last one perhaps shorter.
 template <class Body>

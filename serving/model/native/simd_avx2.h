@@ -110,21 +110,6 @@ inline void reduce_add_4(const Vec a[4], float* to) {
     _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
 }
 
-template <class T>
-struct Product;
-
-template <>
-struct Product<float> {
-    static constexpr int kDepth = 1;
-    static constexpr int kWidth = kLanes;
-    using Wide = Vec;
-    static Wide load(const float* from) { return CM_ISA_NAMESPACE::load(from); }
-    static Vec dot(Vec sum, Wide a, Wide b) { return fma(a, b, sum); }
-    static Wide weights(const float* from) { return splat(*from); }
-    static void across(const float* const* rows, int column, Wide* out) { out[0] = load(rows[0] + column); }
-    static void unmix(float* to, const Vec* sums) { store(to, sums[0]); }
-};
-
 template <>
 struct Product<bf16> {
     static constexpr int kDepth = 2;

@@ -1,6 +1,7 @@
 """The interface between Python and the library: the same structs, and an error for what cannot be."""
 
 import ctypes
+import os
 from pathlib import Path
 from typing import cast
 
@@ -10,7 +11,7 @@ from serving.errors import ModelError
 from serving.model.native import layout
 from serving.model.native import library as native
 from serving.model.native.layout import Form, Linear
-from serving.model.native.library import Library, load, trusted
+from serving.model.native.library import Library, available, load, trusted
 from serving.model.native.tile_trial import tiles_agree
 from tests.model.native.native_libraries import computing_with
 
@@ -21,6 +22,11 @@ def library() -> Library:
     if found is None:
         pytest.skip("there is no native library here")
     return found
+
+
+@pytest.mark.skipif("CI" not in os.environ, reason="at a desk without a compiler torch computes")
+def test_it_is_there_where_nothing_may_be_skipped() -> None:
+    assert available()
 
 
 def test_structs_have_the_same_size_on_both_sides(library: Library) -> None:
