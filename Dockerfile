@@ -30,6 +30,9 @@ RUN python -m venv .venv \
 COPY --chown=cloudmatrix . .
 RUN python -m pip install -e .
 
+# Ray's dashboard shows the page /pools in every cluster that this image starts, `ray start` included.
+ENV PYTHONPATH=/app/serving/dashboard/site
+
 # Endpoint and Ray dashboard.
 EXPOSE 8000 8265
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \

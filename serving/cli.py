@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hardware.errors import HardwareError
-from serving import cost_command, evaluate, quantize, replay_command
+from serving import chaos, cost_command, decisions_command, evaluate, quantize, replay_command, scale_command
 from serving.errors import ServingError
 from serving.sim.commands import plan, reproduce, simulate
 from serving.version import VERSION
@@ -47,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_status(commands)
     _add_pool(commands)
+    scale_command.add_command(commands)
+    decisions_command.add_command(commands)
     replay_command.add_command(commands)
     cost_command.add_command(commands)
     quantize.add_command(commands)
@@ -54,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_command(commands)
     reproduce.add_command(commands)
     plan.add_command(commands)
+    chaos.add_command(commands)
     return parser
 
 

@@ -12,11 +12,14 @@ ServingError
 │   └── PayloadTooLargeError        413
 ├── OverloadedError             429, come back after `retry_after_s`
 ├── UnavailableError            503, no instance can serve now
+├── ScaleError                  a pool cannot have the size that was asked for; `kind` says why
 ├── DeadlineError               408, the request's time is over
 ├── EngineError                 500, an instance failed and no retry was left
+│   └── PoisonError                 500, the request took its instances down; it must not be repeated
 ├── HandoffError                KV blocks could not be moved; the request is prefilled again
 │   ├── HandoffChecksumError        the bytes that arrived are not the bytes that were registered
-│   └── HandoffExpiredError         the source no longer holds the blocks
+│   ├── HandoffExpiredError         the source no longer holds the blocks
+│   └── HandoffTimeoutError         nothing arrives from the source
 ├── PoolError                   the KV-cache pool could not do it; a miss for readers, a drop for writers
 │   ├── PoolTimeoutError            a memory server did not answer in time
 │   ├── PoolUnreachableError        a memory server is gone
@@ -109,12 +112,30 @@ class UnavailableError(ServingError):
         self.retry_after_s = retry_after_s
 
 
+class ScaleError(ServingError):
+    """A pool cannot be scaled or held as asked.
+
+    Args:
+        kind: `unknown_pool`, `invalid`, `no_room` or `unavailable`.
+        fits: with `no_room`: the most replicas that would fit.
+    """
+
+    def __init__(self, message: str, *, kind: str, fits: int | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.fits = fits
+
+
 class DeadlineError(ServingError):
     """The request's deadline passed before it was done."""
 
 
 class EngineError(ServingError):
     """An instance failed on this request and no retry was left."""
+
+
+class PoisonError(EngineError):
+    """The request took down the instances that worked on it."""
 
 
 class HandoffError(ServingError):
@@ -127,6 +148,10 @@ class HandoffChecksumError(HandoffError):
 
 class HandoffExpiredError(HandoffError):
     """The source instance no longer holds the blocks of this ticket."""
+
+
+class HandoffTimeoutError(HandoffError):
+    """Nothing arrived from the source in time: the path may be broken."""
 
 
 class PoolError(ServingError):

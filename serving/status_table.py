@@ -29,10 +29,11 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
         print(json.dumps(status, indent=2))
         return
     console = Console()
-    npus, gateway = status["npus"], status["gateway"]
+    npus, gateway, count = status["npus"], status["gateway"], status.get("gateways", 1)
+    gateways = "gateway" if count == 1 else f"{count} gateways"
     console.print(
         f"{status['model']}, {status['mode']}: {npus['used']} of {npus['offered']} NPUs in use\n"
-        f"gateway: {gateway['running']} requests running, {gateway['queued']} queued"
+        f"{gateways}: {gateway['running']} requests running, {gateway['queued']} queued"
     )
     console.print(_table(status["pools"]))
     kvcache = status.get("kvcache")

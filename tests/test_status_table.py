@@ -48,6 +48,13 @@ def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str]) -> 
         assert part in text
 
 
+def test_several_gateways_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(STATUS, as_json=False)
+    assert capsys.readouterr().out.splitlines()[1] == "gateway: 3 requests running, 5 queued"
+    print_status({**STATUS, "gateways": 2}, as_json=False)
+    assert capsys.readouterr().out.splitlines()[1] == "2 gateways: 3 requests running, 5 queued"
+
+
 def test_the_kvcache_pool_is_the_third_one(capsys: pytest.CaptureFixture[str]) -> None:
     servers = server_rows(two_servers().view())
     kvcache = {"name": "kvcache", "target_replicas": 3, "servers": servers}

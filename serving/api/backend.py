@@ -14,10 +14,17 @@ from serving.policy.request import DraftUse, FinishReason, PoolUse, SequenceSpec
 
 @dataclass(frozen=True, slots=True)
 class GenerationJob:
-    """One HTTP request's work. `sequences[i]` is choice `i`; `sequence_id` is `<request_id>/<i>`."""
+    """One HTTP request's work. `sequences[i]` is choice `i`; `sequence_id` is `<request_id>/<i>`.
+
+    Args:
+        key: whose it is, when several share the queue; empty on an open server.
+        weight: of that key's share.
+    """
 
     request_id: RequestId
     sequences: tuple[SequenceSpec, ...]
+    key: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class SequenceUpdate:
         queue_s: how long the sequence waited before work on it began; only with the first update, None = not known.
         pool: what the KV-cache pool had to do with it; only with the first update, None without a pool.
         drafts: what became of tokens that were guessed; None if none were.
+        resumptions: times so far that the sequence had to go on elsewhere, because an instance failed it.
         finish_reason: STOP (a stop token, which is the last of `tokens`), LENGTH, or None.
     """
 
@@ -44,6 +52,7 @@ class SequenceUpdate:
     queue_s: float | None = None
     pool: PoolUse | None = None
     drafts: DraftUse | None = None
+    resumptions: int = 0
 
 
 class Generation(Protocol):

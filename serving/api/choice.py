@@ -44,7 +44,7 @@ class Visible:
 
 
 class Choice:
-    """State of one choice. `text_length`, `completion_tokens`, `cached_tokens`, `pool`, `drafts` may be read."""
+    """State of one choice. What has no underscore may be read."""
 
     __slots__ = (
         "_detokenizer",
@@ -60,6 +60,7 @@ class Choice:
         "index",
         "pool",
         "prompt_logprobs",
+        "resumptions",
         "started",
         "text_length",
     )
@@ -71,6 +72,7 @@ class Choice:
         self.cached_tokens = 0
         self.pool: PoolUse | None = None
         self.drafts = DraftTally()
+        self.resumptions = 0
         self.finished = False
         self.started = False
         self.prompt_logprobs: tuple[TokenLogprobs, ...] = ()
@@ -88,6 +90,7 @@ class Choice:
         Raises: DeadlineError, EngineError when the sequence ended without being done.
         """
         out = Visible()
+        self.resumptions = max(self.resumptions, update.resumptions)
         if not self.started:
             self._start(update, out)
         elif update.cached_tokens is not None:

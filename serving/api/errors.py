@@ -13,6 +13,7 @@ from serving.errors import (
     InvalidRequestError,
     OverloadedError,
     PermissionDeniedError,
+    PoisonError,
     RequestError,
     UnavailableError,
 )
@@ -70,6 +71,10 @@ def reply_for(error: Exception) -> ErrorReply:
             return ErrorReply(503, text, "server_error", None, "service_unavailable", _retry(error.retry_after_s))
         case DeadlineError() | TimeoutError():
             return ErrorReply(408, text or "the request's time is over", "timeout_error", None, "request_timeout")
+        case PoisonError():
+            text = "the engines that worked on this request were lost; it was given up and must not be sent again"
+            # OpenAI's clients repeat a 500 unless they are told not to.
+            return ErrorReply(500, text, "server_error", None, "engine_lost_repeatedly", {"x-should-retry": "false"})
         case _:
             return ErrorReply(500, "the request failed inside the server", "server_error", None, "internal_error")
 

@@ -16,6 +16,9 @@ SAMPLES = 4096
 
 Holding = dict[str, int]
 
+_IN_USE = ("leased", "writing", "spilling", "loading", "waiting", "hidden")
+"""Entries that somebody reads, writes or moves just now, or that are gone but for a reader: none at rest."""
+
 
 def pool_summary(view: PoolView, usage: Answers, clients: Iterable[PoolClientStats], tenant: Tenant) -> dict[str, Any]:
     """What `GET /pool` tells a caller.
@@ -43,6 +46,7 @@ def server_rows(view: PoolView) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for server in view.servers:
         record, numbers = server.record, stats[server.record.name]
+        ledger = record.facts.get("ledger", {})
         tiers = {
             tier: {"used_bytes": numbers.used_bytes[tier], "capacity_bytes": numbers.capacity_bytes[tier]}
             for tier in ("dram", "ssd")
@@ -51,6 +55,7 @@ def server_rows(view: PoolView) -> list[dict[str, Any]]:
             {
                 "name": record.name,
                 "node": record.node,
+                "pid": record.facts.get("pid"),
                 "state": record.state.value,
                 "weight": server.weight,
                 "share": shares.get(record.name, 0.0),
@@ -63,6 +68,7 @@ def server_rows(view: PoolView) -> list[dict[str, Any]]:
                 "evictions": dict(numbers.evictions),
                 "refused": dict(numbers.refused),
                 "damaged": dict(numbers.damaged),
+                "in_use": {name: ledger.get(name, 0) for name in _IN_USE},
             }
         )
     return rows

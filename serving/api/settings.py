@@ -97,10 +97,11 @@ def hash_api_key(key: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceKeys:
-    """One tenant's name and the digests of its keys, by `hash_api_key`."""
+    """One tenant's name, the digests of its keys, by `hash_api_key`, and the weight that each of them has."""
 
     name: str
     key_hashes: tuple[bytes, ...]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ As soon as any key is configured, of whatever kind, requests without one are ref
 """
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
@@ -26,11 +26,15 @@ class Tenant:
         namespace: under which the pool books the caller's blocks.
         salt: first part of its prefix-hash chains; another namespace's chain never meets it.
         admin: may see and delete the cache of every namespace.
+        key: tells its API key from others where they wait for their turn; empty = everybody's.
+        weight: of the key's share there.
     """
 
     namespace: str
     salt: bytes
     admin: bool = False
+    key: str = ""
+    weight: float = 1.0
 
     def may_manage(self, namespace: str) -> bool:
         """Whether a namespace's contents are this caller's to see and to delete."""
@@ -50,7 +54,15 @@ class KeyRing:
         for digest in (*settings.api_key_hashes, *settings.admin_key_hashes):
             owners.setdefault(digest, DEFAULT_NAMESPACE)
         self._digests = tuple(owners)
-        self._tenants = [self._tenant(name, settings, admin=digest in admins) for digest, name in owners.items()]
+        weights = {namespace.name: namespace.weight for namespace in settings.namespaces}
+        self._tenants = [
+            replace(
+                self._tenant(name, settings, admin=digest in admins),
+                key=f"{name}/{digest.hex()[:12]}",
+                weight=weights.get(name, 1.0),
+            )
+            for digest, name in owners.items()
+        ]
         self._everybody = self._tenant(DEFAULT_NAMESPACE, settings, admin=True)
 
     @staticmethod

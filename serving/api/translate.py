@@ -161,7 +161,7 @@ def _order(
         model=body.model or model.names[0],
         prompts=tuple(tuple(ids) for ids in prompts),
         n=n,
-        job=GenerationJob(RequestId(response_id), tuple(sequences)),
+        job=GenerationJob(RequestId(response_id), tuple(sequences), tenant.key, tenant.weight),
         options=_output_options(body, model.eos_ids, settings, logprobs, echo=echo, discard=discard),
         stream=bool(body.stream),
         include_usage=include_usage,

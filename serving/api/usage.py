@@ -46,11 +46,13 @@ def usage(order: Order, choices: Sequence[Choice]) -> dict[str, Any]:
 
     `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
     and, when there are any, `recompute_reasons` (reason to tokens). They tell of the caller's own namespace only.
-    `completion_tokens_details` is there when tokens were guessed, see `draft_tally`.
+    `completion_tokens_details` is there when tokens were guessed, see `draft_tally`; `resumptions` when choices had to
+    go on elsewhere because an instance failed them: how often.
     """
     prompt = sum(len(ids) for ids in order.prompts)
     completion = sum(choice.completion_tokens for choice in choices)
     use = cache_use(order, choices)
+    resumptions = sum(choice.resumptions for choice in choices)
     details: dict[str, Any] = {"cached_tokens": use.cached_tokens}
     if use.pooled:
         details["pulled_tokens"] = use.pulled_tokens
@@ -63,6 +65,7 @@ def usage(order: Order, choices: Sequence[Choice]) -> dict[str, Any]:
         "completion_tokens": completion,
         "prompt_tokens_details": details,
         **completion_details([choice.drafts for choice in choices]),
+        **({"resumptions": resumptions} if resumptions else {}),
     }
 
 

@@ -1,6 +1,7 @@
 """Whether the values of a configuration fit each other; every refusal is one line that says what to change."""
 
 import re
+from urllib.parse import urlsplit
 
 from hardware.units import MIB
 from serving.config.cluster import NodeConfig
@@ -12,6 +13,7 @@ from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 
+_GCS_STORAGE = re.compile(r"embedded|memory|rediss?://[^/?#]+/?")
 _DIRECTORY = re.compile(r"embedded|(redis|rediss|unix)://.+")
 
 
@@ -20,13 +22,17 @@ def check_consistency(config: ServeConfig, source: str) -> None:
 
     Args:
         source: the file's name, to begin each message.
-    Raises: ConfigError if two nodes share a name, a step cannot feed the sequences that it may hold, an instance or
-        memory server is larger than a node, all of them together are larger than the cluster, tenants cannot be told
-        apart, settings of the KV-cache pool contradict each other, or settings contradict the simulated device.
+    Raises: ConfigError if two nodes share a name, a pool begins empty and nobody would wake it, the autoscaler's least
+        is above its most, a step cannot feed the sequences that it may hold, an instance or memory server is larger
+        than a node, all of them together are larger than the cluster, tenants cannot be told apart, settings of the
+        KV-cache pool contradict each other, or settings contradict the simulated device.
     Effects: none.
     """
     try:
         _check_names(config.cluster.nodes)
+        check_gcs_storage(config.cluster.gcs_storage)
+        _check_empty(config)
+        _check_bounds(config)
         for name, pool in config.pools.items():
             _check_step(name, pool)
             _check_instance(name, pool, config.cluster.nodes)
@@ -63,11 +69,55 @@ def check_tokenizer_folder(model: ModelConfig) -> None:
         raise ConfigError(f"{model.tokenizer} holds no tokenizer.json: correct [model] tokenizer, or leave it out")
 
 
+def check_gcs_storage(kind: str) -> None:
+    """Checks `[cluster] gcs_storage`.
+
+    Raises: ConfigError if it is none of the kinds there are.
+    Effects: none.
+    """
+    if not _GCS_STORAGE.fullmatch(kind) or ("://" in kind and not _has_host(kind)):
+        raise ConfigError('[cluster] gcs_storage must be "embedded", "memory" or "redis://[user:password@]host:port"')
+
+
+def _has_host(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
+
+
 def _check_names(nodes: tuple[NodeConfig, ...]) -> None:
     names = [node.name for node in nodes]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two [[cluster.nodes]] are called {name!r}: give each its own name")
+
+
+def _check_empty(config: ServeConfig) -> None:
+    """A pool may begin empty only where somebody will wake it."""
+    for name, pool in config.pools.items():
+        least, _ = config.autoscaler.bounds(name)
+        if pool.replicas == 0 and (config.autoscaler.policy == "none" or least):
+            raise ConfigError(
+                f"[{name}] replicas = 0, and nobody would wake the pool: set [autoscaler] policy and a least of 0, or"
+                f" raise replicas"
+            )
+
+
+def _check_bounds(config: ServeConfig) -> None:
+    settings = config.autoscaler
+    for pool in ("prefill", "decode", "kvcache"):
+        low, high = settings.bounds(pool)
+        if low > high:
+            raise ConfigError(f"[autoscaler] min_{pool} = {low} is above max_{pool} = {high}: lower it")
+    begin = {name: section.replicas for name, section in config.pools.items()}
+    if config.kvcache.replicas:  # 0 = there is no such pool
+        begin["kvcache"] = config.kvcache.replicas
+    for name, replicas in begin.items() if settings.policy != "none" else ():
+        low, high = settings.bounds(name)
+        if not low <= replicas <= high:
+            raise ConfigError(f"[{name}] replicas = {replicas}, but [autoscaler] allows {low} to {high}: change either")
 
 
 def _check_step(name: str, pool: PoolConfig) -> None:

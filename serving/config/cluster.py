@@ -34,6 +34,15 @@ class ClusterConfig:
 
     dashboard_host: str = key("address of Ray's dashboard", default="127.0.0.1", low=1)
     dashboard_port: int = key("port of Ray's dashboard; 0 = any free one", default=8265, low=0, high=65535)
+    gcs_storage: str = key(
+        "where Ray's control plane keeps its state: `embedded` = on disk beside the logs, so that a GCS that died is "
+        "started again and knows everything; `redis://host:port` = in a Redis; `memory` = nowhere: when the GCS dies, "
+        "the system ends",
+        default="embedded",
+        low=1,
+        secret=True,
+    )
+    restart_nodes: bool = key("start a local Ray node anew that has died (not the first one)", default=True)
     nodes: tuple[NodeConfig, ...] = key(
         "the Ray nodes, started in this machine", default=(NodeConfig(name="node-0"),), low=1
     )

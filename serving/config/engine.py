@@ -38,10 +38,21 @@ class EngineConfig:
     handoff_lease_s: float = key(
         "how long prefill keeps blocks that decode has not pulled yet [s]", default=60.0, low=0.1, high=3600
     )
+    drain_s: float = key(
+        "an instance that leaves lets its streams go on for so long, as some end soon, then hands them to others [s]",
+        default=5.0,
+        low=0.0,
+        high=3600,
+    )
+    empty_role_s: float = key(
+        "without any decode instance for this long, prefill instances decode too [s]", default=2.0, low=0.0, high=3600
+    )
     stall_timeout_s: float = key(
         "an engine with work that makes no step for this long is replaced [s]", default=30.0, low=0.5, high=3600
     )
-    max_attempts: int = key("times that a request is tried before the client sees an error", default=3, low=1, high=20)
+    max_attempts: int = key(
+        "failures in a row, without a new token in between, before the client sees an error", default=3, low=1, high=20
+    )
     decision_log: str = key(
         "folder for a log of every decision, to be replayed (`cloudmatrix replay`), relative to this file; it holds "
         "prompts and answers; empty = none",

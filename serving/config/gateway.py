@@ -6,7 +6,7 @@ from typing import Literal
 from serving.config.key import key
 
 HttpServer = Literal["uvicorn", "serve"]
-Routing = Literal["load", "locality"]
+Routing = Literal["load", "locality", "round_robin", "power_of_two"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,13 @@ class GatewayConfig:
         "API keys that may also see and delete other tenants' cache", default=(), secret=True
     )
     routing: Routing = key(
-        "prefill by `load`, or by `locality` = where the prompt's beginning was sent before (the baseline)",
+        "instances by `load` = predicted time and room; prefill by `locality` = the same, less what was sent there "
+        "before; or in turns, `round_robin`; or the better of two that are drawn, `power_of_two` (baselines)",
         default="load",
+    )
+    role_wait_s: float = key(
+        "how long a request waits for an instance when a role has none [s]; beyond it 503; 0 = not at all",
+        default=15.0,
+        low=0.0,
+        high=3600,
     )

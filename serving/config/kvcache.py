@@ -85,3 +85,9 @@ class NamespaceConfig:
     quota_mib: int = key(
         "most that it may hold in the pool, memory and SSD together [MiB]; 0 = no limit", default=0, low=0
     )
+    weight: float = key(
+        "of each of its keys where requests wait for their turn: twice the weight, twice the share",
+        default=1.0,
+        low=0.01,
+        high=100,
+    )

@@ -23,6 +23,7 @@ from serving.config.value import convert
 from serving.errors import ConfigError
 
 Section = TypeVar("Section")
+Root = TypeVar("Root")
 
 _FLAGS = {"host": "--host", "port": "--port", "api_keys": "--api-key"}
 
@@ -38,14 +39,28 @@ def load_config(path: str | Path) -> ServeConfig:
     Effects: reads the file.
     """
     file = Path(path)
-    tables = _read_toml(file)
-    sections = {field.name: field for field in fields(ServeConfig)}
-    _reject_unknown(f"{file}:", "section", tables, sections, lambda name: f"[{name}]")
-    hints = get_type_hints(ServeConfig)
-    values = {name: _section(file, name, hints[name], field, tables.get(name)) for name, field in sections.items()}
-    config = _settle(ServeConfig(**values), file)
+    config = _settle(load_sections(file, ServeConfig), file)
     check_consistency(config, str(file))
     return config
+
+
+def load_sections(file: Path, kind: type[Root], flag: str = "--config") -> Root:
+    """Reads a TOML file into a dataclass whose every field is a section, or a list of sections.
+
+    Args:
+        kind: its fields are dataclasses of `key` fields, or tuples of such; missing sections have the field's default.
+        flag: of the command line, that names such a file.
+    Returns: the value; each key has its type and is in its range, nothing else is checked.
+    Raises: ConfigError if the file cannot be read, is not TOML, names an unknown section or key, or holds a value of
+        the wrong type or out of range.
+    Effects: reads the file.
+    """
+    tables = _read_toml(file, flag)
+    sections = {field.name: field for field in fields(kind)}  # type: ignore[arg-type] # a dataclass of sections
+    _reject_unknown(f"{file}:", "section", tables, sections, lambda name: f"[{name}]")
+    hints = get_type_hints(kind)
+    values = {name: _section(file, name, hints[name], field, tables.get(name)) for name, field in sections.items()}
+    return kind(**values)
 
 
 def with_overrides(
@@ -84,11 +99,11 @@ def with_overrides(
     return config
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def _read_toml(file: Path, flag: str) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"no configuration file {file}: name one with --config") from None
+        raise ConfigError(f"no configuration file {file}: name one with {flag}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:

@@ -10,7 +10,9 @@ from serving.config.key import key
 class PoolConfig:
     """`[prefill]`, `[decode]` or `[aggregated]`. A replica is one instance; an instance owns whole NPUs of one node."""
 
-    replicas: int = key("instances", default=1, low=1, high=384)
+    replicas: int = key(
+        "instances at the start; 0 where an autoscaler wakes the pool and its least is 0", default=1, low=0, high=384
+    )
     npus_per_instance: int = key("NPUs of one instance (two dies each)", default=2, low=1)
     ub_memory_mib: int = key(
         "most that one instance takes of its node's UB memory for KV blocks [MiB]; its HBM bounds them too",

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from serving.config.chaos import ChaosConfig
 from serving.config.cluster import ClusterConfig, HardwareConfig
 from serving.config.engine import EngineConfig, ServingConfig
 from serving.config.gateway import GatewayConfig
+from serving.config.health import HealthConfig
 from serving.config.kvcache import KvCacheConfig, NamespaceConfig
 from serving.config.model import ModelConfig
 from serving.config.pool import PoolConfig
@@ -27,8 +29,10 @@ class ServeConfig:
     aggregated: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
     kvcache: KvCacheConfig = field(default_factory=KvCacheConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
     slo: SloConfig = field(default_factory=SloConfig)
     autoscaler: AutoscalerConfig = field(default_factory=AutoscalerConfig)
+    chaos: ChaosConfig = field(default_factory=ChaosConfig)
     namespaces: tuple[NamespaceConfig, ...] = ()
     """`[[namespaces]]`"""
 
@@ -59,4 +63,4 @@ class ServeConfig:
             Ray: compute threads that wait for each other lose more by sharing a core than they gain by having it.
         Effects: none.
         """
-        return self.engine.threads or max(1, (cores - 1) // self.instances)
+        return self.engine.threads or max(1, (cores - 1) // max(1, self.instances))

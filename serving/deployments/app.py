@@ -8,16 +8,17 @@ from ray.serve import Application
 
 from hardware.ray_resources import replica_resources
 from serving.config.serve import ServeConfig
+from serving.deployments.autoscaler import AutoscalerDeployment
 from serving.deployments.gateway import GatewayDeployment
 from serving.deployments.instance import InstanceDeployment
 from serving.deployments.kvcache import LEAVE_S, KvCacheDeployment
+from serving.deployments.nodes import ON_HEAD_NODE
 
 APP_NAME = "cloudmatrix"
 GATEWAY = "gateway"
 KVCACHE = "kvcache"
+AUTOSCALER = "autoscaler"
 
-HEALTH_PERIOD_S = 1.0
-HEALTH_TIMEOUT_S = 5.0
 MANY_REQUESTS = 100_000
 """Serve must not queue or refuse: admission is the gateway's and the engines' business."""
 
@@ -38,28 +39,53 @@ def build(
     pools = {
         pool: instance.options(
             name=pool,
-            num_replicas=section.replicas,
+            num_replicas=max(1, section.replicas),
             ray_actor_options={
                 "num_cpus": 0,
                 "resources": replica_resources(section.npus_per_instance, section.ub_memory_mib),
             },
             graceful_shutdown_timeout_s=config.gateway.request_timeout_s,
-            **_common(),
-        ).bind(config, pool, secret, session, threads)
+            **_common(config),
+        )
         for pool, section in config.pools.items()
     }
+    for pool, section in config.pools.items():
+        if not section.replicas:
+            _start_empty(pools[pool])
+    handles = {pool: deployment.bind(config, pool, secret, session, threads) for pool, deployment in pools.items()}
     ingress: Any = serve.deployment(serve.ingress()(GatewayDeployment))
     gateway = ingress.options(
         name=GATEWAY,
         num_replicas=config.gateway.replicas,
-        ray_actor_options={"num_cpus": 0},
+        # One gateway's streams are cut when its node dies; several should not lie on one node.
+        ray_actor_options={"num_cpus": 0, "resources": ON_HEAD_NODE if config.gateway.replicas == 1 else {}},
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s,
-        **_common(),
+        **_common(config),
     )
-    bound: tuple[Any, ...] = ()
+    bound: dict[str, Application] = {}
     if config.kvcache.replicas:
-        bound = (_kvcache(config, secret, session, pool_folder),)
-    app: Application = gateway.bind(config, secret, pools, pool_salt, *bound)
+        bound[KVCACHE] = _kvcache(config, secret, session, pool_folder)
+    if config.autoscaler.policy != "none":
+        bound[AUTOSCALER] = _autoscaler(config)
+    app: Application = gateway.bind(config, secret, handles, pool_salt, **bound)
+    return app
+
+
+def _start_empty(deployment: Any) -> None:
+    """Let a deployment begin without replicas: Serve scales to none, but its options do not take a zero."""
+    deployment._deployment_config.num_replicas = 0
+
+
+def _autoscaler(config: ServeConfig) -> Application:
+    deployment: Any = serve.deployment(AutoscalerDeployment)
+    options = deployment.options(
+        name=AUTOSCALER,
+        num_replicas=1,
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_timeout_s=1.0,
+        **_common(config),
+    )
+    app: Application = options.bind(config)
     return app
 
 
@@ -71,14 +97,14 @@ def _kvcache(config: ServeConfig, secret: str, session: str, folder: Path) -> Ap
         num_replicas=section.replicas,
         ray_actor_options={"num_cpus": 0, "resources": replica_resources(0, section.ub_memory_mib)},
         graceful_shutdown_timeout_s=section.drain_s + LEAVE_S,
-        **_common(),
+        **_common(config),
     ).bind(config, secret, session, folder)
     return app
 
 
-def _common() -> dict[str, Any]:
+def _common(config: ServeConfig) -> dict[str, Any]:
     return {
         "max_ongoing_requests": MANY_REQUESTS,
-        "health_check_period_s": HEALTH_PERIOD_S,
-        "health_check_timeout_s": HEALTH_TIMEOUT_S,
+        "health_check_period_s": config.health.shell_period_s,
+        "health_check_timeout_s": config.health.shell_timeout_s,
     }

@@ -18,21 +18,27 @@ from serving.api.pool_facts import memory_server_stats
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.config.serve import ServeConfig
 from serving.deployments.logs import log_beside_serve
-from serving.deployments.membership import Member, membership, read_members
+from serving.deployments.membership import Member, MemberReader
 from serving.deployments.pool_control import PoolViewFollower
+from serving.deployments.traffic_report import TrafficReporter
 from serving.errors import ConfigError
 from serving.ids import GatewayId, NodeId
 from serving.model.config import ModelConfig
 from serving.runtime.accounted import accounted_kv
 from serving.runtime.live_backend import LiveBackend
+from serving.runtime.metered_backend import MeteredBackend
 from serving.runtime.pool_admin import LivePoolAdmin
+from serving.runtime.pool_links import CHECK_PERIOD_S
 from serving.runtime.status import cluster_status, instance_stats
+from serving.runtime.traffic import TrafficMeter
 from serving.telemetry.metrics import GatewayMetrics
 from serving.version import VERSION
 
 logger = logging.getLogger(__name__)
 
 MEMBERS_PERIOD_S = 0.5
+"""How often facts of instances are read; who comes and goes is told at once."""
+LEAST_MEMBERS_PERIOD_S = 0.02
 LISTEN_ATTEMPTS = 50
 """A replacement replica may have to wait for its predecessor's socket: 50 tries, 0.1 s apart."""
 
@@ -43,7 +49,7 @@ class GatewayDeployment:
     Args:
         pools: handles of the engine pools; bound so that they belong to the same application.
         pool_salt: from which namespaces get their salts; the same for all gateways, known to them only.
-        kvcache: handle of the memory servers, bound for the same reason as `pools`.
+        kvcache, autoscaler: handles of the memory servers and of the autoscaler, bound for the same reason as `pools`.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
@@ -53,24 +59,31 @@ class GatewayDeployment:
         pools: dict[str, DeploymentHandle[Any]],
         pool_salt: bytes,
         kvcache: DeploymentHandle[Any] | None = None,
+        autoscaler: DeploymentHandle[Any] | None = None,
     ) -> None:
         log_beside_serve()
         self._config = config
         gateway = GatewayId(uuid.uuid4().hex[:12])
+        scale = config.simulation.time_scale if config.engine.executor == "simulated" else 1.0
         self._served = _served_model(config)
         rank = serve.get_replica_context().rank.rank
         self._metrics = GatewayMetrics(
             model_name=self._served.names[0], engine=str(rank), max_model_len=self._served.max_model_len
         )
         self._backend = LiveBackend(gateway, secret, config, list(pools), self._metrics.observe_phases)
+        meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, scale)
+        begun = {name: pool.replicas for name, pool in config.pools.items()}
+        wakes = config.autoscaler.policy != "none"
+        self._metered = metered = MeteredBackend(self._backend, meter, begun, wakes=wakes)
         self._members: list[Member] = []
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         settings = _api_settings(config, pool_salt)
-        self._app = create_app(self._backend, self._served, settings, self._metrics, self._admin(gateway, secret))
+        self._app = create_app(metered, self._served, settings, self._metrics, self._admin(gateway, secret))
         self._app.add_api_route("/cluster", self._cluster, methods=["GET"], include_in_schema=False)
         if self._pool is not None:
             self._pool.start()
-        self._tasks = [asyncio.create_task(self._follow_members())]
+        endless = (self._follow_members(), self._watch_links(), TrafficReporter(metered).run())
+        self._tasks = [asyncio.create_task(task) for task in endless]
         if config.gateway.server == "uvicorn":
             self._tasks.append(asyncio.create_task(self._serve_http()))
 
@@ -96,29 +109,44 @@ class GatewayDeployment:
         self._backend.close()
 
     async def _follow_members(self) -> None:
-        actor: Any = None
+        reader = MemberReader()
         while True:
             try:
-                actor = actor or membership()
-                self._members = await read_members(actor)
-                self._backend.links.update(self._members)
-                for member in self._members:
-                    self._metrics.publish_instance(instance_stats(member))
-                self._metrics.retain_instances([member.replica for member in self._members])
+                self._members = await reader.read(MEMBERS_PERIOD_S)
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
                 logger.warning("membership does not answer (%s); keeping the links", type(error).__name__)
-                actor = None
-            if self._pool is not None:
-                self._metrics.publish_servers(memory_server_stats(self._pool.view))
+                await asyncio.sleep(MEMBERS_PERIOD_S)
+            else:
+                self._backend.links.update(self._members)
+                await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
+            self._publish()
+
+    def _publish(self) -> None:
+        for member in self._members:
+            self._metrics.publish_instance(instance_stats(member))
+        self._metrics.retain_instances([member.replica for member in self._members])
+        if self._pool is not None:
+            self._metrics.publish_servers(memory_server_stats(self._pool.view))
+
+    async def _watch_links(self) -> None:
+        while True:
             self._backend.links.check_silence()
-            await asyncio.sleep(MEMBERS_PERIOD_S)
+            await asyncio.sleep(CHECK_PERIOD_S)
 
     async def _serve_http(self) -> None:
         gateway = self._config.gateway
         sock = await _listen(gateway.host, gateway.port)
         server = uvicorn.Server(
             uvicorn.Config(
-                self._app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=5, lifespan="off"
+                self._app,
+                # Uvicorn's own set-up of logging closes the handlers that are there. Without its own, Serve's replica
+                # could not answer a controller that comes back, which would then replace it and cut every stream.
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                ws="none",
+                timeout_graceful_shutdown=5,
+                lifespan="off",
             )
         )
         await server.serve(sockets=[sock])  # not the main thread: uvicorn leaves the signals to Ray
@@ -126,7 +154,10 @@ class GatewayDeployment:
     async def _cluster(self) -> dict[str, Any]:
         """What `cloudmatrix status` prints: pools, replicas, NPUs, memory, queues."""
         view = self._pool.view if self._pool is not None else None
-        return cluster_status(self._config, self._members, self._backend.counts(), view)
+        metered = self._metered
+        return cluster_status(
+            self._config, self._members, metered.counts(), view, metered.targets, gateways=metered.gateways
+        )
 
     def _admin(self, gateway: GatewayId, secret: str) -> LivePoolAdmin | None:
         if self._pool is None:
@@ -173,7 +204,7 @@ def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:
         version=VERSION,
         api_key_hashes=_hashes(gateway.api_keys),
         admin_key_hashes=_hashes(gateway.admin_keys),
-        namespaces=tuple(NamespaceKeys(one.name, _hashes(one.api_keys)) for one in config.namespaces),
+        namespaces=tuple(NamespaceKeys(one.name, _hashes(one.api_keys), one.weight) for one in config.namespaces),
         pool_salt=pool_salt,
         max_body_bytes=gateway.max_body_bytes,
         request_timeout_s=gateway.request_timeout_s,

@@ -47,6 +47,7 @@ class InstanceDeployment:
         log_beside_serve()
         context = serve.get_replica_context()
         self._stall_timeout_s = config.engine.stall_timeout_s
+        self._drain_s = config.engine.drain_s
         self._incarnation = uuid.uuid4().hex
         node = NodeId(ray.get_runtime_context().get_node_id())
         self._place = InstancePlace(
@@ -74,7 +75,9 @@ class InstanceDeployment:
         deadline = time.monotonic() + POOL_WAIT_S
         while time.monotonic() < deadline:
             servers = follower.view.servers
-            if len(servers) >= config.kvcache.replicas or any(s.record.node == node for s in servers):
+            # A server that has been up for long shows that the pool is as it is, maybe smaller than it began.
+            known = any(s.record.node == node or s.record.uptime_s > POOL_WAIT_S for s in servers)
+            if known or len(servers) >= config.kvcache.replicas:
                 break
             await asyncio.sleep(0.05)
         else:
@@ -100,7 +103,7 @@ class InstanceDeployment:
         return self._instance.facts()
 
     def check_health(self) -> None:
-        """Called by Serve every second. Progress, not existence, is health.
+        """Called by Serve every `[health] shell_period_s`. Progress, not existence, is health.
 
         Raises: RuntimeError when the engine has had work for longer than `stall_timeout_s` without a step, or died;
             Serve then replaces the replica.
@@ -110,13 +113,15 @@ class InstanceDeployment:
             raise RuntimeError(f"{self._place.replica} has had work for {age:.1f} s without making a step")
 
     async def __del__(self) -> None:
-        """Drain, then leave. Serve calls this on a graceful shutdown and kills after `graceful_shutdown_timeout_s`."""
+        """Drain: finish or hand on what is here, then leave.
+
+        Serve calls this on a graceful shutdown and kills after `graceful_shutdown_timeout_s`.
+        """
         if getattr(self, "_stopped", True):
             return
         self._stopped = True
-        self._instance.server.set_draining()
+        await self._instance.server.leave(self._drain_s)  # listed as draining until then
         await self._announcer.stop()
-        await self._instance.server.drained()
         if self._pool is not None:
             await self._pool.stop()
         await asyncio.wait_for(self._instance.stop(), STOP_DEADLINE_S)

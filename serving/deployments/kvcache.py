@@ -35,11 +35,14 @@ from serving.kvpool.ssd_slot import SsdSlot
 from serving.policy.pool.namespaces import server_quotas
 from serving.policy.pool.view import NamespaceRecord, PoolView, ServerRecord, ServerState
 from serving.runtime.accounted import LEAST_BYTES, AccountedKv, accounted_kv
+from serving.runtime.injected_faults import FaultReader, faults_path
 
 logger = logging.getLogger(__name__)
 
 STALL_S = 10.0
 """A memory server whose ticker made no round for so long is stuck, and is replaced."""
+FAULTS_PERIOD_S = 0.1
+"""How often a server looks for injected faults, where `[chaos]` lets it."""
 LEAVE_S = 10.0
 """What leaving takes beside the hand-over: one announcement, the last views, joining threads."""
 
@@ -77,6 +80,9 @@ class KvCacheDeployment:
         # A folder under the server's own name: two servers of a pool never look for a free slot in the same one.
         ssd = place.ssd_folder if config.kvcache.ssd_mib else None
         settings = replace(settings, ssd_folder=ssd, ssd_bytes=config.kvcache.ssd_mib * MIB)
+        faults = FaultReader(faults_path(SHARED_MEMORY, session), place.name) if config.chaos.enabled else None
+        if faults is not None:
+            settings = replace(settings, disk_full=lambda: faults.active("full_disk") is not None)
         self._accounted = accounted_kv(config)
         if self._accounted is not None:  # blocks of a few bytes each, as many as the accounted memory holds
             real = self._accounted.real(settings.capacity_bytes)
@@ -93,6 +99,7 @@ class KvCacheDeployment:
         self._settler.start()
         self._announcer.start()
         self._follower = asyncio.create_task(self._follow_view())
+        self._injury = asyncio.create_task(self._turn_bits(faults)) if faults is not None else None
         self._stopped = False
 
     async def facts(self) -> dict[str, Any]:
@@ -100,7 +107,7 @@ class KvCacheDeployment:
         return (await asyncio.to_thread(self._describe)).facts
 
     def check_health(self) -> None:
-        """Called by Serve every second. Progress, not existence, is health.
+        """Called by Serve every `[health] shell_period_s`. Progress, not existence, is health.
 
         Raises: RuntimeError when the server is stuck, or another one has its name; Serve then replaces the replica.
         """
@@ -119,6 +126,8 @@ class KvCacheDeployment:
             return
         self._stopped = True
         self._follower.cancel()
+        if self._injury is not None:
+            self._injury.cancel()
         self._state = ServerState.DRAINING
         deadline = time.monotonic() + self._config.drain_s
         # At once, so that nobody writes here any more; if it fails, the next announcement tells.
@@ -149,6 +158,15 @@ class KvCacheDeployment:
         }
         facts = {**record.facts, **facts}
         return replace(record, facts=facts if self._accounted is None else self._accounted.accounted_facts(facts))
+
+    async def _turn_bits(self, faults: FaultReader) -> None:
+        """Make stored blocks wrong as `cloudmatrix chaos` asks for it."""
+        while True:
+            fault = faults.take("bit_flip")
+            if fault is not None:
+                turned = await asyncio.to_thread(self._server.turn_bit, fault.draw)
+                logger.warning("chaos: %s", "one bit was turned over" if turned else "no block to turn a bit of")
+            await asyncio.sleep(FAULTS_PERIOD_S)
 
     async def _follow_view(self) -> None:
         while True:

@@ -21,24 +21,30 @@ from serving.config.serve import ServeConfig
 from serving.deployments.app import APP_NAME, KVCACHE, build
 from serving.deployments.cluster import LocalCluster
 from serving.deployments.pool_control import control_settings, pool_control
+from serving.deployments.scaling_board import start_board
 from serving.deployments.session import Session
 from serving.errors import ServingError
 
 logger = logging.getLogger(__name__)
 
 READY_DEADLINE_S = 120.0
+TEND_PERIOD_S = 0.25
 _RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
 
 
 def serve_forever(config: ServeConfig, session: Session) -> int:
     """Serve until SIGINT or SIGTERM. `preflight` comes first. Returns: the exit code."""
-    cluster = LocalCluster(config.cluster, session)
+    cluster = LocalCluster(config.cluster, session, config.health)
     interrupt = Interrupt()
     try:
         interrupt.install()
         _start(config, cluster, interrupt)
         print(banner(config, cluster), flush=True)
-        interrupt.wait()
+        lost = _tend(cluster, interrupt)
+        if lost is not None:
+            print(f"cloudmatrix: {lost}", file=sys.stderr)
+            cluster.stop(keep_logs=True)
+            return 3
         _say("stopping (streams under way are cut) ...")
     except KeyboardInterrupt:
         _say("stopping ...")
@@ -79,10 +85,10 @@ class Interrupt:
         if self._asked.is_set():
             raise Interrupted
 
-    def wait(self) -> None:
-        """Block until asked to stop."""
+    def wait(self, seconds: float | None = None) -> bool:
+        """Block until asked to stop, or for so long. Returns: whether it was asked."""
         self._raises = False
-        self._asked.wait()
+        return self._asked.wait(seconds)
 
     def _handle(self, *_: object) -> None:
         first = not self._asked.is_set()
@@ -95,6 +101,19 @@ class StartError(ServingError):
     """The system did not come up; the message says why."""
 
 
+def _tend(cluster: LocalCluster, interrupt: Interrupt) -> str | None:
+    """Keep Ray alive until asked to stop. Returns: why the system cannot go on, or None."""
+    while not interrupt.wait(TEND_PERIOD_S):
+        try:
+            lost = cluster.tend()
+        except Exception:  # whatever Ray raises: what did not come up now may next time
+            logger.exception("could not start a part of Ray again; trying again")
+            continue
+        if lost is not None:
+            return lost
+    return None
+
+
 def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> None:
     begun = time.monotonic()
     nodes = len(config.cluster.nodes)
@@ -104,6 +123,7 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
     except Exception as error:  # Ray raises bare Exception, of many lines
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise StartError(f"Ray did not start: {reason} (logs: {cluster.session.logs})") from error
+    cluster.session.note_dashboard(cluster.dashboard_url)
     interrupt.install()
     interrupt.raise_now()
     pools = [*config.pools, *([KVCACHE] if config.kvcache.replicas else [])]
@@ -127,6 +147,7 @@ def deploy(config: ServeConfig, cluster: LocalCluster) -> None:
     )
     if config.kvcache.replicas:
         pool_control(control_settings(config, cluster.session.name, founding=True))  # it starts beside the replicas
+    start_board(config, APP_NAME, cluster.session.folder)
     threads = config.threads_per_instance(os.cpu_count() or 1)
     app = build(
         config,
@@ -182,7 +203,9 @@ def banner(config: ServeConfig, cluster: LocalCluster) -> str:
   endpoint         {url}/v1   (model: {name})
 {_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
   dashboard token  {cluster.session.token}
+  pools page       {cluster.dashboard_url}/pools   (give the token to Ray's dashboard first)
   status           {sys.argv[0]} status --url {url}{" --api-key $API_KEY" if key else ""}
+  scale a pool     {sys.argv[0]} scale {list(config.pools)[-1]} 2 --dashboard {cluster.dashboard_url}
 
 curl {url}/v1/chat/completions{key} \\
   -H "Content-Type: application/json" \\

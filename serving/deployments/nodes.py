@@ -8,6 +8,9 @@ from hardware.ub.file import remove_stale
 from serving.ids import NodeId
 
 SHARED_MEMORY = Path("/dev/shm")
+ON_HEAD_NODE = {"node:__internal_head__": 0.001}
+"""A share of what only Ray's first node has: whoever takes it lives there. Without that node there is no Ray, so what
+lives there dies with no other one."""
 SEGMENT_PREFIX = "cloudmatrix-ub-"
 
 

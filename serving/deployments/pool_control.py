@@ -18,6 +18,7 @@ import ray
 from hardware.units import MIB
 from serving.config.serve import ServeConfig
 from serving.deployments.membership import NAMESPACE
+from serving.deployments.nodes import ON_HEAD_NODE
 from serving.kvpool.controller import EXPIRY_S, Answer, ControlSettings
 from serving.kvpool.controller_host import ControllerHost
 from serving.policy.pool.view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord
@@ -80,7 +81,9 @@ def control_settings(config: ServeConfig, session: str, *, founding: bool = Fals
 def pool_control(settings: ControlSettings) -> Any:
     """The cluster's controller actor, made by whoever asks first: the launcher, or after a loss a memory server."""
     actor_class: Any = PoolControlActor
-    return actor_class.options(name=NAME, namespace=NAMESPACE, get_if_exists=True, lifetime="detached").remote(settings)
+    return actor_class.options(
+        name=NAME, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", resources=ON_HEAD_NODE
+    ).remote(settings)
 
 
 class PoolAnnouncer:
@@ -220,7 +223,7 @@ class Complaint:
     def over(self) -> None:
         """It goes well (again)."""
         if self._failures >= TROUBLE:
-            logger.info("the pool's controller answers again")
+            logger.info("over: %s", self._text)
         self._failures = 0
 
 

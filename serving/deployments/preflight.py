@@ -35,6 +35,8 @@ def preflight(config: ServeConfig) -> None:
             config.cluster.dashboard_host, config.cluster.dashboard_port, "[cluster] dashboard_port (0 = any)"
         )
 
+    if config.cluster.gcs_storage.startswith("redis"):
+        _require_redis(config.cluster.gcs_storage, "ray")
     if config.kvcache.replicas:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
         _require_folder(config.kvcache)
@@ -67,11 +69,14 @@ def _require_folder(kvcache: KvCacheConfig) -> None:
 
 
 def _require_directory(kvcache: KvCacheConfig) -> None:
-    if kvcache.directory == "embedded":
-        return
+    if kvcache.directory != "embedded":
+        _require_redis(kvcache.directory, "preflight")
+
+
+def _require_redis(url: str, purpose: str) -> None:
     from serving.kvpool.redis_store import RedisStore  # only who uses a Redis pays for its import
 
-    with RedisStore(kvcache.directory, "preflight") as store:
+    with RedisStore(url, purpose) as store:
         try:
             store.ping()
         except PoolError as error:

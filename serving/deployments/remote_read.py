@@ -5,7 +5,6 @@ One actor per source node, made by whoever reads from it first. Chunks bound wha
 
 import logging
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ import numpy.typing as npt
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hardware.ub.segment import UbSegment
+from hardware.ub.attachments import Attachments
 from serving.deployments.membership import NAMESPACE
-from serving.errors import HandoffError, HandoffExpiredError
+from serving.errors import HandoffError, HandoffExpiredError, HandoffTimeoutError
 from serving.ids import NodeId
 
 logger = logging.getLogger(__name__)
@@ -30,21 +29,19 @@ class SegmentReader:
     """Lives on the source node and maps its segments."""
 
     def __init__(self) -> None:
-        self._segments: dict[str, UbSegment] = {}
+        self._segments = Attachments()  # a removed segment keeps its memory while it is mapped: dead ones are let go
 
     def read(self, path: str, extents: Extents, generation: int) -> npt.NDArray[np.uint8]:
         """The extents' bytes, one after the other; Ray moves the array through the object store."""
         segment = self._segments.get(path)
-        if segment is None:
-            segment = self._segments[path] = UbSegment.attach(Path(path))
         return np.concatenate([np.frombuffer(segment.read(o, n, generation), dtype=np.uint8) for o, n in extents])
 
 
 def read_remote(node: NodeId, path: str, extents: Extents, generation: int) -> Iterator[memoryview]:
     """Fetch extents of another node's segment, in order, at most `CHUNK_BYTES` of them at once (at least one).
 
-    Raises: HandoffExpiredError when the segment or its region is gone, HandoffError when the node does not answer in
-        time.
+    Raises: HandoffExpiredError when the segment or its region is gone, HandoffTimeoutError when nothing comes in time,
+        HandoffError when the node is gone.
     """
     try:
         reader: Any = _reader(node)
@@ -56,8 +53,10 @@ def read_remote(node: NodeId, path: str, extents: Extents, generation: int) -> I
                 at += nbytes
     except ray.exceptions.RayTaskError as error:
         raise HandoffExpiredError(f"node {node[:12]} could not read {path}: {error.cause}") from error
+    except ray.exceptions.GetTimeoutError as error:
+        raise HandoffTimeoutError(f"node {node[:12]} did not deliver within {CHUNK_DEADLINE_S} s") from error
     except (ray.exceptions.RayError, ValueError) as error:
-        raise HandoffError(f"node {node[:12]} did not deliver within {CHUNK_DEADLINE_S} s: {error}") from error
+        raise HandoffError(f"node {node[:12]} did not deliver: {error}") from error
 
 
 def _reader(node: NodeId) -> Any:

@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,15 @@ class Session:
         """Where memory servers of this start keep their names, and their SSD tier unless it has its own folder."""
         return self.folder / _POOL
 
+    def note_dashboard(self, url: str) -> None:
+        """Leave the dashboard's address beside its token, for the command line of the same user."""
+        (self.folder / _DASHBOARD_URL).write_text(url)
+
+    @staticmethod
+    def set_environment(more: Mapping[str, str]) -> None:
+        """Set what Ray reads when its processes start. Effects: this process's environment, which they inherit."""
+        os.environ.update(more)
+
     def remove_pool(self) -> None:
         """Delete what the memory servers of this start left on disk."""
         shutil.rmtree(self.pool_folder, ignore_errors=True)
@@ -48,6 +58,15 @@ class Session:
 
 _POOL = "kvcache"
 _ALIVE = "alive"
+_DASHBOARD_URL = "dashboard-url"
+_DASHBOARD_TOKEN = "dashboard-token"
+_DASHBOARD_SITE = Path(__file__).resolve().parent.parent / "dashboard" / "site"
+"""Where this start's Ray dashboard finds the page `/pools`; see sitecustomize.py there."""
+
+
+def folder_of(name: str) -> Path:
+    """Where a start of this user with this name has its folder. Effects: none."""
+    return _temporary() / f"cloudmatrix-{name}"
 
 
 def enter() -> Session:
@@ -57,24 +76,28 @@ def enter() -> Session:
         every Ray process inherits.
     """
     name = secrets.token_hex(3)
-    session = Session(name, _temporary() / f"cloudmatrix-{name}", secrets.token_hex(32))
+    session = Session(name, folder_of(name), secrets.token_hex(32))
     session.ray_folder.mkdir(parents=True, mode=0o700)
     session.folder.chmod(0o700)
     _remove_dead_pools(session.folder.parent)
     session.pool_folder.mkdir(mode=0o700)
     _hold(session.pool_folder)
-    token_path = session.folder / "dashboard-token"
+    token_path = session.folder / _DASHBOARD_TOKEN
     token_path.touch(mode=0o600)
     token_path.write_text(session.token)
     os.environ.update(
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN_PATH=str(token_path),
         RAY_TMPDIR=str(session.folder),
+        PYTHONPATH=os.pathsep.join(filter(None, (str(_DASHBOARD_SITE), os.environ.get("PYTHONPATH")))),
         TMPDIR=str(session.folder),  # what killed processes leave behind goes with the folder
         RAY_USAGE_STATS_ENABLED="0",
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
         # An unhealthy replica is one that does not move: to wait for it would keep its NPUs from its replacement.
         RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS="1",
+        # A proxy that does not answer is replaced after three misses; by default that takes half a minute.
+        RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S="1",
+        RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S="3",
         # Ray runs workers at niceness 15, behind every other process of the machine; these ones serve.
         RAY_worker_niceness="0",
         # OpenMP workers may spin some microseconds within a step, but not between steps: they would take the cores from
@@ -82,6 +105,39 @@ def enter() -> Session:
         GOMP_SPINCOUNT="2000",
     )
     return session
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStart:
+    """A start of the system that lives on this machine: where its dashboard is, and its token."""
+
+    name: str
+    dashboard_url: str
+    token: str
+
+
+def running_starts() -> list[RunningStart]:
+    """Starts of this user that live now, by name.
+
+    Effects: none; folders of other users, and of starts that crashed, are passed over.
+    """
+    found = []
+    for folder in sorted(_temporary().glob("cloudmatrix-*")):
+        with contextlib.suppress(OSError):  # gone meanwhile, not ours, or not up yet
+            if folder.stat().st_uid == os.getuid() and _held(folder / _POOL / _ALIVE):
+                url, token = (folder / _DASHBOARD_URL).read_text(), (folder / _DASHBOARD_TOKEN).read_text()
+                found.append(RunningStart(folder.name.partition("-")[2], url, token))
+    return found
+
+
+def _held(mark: Path) -> bool:
+    """Whether somebody who lives holds the mark."""
+    with mark.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who look do not take each other for an owner
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _hold(folder: Path) -> None:

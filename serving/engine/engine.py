@@ -4,7 +4,7 @@ Theory of operation. A driver, live or simulated, owns the engine from one threa
 
     next_action(now) ──► plan ──► executor ──► step_finished(result, now)   (or step_failed)
                     └──► pulls ─► transport ─► pull_finished(...)            (any time, several at once)
-    add / adopt / release / cancel                                           (any time, during a step too)
+    add / adopt / release / cancel / drain / move_out                        (any time, during a step too)
     take_events() after each call that may have news
 
 While a step, a pull or a fetch runs, the blocks that it touches stay where they are: whatever ends meanwhile is CLOSING
@@ -23,15 +23,16 @@ from serving.engine.events import (
     HandoffFailedEvent,
     PullOrder,
 )
+from serving.engine.handing_on import ask_to_leave, hand_on_event, ready_to_leave
 from serving.engine.handoffs import HeldHandoffs, pull_order, ticket_of
-from serving.engine.intake import adoptable_hashes, check_room, check_spec, usable_drafts
+from serving.engine.intake import adoptable_hashes, check_adoption, check_room, check_spec, usable_drafts
 from serving.engine.outcome import accepted_from, answered, book_step, handoff_event, tokens_event
 from serving.engine.pool_orders import PoolOrders
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.snapshot import EngineCounters, take_snapshot
 from serving.engine.timers import Timers
 from serving.errors import HandoffError, LedgerError, ServingError, UnavailableError
-from serving.ids import SequenceId
+from serving.ids import BlockHash, SequenceId
 from serving.policy.block_pool import BlockPool
 from serving.policy.draft_planner import DraftPlanner
 from serving.policy.finish import Accepted
@@ -92,16 +93,18 @@ class InstanceEngine:
     def adopt(self, spec: SequenceSpec, ticket: HandoffTicket, now: float) -> None:
         """Take a sequence whose prompt was computed elsewhere; `spec.output` holds the tokens so far.
 
-        It waits, in service order, until there is room for it: holding the pull back is the back-pressure.
+        It waits, in service order, until there is room for it: holding the pull back is the back-pressure. A ticket of
+        this very engine is taken in any role, and while it drains: nobody else was there, and no block need move.
 
-        Raises: as `add`, and HandoffError if the ticket does not fit the sequence or this role takes no handoffs.
+        Raises: as `add`, and HandoffError if the ticket does not fit the sequence, is being taken back already, or is
+            another engine's and this role takes no handoffs.
         Effects: queues it.
         """
         check_spec(spec, self.max_len)
-        if self.settings.role is EngineRole.PREFILL:
-            raise HandoffError("a prefill instance takes no handoffs; send the ticket to a decode instance")
+        holder = self._handoffs.find(ticket.ticket_id)
+        check_adoption(holder, self.scheduler.waiting, self.settings.role)
         hashes = adoptable_hashes(spec, ticket, self.settings.block_tokens)
-        self._enqueue(spec, ticket, now).learn_hashes(hashes)
+        self._enqueue(spec, ticket, now, holder).learn_hashes(hashes)
 
     def release(self, ticket_id: str, now: float, *, distrust: bool = False) -> None:
         """The handoff was acknowledged, or given up. Unknown tickets are ignored: they have expired.
@@ -128,8 +131,22 @@ class InstanceEngine:
             self._departures.drop(sequence, HandoffEnd.CANCELLED)
 
     def drain(self) -> None:
-        """Refuse new sequences from now on; those inside go on to their end."""
+        """Refuse new sequences from now on; those inside go on.
+
+        Effects: full blocks that the KV-cache pool has not got, for want of time, are to be stored there.
+        """
         self._draining = True
+        self._pool.hand_over()
+
+    def move_out(self, now: float) -> None:
+        """As `drain`, and what is inside now is to go on elsewhere, if there is an elsewhere.
+
+        Effects: at the next step boundary a `HandoffReadyEvent` for each stream; a `LeavingEvent` for each prompt and
+            each handoff that is not here yet.
+        """
+        self.drain()
+        self._note_work(now)
+        self._events += ask_to_leave(self.sequences.values())
 
     # ---- the step loop -------------------------------------------------------------------------------------------
 
@@ -144,6 +161,8 @@ class InstanceEngine:
         self._note_work(now)
         for sequence_id in self._timers.due(now):
             self._departures.time_is_up(self.sequences[sequence_id])
+        for sequence in ready_to_leave(self.scheduler.running) if self._draining else ():
+            self._hand_on(sequence, now)
         pulls = self.start_pulls(now) if self.scheduler.waiting.items else ()
         planned = self.scheduler.plan_step(self._counters.steps)
         pulls += self.start_pulls(now) if self.scheduler.waiting.items else ()  # handoffs queued behind prompts
@@ -268,16 +287,22 @@ class InstanceEngine:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _enqueue(self, spec: SequenceSpec, ticket: HandoffTicket | None, now: float) -> LiveSequence:
+    def _enqueue(
+        self, spec: SequenceSpec, ticket: HandoffTicket | None, now: float, holder: LiveSequence | None = None
+    ) -> LiveSequence:
         scheduler = self.scheduler
-        if self._draining:
+        if self._draining and holder is None:
             raise UnavailableError("this instance is draining; send the request to another one")
         if spec.sequence_id in self.sequences:
             raise LedgerError(f"sequence {spec.sequence_id} is already here")
-        check_room(scheduler, self.settings.max_waiting, self._throughput)
+        if holder is None:
+            check_room(scheduler, self.settings.max_waiting, self._throughput)
         self._note_work(now)
         self._arrivals += 1
-        sequence = LiveSequence(spec, self._arrivals, now, ticket)
+        # What is taken back keeps its turn: younger prompts may wait for the very blocks that it holds.
+        arrival = self._arrivals if holder is None else holder.order[1]
+        sequence = LiveSequence(spec, arrival, now, ticket)
+        sequence.holder = holder
         self.sequences[spec.sequence_id] = sequence
         scheduler.waiting.add(sequence)
         self._timers.set(sequence.deadline, spec.sequence_id, len(self.sequences))
@@ -289,9 +314,9 @@ class InstanceEngine:
         return sequence
 
     def _land(self, now: float) -> PlannedStep:
-        if (planned := self._in_flight) is None:
+        planned, self._in_flight = self._in_flight, None
+        if planned is None:
             raise LedgerError("a step ended while none was in flight")
-        self._in_flight = None
         self._counters.progress_at = now
         return planned
 
@@ -306,7 +331,7 @@ class InstanceEngine:
             return
         self._counters.generated_tokens += len(accepted.tokens)
         drafts = self._drafts.book(sequence, step, outcome, accepted) if self._drafts is not None else None
-        if accepted.finish_reason is None and self.settings.role is EngineRole.PREFILL:
+        if accepted.finish_reason is None and self.settings.role is EngineRole.PREFILL and not sequence.stays:
             self._hold(sequence, accepted, outcome, now)
             return
         self._events.append(tokens_event(sequence, accepted, outcome, drafts))
@@ -323,16 +348,29 @@ class InstanceEngine:
 
     def _hold(self, sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, now: float) -> None:
         """Prefill is done: keep the blocks for whoever pulls them."""
-        self.scheduler.running.remove(sequence)
         sequence.advance(PhaseEvent.PROMPT_HELD)
-        ticket_id = self._handoffs.hold(sequence, now)
-        self._timers.set(self._handoffs.expires_at[ticket_id], sequence.sequence_id, len(self.sequences))
-        hashes = self._blocks.full_hashes(sequence)
+        ticket_id, hashes = self._keep(sequence, now)
         self._events.append(handoff_event(sequence, accepted, outcome, ticket_id, hashes, self.settings.block_tokens))
 
+    def _hand_on(self, sequence: LiveSequence, now: float) -> None:
+        """A stream is to go on elsewhere: keep the blocks likewise."""
+        sequence.advance(PhaseEvent.HAND_ON)
+        ticket_id, hashes = self._keep(sequence, now)
+        self._events.append(hand_on_event(sequence, ticket_id, hashes, self.settings.block_tokens))
+
+    def _keep(self, sequence: LiveSequence, now: float) -> tuple[str, tuple[BlockHash, ...]]:
+        """Take a sequence out of the batch and hold its blocks. Returns: its ticket, and hashes of its full blocks."""
+        self.scheduler.running.remove(sequence)
+        ticket_id = self._handoffs.hold(sequence, now)
+        self._timers.set(self._handoffs.expires_at[ticket_id], sequence.sequence_id, len(self.sequences))
+        return ticket_id, self._blocks.full_hashes(sequence)
+
     def _adopted(self, sequence: LiveSequence, now: float) -> None:
-        """The handed-off KV is here, pulled or cached."""
+        """The handed-off KV is here: pulled, cached, or taken over from the sequence that held it."""
         ticket = ticket_of(sequence)
+        if sequence.holder is not None and sequence.holder.phase is SequencePhase.HELD:
+            self._departures.end_handoff(sequence.holder, HandoffEnd.RELEASED)
+        sequence.holder = None
         sequence.num_computed = max(sequence.num_computed, ticket.computed_tokens)
         sequence.num_stored = sequence.num_computed // self.settings.block_tokens  # its prefill instance stored them
         if self._drafts is not None:

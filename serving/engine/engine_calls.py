@@ -94,6 +94,16 @@ class Drain(CallRecord, frozen=True):
         engine.drain()
 
 
+class MoveOut(CallRecord, frozen=True):
+    """What is inside is to go on elsewhere."""
+
+    now: float
+
+    def on(self, engine: InstanceEngine) -> None:
+        """Carry it out."""
+        engine.move_out(self.now)
+
+
 class NextAction(CallRecord, frozen=True):
     """What to do now."""
 
@@ -223,6 +233,7 @@ EngineCall = (
     | Release
     | Cancel
     | Drain
+    | MoveOut
     | NextAction
     | StartPulls
     | StepFinished

@@ -40,7 +40,9 @@ class TokensEvent(Struct, frozen=True, gc=False):
 
 
 class HandoffReadyEvent(Struct, frozen=True, gc=False):
-    """Prefill is done: the driver registers `blocks` and sends the ticket with the first token(s) to the gateway.
+    """The driver registers `blocks` and sends the ticket, with the first token of a prompt, to the gateway.
+
+    Prefill is done; or the sequence was decoding and the instance drains: then no tokens come with it.
 
     Args:
         blocks: block table, cut to what `computed_tokens` need; pinned until released, cancelled or expired.
@@ -102,7 +104,26 @@ class FailedEvent(Struct, frozen=True, gc=False):
     reason: str
 
 
-EngineEvent = TokensEvent | HandoffReadyEvent | HandoffClosedEvent | AdoptedEvent | HandoffFailedEvent | FailedEvent
+class LeavingEvent(Struct, frozen=True, gc=False):
+    """The engine drains and had rather be rid of this sequence, but goes on with it until it is cancelled.
+
+    Args:
+        handoff: it waits to be pulled here, else to be computed.
+    """
+
+    sequence_id: SequenceId
+    handoff: bool
+
+
+EngineEvent = (
+    TokensEvent
+    | HandoffReadyEvent
+    | HandoffClosedEvent
+    | AdoptedEvent
+    | HandoffFailedEvent
+    | FailedEvent
+    | LeavingEvent
+)
 
 
 class PullOrder(Struct, frozen=True, gc=False):

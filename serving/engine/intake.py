@@ -1,5 +1,8 @@
 """What an engine refuses at the door, before anything is queued."""
 
+from collections.abc import Iterable
+
+from serving.engine.settings import EngineRole
 from serving.errors import ContextLengthError, HandoffError, InvalidRequestError, OverloadedError
 from serving.ids import BlockHash
 from serving.policy.request import HandoffTicket, SequenceSpec
@@ -41,6 +44,20 @@ def check_room(scheduler: Scheduler, max_waiting: int, throughput: Throughput) -
     if waiting >= max_waiting:
         wait = retry_after_s(scheduler.queued_tokens(), throughput.tokens_per_s)
         raise OverloadedError(f"{waiting} sequences wait already", retry_after_s=wait)
+
+
+def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence], role: EngineRole) -> None:
+    """Refuse a handoff by whom it comes from.
+
+    Args:
+        holder: the sequence of this very engine that has its blocks; None = it is another engine's.
+        waiting: what is queued here.
+    Raises: HandoffError if it is another engine's and prefill is the role here, or if it is taken back twice.
+    """
+    if holder is None and role is EngineRole.PREFILL:
+        raise HandoffError("a prefill instance takes no handoffs of others; send the ticket to a decode instance")
+    if holder is not None and any(sequence.holder is holder for sequence in waiting):
+        raise HandoffError(f"{holder.sequence_id} is being taken back already")
 
 
 def usable_drafts(sequence: LiveSequence, ticket: HandoffTicket, most: int) -> tuple[int, ...]:

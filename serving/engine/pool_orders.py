@@ -1,7 +1,8 @@
 """What one engine asks of the KV-cache pool: blocks to fetch, blocks to store, and the blocks pinned meanwhile.
 
 Storing must never make a token wait. A full block stays pinned until its bytes were copied out; only so many may wait
-for that, and whatever comes beyond is not stored, which costs nobody more than a later recomputation.
+for that, and whatever comes beyond is not stored, which costs nobody more than a later recomputation. An instance that
+leaves has nothing better to do: it makes up for that.
 """
 
 from collections.abc import Collection, Sequence
@@ -9,11 +10,14 @@ from collections.abc import Collection, Sequence
 from serving.engine.events import FetchOrder, StoreOrder
 from serving.engine.settings import EngineSettings
 from serving.errors import LedgerError
-from serving.ids import BlockId
+from serving.ids import BlockHash, BlockId
 from serving.policy.pool.outcome import FetchReport
 from serving.policy.request import PoolUse
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import SequenceBlocks
+
+_ORDER_BLOCKS = 32
+"""Of one order while handing over: each is answered when all of it is done."""
 
 
 class PoolOrders:
@@ -31,6 +35,8 @@ class PoolOrders:
         self.lost_tokens = 0
         self.skipped_blocks = 0
         """Blocks that were not stored because too many were waiting."""
+        self._skipped: dict[BlockHash, str] = {}
+        """The newest of them, with their namespaces; some may have been overwritten, or stored by others, since."""
 
     @property
     def tables(self) -> Collection[Sequence[BlockId]]:
@@ -80,16 +86,39 @@ class PoolOrders:
         sequence.num_stored = full
         room = self._settings.max_store_blocks - self.pinned_blocks
         end = min(full, first + max(0, room))  # the beginning of a chain is worth more than its end
-        self.skipped_blocks += full - end
-        if end == first:
-            return
-        blocks = tuple(sequence.blocks[first:end])
+        if end < full:
+            self._skip(sequence.hashes[end:full], sequence.spec.namespace)
+        if end > first:
+            self._order(sequence.spec.namespace, sequence.hashes[first:end], sequence.blocks[first:end])
+
+    def hand_over(self) -> None:
+        """The engine leaves: order the storing of all blocks that were skipped and are still here.
+
+        Effects: pins them until `stored`, however many they are.
+        """
+        skipped, self._skipped = self._skipped, {}
+        found: dict[str, list[tuple[BlockHash, BlockId]]] = {}
+        for prefix_hash, namespace in skipped.items():
+            for block in self._blocks.pool.match((prefix_hash,), 1):
+                found.setdefault(namespace, []).append((prefix_hash, block))
+        for namespace, pairs in found.items():
+            for first in range(0, len(pairs), _ORDER_BLOCKS):
+                hashes, blocks = zip(*pairs[first : first + _ORDER_BLOCKS], strict=True)
+                self._order(namespace, hashes, blocks)
+
+    def _skip(self, hashes: Sequence[BlockHash], namespace: str) -> None:
+        self.skipped_blocks += len(hashes)
+        self._skipped.update(dict.fromkeys(hashes, namespace))
+        while len(self._skipped) > self._blocks.pool.num_blocks:
+            del self._skipped[next(iter(self._skipped))]
+
+    def _order(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> None:
         self._orders += 1
-        self._blocks.pool.retain(blocks)
-        self._pinned[self._orders] = blocks
-        self.pinned_blocks += len(blocks)
-        hashes = tuple(sequence.hashes[first:end])
-        self._new.append(StoreOrder(self._orders, sequence.spec.namespace, hashes, blocks))
+        pinned = tuple(blocks)
+        self._blocks.pool.retain(pinned)
+        self._pinned[self._orders] = pinned
+        self.pinned_blocks += len(pinned)
+        self._new.append(StoreOrder(self._orders, namespace, tuple(hashes), pinned))
 
     def take_stores(self) -> tuple[StoreOrder, ...]:
         """Orders since the last call. Effects: empties the list."""

@@ -54,6 +54,10 @@ class RecordedEngine:
         """Refuse new sequences."""
         self._do(c.Drain())
 
+    def move_out(self, now: float) -> None:
+        """What is inside is to go on elsewhere."""
+        self._do(c.MoveOut(now))
+
     def next_action(self, now: float) -> EngineAction:
         """What to do now."""
         action: EngineAction = self._do(c.NextAction(now))

@@ -15,8 +15,7 @@ from serving.engine.engine import InstanceEngine
 from serving.engine.engine_calls import EngineCall, EngineHeader
 from serving.errors import DecisionLogError, ServingError
 from serving.policy.decision_log import CallRecord, End, Frames, outcome, perform
-from serving.policy.gateway_calls import GatewayBrain, GatewayCall, GatewayHeader
-from serving.policy.gateway_router import GatewayRouter
+from serving.policy.gateway_calls import GatewayCall, GatewayHeader
 
 _ABSENT = "absent"
 _MOST = 300
@@ -100,7 +99,7 @@ def replay_log(data: bytes, path: str) -> Replay:
             kind, union, machine = "engine", EngineCall, _engine(header, path)
         case GatewayHeader() as header:
             kind, union = "gateway", GatewayCall
-            machine = GatewayBrain(GatewayRouter(header.max_age_s, header.block_tokens, header.history_blocks))
+            machine = header.brain()
     counts: Counter[str] = Counter()
     difference, end = _compare(_pairs(bodies, union, path), machine, counts)
     if end is None and difference is None:

@@ -20,6 +20,7 @@ from hardware.ub.file import remove_stale
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.errors import SsdError
+from serving.kvpool.bit_flip import turn_bit
 from serving.kvpool.connections import Connections
 from serving.kvpool.facts import facts_of
 from serving.kvpool.handlers import Desk
@@ -159,6 +160,16 @@ class MemoryServer:
         """
         self._core.set_quotas({one.name: one.quota_bytes for one in namespaces})
 
+    def turn_bit(self, draw: float) -> bool:
+        """Makes one stored block wrong, as a failing memory cell would; for tests.
+
+        Args:
+            draw: from 0 to below 1; which bit of which block.
+        Returns: False if no block lies in memory. Model weights are spared: processes compute with them unchecked.
+        Effects: one bit is turned over; whoever reads the block finds out by its checksum.
+        """
+        return turn_bit(self._core, draw)
+
     def progress_age_s(self) -> float:
         """How long ago the ticker last got the ledger's lock and did its round; large = the server is stuck.
 
@@ -185,7 +196,7 @@ class MemoryServer:
     def _open_ssd(self) -> SsdWorker | None:
         if self._slot is None:
             return None
-        files = SsdFiles(self._slot.path)
+        files = SsdFiles(self._slot.path, self._settings.disk_full)
         worker = SsdWorker(self._core, files)
         self._core.disk = worker
         try:

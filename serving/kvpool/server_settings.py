@@ -1,5 +1,6 @@
 """What one memory server is told: its share of memory and disk, where it lies and whom it answers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -27,6 +28,7 @@ class ServerSettings:
         ssd_folder: with one subfolder (slot) per server; None = no SSD tier.
         max_connections: a further client is told `Failed`.
         quantum: sizes of entries are rounded up to it [bytes].
+        disk_full: whether the disk is to behave as if it had no room, for tests; None = as it is.
     """
 
     node: NodeId
@@ -47,6 +49,7 @@ class ServerSettings:
     write_lease_s: float = 10.0
     max_connections: int = 256
     quantum: int = 4096
+    disk_full: Callable[[], bool] | None = field(default=None, repr=False)
 
     @classmethod
     def of(

@@ -7,11 +7,12 @@ power cut leaves is caught by the checksum, like any other damage. The file's ti
 """
 
 import contextlib
+import errno
 import os
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -58,8 +59,13 @@ _decoder = msgspec.msgpack.Decoder(StoredEntry)
 class SsdFiles:
     """The files of one slot. One thread writes and removes; any thread reads."""
 
-    def __init__(self, slot: Path) -> None:
+    def __init__(self, slot: Path, full: Callable[[], bool] | None = None) -> None:
+        """
+        Args:
+            full: whether writes are to fail as on a full disk, for tests; None = never.
+        """
         self._root = str(slot / "data")
+        self._full = full
         self._made: set[str] = set()
         self._folders: dict[Space, str] = {}
 
@@ -84,6 +90,8 @@ class SsdFiles:
         path = self.path_of(entry.space, entry.hash, entry.kind)
         folder, temporary = os.path.dirname(path), path + _TEMPORARY
         try:
+            if self._full is not None and self._full():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if folder not in self._made:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
                 self._made.add(folder)

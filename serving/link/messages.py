@@ -11,7 +11,9 @@ from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.policy.journal_commands import FailKind
 from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
-PROTOCOL = 3
+PROTOCOL = 4
+CRASHED_AGE_S = 1e9
+"""Tells a crashed engine in `Status.progress_age_s`, where infinity may not stand."""
 MAX_FRAME_BYTES = 32 << 20
 """Larger frames are refused: a 1 M token prompt takes 5 MiB."""
 
@@ -35,7 +37,7 @@ class Add(Message, frozen=True):
 
 
 class Adopt(Message, frozen=True):
-    """Pull the KV of `ticket`, then decode."""
+    """Pull the KV of `ticket`, then decode. Sent to its source: decode it there, whatever the role."""
 
     spec: SequenceSpec
     ticket: HandoffTicket
@@ -83,7 +85,10 @@ class Tokens(Message, frozen=True):
 
 
 class Prefilled(Message, frozen=True):
-    """The prompt is computed and its blocks are registered: the sequence waits here to be adopted elsewhere."""
+    """The blocks are registered: the sequence waits here to be adopted elsewhere.
+
+    Its prompt is computed; or it was decoded here and the instance drains: then `first` has no tokens.
+    """
 
     first: Tokens
     ticket: HandoffTicket
@@ -112,7 +117,18 @@ class Refused(Message, frozen=True):
     retry_after_s: float = 0.0
 
 
-News = Tokens | Prefilled | Adopted | Lost | Refused
+class Leaving(Message, frozen=True):
+    """The instance drains and had rather be rid of this sequence, but goes on with it until it is cancelled.
+
+    Args:
+        handoff: it is one that was not pulled yet, else a prompt that is not computed yet.
+    """
+
+    sequence_id: SequenceId
+    handoff: bool
+
+
+News = Tokens | Prefilled | Adopted | Lost | Refused | Leaving
 
 
 class Frame(Message, frozen=True):
@@ -123,7 +139,7 @@ class Frame(Message, frozen=True):
 
 
 class Status(Message, frozen=True):
-    """Load of an instance, sent twice a second and when draining begins; its absence tells a frozen instance."""
+    """Load of an instance, sent every `[health] link_period_s` and when draining begins; its absence tells a freeze."""
 
     queued_tokens: int
     waiting: int
@@ -131,9 +147,17 @@ class Status(Message, frozen=True):
     blocks_free: int
     draining: bool
     progress_age_s: float
-    """How long the engine has had work without making a step; 0 when idle."""
+    """Real time that the engine has had work without making a step; 0 when idle, `CRASHED_AGE_S` after a crash."""
     tokens_per_s: float
     """Recent tokens computed per second of step time."""
+    step_limit_s: float = 0.0
+    """What `progress_age_s` may be at most: beyond it the engine hangs; 0 = nobody knows."""
+    lost_paths: tuple[ReplicaId, ...] = ()
+    """Instances from which no KV blocks arrive here."""
+    slow_paths: tuple[ReplicaId, ...] = ()
+    """Instances from which KV blocks arrive late here."""
+    gateways: int = 1
+    """That are linked to this instance: each of them knows only what it sent there itself."""
 
 
 ToInstance = Hello | Add | Adopt | Cancel | Release

@@ -32,13 +32,18 @@ def admit_head(
 
     Args:
         phase: admit only a head in this phase; None for any.
-    Returns: the sequence, with blocks reserved, or None.
+    Returns: the sequence, with blocks reserved or taken over from its holder, or None.
     Effects: removes it from the queue.
     """
     if room.seats <= 0 or not waiting.items:
         return None
     head = waiting.items[0]
-    if (phase is not None and head.phase is not phase) or not blocks.reserve(head, room.keep_free):
+    if phase is not None and head.phase is not phase:
+        return None
+    holder = head.holder
+    if holder is not None and holder.phase is SequencePhase.HELD:
+        blocks.take_over(head, holder)
+    elif not blocks.reserve(head, room.keep_free):
         return None
     waiting.remove(head)
     return head

@@ -131,7 +131,8 @@ def plain(value: object) -> object:
 def _short_spec(spec: SequenceSpec) -> object:
     """Of a sequence that is sent on: what the sender adds to the order."""
     tokens = (len(spec.prompt), len(spec.output), checksum(spec.output))
-    return {"id": spec.sequence_id, "tokens": tokens, "time_left_s": spec.time_left_s, "sampling": str(spec.sampling)}
+    told = {"id": spec.sequence_id, "tokens": tokens, "time_left_s": spec.time_left_s, "sampling": str(spec.sampling)}
+    return {**told, "whole": True} if spec.whole else told
 
 
 _SHORTER: dict[type, Callable[[Any], object]] = {

@@ -9,23 +9,41 @@ import msgspec
 
 from serving.errors import DecisionLogError
 from serving.ids import BlockHash, ReplicaId, SequenceId
+from serving.policy.admission_calls import Finished, Offer, Overdue, Take, Withdraw
+from serving.policy.admission_queue import AdmissionQueue
 from serving.policy.decision_log import CallRecord, End
-from serving.policy.gateway_admission import AdmissionDecision, AdmissionLimits, GatewayLoad, decide_admission
+from serving.policy.gateway_admission import AdmissionLimits
 from serving.policy.gateway_router import GatewayRouter
 from serving.policy.journal_commands import FailKind
 from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.policy.request_journal import Commands, SequenceJournal
-from serving.policy.router import InstanceView, RouteDecision
+from serving.policy.router import InstanceView, RouteDecision, Rule
+
+_LIMITS = AdmissionLimits(512, 1_000_000, 256)
+"""As the configuration has them by default."""
 
 
 class GatewayHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """What a gateway's router was built with."""
+    """What a gateway's router and its admission queue were built with."""
 
     name: str
     max_age_s: float
     block_tokens: int
     history_blocks: int
     version: str = ""
+    rule: Rule | None = None
+    seed: int = 0
+    attention_tokens: float = 0.0
+    limits: AdmissionLimits = _LIMITS
+
+    def router(self) -> GatewayRouter:
+        """A router that was asked nothing yet."""
+        blocks = self.block_tokens, self.history_blocks
+        return GatewayRouter(self.max_age_s, *blocks, self.rule, self.seed, self.attention_tokens)
+
+    def brain(self) -> "GatewayBrain":
+        """All of the gateway, before its first decision."""
+        return GatewayBrain(self.router(), AdmissionQueue(self.limits))
 
 
 @dataclass(slots=True)
@@ -33,6 +51,7 @@ class GatewayBrain:
     """What a gateway decides with."""
 
     router: GatewayRouter
+    queue: AdmissionQueue = field(default_factory=lambda: AdmissionQueue(_LIMITS))
     journals: dict[SequenceId, SequenceJournal] = field(default_factory=dict)
 
     def journal(self, sequence_id: SequenceId) -> SequenceJournal:
@@ -43,19 +62,6 @@ class GatewayBrain:
         if (journal := self.journals.get(sequence_id)) is None:
             raise DecisionLogError(f"news of {sequence_id}, whose journal was never opened")
         return journal
-
-
-class Admit(CallRecord, frozen=True):
-    """A job that finds the gateway full: may it wait?"""
-
-    load: GatewayLoad
-    limits: AdmissionLimits
-    sequences: int
-    tokens: int
-
-    def on(self, brain: GatewayBrain) -> AdmissionDecision:
-        """Carry it out."""
-        return decide_admission(self.load, self.limits, self.sequences, self.tokens)
 
 
 class RoutePrefill(CallRecord, frozen=True):
@@ -133,6 +139,27 @@ class DecodeRouted(JournalCall, frozen=True):
     def on(self, brain: GatewayBrain) -> Commands:
         """Carry it out."""
         return brain.journal(self.journal).decode_routed(self.replica, self.now)
+
+
+class ServeWhole(JournalCall, frozen=True):
+    """An instance was chosen to compute it and to go on to the end."""
+
+    replica: ReplicaId
+    now: float
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).serve_whole(self.replica, self.now)
+
+
+class DecodeAtSource(JournalCall, frozen=True):
+    """Who holds the blocks goes on itself."""
+
+    now: float
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).decode_at_source(self.now)
 
 
 class CancelJournal(JournalCall, frozen=True):
@@ -215,6 +242,16 @@ class RefusedBy(JournalCall, frozen=True):
         return brain.journal(self.journal).refused(self.sequence_id, self.kind, self.reason)
 
 
+class Leaving(JournalCall, frozen=True):
+    """The instance drains and had rather be rid of it."""
+
+    sequence_id: SequenceId
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).leaving(self.sequence_id)
+
+
 class HandoffLost(JournalCall, frozen=True):
     """The blocks could not be pulled."""
 
@@ -241,28 +278,47 @@ class InstanceLost(JournalCall, frozen=True):
     """An instance is gone."""
 
     replica: ReplicaId
+    still_since: float | None = None
 
     def on(self, brain: GatewayBrain) -> Commands:
         """Carry it out."""
-        return brain.journal(self.journal).instance_lost(self.replica)
+        return brain.journal(self.journal).instance_lost(self.replica, self.still_since)
+
+
+class Unsent(JournalCall, frozen=True):
+    """The link was down when it was to be sent."""
+
+    replica: ReplicaId
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).unsent(self.replica)
 
 
 GatewayCall = (
-    Admit
+    Offer
+    | Take
+    | Finished
+    | Withdraw
+    | Overdue
     | RoutePrefill
     | RouteDecode
     | OpenJournal
     | Start
     | PrefillRouted
     | DecodeRouted
+    | ServeWhole
+    | DecodeAtSource
     | CancelJournal
     | GiveUp
     | HandoffReady
     | Adopted
     | TokensTold
     | RefusedBy
+    | Leaving
     | HandoffLost
     | FailedAt
     | InstanceLost
+    | Unsent
     | End
 )

@@ -16,6 +16,21 @@ class FailKind(Enum):
     UNAVAILABLE = "unavailable"
     OVERLOADED = "overloaded"
     INVALID = "invalid"
+    POISON = "poison"
+    """It took down the instances that worked on it."""
+    DRAINING = "draining"
+    """An instance that leaves took it no more. Only instances say so; no request ends by it."""
+
+
+class AtSource(Enum):
+    """When the instance that holds a handoff may decode it itself (`decode_at_source`)."""
+
+    AFTER_GRACE = "after grace"
+    """No decode instance has come for a while: better one that is meant for prompts than none."""
+    IF_ALONE = "if alone"
+    """A stream leaves an instance that drains. While there is no other, it goes on where it is, at once."""
+    NOW = "now"
+    """The same, and another one would not take it."""
 
 
 class NeedPrefill(Struct, frozen=True, gc=False):
@@ -24,17 +39,27 @@ class NeedPrefill(Struct, frozen=True, gc=False):
     Args:
         tokens: known tokens that must be in the KV cache.
         exclude: instances that failed this sequence before.
+        alone: an instance was lost with it, and it may be the cause: not where another such sequence is, else the loss
+            of the next instance would tell nothing.
     """
 
     tokens: int
     exclude: tuple[ReplicaId, ...] = ()
+    alone: bool = False
 
 
 class NeedDecode(Struct, frozen=True, gc=False):
-    """Route the handoff to a decode instance, then call `decode_routed`."""
+    """Route the handoff to a decode instance, then call `decode_routed`; or leave it where it is, `decode_at_source`.
+
+    Args:
+        at_source: when to leave it there.
+        alone: as in `NeedPrefill`.
+    """
 
     ticket: HandoffTicket
     exclude: tuple[ReplicaId, ...] = ()
+    at_source: AtSource = AtSource.AFTER_GRACE
+    alone: bool = False
 
 
 class SendPrefill(Struct, frozen=True, gc=False):
@@ -45,7 +70,7 @@ class SendPrefill(Struct, frozen=True, gc=False):
 
 
 class SendAdopt(Struct, frozen=True, gc=False):
-    """Hand `spec` with its ticket to a decode instance (`InstanceEngine.adopt`)."""
+    """Hand `spec` with its ticket to a decode instance, or back to its source (`InstanceEngine.adopt`)."""
 
     replica: ReplicaId
     spec: SequenceSpec

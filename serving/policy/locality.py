@@ -11,9 +11,12 @@ With the pool, `router.route_prefill` needs no such guess: any instance reaches 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
+from msgspec.structs import replace
+
 from serving.errors import LedgerError
 from serving.ids import BlockHash, ReplicaId
-from serving.policy.router import InstanceView, RouteDecision, usable
+from serving.policy.prefill_cost import PrefillCost
+from serving.policy.router import InstanceView, RouteDecision, Turn, route_prefill
 
 
 class PrefixHistory:
@@ -59,15 +62,27 @@ class PrefixHistory:
         return tuple(self._sent)
 
 
+def uncached_cost(cost: PrefillCost, tokens: int, cached: int) -> int:
+    """The work of a prompt of which so much is probably cached.
+
+    Args:
+        tokens: of the prompt; cached: its leading tokens whose KV is probably there.
+    Returns: short-prompt tokens; at least one is always computed: the last one's logits give the first new token.
+    """
+    uncached = max(min(tokens, 1), tokens - cached)
+    return cost.tokens(uncached, tokens - uncached)
+
+
 def route_prefill_by_locality(
     views: Sequence[InstanceView],
     hashes: Sequence[BlockHash],
     block_tokens: int,
-    uncached_tokens: int,
+    tokens: int,
     history: PrefixHistory,
-    tie_break: int,
+    turn: int | Turn,
     max_age_s: float,
     exclude: Collection[ReplicaId] = (),
+    cost: PrefillCost | None = None,
 ) -> RouteDecision:
     """Choose the instance with the least predicted work, its probable prefix matches taken off.
 
@@ -76,27 +91,18 @@ def route_prefill_by_locality(
     Args:
         hashes: of the prompt's full blocks.
         block_tokens: tokens per block.
-        uncached_tokens: tokens that this sequence adds where nothing of it is cached.
-        tie_break, max_age_s, exclude: as in `route_prefill`.
+        tokens: that this sequence adds where nothing of it is cached.
+        turn, max_age_s, exclude: as in `route_prefill`.
+        cost: what tokens cost; None = all the same.
     Raises: UnavailableError if no live instance is known.
     Effects: none.
     """
-    candidates = usable(views, max_age_s, exclude, "prefill")
-    matched = {v.replica: history.matched(v.replica, hashes) for v in candidates}
+    price = cost or PrefillCost()
+    matched = {v.replica: history.matched(v.replica, hashes) for v in views}
 
     def added(view: InstanceView) -> int:
-        # At least one token is always computed: the last one's logits give the first new token.
-        return max(min(uncached_tokens, 1), uncached_tokens - matched[view.replica] * block_tokens)
+        return uncached_cost(price, tokens, matched[view.replica] * block_tokens)
 
-    def work(view: InstanceView) -> int:
-        return view.queued_tokens + view.reserved_tokens + added(view)
-
-    least = min(map(work, candidates))
-    tied = [v for v in candidates if work(v) == least]
-    chosen = tied[tie_break % len(tied)]
-    reason = (
-        f"{matched[chosen.replica]} of {len(hashes)} blocks probably cached there, {least - added(chosen)} + "
-        f"{added(chosen)} uncached tokens, the least of {len(candidates)} in pool {chosen.pool}"
-        f"{f', {len(tied)} tied' if len(tied) > 1 else ''}"
-    )
-    return RouteDecision(chosen.replica, chosen.node, reason)
+    decision = route_prefill(views, tokens, turn, max_age_s, exclude, "locality", added)
+    found = f"{matched[decision.replica]} of {len(hashes)} blocks probably cached there, "
+    return replace(decision, reason=found + decision.reason)

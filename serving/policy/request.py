@@ -59,6 +59,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
         namespace: the tenant, under whose name the pool books the blocks.
         prompt_hashes: prefix hashes of the prompt's leading full blocks, as far as the sender has computed them with
             this salt and the instance's block size; an instance computes the others.
+        whole: the instance that computes the prompt goes on to the end, even if its role is prefill.
     """
 
     sequence_id: SequenceId
@@ -71,6 +72,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     salt: bytes = b""
     namespace: str = "default"
     prompt_hashes: tuple[BlockHash, ...] = ()
+    whole: bool = False
 
 
 class PoolUse(Struct, frozen=True, gc=False):
@@ -114,7 +116,7 @@ class BlockExtent(Struct, frozen=True, gc=False):
 
 
 class HandoffTicket(Struct, frozen=True, gc=False):
-    """The right to pull one sequence's KV blocks from a prefill instance, until it is acknowledged or expires."""
+    """The right to pull one sequence's KV blocks from where they were computed, until it is acknowledged or expires."""
 
     ticket_id: str
     source: ReplicaId

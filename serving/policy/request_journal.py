@@ -1,24 +1,27 @@
 """The gateway's record of one sequence: enough to go on anywhere, whatever is lost on the way.
 
     ROUTING ─prefill_routed─► PREFILLING ─handoff_ready─► HANDED_OFF ─decode_routed─► MOVING ─adopted─► DECODING
-       ▲                          │  └────── tokens (one pool does both) ──────────────────────────────────▲ │
+       ▲                          │  └────── tokens (one instance does both) ──────────────────────────────▲ │
+       │                          │     HANDED_OFF ◄─ refused, target lost ─ MOVING                          │
+       │                          │     HANDED_OFF ◄─ handoff_ready, the instance drains ─ DECODING          │
        └── lost, failed, refused, handoff failed, gap: resubmitted as prompt + output so far ◄───────────────┘
-    any ── last token, cancel, deadline, no attempt left ──► DONE
+    any ── last token, cancel, deadline, no attempt left, poison ──► DONE
 
 Everything sent to an instance carries an id of its own, `<sequence>@<number>`. News of any other than the live one is
 late: it changes nothing, and whoever still works on it is told to stop. News carries the position of its first token,
 so what was delivered is never delivered again, and a missing frame shows as a gap and leads to a resubmission.
 
+An instance that drains is no failure: what it declines, or wants to be rid of, goes elsewhere and is not counted.
 Methods return the commands to carry out, in order; nothing here waits or sends.
 """
-
-from enum import Enum
 
 from msgspec.structs import replace
 
 from serving.errors import LedgerError
 from serving.ids import ReplicaId, SequenceId
+from serving.policy.attempts import Attempts
 from serving.policy.journal_commands import (
+    AtSource,
     Command,
     Deliver,
     Fail,
@@ -30,23 +33,10 @@ from serving.policy.journal_commands import (
     SendPrefill,
     SendRelease,
 )
+from serving.policy.journal_phase import AT_INSTANCE, JournalPhase
 from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
 Commands = tuple[Command, ...]
-
-
-class JournalPhase(Enum):
-    """Who has to act next."""
-
-    ROUTING = "routing"
-    PREFILLING = "prefilling"
-    HANDED_OFF = "handed off"
-    MOVING = "moving"
-    DECODING = "decoding"
-    DONE = "done"
-
-
-_AT_INSTANCE = (JournalPhase.PREFILLING, JournalPhase.MOVING, JournalPhase.DECODING)
 
 
 class SequenceJournal:
@@ -57,27 +47,37 @@ class SequenceJournal:
         Args:
             spec: the order; its `sequence_id` is the base of the ids sent to instances.
             now: gateway time [s]; the deadline counts from here.
-            max_attempts: failures of any kind after which the sequence is given up.
+            max_attempts: failures of any kind, without progress in between, after which the sequence is given up.
         """
         self.spec = spec
         self.deadline = now + spec.time_left_s
-        self.max_attempts = max_attempts
         self.phase = JournalPhase.ROUTING
         self.output: list[int] = list(spec.output)
         self.replica: ReplicaId | None = None
         """The instance that works on the live submission."""
-        self.failures = 0
+        self.attempts = Attempts(max_attempts)
         self._sent: dict[SequenceId, ReplicaId] = {}
+        self._sent_at = now
         self._live_id: SequenceId | None = None
         self._told_to_stop: set[SequenceId] = set()
         self._ticket: HandoffTicket | None = None
-        self._excluded: list[ReplicaId] = []
+        self._at_source = AtSource.AFTER_GRACE
         self._first_delivered = False
 
     @property
     def done(self) -> bool:
         """Nothing more will be delivered."""
         return self.phase is JournalPhase.DONE
+
+    @property
+    def live_id(self) -> SequenceId | None:
+        """What the live submission is called; None while there is none."""
+        return self._live_id
+
+    @property
+    def suspected_at(self) -> ReplicaId | None:
+        """Where it is worked on, if an instance was lost with it before and it was not decoded since."""
+        return self.replica if self.attempts.losses and self.phase in AT_INSTANCE else None
 
     # ---- what the gateway decides --------------------------------------------------------------------------------
 
@@ -94,15 +94,30 @@ class SequenceJournal:
         self.phase = JournalPhase.PREFILLING
         return (SendPrefill(replica, self._submission(replica, now)),)
 
+    def serve_whole(self, replica: ReplicaId, now: float) -> Commands:
+        """No decode instance is there: one of whatever role was chosen to compute what is known, and to go on.
+
+        Raises: LedgerError if nothing was to be routed.
+        """
+        self._expect(JournalPhase.ROUTING)
+        self.phase = JournalPhase.PREFILLING
+        return (SendPrefill(replica, replace(self._submission(replica, now), whole=True)),)
+
     def decode_routed(self, replica: ReplicaId, now: float) -> Commands:
         """An instance was chosen to adopt the handoff.
 
         Raises: LedgerError if no handoff waits.
         """
         self._expect(JournalPhase.HANDED_OFF)
-        assert self._ticket is not None, "handed off means that a ticket waits"
-        self.phase = JournalPhase.MOVING
-        return (SendAdopt(replica, self._submission(replica, now), self._ticket),)
+        return self._send_adopt(replica, now)
+
+    def decode_at_source(self, now: float) -> Commands:
+        """Nobody is there to adopt the handoff: the instance that holds the blocks goes on itself, whatever its role.
+
+        Raises: LedgerError if no handoff waits.
+        """
+        self._expect(JournalPhase.HANDED_OFF)
+        return self._send_adopt(None, now)
 
     def cancel(self) -> Commands:
         """The client left, or a stop string matched. Idempotent."""
@@ -125,17 +140,24 @@ class SequenceJournal:
         cached_tokens: int | None = None,
         pool: PoolUse | None = None,
     ) -> Commands:
-        """Prefill is done; the first token goes to the client at once."""
+        """The blocks wait to be pulled: prefill is done, or the instance drains and the stream is to go on elsewhere.
+
+        A prompt's first token goes to the client at once.
+        """
         if self._ticket is not None and ticket.ticket_id == self._ticket.ticket_id:
             return ()  # a duplicate of what is under way
-        if sequence_id != self._live_id or self.phase is not JournalPhase.PREFILLING:
+        if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return (SendRelease(ticket.source, ticket.ticket_id),)
+        commands = self._drop_ticket()  # whoever hands a stream on has adopted it, should that notice be missing
+        prompt_done = self.phase is JournalPhase.PREFILLING
+        self._at_source = AtSource.AFTER_GRACE if prompt_done else AtSource.IF_ALONE
         self._ticket = ticket
         if position > len(self.output):
-            return self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=False)
-        deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool)
+            return (*commands, *self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=False))
+        if deliver := self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool):
+            self.attempts.progress(decoding=False)
         self.phase = JournalPhase.HANDED_OFF
-        return (*deliver, self._need_decode(ticket))
+        return (*commands, *deliver, self._need_decode(ticket))
 
     def adopted(self, sequence_id: SequenceId) -> Commands:
         """The decode instance has the blocks: the source may free its copy."""
@@ -159,41 +181,62 @@ class SequenceJournal:
         drafts: DraftUse | None = None,
     ) -> Commands:
         """New tokens, the end, or both."""
-        if sequence_id != self._live_id or self.phase not in _AT_INSTANCE:
+        if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return self._late(sequence_id)
         if position > len(self.output):
             return self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=finish_reason is None)
         # Tokens from an adopting instance prove the adoption, should its own notice be missing.
         commands = self._drop_ticket()
+        new = position + len(tokens) - len(self.output)
+        # An instance that does both gives the prompt's token first: not yet progress, see `Attempts`.
+        if new > 0 and (self.phase is not JournalPhase.PREFILLING or new > 1):
+            self.attempts.progress(decoding=True)
         self.phase = JournalPhase.DECODING
-        if finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
-            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool, drafts)
-            again = self._resubmit(FailKind.ENGINE, f"the instance ended it: {finish_reason.value}", cancel=False)
-            return (*commands, *deliver, *again)
+        broken = finish_reason in (FinishReason.ABORT, FinishReason.ERROR, FinishReason.DEADLINE)
+        end = None if broken else finish_reason
+        commands += self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, end, pool, drafts)
         if finish_reason is FinishReason.DEADLINE:
-            deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool, drafts)
             self._close()
-            return (*commands, *deliver, Fail(FailKind.DEADLINE, "the deadline passed at the instance"))
-        deliver = self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, finish_reason, pool, drafts)
-        if finish_reason is not None:
+            return (*commands, Fail(FailKind.DEADLINE, "the deadline passed at the instance"))
+        if broken and finish_reason is not None:
+            reason = f"the instance ended it: {finish_reason.value}"
+            return (*commands, *self._resubmit(FailKind.ENGINE, reason, cancel=False))
+        if end is not None:
             self._close()
-        return (*commands, *deliver)
+        return commands
 
     def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> Commands:
         """The instance did not take the submission. An invalid one is not tried elsewhere."""
-        if sequence_id != self._live_id or self.phase not in _AT_INSTANCE:
+        if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
-        if kind is FailKind.INVALID:
-            self._live_id = None
-            return self.give_up(kind, reason)
-        if self.phase is not JournalPhase.MOVING or self._ticket is None:
-            return self._resubmit(kind, reason, cancel=False)
-        if not self._may_retry():
-            self._live_id = None
-            return self.give_up(kind, reason)
         self._live_id = None
-        self.phase = JournalPhase.HANDED_OFF  # the blocks are still held: only the target changes
-        return (self._need_decode(self._ticket),)
+        if kind is FailKind.INVALID:
+            return self.give_up(kind, reason)
+        if kind is FailKind.DRAINING and not self._is_at_source():
+            return self._elsewhere()
+        if self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source():
+            return self._resubmit(kind, reason, cancel=False)  # a source refuses only what it has not got any more
+        if not self.attempts.failed(self.replica):
+            return self.give_up(kind, reason)
+        if self._at_source is AtSource.IF_ALONE:
+            self._at_source = AtSource.NOW
+        return self._elsewhere()
+
+    def leaving(self, sequence_id: SequenceId) -> Commands:
+        """The instance drains and had rather be rid of the sequence, which it does not decode yet, or which it has
+        offered and nobody can adopt. Not a failure: it is computed elsewhere.
+
+        It goes on until it is told to stop; so ask this only while there is another instance to go to.
+        """
+        offered = self.phase is JournalPhase.HANDED_OFF and self._at_source is not AtSource.AFTER_GRACE
+        if offered and sequence_id == self._live_id:
+            self._live_id = None
+            return (*self._drop_ticket(), *self._elsewhere())
+        if sequence_id != self._live_id or self.phase not in AT_INSTANCE or self._is_at_source():
+            return ()  # it has moved on since, or stays because there was nobody else
+        commands = self._late(sequence_id)
+        self._live_id = None
+        return (*commands, *self._elsewhere())
 
     def handoff_failed(self, sequence_id: SequenceId, reason: str) -> Commands:
         """The blocks could not be pulled; the adopting instance has forgotten the sequence."""
@@ -201,17 +244,30 @@ class SequenceJournal:
 
     def failed(self, sequence_id: SequenceId, reason: str) -> Commands:
         """The instance failed on the sequence and has forgotten it."""
-        if sequence_id != self._live_id or self.phase not in _AT_INSTANCE:
+        if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
         return self._resubmit(FailKind.ENGINE, reason, cancel=False, distrust=True)
 
-    def instance_lost(self, replica: ReplicaId) -> Commands:
-        """An instance is gone. While its blocks are being pulled the pull itself will tell how that ended."""
-        if self.phase in _AT_INSTANCE and self.replica == replica:
-            return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost", cancel=False)
+    def instance_lost(self, replica: ReplicaId, still_since: float | None = None) -> Commands:
+        """An instance is gone. While its blocks are being pulled the pull itself will tell how that ended.
+
+        Args:
+            still_since: gateway time from which on it did nothing any more [s]; what was sent later did not fail there.
+        """
+        if self.phase in AT_INSTANCE and self.replica == replica:
+            self._live_id = None
+            if still_since is not None and still_since < self._sent_at and not self._is_at_source():
+                return self._elsewhere()
+            if self.attempts.lost():
+                return self.give_up(FailKind.POISON, self.attempts.cause(replica))
+            return self._left(replica)
         if self.phase is JournalPhase.HANDED_OFF and self._ticket is not None and self._ticket.source == replica:
             return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost with the blocks", cancel=False)
         return ()
+
+    def unsent(self, replica: ReplicaId) -> Commands:
+        """The link was down when a submission was to go out: nobody there has seen it."""
+        return self._left(replica) if self.phase in AT_INSTANCE and self.replica == replica else ()
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -221,6 +277,8 @@ class SequenceJournal:
 
     def _submission(self, replica: ReplicaId, now: float) -> SequenceSpec:
         """The order as it is sent next: a new id, the output so far, the time that is left."""
+        self.attempts.sent()
+        self._sent_at = now
         self._live_id = SequenceId(f"{self.spec.sequence_id}@{len(self._sent) + 1}")
         self._sent[self._live_id] = replica
         self.replica = replica
@@ -235,11 +293,40 @@ class SequenceJournal:
             time_left_s=self.deadline - now,
         )
 
+    def _send_adopt(self, replica: ReplicaId | None, now: float) -> Commands:
+        assert self._ticket is not None, "handed off means that a ticket waits"
+        replica = self._ticket.source if replica is None else replica
+        self.phase = JournalPhase.MOVING
+        return (SendAdopt(replica, self._submission(replica, now), self._ticket),)
+
     def _need_prefill(self) -> NeedPrefill:
-        return NeedPrefill(len(self.spec.prompt) + len(self.output), tuple(self._excluded))
+        known = len(self.spec.prompt) + len(self.output)
+        return NeedPrefill(known, tuple(self.attempts.excluded), self.attempts.losses > 0)
 
     def _need_decode(self, ticket: HandoffTicket) -> NeedDecode:
-        return NeedDecode(ticket, tuple(self._excluded))
+        return NeedDecode(ticket, tuple(self.attempts.excluded), self._at_source, self.attempts.losses > 0)
+
+    def _is_at_source(self) -> bool:
+        """Whether the live submission went to who holds the blocks."""
+        return self._ticket is not None and self._ticket.source == self.replica
+
+    def _elsewhere(self) -> Commands:
+        """The instance let go of the live submission: on to another one, with the blocks if they are still held."""
+        self.attempts.avoid(self.replica)
+        if self.phase is JournalPhase.MOVING and self._ticket is not None:
+            self.phase = JournalPhase.HANDED_OFF  # only the target changes
+            return (self._need_decode(self._ticket),)
+        self.phase = JournalPhase.ROUTING
+        return (self._need_prefill(),)
+
+    def _left(self, replica: ReplicaId) -> Commands:
+        """The instance of the live submission is gone. Effects: counts a failure."""
+        if self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source():
+            return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost", cancel=False)
+        self._live_id = None
+        if not self.attempts.failed(replica):
+            return self.give_up(FailKind.UNAVAILABLE, self.attempts.spent(f"{replica} was lost"))
+        return self._elsewhere()
 
     def _deliver(
         self,
@@ -274,18 +361,11 @@ class SequenceJournal:
         if cancel and self._live_id is not None:
             commands += self._late(self._live_id)
         self._live_id = None
-        if not self._may_retry():
+        if not self.attempts.failed(self.replica):
             self.phase = JournalPhase.DONE
-            return (*commands, Fail(kind, f"{reason}; given up after {self.failures} attempts"))
+            return (*commands, Fail(kind, self.attempts.spent(reason)))
         self.phase = JournalPhase.ROUTING
         return (*commands, self._need_prefill())
-
-    def _may_retry(self) -> bool:
-        """Count a failure of the live instance."""
-        self.failures += 1
-        if self.replica is not None and self.replica not in self._excluded:
-            self._excluded.append(self.replica)
-        return self.failures < self.max_attempts
 
     def _drop_ticket(self, distrust: bool = False) -> Commands:
         ticket, self._ticket = self._ticket, None
@@ -303,7 +383,7 @@ class SequenceJournal:
         if self.done:
             return ()
         commands = self._drop_ticket()
-        if self._live_id is not None and self.phase in _AT_INSTANCE:
+        if self._live_id is not None and self.phase in AT_INSTANCE:
             commands += self._late(self._live_id)
         self._close()
         return commands

@@ -1,26 +1,39 @@
 """Which instance computes a prompt, and which one decodes it.
 
-Prefill goes where the least work waits, counted in uncached tokens, because that is what a prompt costs there. Decode
-goes where the KV blocks fit, and among those where the fewest sequences share the step. A view is always a little old;
-what this gateway sent there since is added as a reservation, else all requests of one interval would pick the same
-instance. There is no affinity to where a prefix is cached: any instance reaches any block.
+Prefill goes where the first token is predicted soonest: the work that waits there, this prompt's own, and how fast the
+instance has been. Decode goes where the KV blocks fit, and among those where sequences and KV are fewest. There is no
+affinity to where a prefix is cached: any instance reaches any block.
+
+A view is always a little old, and other gateways look at the same old view. So what this gateway sent there since is
+added, once for every gateway there is: the others have very probably just done the same. Instances that are equal, or
+within a few percent, take turns, and each gateway begins its turns elsewhere. `round_robin` and `power_of_two` are the
+baselines.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
+from typing import Literal
 
 from msgspec import Struct
 
 from serving.errors import UnavailableError
 from serving.ids import NodeId, ReplicaId
+from serving.policy.counter_draw import two_of
+
+Rule = Literal["load", "locality", "round_robin", "power_of_two"]
 
 RETRY_WITHOUT_INSTANCE_S = 1.0
 """A replaced replica takes seconds to come up; asking again each second costs nothing."""
 
-_by_name = attrgetter("replica")
+NEAR = 0.05
+"""Loads this close are equal: they are not known any better, and a strict order would be every gateway's."""
 
-ROLE_WAIT_S = 15.0
-"""How long a sequence waits for any instance of the role it needs: longer than a replica takes to be replaced."""
+SLOW, SLOWEST = 0.5, 0.25
+"""Below `SLOW` times the median speed an instance counts as a straggler, but never as slower than `SLOWEST` times that.
+Lesser differences tell what the instance had to do lately, full steps being faster than small ones: were they heeded,
+who has work would get more of it. A straggler must get some work, or it would look like one for ever."""
+
+_by_name = attrgetter("replica")
 
 
 class InstanceView(Struct, frozen=True, gc=False):
@@ -33,6 +46,9 @@ class InstanceView(Struct, frozen=True, gc=False):
         kv_blocks_free: free or evictable blocks.
         age_s: time since the view was taken.
         reserved_tokens, reserved_sequences, reserved_blocks: sent there by this gateway since the view was taken.
+        promised_blocks: that this gateway's sequences there are expected to grow by.
+        tokens_per_s: recently computed there; 0 = not known.
+        gateways: that send work there, this one included.
     """
 
     replica: ReplicaId
@@ -47,81 +63,160 @@ class InstanceView(Struct, frozen=True, gc=False):
     reserved_tokens: int = 0
     reserved_sequences: int = 0
     reserved_blocks: int = 0
+    promised_blocks: int = 0
+    tokens_per_s: float = 0.0
+    gateways: int = 1
 
 
 class RouteDecision(Struct, frozen=True, gc=False):
-    """Where to send a sequence, and why."""
+    """Where to send a sequence, and why.
+
+    Args:
+        tokens: prefill only: the work that this adds there, in tokens of a short prompt.
+    """
 
     replica: ReplicaId
     node: NodeId
     reason: str
+    tokens: int = 0
+
+
+class Turn(Struct, frozen=True, gc=False):
+    """Which question this is, and whose.
+
+    Args:
+        counter: of the questions of this kind.
+        seed: the gateway's own.
+    """
+
+    counter: int
+    seed: int = 0
 
 
 def route_prefill(
     views: Sequence[InstanceView],
     uncached_tokens: int,
-    tie_break: int,
+    turn: int | Turn,
     max_age_s: float,
     exclude: Collection[ReplicaId] = (),
+    rule: Rule = "load",
+    added: Callable[[InstanceView], int] | None = None,
 ) -> RouteDecision:
-    """Choose the instance with the least predicted work.
+    """Choose the instance with the soonest first token.
 
     Args:
-        uncached_tokens: tokens that this sequence adds.
-        tie_break: a counter or random number; equal instances share by its remainder.
+        uncached_tokens: work that this sequence adds, in tokens of a short prompt.
+        turn: a counter or more; equal instances take turns by it.
         max_age_s: older views count as dead.
         exclude: instances that failed this sequence before; used only if no other is left.
+        rule: how to choose; `locality` differs from `load` by `added` only.
+        added: the work where that depends on the instance.
+    Returns: the decision; its `tokens` is what to book.
     Raises: UnavailableError if no live instance is known.
     """
     candidates = usable(views, max_age_s, exclude, "prefill")
-    loads = [v.queued_tokens + v.reserved_tokens for v in candidates]
-    least = min(loads)
-    tied = [v for v, load in zip(candidates, loads, strict=True) if load == least]
-    chosen = tied[tie_break % len(tied)]
-    reason = (
-        f"{least} + {uncached_tokens} uncached tokens, the least of {len(candidates)} in pool {chosen.pool}"
-        f"{f', {len(tied)} tied' if len(tied) > 1 else ''}"
-    )
-    return RouteDecision(chosen.replica, chosen.node, reason)
+    known = sorted(v.tokens_per_s for v in candidates if v.tokens_per_s > 0)
+    usual = known[len(known) // 2] if known else 1.0
+
+    def seconds(view: InstanceView) -> float:
+        straggles = 0 < view.tokens_per_s < SLOW * usual
+        speed = max(view.tokens_per_s, SLOWEST * usual) if straggles else usual
+        own = uncached_tokens if added is None else added(view)
+        return (_queued(view) + own) / speed
+
+    # What waits is known roughly, this prompt's own work is not; and a near tie is not worth a cached prefix.
+    near = 0.0 if rule == "locality" else NEAR * min(map(_queued, candidates)) / usual
+    chosen, among = choose(candidates, seconds, turn, rule, near)
+    own = uncached_tokens if added is None else added(chosen)
+    predicted = f" in {seconds(chosen):.3f} s" if known else ""
+    reason = f"{_queued(chosen)} + {own} uncached tokens{predicted}, {among} in pool {chosen.pool}"
+    return RouteDecision(chosen.replica, chosen.node, reason, own)
 
 
 def route_decode(
     views: Sequence[InstanceView],
     needed_blocks: int,
-    tie_break: int,
+    turn: int | Turn,
     max_age_s: float,
     exclude: Collection[ReplicaId] = (),
+    rule: Rule = "load",
 ) -> RouteDecision:
-    """Choose the instance with room for the KV blocks and the fewest sequences; without room anywhere, the roomiest.
+    """Choose the instance with room for the KV blocks and the least to do; without room anywhere, the roomiest.
 
     An instance without room holds the pull back until it has some, so a full pool slows down and refuses nothing here.
+    What there is to do is the sum of two shares of the mean: sequences, because each takes a row of every step, and KV
+    blocks, because attention reads them all.
 
     Args:
-        needed_blocks: KV blocks of the tokens known so far.
-        tie_break, max_age_s, exclude: as in `route_prefill`.
+        needed_blocks: KV blocks of the tokens known so far, and of those that are expected.
+        turn, max_age_s, exclude, rule: as in `route_prefill`.
     Raises: UnavailableError if no live instance is known.
     """
     candidates = usable(views, max_age_s, exclude, "decode")
     roomy = [v for v in candidates if _room(v) >= needed_blocks]
     if not roomy:
-        most = max(_room(v) for v in candidates)
-        tied = [v for v in candidates if _room(v) == most]
-        chosen = tied[tie_break % len(tied)]
+        chosen, _ = choose(candidates, lambda view: -_room(view), turn, "load")
+        most = _room(chosen)
         reason = f"none of {len(candidates)} has {needed_blocks} free blocks; {most} is the most, it will wait there"
         return RouteDecision(chosen.replica, chosen.node, reason)
-    loads = [(v.sequences + v.reserved_sequences, -_room(v)) for v in roomy]
-    best = min(loads)
-    tied = [v for v, load in zip(roomy, loads, strict=True) if load == best]
-    chosen = tied[tie_break % len(tied)]
+    sequences = max(1.0, sum(map(_inside, roomy)) / len(roomy))
+    used = max(1.0, sum(map(_used, roomy)) / len(roomy))
+
+    def score(view: InstanceView) -> float:
+        return _inside(view) / sequences + _used(view) / used
+
+    chosen, among = choose(roomy, score, turn, rule, NEAR * min(map(score, roomy)))
     reason = (
-        f"room for {needed_blocks} blocks ({-best[1]} free), {best[0]} sequences, "
-        f"the fewest of {len(roomy)} with room in pool {chosen.pool}"
+        f"room for {needed_blocks} blocks ({_room(chosen)} free), {_inside(chosen)} sequences, "
+        f"{among} with room in pool {chosen.pool}"
     )
     return RouteDecision(chosen.replica, chosen.node, reason)
 
 
+def choose(
+    candidates: Sequence[InstanceView],
+    score: Callable[[InstanceView], float],
+    turn: int | Turn,
+    rule: Rule,
+    near: float = 0.0,
+) -> tuple[InstanceView, str]:
+    """One of the candidates by a rule.
+
+    Args:
+        candidates: at least one, in a fixed order.
+        score: less is better.
+        near: scores that exceed the best one by no more are equal to it.
+    Returns: the choice, and against whom it stood.
+    """
+    turn = turn if isinstance(turn, Turn) else Turn(turn)
+    count = len(candidates)
+    if rule == "round_robin":
+        return candidates[(turn.seed + turn.counter) % count], f"its turn of {count}"
+    if rule == "power_of_two":
+        first, second = (candidates[index] for index in two_of(count, turn.seed, turn.counter))
+        return (second if score(second) < score(first) else first), f"the lesser of two drawn from {count}"
+    scores = [score(view) for view in candidates]
+    least = min(scores)
+    bound = least + near
+    tied = [view for view, value in zip(candidates, scores, strict=True) if value <= bound]
+    chosen = tied[(turn.seed + turn.counter) % len(tied)]
+    return chosen, f"the least of {count}{f', {len(tied)} alike' if len(tied) > 1 else ''}"
+
+
+def _queued(view: InstanceView) -> int:
+    return view.queued_tokens + view.reserved_tokens * view.gateways
+
+
+def _inside(view: InstanceView) -> int:
+    return view.sequences + view.reserved_sequences * view.gateways
+
+
 def _room(view: InstanceView) -> int:
-    return view.kv_blocks_free - view.reserved_blocks
+    return view.kv_blocks_free - (view.reserved_blocks + view.promised_blocks) * view.gateways
+
+
+def _used(view: InstanceView) -> int:
+    return view.kv_blocks_total - _room(view)
 
 
 def usable(

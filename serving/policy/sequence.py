@@ -24,7 +24,9 @@ class LiveSequence:
         "drafts",
         "first_reported",
         "hashes",
+        "holder",
         "in_flight",
+        "leaving",
         "num_computed",
         "num_published",
         "num_stored",
@@ -78,6 +80,10 @@ class LiveSequence:
         self.ticket = ticket
         self.ticket_id: str | None = None
         """The handoff that this sequence waits on while HELD."""
+        self.holder: LiveSequence | None = None
+        """The held sequence of this very engine that has the blocks of `ticket`: they change hands without a move."""
+        self.leaving = False
+        """It is to be handed on as soon as it decodes: the instance drains."""
         self.in_flight = False
         """A running step reads and writes this sequence's blocks."""
         self.drafts: tuple[int, ...] = ()
@@ -95,6 +101,11 @@ class LiveSequence:
     def num_missing(self) -> int:
         """Known tokens that are not in the KV cache yet."""
         return len(self.tokens) - self.num_computed
+
+    @property
+    def stays(self) -> bool:
+        """Whether it decodes here even if prefill is this instance's role: so it was told, or handed to it."""
+        return self.spec.whole or self.ticket is not None
 
     def advance(self, event: PhaseEvent) -> None:
         """Take one event of the phase table.

@@ -62,6 +62,17 @@ class SequenceBlocks:
         sequence.num_stored = max(sequence.num_stored, len(matched))
         return True
 
+    def take_over(self, sequence: LiveSequence, holder: LiveSequence) -> None:
+        """A sequence goes on with what another one, which has ended, holds here: blocks and all that is known of them.
+
+        Effects: empties the holder's block table.
+        """
+        sequence.blocks, holder.blocks = holder.blocks, sequence.blocks
+        sequence.hashes = holder.hashes
+        sequence.num_computed = holder.num_computed
+        sequence.num_published = holder.num_published
+        sequence.num_stored = holder.num_stored
+
     def fetchable(self, sequence: LiveSequence) -> int:
         """Full blocks of a sequence that was just admitted that another instance may have computed before.
 

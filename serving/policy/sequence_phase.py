@@ -2,16 +2,18 @@
 
     add ──► WAITING ──admit──► PREFILLING ──prompt done──► DECODING ──► FINISHED
                ▲                 │  │                       │
-               └────preempt──────┘  └──prompt held──► HELD ─┼─────────► FINISHED
+               └────preempt──────┘  └──prompt held──► HELD ◄┤hand on
+               │                                       └────┼─────────► FINISHED
                └────preempt─────────────────────────────────┘
     adopt ─► ADOPTING ──pull start──► PULLING ──pull done──► DECODING
                                                  └─────────► PREFILLING (tokens beyond the handoff are recomputed)
     WAITING ──fetch start──► FETCHING ──fetch done──► PREFILLING
 
-FETCHING: blocks are reserved, and the leading ones are being filled from the KV-cache pool. HELD: prefill is done, the
-blocks wait to be pulled and acknowledged. ADOPTING: another instance holds the blocks, there is no room yet. CLOSING:
-the sequence is over for everybody outside, but a step, a pull or a fetch may still write into its blocks, which
-therefore cannot be reused yet. An event that the table does not list is our bug: `LedgerError`.
+FETCHING: blocks are reserved, and the leading ones are being filled from the KV-cache pool. HELD: prefill is done, or
+the instance drains; the blocks wait to be pulled and acknowledged, or to be taken over by a sequence that goes on here.
+ADOPTING: another sequence holds the blocks, mostly at another instance, and there is no room yet. CLOSING: the sequence
+is over for everybody outside, but a step, a pull or a fetch may still write into its blocks, which therefore cannot be
+reused yet. An event that the table does not list is our bug: `LedgerError`.
 """
 
 from enum import Enum
@@ -44,6 +46,7 @@ class PhaseEvent(Enum):
     PREEMPT = "preempt"
     PROMPT_DONE = "prompt done"
     PROMPT_HELD = "prompt held"
+    HAND_ON = "hand on"
     FETCH_START = "fetch start"
     FETCH_DONE = "fetch done"
     PULL_START = "pull start"
@@ -65,7 +68,12 @@ TRANSITIONS: dict[SequencePhase, dict[PhaseEvent, SequencePhase]] = {
         _E.CLOSE: _P.CLOSING,
         _E.END: _P.FINISHED,
     },
-    _P.DECODING: {_E.PREEMPT: _P.WAITING, _E.CLOSE: _P.CLOSING, _E.END: _P.FINISHED},
+    _P.DECODING: {
+        _E.PREEMPT: _P.WAITING,
+        _E.HAND_ON: _P.HELD,
+        _E.CLOSE: _P.CLOSING,
+        _E.END: _P.FINISHED,
+    },
     _P.HELD: {_E.END: _P.FINISHED},
     _P.ADOPTING: {_E.PULL_START: _P.PULLING, _E.END: _P.FINISHED},
     _P.PULLING: {

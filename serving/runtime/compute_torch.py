@@ -33,6 +33,9 @@ from serving.runtime.ub_transport import UbTransport
 
 logger = logging.getLogger(__name__)
 
+PULLS_AT_ONCE = 4
+"""Handoffs under way side by side: one from a source that does not deliver must not hold up those of others."""
+
 
 class TorchCompute:
     """A `Compute` with a model.
@@ -42,7 +45,7 @@ class TorchCompute:
     """
 
     time_scale = 1.0
-    pulls_at_once = 1
+    pulls_at_once = PULLS_AT_ONCE
     status_period_s = None
 
     def __init__(self, config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> None:

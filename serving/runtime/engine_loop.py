@@ -31,12 +31,14 @@ from serving.engine.events import (
     HandoffClosedEvent,
     HandoffFailedEvent,
     HandoffReadyEvent,
+    LeavingEvent,
     PullOrder,
     TokensEvent,
 )
 from serving.engine.ports import ContextCache, KvTransport, StepExecutor
 from serving.errors import HandoffError, ServingError
 from serving.ids import SequenceId
+from serving.policy.health import StepLimits, StepWatch
 from serving.policy.request import HandoffTicket
 from serving.policy.step_plan import StepPlan, StepResult
 from serving.runtime.pool_worker import PoolWorker
@@ -46,6 +48,9 @@ logger = logging.getLogger(__name__)
 Command = Callable[[InstanceEngine, float], None]
 MAX_IDLE_WAIT_S = 1.0
 SNAPSHOT_PERIOD_S = 0.1
+TURN_S = 0.2
+"""A turn without a step takes less, or it hangs."""
+STEP_LIMITS = StepLimits(floor_s=2.5, factor=4.0, first_s=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,16 @@ class Refusal:
     error: ServingError
 
 
-News = TokensEvent | HandoffClosedEvent | AdoptedEvent | HandoffFailedEvent | FailedEvent | TicketReady | Refusal
+News = (
+    TokensEvent
+    | HandoffClosedEvent
+    | AdoptedEvent
+    | HandoffFailedEvent
+    | FailedEvent
+    | LeavingEvent
+    | TicketReady
+    | Refusal
+)
 
 
 class EngineLoop:
@@ -80,6 +94,7 @@ class EngineLoop:
         cache: the KV-cache pool; there must be one if the engine's settings say so.
         time_scale: seconds of `clock` in one real second.
         pulls_at_once: handoffs that may be pulled side by side; the transport must allow it.
+        step_limits: how long a step may take before the engine counts as hanging, in time of `clock`.
         deliver: called with everything one turn produced, by one thread at a time.
     """
 
@@ -95,6 +110,7 @@ class EngineLoop:
         cache: ContextCache | None = None,
         time_scale: float = 1.0,
         pulls_at_once: int = 1,
+        step_limits: StepLimits = STEP_LIMITS,
     ) -> None:
         self.engine = engine
         self._executor = executor
@@ -109,10 +125,16 @@ class EngineLoop:
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._stepping = False
+        self._watch = StepWatch(step_limits)
+        self._step_tokens = 0
         self._meanwhile = threading.Event()
         self._stopping = False
         self._crash: BaseException | None = None
         self._busy_since: float | None = None
+        self._turn_since: float | None = None
+        """When the present turn began; None between turns."""
+        self._pulls: dict[SequenceId, float] = {}
+        """When each pull under way began."""
         self._last_turn = clock.now()
         self._snapshot_at: float = clock.now()
         self.snapshot = engine.snapshot(clock.now())
@@ -126,6 +148,11 @@ class EngineLoop:
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
         self._thread = threading.Thread(target=self._run, args=(self._turn,), name=name, daemon=True)
         self._beside = threading.Thread(target=self._run, args=(self._beside_step,), name=f"{name}-beside", daemon=True)
+
+    @property
+    def time_scale(self) -> float:
+        """Seconds of the engine's clock in one real second."""
+        return self._time_scale
 
     def start(self) -> None:
         """Start the threads."""
@@ -165,16 +192,29 @@ class EngineLoop:
     def progress_age_s(self) -> float:
         """How long there has been work without progress [s]; 0 when idle. Infinite after a crash.
 
-        Two ways to stand still: a turn of the loop that does not end, and turns that compute nothing.
+        Three ways to stand still: a turn of the loop that does not end, turns that compute nothing, and a pull that
+        outlasts its ticket. A pull that is only slow is the path's trouble, see `pull_age_s`.
         """
         if self._crash is not None:
             return float("inf")
         now, snapshot = self._clock.now(), self.snapshot
         stalled = now - snapshot.last_progress_s if snapshot.has_work else 0.0
+        stalled = max(stalled, self.pull_age_s() - self.engine.settings.handoff_lease_s)
+        if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self._time_scale:
+            stalled = max(stalled, now - turn_since)
         busy_since = self._busy_since
         if busy_since is None and not self._commands:
             return max(0.0, stalled)
         return max(0.0, stalled, now - max(self._last_turn, busy_since or 0.0))
+
+    def pull_age_s(self) -> float:
+        """For how long the oldest pull has been under way [s]; 0 without one."""
+        begun = list(self._pulls.values())
+        return self._clock.now() - min(begun) if begun else 0.0
+
+    def step_limit_s(self) -> float:
+        """How long the step that runs now, or the next one, may take before `progress_age_s` tells a hang [s]."""
+        return self._watch.limit_s(self._step_tokens)
 
     def _run(self, turn: Callable[[], None]) -> None:
         try:
@@ -188,6 +228,7 @@ class EngineLoop:
         """One turn: commands, at most one step, events."""
         engine, clock = self.engine, self._clock
         self._wake.clear()
+        self._turn_since = clock.now()
         with self._lock:
             obeyed = self._obey()
             action = engine.next_action(clock.now())
@@ -205,6 +246,7 @@ class EngineLoop:
                 self._busy_since = None if engine.idle() else self._busy_since
         if action.plan is None:
             self._flush()
+            self._turn_since = None
             self._sleep(action.wake_at)
 
     def _begin(self, action: EngineAction) -> None:
@@ -265,6 +307,8 @@ class EngineLoop:
         self._wake.wait(wait)
 
     def _step(self, plan: StepPlan) -> None:
+        self._step_tokens = plan.num_tokens
+        begun = self._clock.now()
         try:
             result = self._execute(plan)
         except ServingError as error:
@@ -273,6 +317,7 @@ class EngineLoop:
             self.engine.step_failed(error, self._clock.now())
             return
         self.busy_s += result.elapsed_s
+        self._watch.observe(plan.num_tokens, self._clock.now() - begun)
         if self._on_step is not None:
             self._on_step(plan.num_tokens, result.elapsed_s)
         self._obey()  # first, so that blocks whose copies are done make room for those of this step
@@ -312,7 +357,7 @@ class EngineLoop:
     def _pull(self, order: PullOrder) -> None:
         error: HandoffError | None = None
         moved = 0
-        begun = self._clock.now()
+        self._pulls[order.sequence_id] = begun = self._clock.now()
         try:
             moved = self._transport.pull(order.ticket, order.first_block, order.blocks)
         except HandoffError as caught:
@@ -321,6 +366,7 @@ class EngineLoop:
             logger.exception("pull of %s failed in an unforeseen way", order.sequence_id)
             error = HandoffError(f"pull failed: {caught}")
         elapsed = self._clock.now() - begun
+        self._pulls.pop(order.sequence_id, None)
 
         def report(engine: InstanceEngine, now: float) -> None:
             self.pull_seconds += elapsed

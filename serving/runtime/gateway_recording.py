@@ -9,17 +9,18 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from serving.config.serve import ServeConfig
-from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId
+from serving.ids import BlockHash, ReplicaId, SequenceId
+from serving.policy import admission_calls as a
 from serving.policy import gateway_calls as c
+from serving.policy.admission_queue import AdmissionQueue
 from serving.policy.decision_log import perform
-from serving.policy.gateway_admission import AdmissionDecision, AdmissionLimits, GatewayLoad
+from serving.policy.gateway_admission import AdmissionDecision, Applicant
 from serving.policy.gateway_router import GatewayRouter
 from serving.policy.journal_commands import FailKind
 from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.policy.request_journal import Commands, SequenceJournal
 from serving.policy.router import InstanceView, RouteDecision
 from serving.runtime.decision_recorder import DecisionWriter
-from serving.version import VERSION
 
 Note = Callable[[object, object], None]
 
@@ -27,45 +28,90 @@ Note = Callable[[object, object], None]
 class GatewayRecorder:
     """Makes a gateway's parts so that they record."""
 
-    def __init__(self, writer: DecisionWriter, router: GatewayRouter) -> None:
+    def __init__(self, writer: DecisionWriter, header: c.GatewayHeader) -> None:
         self._writer = writer
-        self._brain = c.GatewayBrain(router)
+        self._brain = header.brain()
 
     def router(self) -> GatewayRouter:
         """The router, recorded."""
         return cast(GatewayRouter, RecordedRouter(self._brain, self._writer.note))
 
+    def queue(self) -> AdmissionQueue:
+        """The admission queue, recorded."""
+        return cast(AdmissionQueue, RecordedQueue(self._brain, self._writer.note))
+
     def journal(self, spec: SequenceSpec, now: float, max_attempts: int) -> SequenceJournal:
         """A new journal, recorded."""
-        brain = c.GatewayBrain(self._brain.router)
+        brain = c.GatewayBrain(self._brain.router, self._brain.queue)
         _do(brain, self._writer.note, c.OpenJournal(spec, now, max_attempts))
         return cast(SequenceJournal, RecordedJournal(brain, spec.sequence_id, self._writer.note))
-
-    def admit(self, load: GatewayLoad, limits: AdmissionLimits, sequences: int, tokens: int) -> AdmissionDecision:
-        """As `decide_admission`, recorded."""
-        decision: AdmissionDecision = _do(self._brain, self._writer.note, c.Admit(load, limits, sequences, tokens))
-        return decision
 
     def close(self) -> None:
         """Write what was noted, and the end."""
         self._writer.close()
 
 
-def open_gateway_log(
-    config: ServeConfig, gateway: GatewayId, router: GatewayRouter, max_age_s: float, history_blocks: int
-) -> GatewayRecorder | None:
+def open_gateway_log(config: ServeConfig, header: c.GatewayHeader) -> GatewayRecorder | None:
     """A gateway's recorder; None when nothing is to be recorded.
 
     Args:
-        router, max_age_s, history_blocks: a router that was asked nothing yet, and what it was built with.
+        header: what the gateway's parts are built with.
     Raises: ConfigError if the folder cannot be written.
     Effects: makes the log's file.
     """
     folder = config.engine.decision_log
     if not folder:
         return None
-    header = c.GatewayHeader(gateway, max_age_s, config.engine.block_tokens, history_blocks, VERSION)
-    return GatewayRecorder(DecisionWriter(folder, "gateway", gateway, header), router)
+    return GatewayRecorder(DecisionWriter(folder, "gateway", header.name, header), header)
+
+
+class RecordedQueue:
+    """An `AdmissionQueue` that notes whatever it is told."""
+
+    def __init__(self, brain: c.GatewayBrain, note: Note) -> None:
+        self._brain = brain
+        self._note = note
+
+    def __len__(self) -> int:
+        return len(self._brain.queue)
+
+    @property
+    def tokens(self) -> int:
+        """As `AdmissionQueue`; so for all of these."""
+        return self._brain.queue.tokens
+
+    @property
+    def oldest_since(self) -> float | None:
+        """As that."""
+        return self._brain.queue.oldest_since
+
+    def offer(self, one: Applicant, running: int, now: float, is_open: bool = True) -> AdmissionDecision:
+        """A request comes."""
+        decision: AdmissionDecision = _do(self._brain, self._note, a.Offer(one, running, now, is_open))
+        return decision
+
+    def take(self, running: int, now: float) -> int | None:
+        """Who starts now."""
+        number: int | None = _do(self._brain, self._note, a.Take(running, now))
+        return number
+
+    def finished(self, residence_s: float) -> None:
+        """A seat is free."""
+        _do(self._brain, self._note, a.Finished(residence_s))
+
+    def withdraw(self, number: int) -> bool:
+        """A request gives up waiting."""
+        waited: bool = _do(self._brain, self._note, a.Withdraw(number))
+        return waited
+
+    def overdue(self, now: float, before: float | None = None) -> tuple[int, ...]:
+        """Those whose time is over."""
+        numbers: tuple[int, ...] = _do(self._brain, self._note, a.Overdue(now, before))
+        return numbers
+
+    def check(self) -> None:
+        """As that."""
+        self._brain.queue.check()
 
 
 class RecordedRouter:
@@ -76,9 +122,9 @@ class RecordedRouter:
         self._note = note
 
     @property
-    def by_locality(self) -> bool:
+    def wants_hashes(self) -> bool:
         """As `GatewayRouter`; so for all of these."""
-        return self._brain.router.by_locality
+        return self._brain.router.wants_hashes
 
     def prefill(
         self,
@@ -108,6 +154,7 @@ class RecordedJournal:
         self._journal = brain.journal(name)
         self.spec = self._journal.spec
         self.deadline = self._journal.deadline
+        self.attempts = self._journal.attempts
         self.output = self._journal.output
         """Grows with the journal's: it is the same list."""
 
@@ -115,6 +162,16 @@ class RecordedJournal:
     def done(self) -> bool:
         """As `SequenceJournal`; so for all of these."""
         return self._journal.done
+
+    @property
+    def live_id(self) -> SequenceId | None:
+        """As that."""
+        return self._journal.live_id
+
+    @property
+    def suspected_at(self) -> ReplicaId | None:
+        """As that."""
+        return self._journal.suspected_at
 
     def start(self) -> Commands:
         """The first thing to do."""
@@ -127,6 +184,14 @@ class RecordedJournal:
     def decode_routed(self, replica: ReplicaId, now: float) -> Commands:
         """An instance was chosen to adopt it."""
         return self._tell(c.DecodeRouted(self._name, replica, now))
+
+    def serve_whole(self, replica: ReplicaId, now: float) -> Commands:
+        """An instance was chosen to compute it and to go on to the end."""
+        return self._tell(c.ServeWhole(self._name, replica, now))
+
+    def decode_at_source(self, now: float) -> Commands:
+        """Who holds the blocks goes on itself."""
+        return self._tell(c.DecodeAtSource(self._name, now))
 
     def cancel(self) -> Commands:
         """Nobody waits for it any more."""
@@ -177,6 +242,10 @@ class RecordedJournal:
         """The instance did not take it."""
         return self._tell(c.RefusedBy(self._name, sequence_id, kind, reason))
 
+    def leaving(self, sequence_id: SequenceId) -> Commands:
+        """The instance drains and had rather be rid of it."""
+        return self._tell(c.Leaving(self._name, sequence_id))
+
     def handoff_failed(self, sequence_id: SequenceId, reason: str) -> Commands:
         """The blocks could not be pulled."""
         return self._tell(c.HandoffLost(self._name, sequence_id, reason))
@@ -185,9 +254,13 @@ class RecordedJournal:
         """The instance failed on it."""
         return self._tell(c.FailedAt(self._name, sequence_id, reason))
 
-    def instance_lost(self, replica: ReplicaId) -> Commands:
+    def instance_lost(self, replica: ReplicaId, still_since: float | None = None) -> Commands:
         """An instance is gone."""
-        return self._tell(c.InstanceLost(self._name, replica))
+        return self._tell(c.InstanceLost(self._name, replica, still_since))
+
+    def unsent(self, replica: ReplicaId) -> Commands:
+        """The link was down when it was to be sent."""
+        return self._tell(c.Unsent(self._name, replica))
 
     def _tell(self, noted: c.GatewayCall, carried_out: c.GatewayCall | None = None) -> Commands:
         commands: Commands = _do(self._brain, self._note, noted, carried_out)

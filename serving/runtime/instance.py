@@ -8,17 +8,21 @@ from typing import Any
 
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
+from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.engine.engine import InstanceEngine
 from serving.engine.from_config import engine_settings
 from serving.link.messages import Welcome
+from serving.policy.health import StepLimits
+from serving.policy.link_health import LinkLimits
 from serving.policy.pool.view import PoolView
 from serving.runtime.compute import Attached, InstanceCache, InstancePlace, make_compute
 from serving.runtime.decision_recorder import recorded_engine
 from serving.runtime.engine_loop import EngineLoop
+from serving.runtime.faulty_ports import FaultyPorts
 from serving.runtime.instance_server import InstanceServer
 from serving.runtime.pool_access import PoolAccess
-from serving.runtime.ub_transport import RemoteReader, UbTransport
+from serving.runtime.ub_transport import LinkFaults, RemoteReader, UbTransport
 
 __all__ = ["Instance", "InstancePlace"]
 
@@ -61,28 +65,29 @@ class Instance:
             draft_tokens=compute.draft_tokens,
             speculation=compute.speculation,
         )
-        self._transport = self._make_transport(attached, arena, read_remote)
+        faults = FaultyPorts(config.chaos, place)
+        self._transport = self._make_transport(attached, arena, read_remote, config.health, faults.link())
         self.engine = InstanceEngine(self.settings, self.kv.count)
-        self.server = InstanceServer(self._welcome(attached), secret, compute.status_period_s)
-        self.pool_cache: InstanceCache | None = None
-        if access is not None and self.settings.pool:
-            self.pool_cache = compute.cache(
-                access.context_cache(
-                    place.replica, place.node, attached.pool_layout, arena, self.kv.real_bytes, attached.mirror
-                )
-            )
+        self.server = InstanceServer(
+            self._welcome(attached),
+            secret,
+            report_period_s(config.health, compute.status_period_s),
+            self._transport.probes.trouble,
+        )
+        self.pool_cache = self._make_cache(access, attached, arena)
         driven, self._decisions = recorded_engine(config.engine.decision_log, place.replica, self.engine)
         self.loop = EngineLoop(
             driven,
-            attached.executor,
-            compute.transport(self._transport),
+            faults.executor(attached.executor),
+            faults.transport(compute.transport(self._transport)),
             compute.clock,
             self.server.deliver,
             place.replica,
             on_step=compute.record_step,
-            cache=self.pool_cache,
+            cache=faults.cache(self.pool_cache),
             time_scale=compute.time_scale,
             pulls_at_once=compute.pulls_at_once,
+            step_limits=step_limits(config, compute.time_scale),
         )
 
     async def start(self) -> tuple[str, int]:
@@ -108,8 +113,10 @@ class Instance:
         """Whether there has been work without progress for too long, in the instance's time or in real time.
 
         Slow simulated time makes steps last, fast simulated time makes a hiccup look long: both clocks must say so.
+        Gateways leave an engine as soon as it hangs, by `step_limit_s`; to replace it is worth twice that patience.
         """
-        return self.loop.progress_age_s() > timeout_s * max(1.0, self.compute.time_scale)
+        patience_s = max(timeout_s * max(1.0, self.compute.time_scale), 2.0 * self.loop.step_limit_s())
+        return self.loop.progress_age_s() > patience_s
 
     def facts(self) -> dict[str, Any]:
         """What status pages and metrics show of this instance: plain numbers and strings."""
@@ -123,6 +130,7 @@ class Instance:
             "block_tokens": self.settings.block_tokens,
             "draining": self.server.draining,
             "progress_age_s": min(self.loop.progress_age_s(), 1e9),
+            "pull_age_s": self.loop.pull_age_s(),
             "open_sequences": self.server.open_sequences,
             "busy_s": self.loop.busy_s,
             "predicted_s": self.npus.predicted_s,
@@ -133,7 +141,24 @@ class Instance:
             **{name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__},
         }
 
-    def _make_transport(self, attached: Attached, arena: memoryview, read_remote: RemoteReader | None) -> UbTransport:
+    def _make_cache(self, access: PoolAccess | None, attached: Attached, arena: memoryview) -> InstanceCache | None:
+        if access is None or not self.settings.pool:
+            return None
+        place = self.place
+        return self.compute.cache(
+            access.context_cache(
+                place.replica, place.node, attached.pool_layout, arena, self.kv.real_bytes, attached.mirror
+            )
+        )
+
+    def _make_transport(
+        self,
+        attached: Attached,
+        arena: memoryview,
+        read_remote: RemoteReader | None,
+        health: HealthConfig,
+        faults: LinkFaults | None,
+    ) -> UbTransport:
         place = self.place
         return UbTransport(
             replica=place.replica,
@@ -147,6 +172,8 @@ class Instance:
             read_remote=read_remote,
             mirror=attached.mirror,
             on_moved=self.compute.on_moved,
+            limits=LinkLimits(health.probe_period_s, health.probe_late_s, health.probe_lost_s),
+            faults=faults,
         )
 
     def _welcome(self, attached: Attached) -> Welcome:
@@ -159,3 +186,23 @@ class Instance:
             kv_blocks=self.kv.count,
             max_model_len=self.settings.max_model_len,
         )
+
+
+def report_period_s(health: HealthConfig, simulated_s: float | None) -> float:
+    """How often gateways hear from the instance [s]: as a simulated device would tell, but never so rarely as to seem
+    frozen.
+
+    Args:
+        simulated_s: the device's own period in real time; None = it has none.
+    Effects: none.
+    """
+    return health.link_period_s if simulated_s is None else min(simulated_s, health.silence_s / 4)
+
+
+def step_limits(config: ServeConfig, time_scale: float) -> StepLimits:
+    """How long a step may take, in the instance's time: fast simulated time makes a hiccup look long.
+
+    Effects: none.
+    """
+    scale, health = max(1.0, time_scale), config.health
+    return StepLimits(health.step_stall_s * scale, health.step_factor, config.engine.stall_timeout_s * scale)

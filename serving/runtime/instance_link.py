@@ -9,6 +9,7 @@ from serving.errors import LinkError
 from serving.ids import GatewayId, ReplicaId
 from serving.link import messages as m
 from serving.link.connection import Connection
+from serving.policy.health import hangs
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,10 @@ class InstanceLink:
         self.welcome: m.Welcome | None = None
         self.status: m.Status | None = None
         self.heard_at = 0.0
+        self.still_since: float | None = None
+        """When an instance that is given up for its silence, or for a hanging engine, moved last [s]."""
+        self.used = False
+        """Whether the instance was given any sequence over this link."""
         self.reserved_tokens = 0
         self.reserved_sequences = 0
         self.reserved_blocks = 0
@@ -69,11 +74,18 @@ class InstanceLink:
 
     @property
     def up(self) -> bool:
-        """True while the instance can be spoken to."""
-        return self.welcome is not None and self._connection is not None and self._connection.open
+        """True while the instance can be spoken to and its engine moves."""
+        return self.welcome is not None and self._connection is not None and self._connection.open and not self.hangs
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the instance's shell answers but its engine has been at one step for too long, by its own account."""
+        status = self.status
+        return status is not None and status.step_limit_s > 0 and hangs(status.progress_age_s, status.step_limit_s)
 
     def send(self, message: m.Message) -> bool:
         """Send one message; False when the link is down (then `on_down` has been or will be called)."""
+        self.used = self.used or isinstance(message, m.Add | m.Adopt)
         return self._connection is not None and self._connection.send(message)
 
     def close(self, reason: str) -> None:

@@ -5,10 +5,11 @@ blocks never wait for a dead owner.
 """
 
 import asyncio
+import contextlib
 import hmac
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from serving.engine.engine import InstanceEngine
@@ -18,13 +19,15 @@ from serving.engine.events import (
     HandoffClosedEvent,
     HandoffFailedEvent,
     HandoffReadyEvent,
+    LeavingEvent,
     TokensEvent,
 )
-from serving.errors import HandoffError, LinkError, OverloadedError, RequestError
+from serving.errors import HandoffError, LinkError, OverloadedError, RequestError, UnavailableError
 from serving.ids import SequenceId
 from serving.link import messages as m
 from serving.link.connection import Connection
 from serving.policy.journal_commands import FailKind
+from serving.policy.link_health import PathTrouble
 from serving.policy.request import FinishReason, SequenceSpec
 from serving.runtime.engine_loop import EngineLoop, News, Refusal, TicketReady
 
@@ -32,16 +35,36 @@ logger = logging.getLogger(__name__)
 
 STATUS_PERIOD_S = 0.5
 HELLO_DEADLINE_S = 5.0
+OFFER_PERIOD_S = 2.0
+"""How often a draining instance offers what is still here to others; each offer is a pause of some milliseconds."""
+STORE_DEADLINE_S = 5.0
+"""How long an instance that leaves waits for its last blocks to reach the KV-cache pool; they are only a cache."""
+REST_POLL_S = 0.02
 
 
 class InstanceServer:
     """Listens for gateways on behalf of one engine."""
 
-    def __init__(self, welcome: m.Welcome, secret: str, status_period_s: float | None = None) -> None:
+    def __init__(
+        self,
+        welcome: m.Welcome,
+        secret: str,
+        status_period_s: float | None = None,
+        trouble: Callable[[], PathTrouble] = PathTrouble,
+    ) -> None:
+        """
+        Args:
+            status_period_s: how often gateways are told how the instance is [s].
+            trouble: tells from whom no KV blocks arrive.
+        """
+        self._trouble = trouble
         self._status_period_s = STATUS_PERIOD_S if status_period_s is None else status_period_s
         self._welcome = welcome
         self._secret = secret
         self._gateways: dict[Connection, m.Hello | None] = {}
+        self._stopped = False
+        self._strangers: set[Connection] = set()
+        """Connected, but did not say Hello yet."""
         self._unseen: dict[SequenceId, int] = {}
         """Tokens of sequences that the engine has not looked at yet, because a step runs."""
         self._owner: dict[SequenceId, Connection] = {}
@@ -67,9 +90,10 @@ class InstanceServer:
         """Close every link and stop listening."""
         if self._status_task is not None:
             self._status_task.cancel()
+        self._stopped = True
         if self._server is not None:
             self._server.close()
-        for connection in list(self._gateways):
+        for connection in [*self._gateways, *self._strangers]:
             connection.close("the instance stops")
 
     def deliver(self, news: list[News]) -> None:
@@ -83,19 +107,65 @@ class InstanceServer:
         """Sequences that some gateway still owns here."""
         return len(self._owner)
 
-    async def drained(self) -> None:
-        """Wait until no gateway owns a sequence here."""
-        await self._empty.wait()
+    async def leave(self, drain_s: float) -> None:
+        """Stop admitting; let what is here end; then hand on what does not. Returns when nothing is left to do.
+
+        Whatever nobody else can take goes on here to its end, and is offered again from time to time.
+
+        Args:
+            drain_s: how long streams may go on, in case they end soon [s].
+        Effects: as `set_draining`; full blocks that the KV-cache pool has not got are stored there.
+        """
+        assert self._engine_loop is not None
+        self.set_draining()
+        wait_s = drain_s
+        while not await self._empty_within(wait_s):
+            self._engine_loop.post(_move_out)
+            wait_s = OFFER_PERIOD_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STORE_DEADLINE_S):
+                while not await self._at_rest():  # noqa: ASYNC110 - the engine's thread has no event for it
+                    await asyncio.sleep(REST_POLL_S)
 
     def set_draining(self) -> None:
         """Refuse new sequences from now on and tell every gateway at once."""
         self.draining = True
+        if self._engine_loop is not None:
+            self._engine_loop.post(_drain)
         self._send_status()
+
+    async def _empty_within(self, seconds: float) -> bool:
+        """Whether there comes a moment when no gateway owns a sequence here."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _at_rest(self) -> bool:
+        """Whether the engine has let go of everything, blocks to be stored included."""
+        assert self._engine_loop is not None
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bool] = loop.create_future()
+
+        def tell(rest: bool) -> None:
+            if not answer.done():
+                answer.set_result(rest)
+
+        def look(engine: InstanceEngine, now: float) -> None:
+            rest = engine.idle() and not engine.snapshot(now).storing_blocks
+            loop.call_soon_threadsafe(tell, rest)
+
+        self._engine_loop.post(look)
+        return await answer
 
     def _accept_connection(self) -> Connection:
         assert self._asyncio_loop is not None
         connection = Connection(self._on_frame, self._on_closed)
-        self._asyncio_loop.call_later(HELLO_DEADLINE_S, self._require_hello, connection)
+        self._strangers.add(connection)
+        # One that the kernel had accepted before the server closed is let go as soon as it has a transport to close.
+        self._asyncio_loop.call_later(HELLO_DEADLINE_S if not self._stopped else 0.0, self._require_hello, connection)
         return connection
 
     def _require_hello(self, connection: Connection) -> None:
@@ -114,7 +184,7 @@ class InstanceServer:
                     self._unseen[spec.sequence_id] = len(spec.prompt) + len(spec.output)
                     loop.submit(spec.sequence_id, partial(self._add, spec))
             case m.Adopt(spec=spec, ticket=ticket):
-                if self._accept(connection, spec.sequence_id):
+                if self._accept(connection, spec.sequence_id, back=ticket.source == self._welcome.replica):
                     loop.submit(spec.sequence_id, lambda engine, now: engine.adopt(spec, ticket, now))
             case m.Cancel(sequence_id=sequence_id):
                 self._forget(sequence_id)
@@ -128,15 +198,23 @@ class InstanceServer:
     def _greet(self, connection: Connection, message: m.ToInstance) -> None:
         if not isinstance(message, m.Hello) or not hmac.compare_digest(message.secret, self._secret):
             raise LinkError("the first frame must be a Hello with the cluster's secret")
+        if self._stopped:
+            raise LinkError("the instance has stopped")
         if message.protocol != m.PROTOCOL:
             raise LinkError(f"protocol {message.protocol}, this instance speaks {m.PROTOCOL}")
         self._gateways[connection] = message
+        self._strangers.discard(connection)
         connection.send(self._welcome)
         self._send_status()
 
-    def _accept(self, connection: Connection, sequence_id: SequenceId) -> bool:
-        if self.draining:
-            refused = m.Refused(sequence_id, FailKind.UNAVAILABLE, "the instance is draining")
+    def _accept(self, connection: Connection, sequence_id: SequenceId, *, back: bool = False) -> bool:
+        """Whether the sequence may come in.
+
+        Args:
+            back: its blocks are here, it only changes its name.
+        """
+        if self.draining and not back:
+            refused = m.Refused(sequence_id, FailKind.DRAINING, "the instance is draining")
             connection.send(m.Frame(self._step, (refused,)))
             return False
         self._owner[sequence_id] = connection
@@ -149,6 +227,7 @@ class InstanceServer:
             self._empty.set()
 
     def _on_closed(self, connection: Connection, reason: str) -> None:
+        self._strangers.discard(connection)
         hello = self._gateways.pop(connection, None)
         orphans = [s for s, owner in self._owner.items() if owner is connection]
         if hello is not None:
@@ -192,19 +271,32 @@ class InstanceServer:
     def _send_status(self) -> None:
         assert self._engine_loop is not None
         unseen = list(self._unseen.values())  # before the snapshot: better counted twice for a moment than not at all
-        snapshot = self._engine_loop.snapshot
+        snapshot, paths = self._engine_loop.snapshot, self._trouble()
+        scale = self._engine_loop.time_scale  # gateways count in real seconds
         status = m.Status(
             queued_tokens=snapshot.queued_tokens + sum(unseen),
             waiting=snapshot.waiting + len(unseen),
             running=snapshot.running,
             blocks_free=snapshot.kv_blocks_total - snapshot.kv_blocks_used,
             draining=self.draining,
-            progress_age_s=min(self._engine_loop.progress_age_s(), 1e9),
+            progress_age_s=min(self._engine_loop.progress_age_s() / scale, m.CRASHED_AGE_S),
             tokens_per_s=snapshot.tokens_per_s,
+            gateways=sum(hello is not None for hello in self._gateways.values()),
+            step_limit_s=self._engine_loop.step_limit_s() / scale,
+            lost_paths=paths.lost,
+            slow_paths=paths.late,
         )
         for connection, hello in self._gateways.items():
             if hello is not None:
                 connection.send(status)
+
+
+def _drain(engine: InstanceEngine, now: float) -> None:
+    engine.drain()
+
+
+def _move_out(engine: InstanceEngine, now: float) -> None:
+    engine.move_out(now)
 
 
 def _cancel(sequence_id: SequenceId, engine: InstanceEngine, now: float) -> None:
@@ -220,6 +312,8 @@ def _wire(item: News) -> tuple[m.News | None, bool]:
             return m.Prefilled(_tokens(ready, None), ticket), False
         case HandoffClosedEvent():
             return None, True
+        case LeavingEvent(sequence_id=sequence_id, handoff=handoff):
+            return m.Leaving(sequence_id, handoff), False
         case AdoptedEvent():
             return m.Adopted(item.sequence_id, item.ticket_id), False
         case HandoffFailedEvent() | FailedEvent():
@@ -229,6 +323,8 @@ def _wire(item: News) -> tuple[m.News | None, bool]:
         case Refusal(sequence_id=sequence_id, error=error):
             if isinstance(error, OverloadedError):
                 return m.Refused(sequence_id, FailKind.OVERLOADED, str(error), error.retry_after_s), True
+            if isinstance(error, UnavailableError):
+                return m.Refused(sequence_id, FailKind.DRAINING, str(error)), True
             kind = FailKind.INVALID if isinstance(error, RequestError) else FailKind.ENGINE
             return m.Refused(sequence_id, kind, str(error)), True
 

@@ -1,37 +1,35 @@
 """The live `GenerationBackend`: journals say what each sequence needs, this carries it out over the links.
 
-Runs on the gateway's asyncio loop, single-threaded. Everything that waits has a deadline: a job its own, a sequence
-without an instance `ROLE_WAIT_S`.
+Runs on the gateway's asyncio loop, single-threaded. Everything that waits has a deadline: a job its own, a job or a
+sequence without an instance `[gateway] role_wait_s`. So a request may come before the first instance is up, or while a
+pool is at zero: it waits, and that it does is what wakes the pool.
 """
 
 import asyncio
 import logging
-from collections import deque
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from serving.api.backend import GenerationJob
 from serving.config.serve import ServeConfig
-from serving.errors import OverloadedError, UnavailableError
+from serving.errors import UnavailableError
 from serving.ids import GatewayId, ReplicaId, SequenceId
 from serving.link import messages as m
 from serving.policy import journal_commands as c
-from serving.policy.gateway_admission import AdmissionLimits, GatewayLoad, decide_admission
-from serving.policy.gateway_router import GatewayRouter
+from serving.policy.admission_queue import AdmissionQueue
 from serving.policy.request_journal import Commands, SequenceJournal
-from serving.policy.router import ROLE_WAIT_S
+from serving.runtime.gateway_parts import gateway_header
 from serving.runtime.gateway_recording import open_gateway_log
 from serving.runtime.instance_link import InstanceLink
 from serving.runtime.live_generation import Choice, LiveGeneration
-from serving.runtime.pool_links import SILENCE_LIMIT_S, LinkEvents, PoolLinks
+from serving.runtime.pool_links import LinkEvents, PoolLinks
 from serving.runtime.pool_router import PoolRouter
+from serving.runtime.waiting_room import WaitingRoom
 
 logger = logging.getLogger(__name__)
 
 SWEEP_PERIOD_S = 0.1
-HISTORY_BLOCKS = 65_536
-"""Blocks that the gateway remembers of each instance when it routes by locality: 1 M tokens in blocks of 16."""
 
 
 class PhaseObserver(Protocol):
@@ -56,23 +54,23 @@ class LiveBackend:
         pools: list[str],
         observe: PhaseObserver | None = None,
     ) -> None:
-        self.links = PoolLinks(gateway, secret, LinkEvents(self._on_frame, self._on_up, self._on_down))
+        events = LinkEvents(self._on_frame, self._on_up, self._on_down)
+        silence_s = config.health.silence_s
+        self.links = PoolLinks(gateway, secret, events, silence_s)
         self._gateway = gateway
         self._config = config
         self._observe = observe
-        self._limits = AdmissionLimits(config.gateway.max_queued_requests, config.gateway.max_queued_tokens)
         self._serial = 0
         self._running: dict[int, LiveGeneration] = {}
-        self._queue: deque[LiveGeneration] = deque()
-        self._queued_tokens = 0
         self._choices: dict[SequenceId, tuple[LiveGeneration, Choice]] = {}
-        history = HISTORY_BLOCKS if config.gateway.routing == "locality" else 0
-        router = GatewayRouter(SILENCE_LIMIT_S, config.engine.block_tokens, history)
-        self._recorder = recorder = open_gateway_log(config, gateway, router, SILENCE_LIMIT_S, history)
-        self._decide_admission = recorder.admit if recorder is not None else decide_admission
+        header = gateway_header(config, gateway)
+        self._recorder = recorder = open_gateway_log(config, header)
         self._new_journal = recorder.journal if recorder is not None else SequenceJournal
-        router = recorder.router() if recorder is not None else router
+        router = recorder.router() if recorder is not None else header.router()
+        queue = recorder.queue() if recorder is not None else AdmissionQueue(header.limits)
         self._router = PoolRouter(self.links, pools, config.engine.block_tokens, router)
+        self._room = WaitingRoom(queue, config.gateway.role_wait_s)
+        self._letting_in = False
         self._sweeper: asyncio.Task[None] | None = None
 
     # ---- GenerationBackend -----------------------------------------------------------------------------------------
@@ -80,20 +78,17 @@ class LiveBackend:
     def submit(self, job: GenerationJob) -> LiveGeneration:
         """As `GenerationBackend.submit`. Must be called on the gateway's loop.
 
-        Raises: OverloadedError when the queue is at its bound, UnavailableError when no pool has an instance.
+        Raises: OverloadedError when the queue is at its bound; UnavailableError when it is without an instance to wait
+            for, or none is expected.
         """
-        if not self.links.up():
-            raise UnavailableError("no instance is up; it takes a few seconds after start or after a failure")
-        full = bool(self._queue) or not self._fits(len(job.sequences))
-        if full:
-            self._admit(job)
+        now, is_open = self._now(), self._router.open()
+        if not is_open and not self._expects_instances():
+            raise UnavailableError("no instance is up, and none is expected", retry_after_s=1.0)
         self._serial += 1
+        self._room.apply(self._serial, job, len(self._choices), now, is_open)
         generation = self._make(job)
-        if full:
-            self._queue.append(generation)
-            self._queued_tokens += generation.tokens
-        else:
-            self._start(generation)
+        self._room.enter(generation)
+        self._let_in()
         self._sweeper = self._sweeper or asyncio.create_task(self._sweep_forever())
         return generation
 
@@ -103,7 +98,27 @@ class LiveBackend:
 
     def counts(self) -> dict[str, int]:
         """Requests running and queued here, sequences known."""
-        return {"running": len(self._running), "queued": len(self._queue), "sequences": len(self._choices)}
+        return {"running": len(self._running), "queued": len(self._room), "sequences": len(self._choices)}
+
+    def waiting(self) -> tuple[int, int, float]:
+        """What waits here, in the queue or for an instance to come up, before its first token.
+
+        Returns: requests, their known tokens, and for how long the oldest of them has waited [s].
+        """
+        now = self._now()
+        stuck = [one for one in self._running.values() if one.stuck]
+        since = [one.submitted for one in stuck]
+        if (oldest := self._room.oldest_since) is not None:
+            since.append(oldest)
+        tokens = self._room.tokens + sum(one.tokens for one in stuck)
+        return len(self._room) + len(stuck), tokens, now - min(since) if since else 0.0
+
+    @property
+    def starved(self) -> bool:
+        """Something waits because a role has no instance."""
+        return any(choice.need is not None for _, choice in self._choices.values()) or (
+            len(self._room) > 0 and not self._router.open()
+        )
 
     def close(self) -> None:
         """Stop sweeping and drop the links."""
@@ -115,36 +130,44 @@ class LiveBackend:
 
     # ---- jobs ------------------------------------------------------------------------------------------------------
 
-    def _admit(self, job: GenerationJob) -> None:
-        tokens = sum(len(spec.prompt) for spec in job.sequences)
-        rate = sum(link.status.tokens_per_s for link in self.links.up() if link.status)
-        load = GatewayLoad(len(self._queue), self._queued_tokens, rate)
-        decision = self._decide_admission(load, self._limits, 1, tokens)
-        if not decision.accepted or self._limits.max_queued_sequences == 0:
-            raise OverloadedError(
-                f"the gateway is full: {decision.reason}", retry_after_s=max(decision.retry_after_s, 1.0)
-            )
+    def _expects_instances(self) -> bool:
+        """Whether it is worth waiting: somebody was asked for, or may be."""
+        config = self._config
+        if not config.gateway.role_wait_s:
+            return False
+        return config.autoscaler.policy != "none" or any(pool.replicas for pool in config.pools.values())
 
-    def _fits(self, sequences: int) -> bool:
-        """Whether a job of so many sequences may start now; the largest one may when nothing else runs."""
-        together = len(self._choices) + sequences
-        return not self._choices or together <= self._config.gateway.max_running_sequences
+    def _let_in(self) -> None:
+        """Start those whose turn it is. A start may end a job at once, which would call this again."""
+        if self._letting_in or not self._router.open():
+            return
+        self._letting_in = True
+        try:
+            while (generation := self._room.next(len(self._choices), self._now())) is not None:
+                self._start(generation)
+        finally:
+            self._letting_in = False
 
     def _make(self, job: GenerationJob) -> LiveGeneration:
         now = self._now()
+        hashes = {spec.prompt: self._router.hashes(spec) for spec in job.sequences}
         choices = [
             Choice(
                 i,
                 self._new_journal(
                     # The client's request id need not be unique; this one is, in the whole cluster.
-                    replace(spec, sequence_id=SequenceId(f"{self._gateway}-{self._serial}/{i}")),
+                    replace(
+                        spec,
+                        sequence_id=SequenceId(f"{self._gateway}-{self._serial}/{i}"),
+                        prompt_hashes=hashes[spec.prompt],
+                    ),
                     now,
                     self._config.engine.max_attempts,
                 ),
             )
             for i, spec in enumerate(job.sequences)
         ]
-        return LiveGeneration(job, choices, now, self._stop_choice, self._cancel)
+        return LiveGeneration(job, choices, now, self._stop_choice, self._cancel, self._serial)
 
     def _start(self, generation: LiveGeneration) -> None:
         self._running[id(generation)] = generation
@@ -181,14 +204,13 @@ class LiveBackend:
         generation.closed = True
         for choice in generation.choices:
             self._choices.pop(choice.journal.spec.sequence_id, None)
-        if self._running.pop(id(generation), None) is None and generation in self._queue:
-            self._queue.remove(generation)
-            self._queued_tokens -= generation.tokens
+            self._router.ended(choice.journal.spec.sequence_id)
+        if self._running.pop(id(generation), None) is None:
+            self._room.leave(generation)
+        else:
+            self._room.finished(self._now() - generation.started)
         generation.wake()
-        while self._queue and self._fits(len(self._queue[0].choices)):
-            following = self._queue.popleft()
-            self._queued_tokens -= following.tokens
-            self._start(following)
+        self._let_in()
 
     # ---- commands --------------------------------------------------------------------------------------------------
 
@@ -199,6 +221,7 @@ class LiveBackend:
                 case c.Deliver():
                     if not choice.told:
                         self._first(generation, choice)
+                    self._router.grew(choice.journal.spec.sequence_id, len(command.tokens))
                     generation.deliver(choice.index, command)
                 case c.NeedPrefill() | c.NeedDecode():
                     self._route(generation, choice, command)
@@ -223,19 +246,47 @@ class LiveBackend:
         """Choose an instance now, or leave the sequence to the sweeper until there is one."""
         journal = choice.journal
         try:
-            decision = self._router.decide(need, journal)
+            if isinstance(need, c.NeedDecode) and need.at_source is c.AtSource.NOW:
+                raise UnavailableError("no other instance takes it")
+            decision = self._router.decide(need, journal, self._suspected() if need.alone else ())
         except UnavailableError as error:
+            begins = choice.waiting_since is None
             choice.waiting_since = choice.waiting_since or self._now()
             choice.need = need
-            logger.info("%s waits: %s", journal.spec.sequence_id, error)
+            if isinstance(need, c.NeedDecode) and self._stays(need, self._now() - choice.waiting_since):
+                choice.waiting_since = choice.need = None
+                return self._carry_out(generation, choice, self._unadopted(journal, need))
+            if begins:  # not at every sweep
+                logger.info("%s waits: %s", journal.spec.sequence_id, error)
             return
         choice.waiting_since = choice.need = None
-        routed = journal.prefill_routed if isinstance(need, c.NeedPrefill) else journal.decode_routed
-        self._carry_out(generation, choice, routed(decision.replica, self._now()))
+        now = self._now()
+        if isinstance(need, c.NeedDecode):
+            routed = journal.decode_routed
+        elif self._router.decodes_nowhere(now) > self._config.engine.empty_role_s:
+            routed = journal.serve_whole
+        else:
+            routed = journal.prefill_routed
+        self._carry_out(generation, choice, routed(decision.replica, now))
+
+    def _suspected(self) -> set[ReplicaId | None]:
+        """Instances at which a sequence is that may have taken one down. Such sequences keep away from each other."""
+        return {choice.journal.suspected_at for _, choice in self._choices.values()}
+
+    def _stays(self, need: c.NeedDecode, waited_s: float) -> bool:
+        """Whether a handoff that nobody takes is decoded where it lies."""
+        return need.at_source is not c.AtSource.AFTER_GRACE or waited_s >= self._config.engine.empty_role_s
+
+    def _unadopted(self, journal: SequenceJournal, need: c.NeedDecode) -> Commands:
+        """Where a handoff goes that no decode instance takes: another one computes it, or it stays."""
+        drains, name = need.at_source is not c.AtSource.AFTER_GRACE, journal.live_id
+        if drains and name is not None and self._router.computed_elsewhere(need.ticket.source):
+            return journal.leaving(name)
+        return journal.decode_at_source(self._now())
 
     def _send_or_lose(self, generation: LiveGeneration, choice: Choice, replica: ReplicaId, message: m.Message) -> None:
         if not self._send(replica, message):
-            self._carry_out(generation, choice, choice.journal.instance_lost(replica))
+            self._carry_out(generation, choice, choice.journal.unsent(replica))
 
     def _send(self, replica: ReplicaId, message: m.Message) -> bool:
         link = self.links.link(replica)
@@ -251,6 +302,8 @@ class LiveBackend:
                 self._decline(link, sent_id, item)
                 continue
             generation, choice = known
+            if isinstance(item, m.Leaving) and not self._router.elsewhere(item.handoff):
+                continue  # it goes on where it is
             self._carry_out(generation, choice, _tell(choice.journal, item))
             if choice.journal.done:
                 self._close_if_done(generation)
@@ -259,7 +312,7 @@ class LiveBackend:
         """News of a job that is over: whoever still works on it, or holds blocks for it, is told to stop."""
         if isinstance(item, m.Prefilled):
             link.send(m.Release(item.ticket.ticket_id))
-        elif isinstance(item, m.Tokens | m.Adopted) and not (isinstance(item, m.Tokens) and item.finish):
+        elif isinstance(item, m.Tokens | m.Adopted | m.Leaving) and not (isinstance(item, m.Tokens) and item.finish):
             link.send(m.Cancel(sent_id))
 
     def _on_up(self, link: InstanceLink) -> None:
@@ -268,7 +321,7 @@ class LiveBackend:
     def _on_down(self, link: InstanceLink, reason: str) -> None:
         for generation, choice in list(self._choices.values()):
             if not generation.closed:
-                self._carry_out(generation, choice, choice.journal.instance_lost(link.replica))
+                self._carry_out(generation, choice, choice.journal.instance_lost(link.replica, link.still_since))
 
     async def _sweep_forever(self) -> None:
         while True:
@@ -280,7 +333,11 @@ class LiveBackend:
 
     def _sweep(self, now: float) -> None:
         """Deadlines, and another look for sequences that found no instance."""
-        for generation in [*self._running.values(), *self._queue]:
+        is_open = self._router.open()
+        self._router.decodes_nowhere(now)
+        for generation, failure in self._room.overdue(now, is_open):
+            self._fail(generation, failure)
+        for generation in list(self._running.values()):
             for choice in generation.choices:
                 journal = choice.journal
                 if generation.closed or journal.done:
@@ -289,13 +346,15 @@ class LiveBackend:
                     self._fail(generation, c.Fail(c.FailKind.DEADLINE, "the request's time is over"))
                 elif choice.need is not None and choice.waiting_since is not None:
                     self._sweep_waiting(generation, choice, choice.need, now - choice.waiting_since)
+        self._let_in()
 
     def _sweep_waiting(
         self, generation: LiveGeneration, choice: Choice, need: c.NeedPrefill | c.NeedDecode, waited_s: float
     ) -> None:
-        if waited_s > ROLE_WAIT_S:
+        limit_s = self._config.gateway.role_wait_s
+        if waited_s > limit_s and not (need.alone and self._router.open()):  # else it waits for its turn
             role = "prefill" if isinstance(need, c.NeedPrefill) else "decode"
-            reason = f"no {role} instance came up within {ROLE_WAIT_S:.0f} s"
+            reason = f"no {role} instance came up within {limit_s:g} s"
             self._fail(generation, c.Fail(c.FailKind.UNAVAILABLE, reason))
         else:
             self._route(generation, choice, need)
@@ -337,3 +396,5 @@ def _tell(journal: SequenceJournal, item: m.News) -> Commands:
             return journal.failed(item.sequence_id, item.reason)
         case m.Refused():
             return journal.refused(item.sequence_id, item.kind, item.reason)
+        case m.Leaving():
+            return journal.leaving(item.sequence_id)

@@ -10,11 +10,13 @@ from serving.errors import (
     EngineError,
     InvalidRequestError,
     OverloadedError,
+    PoisonError,
     ServingError,
     UnavailableError,
 )
 from serving.policy.journal_commands import Deliver, Fail, FailKind, NeedDecode, NeedPrefill
 from serving.policy.request_journal import SequenceJournal
+from serving.runtime.traffic import RequestMeter
 
 RETRY_AFTER_S = 1.0
 
@@ -38,6 +40,7 @@ class LiveGeneration:
         submitted: gateway time of acceptance [s]; `started` follows when it leaves the queue.
         on_stop: called to end one choice early; must not call back.
         on_cancel: called once to end all that is left.
+        number: of the job at its gateway.
     """
 
     def __init__(
@@ -47,18 +50,28 @@ class LiveGeneration:
         submitted: float,
         on_stop: Callable[["LiveGeneration", Choice], None],
         on_cancel: Callable[["LiveGeneration"], None],
+        number: int = 0,
     ) -> None:
         self.job = job
+        self.number = number
         self.choices = tuple(choices)
         self.tokens = sum(len(s.prompt) + len(s.output) for s in job.sequences)
         self.submitted = submitted
         self.started = submitted
         self.closed = False
+        self.meter: RequestMeter | None = None
+        """Counts what comes of it; None = nobody wants to know."""
         self._updates: list[SequenceUpdate] = []
         self._error: ServingError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._on_stop = on_stop
         self._on_cancel = on_cancel
+
+    @property
+    def stuck(self) -> bool:
+        """Waits for an instance, and has not had a token."""
+        needs = any(choice.need is not None for choice in self.choices)
+        return needs and not any(choice.told for choice in self.choices)
 
     async def next(self) -> Sequence[SequenceUpdate]:
         """As `Generation.next`."""
@@ -85,6 +98,10 @@ class LiveGeneration:
     def deliver(self, index: int, news: Deliver) -> None:
         """Queue one update. Bounded by the sequence's own `max_tokens`, and slow readers get them in one go."""
         is_first = news.cached_tokens is not None
+        if self.meter is not None:
+            if news.cached_tokens is not None:
+                self.meter.prompt_done(len(self.job.sequences[index].prompt) - news.cached_tokens)
+            self.meter.delivered(index, len(news.tokens), asyncio.get_running_loop().time())
         self._updates.append(
             SequenceUpdate(
                 index,
@@ -96,6 +113,7 @@ class LiveGeneration:
                 queue_s=self.started - self.submitted if is_first else None,
                 pool=news.pool,
                 drafts=news.drafts,
+                resumptions=self.choices[index].journal.attempts.total,
             )
         )
         self.wake()
@@ -104,10 +122,14 @@ class LiveGeneration:
         """End the job with an error; updates that came before it are still read first."""
         if self._error is None:
             self._error = as_error(failure)
+            if self.meter is not None and isinstance(self._error, OverloadedError | UnavailableError):
+                self.meter.turned_away()
         self.wake()
 
     def wake(self) -> None:
         """Let the reader look again."""
+        if self.closed and self.meter is not None:
+            self.meter.end()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -123,5 +145,9 @@ def as_error(failure: Fail) -> ServingError:
             return OverloadedError(failure.reason, retry_after_s=RETRY_AFTER_S)
         case FailKind.INVALID:
             return InvalidRequestError(failure.reason)
+        case FailKind.DRAINING:
+            return UnavailableError(failure.reason, retry_after_s=RETRY_AFTER_S)
+        case FailKind.POISON:
+            return PoisonError(failure.reason)
         case FailKind.ENGINE:
             return EngineError(failure.reason)

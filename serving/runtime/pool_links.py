@@ -2,6 +2,16 @@
 
 Links are the truth about life, membership only about addresses: a member that is not listed any more gets no new link,
 but its open link serves until it closes; when membership itself is away, nothing changes.
+
+Three ends of a link, and how soon they are seen:
+
+    the process dies        its socket closes                                    at once
+    the process freezes     no word from it                                      `[health] link_period_s * link_misses`
+    its engine hangs        its shell says that a step lasts too long            `[health] step_stall_s`, or more
+
+A link that ends takes the gateway's sequences with it on both sides: the gateway sends them elsewhere, and the instance
+cancels them as soon as it sees that the link is gone, which for a frozen one is when it thaws. An instance whose engine
+hangs gets a new link, but nothing is sent there before the engine moves again.
 """
 
 import asyncio
@@ -14,12 +24,17 @@ from typing import Any, Protocol
 from serving.errors import LinkError
 from serving.ids import GatewayId, NodeId, ReplicaId
 from serving.link import messages as m
+from serving.policy.health import Silence
+from serving.policy.link_health import PathTrouble
 from serving.runtime.instance_link import InstanceLink
 
 logger = logging.getLogger(__name__)
 
-SILENCE_LIMIT_S = 3.0
-"""Instances report twice a second; one that is silent this long is frozen or unreachable, whatever its port says."""
+SILENCE_LIMIT_S = 2.5
+"""As `[health]` has it by default."""
+
+CHECK_PERIOD_S = 0.1
+"""How often silence is looked for: it is noticed that much later."""
 
 
 class Address(Protocol):
@@ -51,14 +66,19 @@ class LinkEvents:
 
 
 class PoolLinks:
-    """All links of one gateway."""
+    """All links of one gateway.
 
-    def __init__(self, gateway: GatewayId, secret: str, events: LinkEvents) -> None:
+    Args:
+        silence_s: an instance that is silent for longer is frozen or unreachable, whatever its port says [s].
+    """
+
+    def __init__(self, gateway: GatewayId, secret: str, events: LinkEvents, silence_s: float = SILENCE_LIMIT_S) -> None:
         self._gateway = gateway
         self._secret = secret
         self._events = events
         self._links: dict[ReplicaId, InstanceLink] = {}
         self._connecting: dict[ReplicaId, asyncio.Task[None]] = {}
+        self._silence = Silence(silence_s, 0.0)
 
     def update(self, members: Iterable[Address]) -> None:
         """Connect to members without a link. Call it with each fresh listing."""
@@ -72,11 +92,22 @@ class PoolLinks:
                 task.add_done_callback(partial(self._connected, member.replica))
 
     def check_silence(self) -> None:
-        """Close links whose instance has said nothing for too long. Call it about once a second."""
+        """Close links whose instance has said nothing for too long, or says that its engine hangs.
+
+        Call it every `CHECK_PERIOD_S`.
+        """
         now = asyncio.get_running_loop().time()
+        self._silence.look(now)
         for link in list(self._links.values()):
-            if now - link.heard_at > SILENCE_LIMIT_S:
+            if self._silence.too_long(link.heard_at, now):
+                link.still_since = link.heard_at
                 link.close(f"silent for {now - link.heard_at:.1f} s")
+            elif link.hangs and link.used and link.status is not None:
+                age_s = link.status.progress_age_s
+                crashed = age_s >= m.CRASHED_AGE_S
+                # Nobody knows when a crashed engine moved last: what it had been sent was there, and may be the cause.
+                link.still_since = None if crashed else now - age_s
+                link.close("its engine has " + ("crashed" if crashed else f"been at one step for {age_s:.1f} s"))
 
     def link(self, replica: ReplicaId) -> InstanceLink | None:
         """The usable link to a replica, if there is one."""
@@ -86,6 +117,14 @@ class PoolLinks:
     def up(self) -> list[InstanceLink]:
         """All usable links."""
         return [link for link in self._links.values() if link.up]
+
+    def troubles(self, pool: str) -> dict[ReplicaId, PathTrouble]:
+        """What the instances of a pool tell of the paths on which they pull KV blocks."""
+        return {
+            link.replica: PathTrouble(status.lost_paths, status.slow_paths)
+            for link in self.up()
+            if link.welcome is not None and link.welcome.pool == pool and (status := link.status) is not None
+        }
 
     def close(self) -> None:
         """Close all links."""

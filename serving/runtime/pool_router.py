@@ -1,10 +1,15 @@
 """Feeds `policy.router` with what the links know, and remembers what was just sent where."""
 
 import asyncio
+from collections.abc import Collection
 
+from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.policy.gateway_router import GatewayRouter
 from serving.policy.journal_commands import NeedDecode, NeedPrefill
+from serving.policy.link_health import decodes_to_avoid, prefills_to_avoid
+from serving.policy.output_reserve import OutputReserve
 from serving.policy.prefix_hash import prefix_hashes
+from serving.policy.request import SequenceSpec
 from serving.policy.request_journal import SequenceJournal
 from serving.policy.router import InstanceView, RouteDecision
 from serving.runtime.pool_links import PoolLinks
@@ -23,37 +28,95 @@ class PoolRouter:
         self._router = router
         self._prefill, self._decode = pools[0], pools[-1]
         self._block_tokens = block_tokens
+        self._reserve = OutputReserve(block_tokens)
+        self._no_decode_since: float | None = None
 
     def ready(self) -> bool:
         """True when every role has an instance that is not draining."""
         return all(self._staying(pool) for pool in (self._prefill, self._decode))
 
-    def decide(self, need: NeedPrefill | NeedDecode, journal: SequenceJournal) -> RouteDecision:
+    def open(self) -> bool:
+        """True when some instance would take a prompt."""
+        return any(
+            link.welcome is not None and status.draining is False and link.welcome.pool in (self._prefill, self._decode)
+            for link in self._links.up()
+            if (status := link.status) is not None
+        )
+
+    def decodes_nowhere(self, now: float) -> float:
+        """For how long there has been no decode instance [s]. Effects: time counts from the first call of those."""
+        if self._staying(self._decode):
+            self._no_decode_since = None
+            return 0.0
+        self._no_decode_since = now if self._no_decode_since is None else self._no_decode_since
+        return now - self._no_decode_since
+
+    def hashes(self, spec: SequenceSpec) -> tuple[BlockHash, ...]:
+        """Of the prompt's full blocks, if routing asks for them. They go along: no instance computes them again.
+
+        A prompt of 4,096 tokens takes about a quarter of a millisecond.
+        """
+        if not self._router.wants_hashes:
+            return spec.prompt_hashes
+        return spec.prompt_hashes or prefix_hashes(spec.prompt, self._block_tokens, spec.salt)
+
+    def grew(self, sequence_id: SequenceId, tokens: int) -> None:
+        """A sequence has so many new tokens."""
+        self._reserve.grew(sequence_id, tokens)
+
+    def ended(self, sequence_id: SequenceId) -> None:
+        """A sequence needs no room any more."""
+        self._reserve.drop(sequence_id)
+
+    def elsewhere(self, handoff: bool) -> bool:
+        """Whether something that an instance wants to be rid of finds another one: a handoff, else a prompt."""
+        return bool(self._staying(self._decode) or (not handoff and self._staying(self._prefill)))
+
+    def computed_elsewhere(self, source: ReplicaId) -> bool:
+        """Whether a stream that nobody can adopt goes on at another instance that computes it anew.
+
+        So it is where prefill stands in for decode, and `source` is the one of the prefill instances that leaves: they
+        adopt nothing. A decode instance that leaves as the last one keeps its streams.
+        """
+        link = self._links.link(source)
+        if link is None or link.welcome is None or link.welcome.pool == self._decode or self._staying(self._decode):
+            return False
+        return any(view.replica != source for view in self._staying(self._prefill))
+
+    def decide(
+        self, need: NeedPrefill | NeedDecode, journal: SequenceJournal, closed: Collection[ReplicaId | None] = ()
+    ) -> RouteDecision:
         """Choose an instance and book what it is about to get.
 
+        Args:
+            closed: instances that are out of the question.
         Raises: UnavailableError when there is none.
         """
-        tokens = len(journal.spec.prompt) + len(journal.output)
+        spec = journal.spec
+        tokens = len(spec.prompt) + len(journal.output)
+        left = spec.sampling.max_tokens - len(journal.output)
         blocks = -(-tokens // self._block_tokens) + 1
         if isinstance(need, NeedDecode):
-            decision = self._router.decode(self._views(self._decode), blocks, need.exclude)
-            self._reserve(decision, 0, blocks)
+            avoid = decodes_to_avoid(need.ticket.source, self._links.troubles(self._decode))
+            needed = blocks + self._reserve.expected_blocks(left)
+            decision = self._router.decode(_open(self._views(self._decode), closed), needed, (*need.exclude, *avoid))
+            self._book(decision, blocks)
+            self._reserve.book(spec.sequence_id, decision.replica, left)
             return decision
         # A prefill pool that is gone is no reason to fail: a decode instance computes prompts too, only less well.
-        views = self._staying(self._prefill) or self._views(self._decode)
-        spec = journal.spec
-        hashes = prefix_hashes(spec.prompt, self._block_tokens, spec.salt) if self._router.by_locality else ()
-        decision = self._router.prefill(views, need.tokens, need.exclude, hashes)
-        self._reserve(decision, need.tokens, blocks)
+        views = _open(self._staying(self._prefill) or self._views(self._decode), closed)
+        avoid = prefills_to_avoid([view.replica for view in views], self._links.troubles(self._decode))
+        decision = self._router.prefill(views, need.tokens, (*need.exclude, *avoid), spec.prompt_hashes)
+        self._book(decision, blocks)
         return decision
 
     def _staying(self, pool: str) -> list[InstanceView]:
         return [view for view in self._views(pool) if not view.draining]
 
-    def _reserve(self, decision: RouteDecision, tokens: int, blocks: int) -> None:
+    def _book(self, decision: RouteDecision, blocks: int) -> None:
         link = self._links.link(decision.replica)
         if link is not None:
-            link.reserved_tokens += tokens
+            link.reserved_tokens += decision.tokens
             link.reserved_blocks += blocks
             link.reserved_sequences += 1
 
@@ -73,7 +136,14 @@ class PoolRouter:
                 reserved_tokens=link.reserved_tokens,
                 reserved_sequences=link.reserved_sequences,
                 reserved_blocks=link.reserved_blocks,
+                promised_blocks=self._reserve.blocks(link.replica),
+                tokens_per_s=status.tokens_per_s,
+                gateways=status.gateways,
             )
             for link in self._links.up()
             if link.welcome is not None and link.welcome.pool == pool and (status := link.status) is not None
         ]
+
+
+def _open(views: list[InstanceView], closed: Collection[ReplicaId | None]) -> list[InstanceView]:
+    return [view for view in views if view.replica not in closed] if closed else views

@@ -38,28 +38,39 @@ _REPLICA_FIELDS = (
 
 
 def cluster_status(
-    config: ServeConfig, members: Iterable[Address], gateway: Mapping[str, int], view: PoolView | None = None
+    config: ServeConfig,
+    members: Iterable[Address],
+    gateway: Mapping[str, int],
+    view: PoolView | None = None,
+    targets: Mapping[str, int] | None = None,
+    gateways: int = 1,
 ) -> dict[str, Any]:
-    """Pools with their replicas, NPUs in use and offered, and the answering gateway's own counts. JSON-ready.
+    """Pools with their replicas, NPUs in use and offered, and the gateways' counts. JSON-ready.
 
     Args:
+        gateway: counts of all gateways together, as far as the answering one knows.
         view: the KV-cache pool; None = there is none, and the key `kvcache` is absent.
+        targets: replicas asked for now, by pool; where it says nothing, what the configuration began with.
+        gateways: how many they are.
     """
     listed = list(members)
+    targets = targets or {}
     pools: list[dict[str, Any]] = []
     for pool, section in config.pools.items():
         replicas = [_replica(member) for member in listed if member.pool == pool]
-        pools.append({"name": pool, "target_replicas": section.replicas, "replicas": replicas})
+        pools.append({"name": pool, "target_replicas": targets.get(pool, section.replicas), "replicas": replicas})
     used = sum(len(replica["npus"]) for pool in pools for replica in pool["replicas"])
     status = {
         "model": config.model.name or config.model.path.name,
         "mode": config.serving.mode,
+        "chaos": config.chaos.enabled,
         "npus": {"used": used, "offered": config.cluster.npus},
+        "gateways": gateways,
         "gateway": dict(gateway),
         "pools": pools,
     }
     if view is not None:
-        target = config.kvcache.replicas
+        target = targets.get("kvcache", config.kvcache.replicas)
         status["kvcache"] = {"name": "kvcache", "target_replicas": target, "servers": server_rows(view)}
     return status
 

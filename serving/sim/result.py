@@ -60,6 +60,8 @@ class TimelinePoint:
         ub_bytes, rdma_bytes, vpc_bytes: moved since the start.
         ub_share, rdma_share, vpc_share: used part of each plane's capacity since the point before, 0..1.
         step_s: duration of the decode step that ran, 0 if none.
+        draining_npus: of instances that serve, but leave: part of `prefill_npus` and `decode_npus`.
+        memory_servers: that form the KV-cache pool and do not leave.
     """
 
     at_s: float
@@ -81,6 +83,8 @@ class TimelinePoint:
     rdma_share: float
     vpc_share: float
     step_s: float
+    draining_npus: int = 0
+    memory_servers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,22 @@ class DecisionRecord:
     kind: str
     subject: str
     choice: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRecord:
+    """One target that the autoscaler changed, with its reason.
+
+    Attributes:
+        kind: a value of `serving.policy.scaling.decision.ScaleKind`.
+    """
+
+    at_s: float
+    pool: str
+    before: int
+    target: int
+    kind: str
     reason: str
 
 
@@ -189,6 +209,7 @@ class SimResult:
         config: what was simulated, as a flat table of text for the report: pools, sizes, device, SLOs, seed, faults.
         wall_s: real time that it took; not part of the JSON.
         decisions: the newest of each kind up to a bound; `decision_counts` has all of them.
+        scaling: every change of a target.
     """
 
     name: str
@@ -205,3 +226,4 @@ class SimResult:
     instances: list[InstanceTotals]
     totals: Totals
     wall_s: float = 0.0
+    scaling: list[ScaleRecord] = field(default_factory=list)

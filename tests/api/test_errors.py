@@ -9,7 +9,7 @@ import pytest
 from httpx import Response
 
 from serving.api.settings import ApiSettings, ServedModel
-from serving.errors import DeadlineError, EngineError, OverloadedError, UnavailableError
+from serving.errors import DeadlineError, EngineError, OverloadedError, PoisonError, UnavailableError
 from serving.policy.request import FinishReason
 from tests.api.support import MAX_MODEL_LEN, Harness, chat, complete, events, post, request
 
@@ -250,6 +250,7 @@ def test_refused_by_admission(
 FAILURES = [
     (DeadlineError("too late"), 408),
     (EngineError("secret detail"), 500),
+    (PoisonError("secret replica"), 500),
     (UnavailableError("gone"), 503),
     (ValueError("secret bug"), 500),
 ]
@@ -266,6 +267,15 @@ def test_failure_before_the_first_token_is_plain_http(
     assert "secret" not in reply.text
     assert harness.backend.generations[0].cancelled
     assert harness.metrics.outcomes["error"] == 1
+
+
+def test_poison_is_not_to_be_sent_again(harness: Harness) -> None:
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=0, error=PoisonError("secret replica"))
+    reply = chat(harness.app, stream=False)
+    assert reply.headers["x-should-retry"] == "false"
+    error = reply.json()["error"]
+    assert error["code"] == "engine_lost_repeatedly"
+    assert "must not be sent again" in error["message"]
 
 
 @pytest.mark.parametrize(("error", "status"), FAILURES)

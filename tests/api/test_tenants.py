@@ -1,5 +1,7 @@
 """API keys belong to namespaces: who is who, and what their equal prompts share (nothing)."""
 
+from typing import Any
+
 import pytest
 
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
@@ -73,6 +75,29 @@ def test_an_open_server_is_everybodys() -> None:
     for header in (None, "Bearer anything"):
         tenant = keys.identify(header)
         assert (tenant.namespace, tenant.admin) == (DEFAULT_NAMESPACE, True)
+
+
+def test_every_key_waits_in_a_line_of_its_own_with_its_tenants_weight(served: ServedModel) -> None:
+    acme = NamespaceKeys("acme", (hash_api_key("acme-1"), hash_api_key("acme-2")), weight=3.0)
+    harness = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("plain"),), namespaces=(acme,)))
+    lines = []
+    for key in ("acme-1", "acme-2", "plain", "acme-1"):
+        spec_of(harness, key)
+        job = harness.backend.jobs[-1]
+        lines.append((job.key, job.weight))
+    assert len({key for key, _ in lines}) == 3
+    assert lines[0] == lines[3]
+    assert [weight for _, weight in lines] == [3.0, 3.0, 1.0, 3.0]
+    assert not any(key in line for key in ("acme-1", "acme-2", "plain") for line, _ in lines), "keys stay secret"
+    everybody = Harness(served, ApiSettings())
+    spec_of(everybody, None)
+    assert everybody.backend.jobs[-1].key == "", "on an open server there is one line"
+
+
+def test_a_priority_is_passed_on(served: ServedModel) -> None:
+    harness = Harness(served, ApiSettings())
+    asked: tuple[dict[str, Any], ...] = ({}, {"priority": -3}, {"priority": 7})
+    assert [spec_of(harness, None, **fields).priority for fields in asked] == [0, -3, 7]
 
 
 def test_equal_prompts_of_two_tenants_share_no_block(served: ServedModel) -> None:

@@ -1,5 +1,6 @@
 """What `usage.prompt_tokens_details` says about the prompt's cached tokens, and what of it reaches the metrics."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,3 +70,13 @@ def test_counts_reach_the_metrics(harness: Harness) -> None:
     assert value(harness.metrics, "cloudmatrix:prompt_tokens_recomputed_total", reason="timeout") == 4
     text = harness.metrics.render(namespaces=True).decode()
     assert 'namespace_prompt_tokens_cached_total{engine="0",model_name="tiny",namespace="default"} 8.0' in text
+
+
+@pytest.mark.parametrize(("resumptions", "told"), [(0, {}), (2, {"resumptions": 4})])
+def test_choices_that_went_on_elsewhere_are_told(harness: Harness, resumptions: int, told: dict[str, int]) -> None:
+    harness.script_of = lambda _: replace(harness.say("Once upon"), resumptions=resumptions)
+    whole = complete(harness.app, prompt="The dog", n=2).json()["usage"]
+    how = {"stream": True, "stream_options": {"include_usage": True}}
+    stream = events(complete(harness.app, prompt="The dog", n=2, **how).text)
+    for usage in (whole, stream[-2]["usage"]):
+        assert {key: value for key, value in usage.items() if key == "resumptions"} == told

@@ -32,9 +32,13 @@ LAYERS = (
     "serving.api",
     "serving.runtime",
     "serving.deployments",
+    "serving.dashboard",
     "serving.gateway_client",
     "serving.status_table",
     "serving.pool_table",
+    "serving.pools_client",
+    "serving.scale_command",
+    "serving.decisions_command",
     "serving.cost_command",
     "serving.evaluate",
     "serving.replay_command",
@@ -46,6 +50,7 @@ LAYERS = (
     "serving.sim.paper",
     "serving.sim.planning",
     "serving.sim.commands",
+    "serving.chaos",
     "serving.cli",
     "loadgen.errors",
     "loadgen.plan",
@@ -86,7 +91,7 @@ BANNED = {
     "hardware": {"serving", "loadgen", "torch"},
     "serving": {"loadgen", "tests"},
 }
-RAY_MAY_BE_IMPORTED_BY = ("serving.deployments", "hardware.ray_resources")
+RAY_MAY_BE_IMPORTED_BY = ("serving.deployments", "serving.dashboard", "hardware.ray_resources")
 HARDWARE_MAY_IMPORT = frozenset({"numpy", "xxhash", "ray"})
 
 SOURCES = read_sources("hardware", "serving", "loadgen")

@@ -37,6 +37,9 @@ class Setup:
         prefills: prefill instances.
         memory_servers: of the KV-cache pool; 0 = no pool.
         memory_mib: of one memory server.
+        npus: of the one node; more than 8 leave room to scale up.
+        decodes: decode instances at the start.
+        sections: further sections of the file.
     """
 
     model: Path
@@ -47,6 +50,9 @@ class Setup:
     prefills: int = 1
     memory_servers: int = 0
     memory_mib: int = 256
+    npus: int = 8
+    decodes: int = 1
+    sections: str = ""
 
     def toml(self, port: int) -> str:
         """The configuration file. Dies get the memory that the model's weights need, beside what is shipped."""
@@ -68,8 +74,8 @@ threads = {self.threads}
 [cluster]
 dashboard_port = 0
 [[cluster.nodes]]
-npus = 8
-ub_memory_mib = {768 + 256 * self.prefills + self.memory_servers * self.memory_mib}
+npus = {self.npus}
+ub_memory_mib = {768 + 256 * self.prefills + self.memory_servers * self.memory_mib + 128 * (self.npus - 8)}
 [hardware]
 hbm_per_die_mib = {64 + weights_mib // 3}
 [prefill]
@@ -77,6 +83,7 @@ replicas = {self.prefills}
 npus_per_instance = 2
 ub_memory_mib = 256
 [decode]
+replicas = {self.decodes}
 npus_per_instance = 4
 ub_memory_mib = 512
 [aggregated]
@@ -85,7 +92,7 @@ ub_memory_mib = 768
 [kvcache]
 replicas = {self.memory_servers}
 ub_memory_mib = {self.memory_mib}
-"""
+{self.sections}"""
 
 
 class Served:
@@ -181,6 +188,19 @@ class Served:
         with _PAGE.open(f"http://{HOST}:{self.port}{path}", timeout=5.0) as response:
             text: str = response.read().decode()
             return text
+
+    def printed(self, label: str) -> str:
+        """A value of the banner, which comes a moment after the gateway is ready.
+
+        Raises: RuntimeError when it does not come.
+        """
+        while time.perf_counter() - self.started_at < READY_DEADLINE_S:
+            self.require_running()
+            found = re.search(rf"{label} +(\S+)\n", self._log.read_text())
+            if found is not None:
+                return found[1]
+            time.sleep(0.05)
+        raise RuntimeError(f"no {label} in what the server printed:\n{self._log.read_text()}")
 
     def streamed_tokens(self) -> int:
         """Tokens that the gateway has passed on to clients so far."""

@@ -38,6 +38,18 @@ REFUSED = {
         '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n[kvcache]\nreplicas = 1\nssd_mib = 8',
         "[kvcache] ssd_mib = 8, but simulated blocks have no bytes to put on disk: set it to 0",
     ),
+    "an empty pool that nobody wakes": (
+        "[decode]\nreplicas = 0",
+        "[decode] replicas = 0, and nobody would wake the pool: set [autoscaler] policy and a least of 0, or raise",
+    ),
+    "an empty pool below its least": (
+        '[prefill]\nreplicas = 0\n[autoscaler]\npolicy = "slo"\nmin_decode = 0',
+        "[prefill] replicas = 0, and nobody would wake the pool",
+    ),
+    "a least above the most": (
+        "[autoscaler]\nmin_decode = 5",
+        "[autoscaler] min_decode = 5 is above max_decode = 4: lower it",
+    ),
     "too few NPUs": (
         "[prefill]\nreplicas = 2\nnpus_per_instance = 2\n[decode]\nreplicas = 2\nnpus_per_instance = 4",
         "prefill 2 x 2 + decode 2 x 4 NPUs = 12, but the cluster offers 8: lower replicas or npus_per_instance,"
@@ -213,3 +225,9 @@ def test_a_large_cluster_is_judged_at_once() -> None:
 
 def test_zero_asks_for_the_real_die() -> None:
     assert HardwareConfig(hbm_per_die_mib=0).hbm_per_die_bytes == 64 * GIB
+
+
+def test_a_pool_that_is_woken_may_begin_empty(tmp_path: Path) -> None:
+    config = load(tmp_path, '[decode]\nreplicas = 0\n[autoscaler]\npolicy = "slo"\nmin_decode = 0')
+    assert config.decode.replicas == 0
+    assert replace(config, prefill=replace(config.prefill, replicas=0)).threads_per_instance(3) == 2

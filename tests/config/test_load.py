@@ -93,7 +93,7 @@ MISTAKES = {
     "empty API key": ('[gateway]\napi_keys = [""]', "[gateway] api_keys holds an empty text: remove it"),
     "empty text": ('[gateway]\nhost = ""', "[gateway] host must not be empty"),
     "above the range": ("[gateway]\nport = 70000", "[gateway] port = 70000 must be between 1 and 65535"),
-    "below the range": ("[decode]\nreplicas = 0", "[decode] replicas = 0 must be between 1 and 384"),
+    "below the range": ("[decode]\nreplicas = -1", "[decode] replicas = -1 must be between 0 and 384"),
     "below an open range": ("[decode]\nub_memory_mib = 0", "[decode] ub_memory_mib = 0 must be at least 1"),
     "not a number": ("[hardware]\nworkspace_share = nan", "workspace_share = nan must be between 0 and 0.9"),
     "not a choice": (

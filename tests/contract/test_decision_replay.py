@@ -27,7 +27,7 @@ KINDS = {
     "engine": {"Add", "Adopt", "Release", "Cancel", "NextAction", "StepFinished", "PullFinished", "TakeEvents"},
     "gateway": {
         "OpenJournal", "Start", "RoutePrefill", "PrefillRouted", "HandoffReady", "RouteDecode", "DecodeRouted",
-        "Adopted", "TokensTold", "InstanceLost", "CancelJournal", "Admit", "FailedAt",
+        "Adopted", "TokensTold", "InstanceLost", "CancelJournal", "FailedAt", "Offer", "Take", "Finished",
     },
 }  # fmt: skip
 
@@ -210,8 +210,8 @@ def test_the_command_names_what_is_missing(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("routing", ["locality", "load"])
-def test_with_a_cache_pool_and_either_routing(checkpoint: Path, tmp_path: Path, shm: Path, routing: str) -> None:
+@pytest.mark.parametrize("routing", ["locality", "load", "round_robin", "power_of_two"])
+def test_with_a_cache_pool_and_every_routing(checkpoint: Path, tmp_path: Path, shm: Path, routing: str) -> None:
     config = recorded(checkpoint, tmp_path / "logs", gateway={"routing": routing})
     config = replace(config, kvcache=KvCacheConfig(replicas=1))
     asks = [Ask(one.prompt, one.sampling, 1) for one in varied_asks(block_tokens=16, step_tokens=64)[:60]]

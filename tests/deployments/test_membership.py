@@ -1,8 +1,13 @@
 """Who is listed, and for how long."""
 
+import asyncio
+import threading
 from typing import Any
 
-from serving.deployments.membership import EXPIRY_S, Member, Roster
+import pytest
+
+from serving.deployments import membership
+from serving.deployments.membership import EXPIRY_S, Lookup, Member, Roster
 from serving.ids import NodeId, ReplicaId
 
 
@@ -42,3 +47,45 @@ def test_who_says_goodbye_is_gone_at_once() -> None:
     roster.withdraw(ReplicaId("a"))
     roster.withdraw(ReplicaId("never there"))
     assert roster.members(0.0) == []
+
+
+def test_only_who_comes_moves_or_leaves_is_news() -> None:
+    roster = Roster()
+    seen = [roster.version]
+
+    def news() -> bool:
+        seen.append(roster.version)
+        return seen[-1] != seen[-2]
+
+    roster.announce(member("a"), now=0.0)
+    assert news()
+    roster.announce(member("a"), now=1.0)
+    assert not news(), "refreshed facts"
+    roster.announce(member("a", incarnation="second"), now=2.0)
+    assert news()
+    roster.withdraw(ReplicaId("never there"))
+    assert not news()
+    roster.withdraw(ReplicaId("a"))
+    assert news()
+
+
+def test_however_often_a_silent_ray_is_asked_for_an_actor_one_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "CALL_DEADLINE_S", 0.01)
+    back, asked = threading.Event(), []
+
+    def find() -> str:
+        asked.append(threading.get_ident())
+        back.wait(30.0)
+        return "the actor"
+
+    async def scene() -> None:
+        lookup = Lookup(find)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await lookup.actor()
+        back.set()
+        monkeypatch.setattr(membership, "CALL_DEADLINE_S", 30.0)
+        assert await lookup.actor() == "the actor"
+
+    asyncio.run(scene())
+    assert len(asked) == 1

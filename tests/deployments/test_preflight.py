@@ -51,6 +51,13 @@ def test_a_redis_that_is_not_there(config: ServeConfig) -> None:
     preflight(replace(wrong, kvcache=replace(wrong.kvcache, replicas=0)))  # nobody would use it
 
 
+def test_a_redis_for_ray_that_is_not_there(config: ServeConfig) -> None:
+    storage = f"redis://127.0.0.1:{free_port()}"
+    wrong = replace(config, cluster=replace(config.cluster, gcs_storage=storage))
+    with pytest.raises(ConfigError, match=r"cannot be reached .* start it, or correct the address"):
+        preflight(wrong)
+
+
 @needs_redis
 def test_a_redis_that_is_there(config: ServeConfig, tmp_path: Path) -> None:
     server = RedisProcess(tmp_path)

@@ -18,6 +18,12 @@ session = enter()
 print(session.folder, flush=True)
 input()
 """
+TELL_PATH = """
+import os
+from serving.deployments.session import enter
+enter()
+print(os.environ["PYTHONPATH"])
+"""
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -64,3 +70,12 @@ def test_disk_tiers_of_crashed_starts_go_and_those_of_living_ones_stay(short_fol
     finally:
         living.kill()
         third.kill()
+
+
+@pytest.mark.parametrize("before", ["", "/somewhere/else"])
+def test_the_dashboard_page_comes_first_on_the_path_that_ray_inherits(short_folder: Path, before: str) -> None:
+    environment = {**os.environ, "TMPDIR": str(short_folder), "PYTHONPATH": before}
+    told = subprocess.check_output([sys.executable, "-c", TELL_PATH], cwd=REPOSITORY, env=environment, text=True)
+    site, *rest = told.strip().split(os.pathsep)
+    assert (Path(site) / "sitecustomize.py").exists()
+    assert rest == [before] * bool(before)

@@ -67,7 +67,8 @@ class Streams:
 
     async def run(self) -> None:
         """Read all of them to their ends."""
-        async with httpx.AsyncClient(base_url=self._server.url, timeout=PATIENCE_S) as client:
+        headers = {"Authorization": f"Bearer {self._server.key}"} if self._server.key else {}
+        async with httpx.AsyncClient(base_url=self._server.url, headers=headers, timeout=PATIENCE_S) as client:
             await asyncio.gather(*(self._read(client, stream) for stream in self.streams))
 
     async def _read(self, client: httpx.AsyncClient, stream: Stream) -> None:

@@ -1,6 +1,7 @@
-"""One pool that does both, behind an API key."""
+"""One pool that does both, behind two gateways with an API key."""
 
 import asyncio
+import re
 import subprocess
 import sys
 import urllib.error
@@ -8,20 +9,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tests.e2e.server import STOP_S, Server
-from tests.e2e.streams import order
+from tests.e2e.server import STOP_S, Server, wait_for
+from tests.e2e.streams import Streams, order
 from tests.e2e.topology import small
 from tests.runtime.workload import GREEDY, Ask, Reference, varied_asks
 
 pytestmark = pytest.mark.slow
 
 KEY = "s3cret"
+TWO_GATEWAYS = """
+[gateway]
+replicas = 2
+
+[chaos]
+enabled = true
+least_step_s = 0.005
+"""
+"""And steps that last, so that streams can be counted."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Server]:
     config = small(tmp_path_factory.mktemp("config"), checkpoint, mode="aggregated", aggregated=2)
+    config.write_text(config.read_text() + TWO_GATEWAYS)
     with Server(config, "--api-key", KEY) as running:
         running.key = KEY
         yield running
@@ -50,6 +62,34 @@ def test_outputs_are_token_exact(server: Server, reference: Reference) -> None:
     assert len(steps) == 2
     assert all(steps), "both instances had their share"
     assert server.cluster()["mode"] == "aggregated"
+
+
+def test_both_gateways_serve(server: Server) -> None:
+    """The kernel gives each new connection to one of them; what one tells is true for both."""
+    successes: dict[str, float] = {}
+
+    def both() -> bool:
+        server.post("/v1/completions", order(Ask((1, 2, 3), replace(GREEDY, max_tokens=1))))
+        counted = re.findall(r'^vllm:request_success_total{.*engine="(\d+)".*} (\S+)$', server.get("/metrics"), re.M)
+        for engine in {engine for engine, _ in counted}:
+            successes[engine] = sum(float(count) for of, count in counted if of == engine)
+        return len([engine for engine, count in successes.items() if count > 10]) == 2
+
+    wait_for(both, "each has served more than ten requests", state=lambda: successes)
+    wait_for(lambda: server.cluster()["gateways"] == 2, "each knows of the other", state=server.cluster)
+
+    async def scene() -> None:
+        streams = Streams(server, [Ask((1, 2, 3), replace(GREEDY, max_tokens=900))] * 6)
+        running = await streams.start()
+        count = 0
+        while not running.done() and count < 6:
+            count = (await asyncio.to_thread(server.cluster))["gateway"]["running"]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert count == 6, "whoever is asked tells of all"
+
+    asyncio.run(scene())
+    server.wait_idle()
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/cluster"])

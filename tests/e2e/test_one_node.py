@@ -14,6 +14,8 @@ import pytest
 from msgspec import structs
 
 from serving.api.tokenizer import Tokenizer
+from tests.dashboard.chromium import Chromium
+from tests.e2e.pools_page import grow_and_shrink_by_hand
 from tests.e2e.server import STOP_S, Server, wait_for
 from tests.e2e.streams import Streams, fickle_request, order
 from tests.e2e.topology import small
@@ -108,6 +110,12 @@ def test_the_status_command_prints_a_table(server: Server) -> None:
     assert "decode 1/1" in table
     plain = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=True).stdout
     assert json.loads(plain)["mode"] == "disaggregated"
+
+
+def test_the_page_on_rays_dashboard(server: Server, tmp_path: Path) -> None:
+    with Chromium(tmp_path / "profile") as browser:
+        asyncio.run(grow_and_shrink_by_hand(server, browser))
+    wait_for(lambda: len(server.replicas("decode")) == 1, "the instance has left", state=server.cluster)
 
 
 def test_a_thousand_requests_a_fifth_of_the_clients_leave(server: Server) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.e2e.server import STOP_S, Server, stopped, wait_for
+from tests.e2e.server import STOP_S, ProcessTable, Server, stopped, wait_for
 from tests.e2e.streams import Streams
 from tests.e2e.topology import two_nodes
 from tests.runtime.workload import GREEDY, Ask, Reference, tokens, varied_asks
@@ -109,4 +109,57 @@ def test_prompts_survive_a_killed_prefill_instance(server: Server, reference: Re
 
     gone = asyncio.run(scene())
     wait_for(lambda: recovered(server, gone), "the replacement is listed", state=server.cluster)
+    server.wait_idle()
+
+
+def test_a_frozen_instance_that_thaws_changes_nothing_and_gives_its_memory_back(
+    server: Server, reference: Reference
+) -> None:
+    async def scene() -> dict[str, int]:
+        victim = (await asyncio.to_thread(server.replicas, "decode"))[0]
+        streams = long_streams(server, 2)
+        running = await streams.start()
+        with stopped(server, victim["pid"]):
+            begun = asyncio.get_running_loop().time()
+            await running
+            # Long enough to be left by the gateway, too short for Serve to replace it.
+            await asyncio.sleep(max(0.0, 4.0 - (asyncio.get_running_loop().time() - begun)))
+        assert all(stream.follows(reference) for stream in streams.streams)
+        return victim
+
+    victim = asyncio.run(scene())
+    server.wait_idle()
+    wait_for(lambda: len(server.replicas("decode")) == 2, "both are listed", state=server.cluster)
+    assert victim["pid"] in [replica["pid"] for replica in server.replicas("decode")], "it was not replaced"
+
+
+def raylet_of(server: Server, pid: int) -> int:
+    """The raylet that started a replica."""
+    return ProcessTable.read().parents[pid]
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_node_is_lost_and_comes_back(how: str, server: Server, reference: Reference) -> None:
+    (front,) = (pid for pid, line in server.processes().items() if ":gateway" in line)
+    first = raylet_of(server, front)
+    replicas = [replica for pool in POOLS for replica in server.replicas(pool)]
+    lost = [replica for replica in replicas if raylet_of(server, replica["pid"]) != first]
+    assert len(lost) == 2
+    raylet = raylet_of(server, lost[0]["pid"])
+
+    async def scene() -> None:
+        streams = long_streams(server, 1)
+        running = await streams.start()
+        os.kill(raylet, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        await running
+        assert all(stream.follows(reference) for stream in streams.streams)
+
+    asyncio.run(scene())
+    gone = {replica["node"] for replica in lost}
+
+    def back() -> bool:
+        now = [replica for pool in POOLS for replica in server.replicas(pool)]
+        return len(now) == 4 and not gone & {replica["node"] for replica in now}
+
+    wait_for(back, "another node has the replicas", state=server.cluster)
     server.wait_idle()

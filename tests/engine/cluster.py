@@ -17,6 +17,7 @@ from serving.engine.events import (
     HandoffClosedEvent,
     HandoffFailedEvent,
     HandoffReadyEvent,
+    LeavingEvent,
     PullOrder,
     StoreOrder,
     TokensEvent,
@@ -25,6 +26,7 @@ from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import HandoffError, OverloadedError, RequestError, ServingError, UnavailableError
 from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.policy.journal_commands import (
+    AtSource,
     Deliver,
     Fail,
     FailKind,
@@ -151,6 +153,45 @@ class Cluster:
         self.now = 0.0
         self.lose_releases = False
         self._routes = 0
+        self._num_blocks = num_blocks
+        self._waiting: list[tuple[Record, NeedPrefill | NeedDecode]] = []
+        """What no instance is there for."""
+        self.at_source = 0
+        """Handoffs that were decoded where they lay."""
+
+    # ---- instances that come and go ------------------------------------------------------------------------------
+
+    def join(self, name: str, settings: EngineSettings) -> FakeInstance:
+        """One more instance. Effects: takes up what waits for one."""
+        replica = ReplicaId(name)
+        instance = FakeInstance(replica, settings, self._num_blocks, self.fabric, self.pool)
+        self.instances[replica] = instance
+        self.look_again()
+        return instance
+
+    def leave(self, name: ReplicaId) -> None:
+        """An instance that has nothing left to do goes."""
+        instance = self.instances.pop(name)
+        assert instance.engine.idle()
+        assert not instance.busy
+        instance.engine.check()
+        del self.fabric.transports[name]
+
+    def kill(self, name: ReplicaId) -> None:
+        """An instance is gone, with all that it had."""
+        del self.instances[name]
+        del self.fabric.transports[name]
+        for record in list(self.records.values()):
+            self._carry_out(record, record.journal.instance_lost(name))
+        self.carry_news()
+
+    def look_again(self) -> None:
+        """Another look for what found no instance."""
+        waiting, self._waiting = self._waiting, []
+        for record, need in waiting:
+            if not record.journal.done:
+                self._route(record, need)
+        self.carry_news()
 
     # ---- client side ---------------------------------------------------------------------------------------------
 
@@ -227,6 +268,8 @@ class Cluster:
         if isinstance(event, HandoffClosedEvent):
             instance.transport.withdraw(event.ticket_id)
             return
+        if isinstance(event, LeavingEvent) and not self._elsewhere(event.handoff):
+            return
         record = self.records[event.sequence_id.rsplit("@", 1)[0]]
         journal, name = record.journal, event.sequence_id
         match event:
@@ -247,6 +290,8 @@ class Cluster:
                     name, event.position, event.tokens, event.logprobs, event.prompt_logprobs, event.cached_tokens,
                     event.finish_reason, drafts=event.drafts,
                 )  # fmt: skip
+            case LeavingEvent():
+                commands = journal.leaving(name)
             case AdoptedEvent():
                 commands = journal.adopted(name)
             case HandoffFailedEvent():
@@ -256,30 +301,61 @@ class Cluster:
         self._carry_out(record, commands)
 
     def _carry_out(self, record: Record, commands: Commands) -> None:
-        journal = record.journal
         for command in commands:
             match command:
-                case NeedPrefill():
-                    self._routes += 1
-                    views = self._views(EngineRole.PREFILL, EngineRole.AGGREGATED)
-                    chosen = route_prefill(views, command.tokens, self._routes, 60.0, command.exclude)
-                    self._carry_out(record, journal.prefill_routed(chosen.replica, self.now))
-                case NeedDecode():
-                    self._routes += 1
-                    views = self._views(EngineRole.DECODE)
-                    chosen = route_decode(views, len(command.ticket.blocks), self._routes, 60.0, command.exclude)
-                    self._carry_out(record, journal.decode_routed(chosen.replica, self.now))
+                case NeedPrefill() | NeedDecode():
+                    self._route(record, command)
                 case SendPrefill() | SendAdopt():
                     self._order(record, command)
                 case SendRelease():
-                    if not self.lose_releases:
+                    if not self.lose_releases and command.replica in self.instances:
                         self.instances[command.replica].engine.release(command.ticket_id, self.now)
-                case SendCancel():
+                case SendCancel() if command.replica in self.instances:
                     self.instances[command.replica].engine.cancel(command.sequence_id, self.now)
                 case Deliver():
                     record.delivered.append(command)
                 case Fail():
                     record.failure = command
+
+    def _route(self, record: Record, need: NeedPrefill | NeedDecode) -> None:
+        """As a gateway does: at once, or at the source, or when somebody comes."""
+        self._routes += 1
+        turn, journal = self._routes, record.journal
+        try:
+            if isinstance(need, NeedPrefill):
+                views = self._staying(EngineRole.PREFILL, EngineRole.AGGREGATED) or self._staying(EngineRole.DECODE)
+                chosen = route_prefill(views, need.tokens, turn, 60.0, need.exclude)
+                self._carry_out(record, journal.prefill_routed(chosen.replica, self.now))
+            elif need.at_source is AtSource.NOW:
+                raise UnavailableError("nobody else takes it")
+            else:
+                views = self._staying(EngineRole.DECODE, EngineRole.AGGREGATED)
+                chosen = route_decode(views, len(need.ticket.blocks), turn, 60.0, need.exclude)
+                self._carry_out(record, journal.decode_routed(chosen.replica, self.now))
+        except UnavailableError:
+            if isinstance(need, NeedDecode) and need.at_source is not AtSource.AFTER_GRACE:
+                self.at_source += 1
+                self._carry_out(record, journal.decode_at_source(self.now))
+            else:
+                self._waiting.append((record, need))
+
+    def decode_at_source(self) -> None:
+        """The grace is over: what waits for a decode instance is decoded where it lies."""
+        waiting, self._waiting = self._waiting, []
+        for record, need in waiting:
+            if isinstance(need, NeedDecode) and not record.journal.done:
+                self.at_source += 1
+                self._carry_out(record, record.journal.decode_at_source(self.now))
+            else:
+                self._waiting.append((record, need))
+        self.carry_news()
+
+    def _elsewhere(self, handoff: bool) -> bool:
+        roles = (EngineRole.DECODE, EngineRole.AGGREGATED)
+        return bool(self._staying(*roles) or (not handoff and self._staying(EngineRole.PREFILL)))
+
+    def _staying(self, *roles: EngineRole) -> list[InstanceView]:
+        return [view for view in self._views(*roles) if not view.draining]
 
     def _order(self, record: Record, command: SendPrefill | SendAdopt) -> None:
         engine = self.instances[command.replica].engine
@@ -294,7 +370,9 @@ class Cluster:
         except OverloadedError as error:
             self._carry_out(record, record.journal.refused(name, FailKind.OVERLOADED, str(error)))
         except UnavailableError as error:
-            self._carry_out(record, record.journal.refused(name, FailKind.UNAVAILABLE, str(error)))
+            self._carry_out(record, record.journal.refused(name, FailKind.DRAINING, str(error)))
+        except HandoffError as error:
+            self._carry_out(record, record.journal.handoff_failed(name, str(error)))
 
     def _views(self, *roles: EngineRole) -> list[InstanceView]:
         views = []

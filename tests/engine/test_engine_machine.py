@@ -130,6 +130,29 @@ class EngineMachine(RuleBasedStateMachine):
     def pass_time(self, seconds: float) -> None:
         self.cluster.now += seconds
 
+    @rule(index=st.integers(0, 3), offer=st.booleans())
+    def drain(self, index: int, offer: bool) -> None:
+        """An instance is to leave; one of whatever role stays."""
+        engine = self.instance(index).engine
+        staying = [i for i in self.cluster.instances.values() if not i.engine.snapshot(0.0).draining]
+        if staying != [self.instance(index)]:
+            if offer:
+                engine.move_out(self.cluster.now)
+            else:
+                engine.drain()
+            self.cluster.carry_news()
+
+    @rule()
+    def decode_at_source(self) -> None:
+        self.cluster.decode_at_source()
+
+    @rule(index=st.integers(0, 3))
+    def replace_drained(self, index: int) -> None:
+        instance = self.instance(index)
+        if instance.engine.snapshot(0.0).draining and instance.engine.idle() and not instance.busy:
+            self.cluster.leave(instance.replica)
+            self.cluster.join(instance.replica, instance.engine.settings)
+
     @rule(lose=st.booleans())
     def acknowledgements(self, lose: bool) -> None:
         self.cluster.lose_releases = lose
@@ -153,6 +176,9 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "cluster"):
             return
         self.cluster.run_until_idle(5000)
+        while any(not record.journal.done for record in self.cluster.records.values()):
+            self.cluster.decode_at_source()  # the role stayed empty
+            self.cluster.run_until_idle(5000)
         self.cluster.assert_empty()
         for record in self.cluster.records.values():
             if record.cancelled:

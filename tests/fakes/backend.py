@@ -18,6 +18,7 @@ class Script:
         delay_s: pause before each batch of updates.
         fail_after: raise `error` once so many tokens of each sequence are out.
         hang_after: deliver nothing more once so many are out.
+        resumptions: told with every update.
     """
 
     tokens: tuple[int, ...]
@@ -29,6 +30,7 @@ class Script:
     fail_after: int | None = None
     error: Exception | None = None
     hang_after: int | None = None
+    resumptions: int = 0
 
 
 ScriptOf = Callable[[SequenceSpec], Script]
@@ -81,7 +83,7 @@ class FakeGeneration:
             reason = FinishReason.STOP if stopped else FinishReason.LENGTH
             if script.finish not in (FinishReason.STOP, FinishReason.LENGTH):
                 reason = script.finish
-        update = SequenceUpdate(index, tuple(tokens), finish_reason=reason)
+        update = SequenceUpdate(index, tuple(tokens), finish_reason=reason, resumptions=script.resumptions)
         if sampling.logprobs is not None:
             update = replace(update, logprobs=tuple(fake_logprobs(t, sampling.logprobs) for t in tokens))
         if start == 0:

@@ -12,7 +12,7 @@ import pytest
 from hardware.ub import remove_stale
 from serving.ids import NodeId
 from serving.kvpool import messages as m
-from serving.kvpool import ssd_files
+from serving.kvpool import ssd_files, ssd_worker
 from serving.kvpool.server import MemoryServer
 from serving.kvpool.server_settings import ServerSettings
 from serving.kvpool.ssd_files import SsdFiles
@@ -306,4 +306,27 @@ def test_a_load_that_takes_too_long_is_not_waited_for(
             assert client.get(hash_of(0)) == data_of(0)
     finally:
         gate.set()
+        server.stop()
+
+
+def test_a_disk_that_is_told_to_be_full_takes_nothing_until_told_otherwise(segments: Path, tmp_path: Path) -> None:
+    full = threading.Event()
+    full.set()
+    server = MemoryServer(in_process_settings(segments, tmp_path, write_through=True, disk_full=full.is_set))
+    server.start()
+    try:
+        with RawClient(server.record(ServerState.ACTIVE)) as client:
+            put_patiently(client, 0)
+            deadline = time.monotonic() + 5.0
+            while not client.stats()["counters"].get("ssd_write_errors") and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert client.stats()["counters"]["ssd_write_errors"] == 1
+            assert client.get(hash_of(0)) == data_of(0), "memory serves on"
+            assert stored_files(tmp_path) == []
+            full.clear()
+            time.sleep(ssd_worker.PAUSE_S)
+            put_patiently(client, 1)
+            wait_for_ssd(client, 1)
+            assert client.audit()["problems"] == []
+    finally:
         server.stop()

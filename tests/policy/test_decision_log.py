@@ -11,6 +11,8 @@ from serving.engine.replay import replay_log
 from serving.errors import DecisionLogError, HandoffError, UnavailableError
 from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.policy import gateway_calls as c
+from serving.policy.admission_calls import Finished, Offer, Overdue, Take, Withdraw
+from serving.policy.admission_queue import AdmissionQueue
 from serving.policy.decision_log import (
     CallRecord,
     End,
@@ -22,13 +24,13 @@ from serving.policy.decision_log import (
     perform,
     plain,
 )
-from serving.policy.gateway_admission import AdmissionLimits, GatewayLoad
+from serving.policy.gateway_admission import Applicant
 from serving.policy.gateway_router import GatewayRouter
 from serving.policy.journal_commands import Deliver, FailKind, SendAdopt
 from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec, TokenLogprobs
 from serving.policy.request_journal import SequenceJournal
 from serving.policy.router import InstanceView
-from serving.runtime.gateway_recording import RecordedJournal, RecordedRouter
+from serving.runtime.gateway_recording import RecordedJournal, RecordedQueue, RecordedRouter
 
 SPEC = SequenceSpec(SequenceId("r/0"), (1, 2, 3), SamplingParams(max_tokens=4), output=(9,))
 TICKET = HandoffTicket("t", ReplicaId("p"), NodeId("n"), "/s", "l", 3, ())
@@ -79,7 +81,10 @@ def test_an_error_is_an_outcome() -> None:
     assert kept.raised == "UnavailableError"
 
 
-@pytest.mark.parametrize(("own", "recorded"), [(SequenceJournal, RecordedJournal), (GatewayRouter, RecordedRouter)])
+@pytest.mark.parametrize(
+    ("own", "recorded"),
+    [(SequenceJournal, RecordedJournal), (GatewayRouter, RecordedRouter), (AdmissionQueue, RecordedQueue)],
+)
 def test_recorded_parts_have_every_method(own: type, recorded: type) -> None:
     def surface(kind: type) -> dict[str, object]:
         named = {name: member for name, member in vars(kind).items() if not name.startswith("_")}
@@ -108,8 +113,20 @@ LIFE = (
     c.DecodeRouted(NAME, ReplicaId("d"), 3.5),
     c.HandoffLost(NAME, SequenceId("r/0@3"), "the link is down"),
     c.PrefillRouted(NAME, ReplicaId("p"), 4.0),
+    c.Unsent(NAME, ReplicaId("p")),
+    c.ServeWhole(NAME, ReplicaId("p"), 4.1),
+    c.Leaving(NAME, SequenceId("r/0@5")),
+    c.PrefillRouted(NAME, ReplicaId("p"), 4.2),
+    c.HandoffReady(NAME, SequenceId("r/0@6"), TICKET, 1, (5,)),
+    c.DecodeAtSource(NAME, 4.3),
+    c.InstanceLost(NAME, ReplicaId("p")),
     c.GiveUp(NAME, FailKind.DEADLINE, "too late"),
-    c.Admit(GatewayLoad(3, 300, 10.0), AdmissionLimits(2, 200), 1, 50),
+    Offer(Applicant(1, 1, 50, 16, 9.0), 0, 4.5, True),
+    Offer(Applicant(2, 1, 50, 16, 9.0, "key", 2.0, -1, 7), 0, 4.6, False),
+    Take(0, 4.7),
+    Finished(0.5),
+    Withdraw(2),
+    Overdue(4.9, 4.8),
     c.PrefillRouted(NAME, ReplicaId("p"), 5.0),
     End(),
 )

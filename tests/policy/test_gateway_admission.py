@@ -1,40 +1,9 @@
-"""Accept or refuse with an honest time."""
+"""Recent rates, for honest answers about when to come back."""
 
 import pytest
 
-from serving.policy.gateway_admission import AdmissionLimits, GatewayLoad, decide_admission
+from serving.policy.drain_rate import DrainRate
 from serving.policy.throughput import MAX_RETRY_S, MIN_RETRY_S, UNKNOWN_RETRY_S, Throughput, retry_after_s
-
-LIMITS = AdmissionLimits(max_queued_sequences=10, max_queued_tokens=1000)
-
-
-def test_within_both_limits_is_accepted() -> None:
-    decision = decide_admission(GatewayLoad(8, 900, 100.0), LIMITS, 2, 100)
-    assert decision.accepted
-    assert decision.retry_after_s == 0
-
-
-def test_too_many_tokens_wait_as_long_as_the_excess_takes() -> None:
-    decision = decide_admission(GatewayLoad(5, 900, 100.0), LIMITS, 1, 600)
-    assert not decision.accepted
-    assert decision.retry_after_s == pytest.approx(5.0)
-    assert "900 prompt tokens wait, 1000 may" in decision.reason
-
-
-def test_too_many_sequences_wait_as_long_as_their_tokens_take() -> None:
-    decision = decide_admission(GatewayLoad(10, 500, 100.0), LIMITS, 4, 10)
-    assert not decision.accepted
-    assert decision.retry_after_s == pytest.approx(4 * 50 / 100)
-    assert "10 sequences wait, 10 may" in decision.reason
-
-
-def test_nobody_is_told_to_wait_longer_than_the_whole_queue() -> None:
-    decision = decide_admission(GatewayLoad(2, 100, 100.0), LIMITS, 1, 5000)
-    assert decision.retry_after_s == pytest.approx(1.0)
-
-
-def test_a_job_above_the_limit_gets_in_when_nothing_waits() -> None:
-    assert decide_admission(GatewayLoad(0, 0, 0.0), LIMITS, 50, 99_999).accepted
 
 
 def test_the_estimate_is_bounded_and_honest_about_not_knowing() -> None:
@@ -54,3 +23,26 @@ def test_throughput_follows_a_change() -> None:
     assert rate.tokens_per_s == pytest.approx(200.0, rel=0.01)
     rate.observe(0, 0.0)
     assert rate.tokens_per_s == pytest.approx(200.0, rel=0.01)
+
+
+def test_a_drain_rate_begins_with_littles_law_and_then_is_measured() -> None:
+    rate = DrainRate(seats=10)
+    assert (rate.requests_per_s, rate.tokens_per_s, rate.measured) == (0.0, 0.0, False)
+    rate.started(1, 100, queued=False)
+    rate.finished(5.0)
+    assert rate.requests_per_s == pytest.approx(10 / 5)
+    assert rate.tokens_per_s == pytest.approx(200.0)
+    for _ in range(40):
+        rate.waited(0.25)
+        rate.started(1, 100, queued=True)
+    assert rate.measured
+    assert rate.requests_per_s == pytest.approx(4.0, rel=0.05)
+    assert rate.tokens_per_s == pytest.approx(400.0, rel=0.05)
+
+
+def test_requests_of_several_sequences_take_several_seats() -> None:
+    rate = DrainRate(seats=8)
+    for _ in range(200):
+        rate.started(4, 10, queued=False)
+    rate.finished(2.0)
+    assert rate.requests_per_s == pytest.approx(1.0, rel=0.01)

@@ -6,7 +6,7 @@ from serving.errors import UnavailableError
 from serving.ids import NodeId, ReplicaId
 from serving.policy.gateway_router import GatewayRouter
 from serving.policy.prefix_hash import prefix_hashes
-from serving.policy.router import InstanceView
+from serving.policy.router import InstanceView, Rule
 
 
 def view(name: str, *, queued: int = 0, age_s: float = 0.0) -> InstanceView:
@@ -19,14 +19,14 @@ PROMPT = prefix_hashes(range(64), 16)
 
 def test_equal_instances_take_turns_in_each_role() -> None:
     router = GatewayRouter(10.0, 16)
-    assert not router.by_locality
+    assert not router.wants_hashes
     chosen = [(router.prefill(BOTH, 64).replica, router.decode(BOTH, 4).replica) for _ in range(4)]
     assert chosen == [("b", "b"), ("a", "a")] * 2
 
 
 def test_a_prompt_follows_its_beginning_until_its_instance_is_gone() -> None:
     router = GatewayRouter(10.0, 16, history_blocks=100)
-    assert router.by_locality
+    assert router.wants_hashes
     first = router.prefill(BOTH, 64, hashes=PROMPT).replica
     other = next(one for one in BOTH if one.replica != first)
     assert [router.prefill(BOTH, 64, hashes=PROMPT).replica for _ in range(3)] == [first] * 3
@@ -49,3 +49,22 @@ def test_silent_instances_are_dead(history: int) -> None:
         router.prefill(silent, 1)
     with pytest.raises(UnavailableError):
         router.decode(silent, 1)
+
+
+def test_what_the_pool_probably_has_is_not_booked_as_work() -> None:
+    router = GatewayRouter(10.0, 16, history_blocks=100, rule="load", attention_tokens=1000.0)
+    first = router.prefill(BOTH, 70, hashes=PROMPT)
+    assert first.tokens == 70 + round(70 * 35 / 1000)
+    again = router.prefill(BOTH, 70, hashes=PROMPT)
+    assert again.tokens == 6 + round(6 * (64 + 3) / 1000)
+    assert again.replica != first.replica, "it is in the pool, not in an instance: everybody reaches it alike"
+
+
+@pytest.mark.parametrize("rule", ["round_robin", "power_of_two", "load"])
+def test_two_gateways_with_one_history_of_questions_decide_alike(rule: Rule) -> None:
+    views = [view(name, queued=n) for n, name in enumerate("abcdef")]
+    made = [GatewayRouter(10.0, 16, rule=rule, seed=seed) for seed in (5, 5, 6)]
+    chosen = [[(r.prefill(views, 9).replica, r.decode(views, 1).replica) for _ in range(30)] for r in made]
+    assert chosen[0] == chosen[1]
+    if rule != "load":
+        assert chosen[0] != chosen[2]

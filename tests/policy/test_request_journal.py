@@ -16,6 +16,7 @@ from serving.policy.journal_commands import (
     SendPrefill,
     SendRelease,
 )
+from serving.policy.journal_phase import JournalPhase
 from serving.policy.request import (
     BlockExtent,
     DraftUse,
@@ -26,7 +27,7 @@ from serving.policy.request import (
     SequenceSpec,
     TokenLogprobs,
 )
-from serving.policy.request_journal import JournalPhase, SequenceJournal
+from serving.policy.request_journal import SequenceJournal
 
 P0, P1, D0, D1 = (ReplicaId(name) for name in ("p0", "p1", "d0", "d1"))
 SPEC = SequenceSpec(SequenceId("r/0"), (1, 2, 3), SamplingParams(max_tokens=5, prompt_logprobs=1), time_left_s=60.0)
@@ -128,7 +129,7 @@ def test_a_gap_before_the_handoff() -> None:
 def test_a_lost_instance_is_replaced() -> None:
     journal = at_prefill()
     assert journal.instance_lost(D0) == ()
-    assert journal.instance_lost(P0) == (NeedPrefill(3, (P0,)),)
+    assert journal.instance_lost(P0) == (NeedPrefill(3, (P0,), alone=True),)
     journal.prefill_routed(P1, 111.0)
     # The first instance was not lost after all: its handoff is not wanted, its tokens neither.
     assert journal.handoff_ready(sid(1), ticket("old"), 0, (11,)) == (SendRelease(P0, "old"),)
@@ -227,6 +228,10 @@ def test_routing_out_of_turn_is_our_bug() -> None:
         journal.prefill_routed(P1, 0.0)
     with pytest.raises(LedgerError, match="is prefilling, not handed off"):
         journal.decode_routed(D0, 0.0)
+    with pytest.raises(LedgerError, match="is prefilling, not handed off"):
+        journal.decode_at_source(0.0)
+    with pytest.raises(LedgerError, match="is prefilling, not routing"):
+        journal.serve_whole(P1, 0.0)
 
 
 def test_what_the_pool_did_is_told_once() -> None:

@@ -1,17 +1,21 @@
 """A journal in a hostile world: frames are lost, doubled and reordered, instances vanish, fail and refuse.
 
-Whatever happens, the client gets a prefix of the one right output, each token once, and in the end all of it.
+Whatever happens, the client gets a prefix of the one right output, each token once, and in the end all of it; unless
+two instances in a row died before they gave a token of it.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
+from serving.policy import attempts
 from serving.policy.journal_commands import (
+    AtSource,
     Deliver,
     Fail,
     FailKind,
@@ -22,6 +26,7 @@ from serving.policy.journal_commands import (
     SendPrefill,
     SendRelease,
 )
+from serving.policy.journal_phase import JournalPhase
 from serving.policy.request import (
     BlockExtent,
     FinishReason,
@@ -34,6 +39,7 @@ from serving.policy.request import (
 from serving.policy.request_journal import Commands, SequenceJournal
 from tests.fakes.executor import STOP_TOKEN, fake_token, reference_output
 
+AT_INSTANCE = (JournalPhase.PREFILLING, JournalPhase.MOVING, JournalPhase.DECODING)
 PREFILL = [ReplicaId("prefill#0"), ReplicaId("prefill#1")]
 DECODE = [ReplicaId("decode#0"), ReplicaId("decode#1")]
 POOL = PoolUse(pulled_tokens=2, recomputed_tokens=1, reason="timeout")
@@ -48,6 +54,7 @@ class Submission:
     ticket: HandoffTicket | None
     aggregated: bool
     adopted: bool = False
+    held: bool = False
     over: bool = False
     output: list[int] = field(default_factory=list)
 
@@ -63,8 +70,16 @@ class Submission:
 class JournalMachine(RuleBasedStateMachine):
     """Frames wait in `frames` until a rule delivers, doubles or drops one."""
 
-    @initialize(prompt=st.lists(st.integers(0, 63), min_size=1, max_size=5), max_tokens=st.integers(1, 10))
-    def build(self, prompt: list[int], max_tokens: int) -> None:
+    @initialize(
+        prompt=st.lists(st.integers(0, 63), min_size=1, max_size=5),
+        max_tokens=st.integers(1, 10),
+        losses=st.sampled_from([2, 1000]),
+    )
+    def build(self, prompt: list[int], max_tokens: int, losses: int) -> None:
+        attempts.POISON_LOSSES, attempts.STREAM_LOSSES = losses, losses + 1
+        self.decoded = False
+        self.losses = 0
+        self.hands_on = 0
         sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=(STOP_TOKEN,), logprobs=0, prompt_logprobs=0)
         self.spec = SequenceSpec(SequenceId("r/0"), tuple(prompt), sampling)
         self.journal = SequenceJournal(self.spec, 0.0, max_attempts=1000)
@@ -114,13 +129,18 @@ class JournalMachine(RuleBasedStateMachine):
     # ---- the gateway ---------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.need is not None and not self.journal.done)
-    @rule(which=st.integers(0, 1), aggregated=st.booleans())
-    def route(self, which: int, aggregated: bool) -> None:
+    @rule(which=st.integers(0, 1), aggregated=st.booleans(), alone=st.booleans())
+    def route(self, which: int, aggregated: bool, alone: bool) -> None:
         need, self.need = self.need, None
         if isinstance(need, NeedPrefill):
             assert need.tokens == len(self.spec.prompt) + len(self.journal.output)
-            self.carry_out(self.journal.prefill_routed(PREFILL[which], 1.0))
+            routed = self.journal.serve_whole if aggregated and alone else self.journal.prefill_routed
+            self.carry_out(routed(PREFILL[which], 1.0))
             self.submissions[-1].aggregated = aggregated
+            assert self.submissions[-1].spec.whole == (aggregated and alone)
+        elif isinstance(need, NeedDecode) and (alone or need.at_source is AtSource.NOW):
+            self.carry_out(self.journal.decode_at_source(1.0))
+            assert self.submissions[-1].replica == need.ticket.source
         else:
             self.carry_out(self.journal.decode_routed(DECODE[which], 1.0))
 
@@ -133,7 +153,16 @@ class JournalMachine(RuleBasedStateMachine):
     # ---- instances -----------------------------------------------------------------------------------------------
 
     def working(self) -> list[Submission]:
-        return [s for s in self.submissions if not s.over]
+        return [s for s in self.submissions if not s.over and not s.held]
+
+    def tell_tokens(self, *told: Any) -> Commands:
+        """Tokens of whoever decodes: nobody is suspected any more."""
+        before = len(self.journal.output)
+        commands = self.journal.tokens(*told)
+        if len(self.journal.output) > before:
+            self.losses = 0
+            self.decoded = True
+        return commands
 
     @precondition(lambda self: self.working())
     @rule(which=st.integers(0, 100), count=st.integers(1, 3))
@@ -166,7 +195,7 @@ class JournalMachine(RuleBasedStateMachine):
             return
         cached, pool = (0, POOL) if first else (None, None)
         self.frames.append(
-            lambda: self.journal.tokens(name, position, tuple(tokens), logprobs, prompt_logprobs, cached, reason, pool)
+            lambda: self.tell_tokens(name, position, tuple(tokens), logprobs, prompt_logprobs, cached, reason, pool)
         )
 
     def tell_handoff(
@@ -177,15 +206,33 @@ class JournalMachine(RuleBasedStateMachine):
         return self.journal.handoff_ready(name, ticket, position, tokens, logprobs, prompt_logprobs, 0, POOL)
 
     @precondition(lambda self: self.working())
-    @rule(which=st.integers(0, 100), how=st.sampled_from(["fail", "refuse", "handoff", "abort"]))
+    @rule(which=st.integers(0, 100))
+    def drain(self, which: int) -> None:
+        """The instance wants to be rid of it: a stream is held there, anything else is offered."""
+        submission = self.working()[which % len(self.working())]
+        name, position = submission.spec.sequence_id, len(submission.output)
+        decodes = submission.adopted or (submission.aggregated and position > len(submission.spec.output))
+        if not decodes:
+            self.frames.append(lambda: self.journal.leaving(name))
+            return
+        submission.held = True
+        self.hands_on += 1
+        ticket = HandoffTicket(
+            f"m{self.hands_on}", submission.replica, NodeId("n"), "/s", "l", 1, (BlockExtent(0, 0, 1, BlockHash(b"")),)
+        )
+        self.frames.append(lambda: self.tell_handoff(name, ticket, position, (), (), ()))
+
+    @precondition(lambda self: self.working())
+    @rule(which=st.integers(0, 100), how=st.sampled_from(["fail", "refuse", "drain", "handoff", "abort"]))
     def fail(self, which: int, how: str) -> None:
         submission = self.working()[which % len(self.working())]
         submission.over = True
         name, position = submission.spec.sequence_id, len(submission.output)
         if how == "fail":
             self.frames.append(lambda: self.journal.failed(name, "device lost"))
-        elif how == "refuse" and position == len(submission.spec.output) and not submission.adopted:
-            self.frames.append(lambda: self.journal.refused(name, FailKind.OVERLOADED, "full"))
+        elif how in ("refuse", "drain") and position == len(submission.spec.output) and not submission.adopted:
+            kind = FailKind.OVERLOADED if how == "refuse" else FailKind.DRAINING
+            self.frames.append(lambda: self.journal.refused(name, kind, "full"))
         elif how == "handoff" and submission.ticket is not None and not submission.adopted:
             self.frames.append(lambda: self.journal.handoff_failed(name, "checksum"))
         else:
@@ -196,7 +243,26 @@ class JournalMachine(RuleBasedStateMachine):
         if really:
             for submission in self.submissions:
                 submission.over = submission.over or submission.replica == replica
+        suspect = self.journal.replica == replica and self.journal.phase in AT_INSTANCE
+        if suspect:
+            told = len(self.journal.output) > len(self.submissions[-1].spec.output)
+            self.losses = 0 if told else self.losses + 1
         self.carry_out(self.journal.instance_lost(replica))
+        if suspect:
+            poison = self.is_poison()
+            assert [fail.kind for fail in self.failures] == [FailKind.POISON] * poison
+
+    def is_poison(self) -> bool:
+        return self.losses >= (attempts.STREAM_LOSSES if self.decoded else attempts.POISON_LOSSES)
+
+    @rule()
+    def send_fails(self) -> None:
+        """The link was down."""
+        if self.journal.phase in (JournalPhase.PREFILLING, JournalPhase.MOVING) and self.journal.replica is not None:
+            submission = self.submissions[-1]
+            if len(submission.output) == len(submission.spec.output) and not submission.adopted:
+                submission.over = True
+                self.carry_out(self.journal.unsent(self.journal.replica))
 
     # ---- the link ------------------------------------------------------------------------------------------------
 
@@ -239,19 +305,26 @@ class JournalMachine(RuleBasedStateMachine):
         """With a quiet network everything ends well."""
         if not hasattr(self, "journal"):
             return
+        try:
+            self.end_well()
+        finally:
+            attempts.POISON_LOSSES, attempts.STREAM_LOSSES = 2, 3
+
+    def end_well(self) -> None:
+        """Let it end."""
         for _ in range(500):
             if self.journal.done:
                 break
             if self.frames:
                 self.deliver(0, False)
             elif self.need is not None:
-                self.route(0, False)
+                self.route(0, False, False)
             elif self.working():
                 self.work(len(self.working()) - 1, 1)
-            elif self.journal.replica is not None:
-                self.lose(self.journal.replica, True)
+            else:  # a frame was lost, and nobody works: the instance would fail on it, or its link break
+                self.carry_out(self.journal.failed(self.submissions[-1].spec.sequence_id, "forgotten"))
         assert self.journal.done
-        if not self.cancelled:
+        if not self.cancelled and not self.is_poison():
             assert self.failures == []
             assert self.delivered[-1].finish_reason is self.reason
         while self.frames or self.working():  # late workers are told to stop as soon as they show themselves

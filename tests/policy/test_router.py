@@ -6,7 +6,7 @@ import pytest
 
 from serving.errors import UnavailableError
 from serving.ids import NodeId, ReplicaId
-from serving.policy.router import InstanceView, route_decode, route_prefill
+from serving.policy.router import InstanceView, Turn, route_decode, route_prefill
 
 
 def view(name: str, queued: int = 0, sequences: int = 0, free: int = 100, **more: float) -> InstanceView:
@@ -64,3 +64,53 @@ def test_draining_and_silent_instances_are_no_choice() -> None:
             route(views, 1, 0, 5.0)
         assert caught.value.retry_after_s > 0
         assert route([*views, view("c", 9, 9)], 1, 0, 5.0).replica == "c"
+
+
+def test_a_slow_instance_gets_less_but_never_nothing() -> None:
+    views = [view("fast", 300, tokens_per_s=100.0), view("slow", 200, tokens_per_s=40.0)]
+    decision = route_prefill(views, 10, 0, 5.0)
+    assert decision.replica == "fast"
+    assert "300 + 10 uncached tokens in 3.100 s" in decision.reason
+    stuck = [view("fast", 1000, tokens_per_s=100.0), view("stuck", 100, tokens_per_s=0.001)]
+    assert route_prefill(stuck, 10, 0, 5.0).replica == "stuck", "nobody is taken for slower than a quarter of the mean"
+    unknown = [view("new", 100), view("fast", 300, tokens_per_s=100.0)]
+    assert route_prefill(unknown, 10, 0, 5.0).replica == "new"
+
+
+def test_nearly_equal_instances_take_turns_and_gateways_begin_elsewhere() -> None:
+    views = [view("a", 1000), view("b", 1030), view("c", 1200)]
+    assert Counter(route_prefill(views, 1, n, 5.0).replica for n in range(20)) == {"a": 10, "b": 10}
+    firsts = {route_prefill(views, 1, Turn(1, seed), 5.0).replica for seed in range(4)}
+    assert firsts == {"a", "b"}
+    assert ", 2 alike" in route_prefill(views, 1, 0, 5.0).reason
+
+
+def test_what_this_gateway_sent_counts_for_every_gateway() -> None:
+    views = [view("a", 0, reserved_tokens=100, gateways=4), view("b", 300, gateways=4)]
+    assert route_prefill(views, 1, 0, 5.0).replica == "b"
+    views = [view("a", free=50, reserved_blocks=5, promised_blocks=6, gateways=4), view("b", sequences=9, free=20)]
+    assert route_decode(views, 8, 0, 5.0).replica == "b"
+
+
+def test_decode_weighs_kv_against_sequences() -> None:
+    long, short = view("long", sequences=10, free=10), view("short", sequences=12, free=90)
+    assert route_decode([long, short], 1, 0, 5.0).replica == "short", "attention reads all of the KV in every step"
+    assert route_decode([view("a", sequences=10, free=50), view("b", sequences=20, free=52)], 1, 0, 5.0).replica == "a"
+
+
+def test_the_baselines() -> None:
+    views = [view("a", 900, 9), view("b"), view("c", 500, 5), view("d", 100, 1)]
+    for route in (route_prefill, route_decode):
+        turns = Counter(route(views, 1, n, 5.0, (), "round_robin").replica for n in range(40))
+        assert turns == {"a": 10, "b": 10, "c": 10, "d": 10}
+        drawn = Counter(str(route(views, 1, n, 5.0, (), "power_of_two").replica) for n in range(600))
+        assert drawn["b"] == pytest.approx(300, abs=40), "the least of all wins whenever it is drawn"
+        assert drawn["d"] == pytest.approx(200, abs=40)
+        assert drawn["c"] == pytest.approx(100, abs=40)
+        assert drawn["a"] == 0
+        assert route(views[:1], 1, 3, 5.0, (), "power_of_two").replica == "a"
+
+
+def test_lesser_differences_of_speed_are_not_heeded() -> None:
+    views = [view("a", 100, tokens_per_s=60.0), view("b", 110, tokens_per_s=100.0), view("c", 120, tokens_per_s=110.0)]
+    assert route_prefill(views, 10, 0, 5.0).replica == "a", "it had small steps lately, that is all"

@@ -142,7 +142,7 @@ class Pools:
         self._members: dict[ReplicaId, Member] = {}
         self._backends = [self.backend]
         self._follower: asyncio.Task[None] | None = None
-        self._jobs = 0
+        self._jobs = self._made = 0
 
     async def __aenter__(self) -> Self:
         self._follower = asyncio.create_task(self._follow())
@@ -169,7 +169,7 @@ class Pools:
 
     async def add(self, pool: str, *, listed: bool = True) -> Instance:
         """One more instance; nodes take turns."""
-        number = len(self.instances)
+        number, self._made = self._made, self._made + 1
         node = self._nodes[number % len(self._nodes)]
         place = InstancePlace(
             replica=ReplicaId(f"{pool}#{number}"),
@@ -212,6 +212,18 @@ class Pools:
         host, port = server.sockets[0].getsockname()
         self._members[place.replica] = Member(place.replica, place.pool, place.node, host, port)
 
+    async def retire(self, instance: Instance, drain_s: float = 0.0) -> None:
+        """What a replica does that is to go: leave, then stop. Nothing must be left of it."""
+        replica = instance.place.replica
+        # asyncio forgets to close a connection whose server is closed between accepting it and making its transport.
+        await until(lambda: replica not in self._members or self.backend.links.link(replica) is not None, "a link")
+        await instance.server.leave(drain_s)
+        self.unlist(instance)
+        instance.engine.check()
+        assert instance.engine.snapshot(0.0).kv_blocks_used == 0
+        self.instances.remove(instance)
+        await instance.stop()
+
     async def kill(self, instance: Instance) -> None:
         """What gateways see of a process that dies: connections break, nobody listens any more."""
         self.unlist(instance)
@@ -221,11 +233,11 @@ class Pools:
         """Instances of one pool."""
         return [instance for instance in self.instances if instance.place.pool == pool]
 
-    def submit(self, ask: Ask, time_left_s: float = 300.0) -> LiveGeneration:
+    def submit(self, ask: Ask, time_left_s: float = 300.0, priority: int = 0) -> LiveGeneration:
         """Hand a request to the gateway."""
-        return self.backend.submit(self.job(ask, time_left_s))
+        return self.backend.submit(self.job(ask, time_left_s, priority))
 
-    def job(self, ask: Ask, time_left_s: float = 300.0) -> GenerationJob:
+    def job(self, ask: Ask, time_left_s: float = 300.0, priority: int = 0) -> GenerationJob:
         """A request as the HTTP side would give it."""
         self._jobs += 1
         name = f"request-{self._jobs}"
@@ -235,6 +247,7 @@ class Pools:
                 ask.prompt,
                 ask.choice(i),
                 time_left_s=time_left_s,
+                priority=priority,
                 salt=ask.salt,
                 namespace=ask.namespace,
             )

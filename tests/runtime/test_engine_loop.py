@@ -1,5 +1,6 @@
 """The thread around an engine: what it delivers, how it waits, and what it says when it does not move."""
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -213,6 +214,58 @@ def test_a_hanging_step_ages_and_recovers(decode: Rig) -> None:
     assert decode.loop.progress_age_s() >= first + 0.04
     go_on.set()
     decode.quiet()
+
+
+def test_a_step_that_hangs_in_native_code_ages(decode: Rig) -> None:
+    execute = decode.executor.execute
+
+    def hang(plan: Any) -> Any:
+        ctypes.CDLL(None).usleep(600_000)  # the interpreter runs on meanwhile, and so do the links
+        return execute(plan)
+
+    decode.executor.execute = hang  # type: ignore[method-assign]
+    decode.add(spec(max_tokens=1))
+    wait_for(lambda: decode.loop.progress_age_s() > 0.4, "it ages")
+    decode.quiet()
+
+
+def test_a_turn_that_hangs_before_its_step_ages(decode: Rig) -> None:
+    go_on = threading.Event()
+    decode.quiet()
+
+    def hang(engine: InstanceEngine, now: float) -> None:
+        go_on.wait(PATIENCE_S)
+
+    decode.loop.post(hang)
+    wait_for(lambda: decode.loop.progress_age_s() > 0.5, "nothing is known of any work, and yet it ages")
+    go_on.set()
+    decode.quiet()
+
+
+def test_a_hanging_pull_shows_and_ages_when_its_ticket_is_void(prefill: Rig, decode: Rig) -> None:
+    go_on = threading.Event()
+    pull = decode.transport.pull
+
+    def hang(*order: Any) -> int:
+        go_on.wait(PATIENCE_S)
+        return pull(*order)
+
+    decode.transport.pull = hang  # type: ignore[method-assign, assignment]
+    prefill.add(spec("s@1"))
+    ready: TicketReady = prefill.wait(TicketReady)
+    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
+    wait_for(lambda: decode.loop.pull_age_s() > 0.2, "it shows")
+    assert decode.loop.progress_age_s() == 0.0, "a slow path is no hanging engine"
+    lease_s = decode.engine.settings.handoff_lease_s
+    object.__setattr__(decode.engine.settings, "handoff_lease_s", 0.1)
+    wait_for(lambda: decode.loop.progress_age_s() > 0.2, "it ages")
+    object.__setattr__(decode.engine.settings, "handoff_lease_s", lease_s)
+    go_on.set()
+    decode.wait(AdoptedEvent)
+    prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
+    prefill.quiet()
+    decode.quiet()
+    assert decode.loop.pull_age_s() == 0.0
 
 
 def test_a_bug_in_the_loop_shows_for_ever(decode: Rig, caplog: pytest.LogCaptureFixture) -> None:

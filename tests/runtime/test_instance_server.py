@@ -152,7 +152,7 @@ async def test_a_draining_instance_says_so_and_refuses(pools: Pools) -> None:
     gateway.send(m.Add(spec("s@1")))
     (refused,) = await gateway.news()
     assert isinstance(refused, m.Refused)
-    assert refused.kind is FailKind.UNAVAILABLE
+    assert refused.kind is FailKind.DRAINING
     await gateway.close()
 
 

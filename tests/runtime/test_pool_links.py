@@ -1,13 +1,18 @@
 """A gateway's links: made from listings, ended by whatever ends them, never stuck."""
 
 import asyncio
+import time
+from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from serving.errors import LinkError
-from serving.ids import GatewayId, NodeId, ReplicaId
+from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.link import messages as m
-from serving.runtime import instance_link, pool_links
+from serving.policy.link_health import PathTrouble
+from serving.policy.request import SamplingParams, SequenceSpec
+from serving.runtime import instance_link
 from serving.runtime.instance_link import InstanceLink
 from serving.runtime.pool_links import LinkEvents, PoolLinks
 from tests.runtime.harness import SECRET, Member, until
@@ -21,14 +26,14 @@ REPLICA = WELCOME.replica
 class Gateway:
     """Links, and what they told."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float = 3.0) -> None:
         self.ups: list[InstanceLink] = []
         self.downs: list[str] = []
         self.frames: list[m.Frame] = []
         events = LinkEvents(
             lambda _, frame: self.frames.append(frame), self.ups.append, lambda _, why: self.downs.append(why)
         )
-        self.links = PoolLinks(GatewayId("gateway"), SECRET, events)
+        self.links = PoolLinks(GatewayId("gateway"), SECRET, events, silence_s)
 
 
 def member(port: int, incarnation: str = "first") -> Member:
@@ -116,18 +121,119 @@ async def test_an_instance_that_is_not_there_is_tried_again_when_listed_again() 
         gateway.links.close()
 
 
-async def test_a_silent_instance_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_links, "SILENCE_LIMIT_S", 0.2)
-    gateway = Gateway()
+async def look_for(gateway: Gateway, seconds: float) -> None:
+    """Look for silence as a gateway does, again and again."""
+    end = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < end:
+        gateway.links.check_silence()
+        await asyncio.sleep(0.02)
+
+
+async def test_a_silent_instance_is_left() -> None:
+    gateway = Gateway(silence_s=0.4)
+    async with RawInstance(welcome) as instance:
+        gateway.links.update([member(instance.port)])
+        await until(lambda: len(gateway.ups) == 1, "the link is up")
+        await look_for(gateway, 0.2)
+        assert gateway.downs == [], "it has just spoken"
+        await look_for(gateway, 0.4)
+        assert len(gateway.downs) == 1
+        assert gateway.downs[0].startswith("silent for 0.")
+
+
+async def test_a_gateway_that_was_asleep_does_not_blame_its_instances() -> None:
+    gateway = Gateway(silence_s=0.4)
     async with RawInstance(welcome) as instance:
         gateway.links.update([member(instance.port)])
         await until(lambda: len(gateway.ups) == 1, "the link is up")
         gateway.links.check_silence()
-        assert gateway.downs == [], "it has just spoken"
-        await asyncio.sleep(0.25)
+        time.sleep(0.6)  # noqa: ASYNC251 - the whole process stands still, what was sent meanwhile lies unread
         gateway.links.check_silence()
-        await until(lambda: len(gateway.downs) == 1, "the link is closed")
-        assert gateway.downs[0].startswith("silent for 0.")
+        await asyncio.sleep(0)
+        assert gateway.downs == []
+        await look_for(gateway, 0.6)
+        assert len(gateway.downs) == 1, "silence while the gateway was awake counts"
+
+
+async def test_a_killed_process_is_noticed_at_once() -> None:
+    gateway = Gateway()
+    async with RawInstance(welcome) as instance:
+        gateway.links.update([member(instance.port)])
+        await until(lambda: len(gateway.ups) == 1, "the link is up")
+        begun = asyncio.get_running_loop().time()
+        instance.writers[0].transport.abort()  # what the kernel does for a process that was killed
+        await until(lambda: len(gateway.downs) == 1, "the link is down")
+        assert asyncio.get_running_loop().time() - begun < 1.5, "long before its silence would tell"
+
+
+async def test_what_a_crashed_engine_was_sent_counts_as_there_when_it_crashed() -> None:
+    gateway = Gateway()
+    async with RawInstance(welcome) as instance:
+        gateway.links.update([member(instance.port)])
+        await until(lambda: len(gateway.ups) == 1, "the link is up")
+        link = gateway.ups[0]
+        assert link.send(m.Add(SequenceSpec(SequenceId("s@1"), (1,), SamplingParams())))
+        instance.writers[0].write(m.encode(replace(STATUS, progress_age_s=m.CRASHED_AGE_S, step_limit_s=2.5)))
+        await until(lambda: link.hangs, "it is told")
+        gateway.links.check_silence()
+        await until(lambda: gateway.downs == ["its engine has crashed"], "its sequences are told")
+        assert link.still_since is None
+
+
+async def test_an_engine_that_hangs_is_left_and_nothing_is_sent_there_before_it_moves() -> None:
+    gateway = Gateway()
+    hanging = replace(STATUS, progress_age_s=2.6, step_limit_s=2.5)
+    async with RawInstance(welcome) as instance:
+        gateway.links.update([member(instance.port)])
+        await until(lambda: len(gateway.ups) == 1, "the link is up")
+        assert gateway.links.up()[0].send(m.Add(SequenceSpec(SequenceId("s@1"), (1,), SamplingParams())))
+        instance.writers[0].write(m.encode(hanging))
+        await until(lambda: gateway.links.link(REPLICA) is None, "nobody is routed there")
+        gateway.links.check_silence()
+        await until(lambda: gateway.downs == ["its engine has been at one step for 2.6 s"], "its sequences are told")
+        gateway.links.update([member(instance.port)])
+        await until(lambda: len(gateway.ups) == 2, "its shell answers")
+        instance.writers[1].write(m.encode(hanging))
+        await until(lambda: gateway.links.link(REPLICA) is None, "it still hangs")
+        gateway.links.check_silence()
+        assert len(gateway.downs) == 1, "a link that nobody used may stay"
+        instance.writers[1].write(m.encode(replace(STATUS, progress_age_s=0.1, step_limit_s=2.5)))
+        await until(lambda: gateway.links.link(REPLICA) is not None, "it moves again")
+        gateway.links.close()
+
+
+def told(gateway: Gateway, status: m.Status) -> bool:
+    """Whether this is what the instance told last."""
+    return gateway.ups[0].status == status
+
+
+async def test_a_long_step_within_its_limit_is_no_hang() -> None:
+    gateway = Gateway()
+    async with RawInstance(welcome) as instance:
+        gateway.links.update([member(instance.port)])
+        await until(lambda: len(gateway.ups) == 1, "the link is up")
+        for status in (
+            replace(STATUS, progress_age_s=30.0, step_limit_s=60.0),
+            replace(STATUS, progress_age_s=30.0, step_limit_s=0.0),  # nobody knows its limit
+        ):
+            instance.writers[0].write(m.encode(status))
+            await until(partial(told, gateway, status), "it is told")
+            assert gateway.links.link(REPLICA) is not None
+        gateway.links.close()
+
+
+async def test_what_instances_tell_of_their_paths_is_known_by_pool() -> None:
+    gateway = Gateway()
+    async with RawInstance(welcome) as instance:
+        gateway.links.update([member(instance.port)])
+        await until(lambda: len(gateway.ups) == 1, "the link is up")
+        told = replace(STATUS, lost_paths=(ReplicaId("prefill#0"),), slow_paths=(ReplicaId("prefill#1"),))
+        instance.writers[0].write(m.encode(told))
+        await until(lambda: gateway.ups[0].status == told, "it is told")
+        expected = PathTrouble(lost=(ReplicaId("prefill#0"),), late=(ReplicaId("prefill#1"),))
+        assert gateway.links.troubles(WELCOME.pool) == {REPLICA: expected}
+        assert gateway.links.troubles("another pool") == {}
+        gateway.links.close()
 
 
 async def test_closing_ends_attempts_under_way() -> None:

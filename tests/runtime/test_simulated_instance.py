@@ -101,6 +101,9 @@ async def test_time_runs_as_fast_as_the_scale_says(shm: Path) -> None:
         assert 4 * predicted <= elapsed < 4 * predicted + 0.25
         assert instances[0].facts()["time_scale"] == 0.25
         assert not instances[0].stalled(0.01)
+        link = pools.backend.links.link(instances[0].place.replica)
+        real_s = 4 * instances[0].loop.step_limit_s()
+        await until(lambda: link is not None and link.status is not None and link.status.step_limit_s == real_s, "told")
         await pools.audit()
 
 

@@ -1,16 +1,22 @@
 """KV blocks through shared memory: moved whole, checked, refused when they cannot be right."""
 
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from hardware.ub.segment import UbSegment
-from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError
+from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError, HandoffTimeoutError
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
+from serving.policy.link_health import LinkLimits, PathTrouble
 from serving.policy.request import HandoffTicket
-from serving.runtime.ub_transport import RemoteReader, UbTransport
+from serving.runtime.link_probe import PeerMemory
+from serving.runtime.ub_transport import NO_PROBES, LinkFaults, RemoteReader, UbTransport
 
 BLOCK_BYTES = 4096
 BLOCKS = 8
@@ -28,6 +34,8 @@ class End:
         node: str = "left",
         layout: str = "float32/16",
         read_remote: RemoteReader | None = None,
+        limits: LinkLimits = NO_PROBES,
+        faults: LinkFaults | None = None,
     ) -> None:
         self.segment = segment
         self.region = segment.allocate(BLOCKS * BLOCK_BYTES, owner=name)
@@ -44,6 +52,8 @@ class End:
             layout=layout,
             read_remote=read_remote,
             on_moved=self.moved.append,
+            limits=limits,
+            faults=faults,
         )
 
     def fill(self, block: int, byte: int) -> None:
@@ -192,3 +202,151 @@ def test_what_the_reader_raises_passes_through(left: UbSegment, right: UbSegment
     source, target = End(left, "prefill"), End(right, "decode", node="right", read_remote=read)
     with pytest.raises(HandoffExpiredError, match="the node is gone"):
         target.pull(source.register(0, 1), 0, 0, 1)
+
+
+# ---- faults on the way, and what dummies find out about them --------------------------------------------------------
+
+
+class Way:
+    """A path with a delay, or none at all."""
+
+    def __init__(self) -> None:
+        self.delay_s: float | None = 0.0
+        self.asked: list[tuple[str, int]] = []
+
+    def __call__(self, peer: ReplicaId, nbytes: int) -> float | None:
+        self.asked.append((peer, nbytes))
+        return self.delay_s if peer == "prefill" else 0.0
+
+
+QUICK = LinkLimits(period_s=0.02, late_s=0.05, lost_s=0.1)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_a_delayed_pull_arrives_later(left: UbSegment) -> None:
+    way = Way()
+    source, target = End(left, "prefill"), End(left, "decode", faults=way)
+    ticket = source.register(0, 1)
+    way.delay_s = 0.05
+    begun = time.monotonic()
+    target.pull(ticket, 0, 2, 3)
+    assert time.monotonic() - begun >= 0.05
+    assert way.asked == [("prefill", 2 * BLOCK_BYTES)]
+    target.transport.close()
+
+
+def test_a_pull_of_which_nothing_arrives_ends_in_time(left: UbSegment) -> None:
+    way = Way()
+    source, target = End(left, "prefill"), End(left, "decode", faults=way, limits=LinkLimits(0.0, 0.05, 0.1))
+    ticket = source.register(0)
+    way.delay_s = None
+    begun = time.monotonic()
+    with pytest.raises(HandoffTimeoutError, match=r"nothing arrived from prefill within 0\.1 s"):
+        target.pull(ticket, 0, 1)
+    assert 0.1 <= time.monotonic() - begun < 1.0
+    assert target.moved == []
+    target.transport.close()
+
+
+def test_a_broken_path_is_isolated_alone_and_comes_back(left: UbSegment, right: UbSegment) -> None:
+    way = Way()
+    source, other = End(left, "prefill"), End(right, "other prefill")
+    target = End(left, "decode", faults=way, limits=QUICK)
+    ticket, others = source.register(0), other.register(0)
+    target.pull(ticket, 0, 1)
+    target.pull(others, 0, 2)
+    way.delay_s = None
+    until(lambda: target.transport.probes.trouble() == PathTrouble(lost=(ReplicaId("prefill"),)))
+    with pytest.raises(HandoffTimeoutError, match="the path from prefill is isolated"):
+        target.pull(ticket, 0, 1)
+    assert target.pull(others, 0, 2) == BLOCK_BYTES
+    way.delay_s = 0.0
+    until(lambda: target.transport.probes.trouble() == PathTrouble())
+    assert target.pull(ticket, 0, 1) == BLOCK_BYTES
+    target.transport.close()
+
+
+def test_a_slow_path_is_told_but_used(left: UbSegment) -> None:
+    way = Way()
+    source, target = End(left, "prefill"), End(left, "decode", faults=way, limits=QUICK)
+    ticket = source.register(0)
+    target.pull(ticket, 0, 1)
+    way.delay_s = 0.06
+    until(lambda: target.transport.probes.trouble() == PathTrouble(late=(ReplicaId("prefill"),)))
+    assert target.pull(ticket, 0, 1) == BLOCK_BYTES
+    target.transport.close()
+
+
+def test_a_source_that_gave_its_memory_back_is_no_broken_path(left: UbSegment, right: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(right, "decode", limits=QUICK)
+    target.pull(source.register(0), 0, 1)
+    left.release(source.region)
+    until(lambda: not target.transport.probes._pairs)
+    assert target.transport.probes.trouble() == PathTrouble()
+    target.transport.close()
+
+
+def test_a_source_whose_process_died_is_no_broken_path_and_keeps_no_memory(left: UbSegment, shm: Path) -> None:
+    path = shm / "ub-gone"
+    owner = "from hardware.ub.segment import UbSegment; import os\nfrom pathlib import Path\n"
+    owner += f"s = UbSegment.create(Path({str(path)!r}), {MIB}); r = s.allocate({BLOCK_BYTES}, owner='prefill')\n"
+    owner += "print(r.offset, r.generation, flush=True); input(); os._exit(1)"
+    process = subprocess.Popen([sys.executable, "-c", owner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    offset, generation = map(int, process.stdout.readline().split())
+    target = End(left, "decode", limits=QUICK)
+    target.transport.probes.meet(
+        PeerMemory(ReplicaId("prefill"), NodeId("left"), str(path), offset, BLOCK_BYTES, generation)
+    )
+    until(lambda: target.transport.probes.dummies_total > 2)
+    assert len(target.transport._others) == 1
+    process.communicate("\n")
+    until(lambda: not target.transport.probes._pairs)
+    assert len(target.transport._others) == 0
+    target.transport.close()
+    path.unlink()
+
+
+def test_dummies_read_another_node_through_the_reader(left: UbSegment, right: UbSegment) -> None:
+    asked: list[list[tuple[int, int]]] = []
+
+    def read(node: NodeId, path: str, extents: Sequence[tuple[int, int]], generation: int) -> list[memoryview]:
+        asked.append(list(extents))
+        return [memoryview(bytes(left.read(offset, size, generation))) for offset, size in extents]
+
+    source = End(left, "prefill")
+    target = End(right, "decode", node="right", read_remote=read, limits=QUICK)
+    ticket = source.register(2)
+    target.pull(ticket, 0, 1)
+    until(lambda: len(asked) >= 3)
+    assert asked[1:3] == [[(ticket.blocks[0].offset, BLOCK_BYTES)]] * 2
+    target.transport.close()
+
+
+def test_pulls_run_side_by_side(left: UbSegment, right: UbSegment) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def way(peer: ReplicaId, nbytes: int) -> float:
+        if peer == "prefill":
+            begun.set()
+            assert go_on.wait(20.0)
+        return 0.0
+
+    source, other = End(left, "prefill"), End(right, "other prefill")
+    target = End(left, "decode", faults=way)
+    ticket, others = source.register(0), other.register(0)
+    slow = threading.Thread(target=target.pull, args=(ticket, 0, 1))
+    slow.start()
+    assert begun.wait(20.0)
+    target.pull(others, 0, 2)
+    assert slow.is_alive(), "it still waits, and held nobody up"
+    go_on.set()
+    slow.join()
+    assert sorted(target.moved) == [BLOCK_BYTES] * 2
+    target.transport.close()

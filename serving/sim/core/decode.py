@@ -109,7 +109,16 @@ class DecodeInstance:
         self._place(spec).adopt(spec, ticket)
 
     def release(self, ticket_id: str, *, distrust: bool) -> None:
-        """See `Instance`. Decode holds no tickets."""
+        """See `Instance`. Another decode instance has a stream that was to go on elsewhere."""
+        booked = self._booked.get(SequenceId(ticket_id.rpartition("!")[0]))
+        if booked is not None:
+            self._groups[booked[0]].seat.release(ticket_id, distrust=distrust)
+
+    def move_out(self) -> None:
+        """What is inside goes on elsewhere: it is held at the next boundary, for whoever pulls it."""
+        for group, sequences in zip(self._groups, list(self._balance.sequences), strict=True):
+            if sequences:
+                group.seat.move_out()
 
     def cancel(self, sequence_id: SequenceId) -> None:
         """See `Instance`."""
@@ -179,6 +188,10 @@ class DecodeInstance:
     def status(self) -> tuple[int, int, int]:
         """See `Instance`."""
         return 0, len(self._booked), max(0, self.kv_blocks - sum(self._balance.blocks))
+
+    def tokens_per_s(self) -> float:
+        """See `Instance`. Only prompts' instances are chosen by it."""
+        return 0.0
 
     def waiting(self) -> int:
         """Sequences without blocks."""

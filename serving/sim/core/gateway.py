@@ -3,6 +3,7 @@
 arrival ──gateway_s──► admitted or queued or 429 ──► journal ──commands──► instances ──news──► journal ...
 """
 
+import math
 from collections import deque
 from typing import cast
 
@@ -11,10 +12,11 @@ from serving.engine.placeholder import PlaceholderPrompt, mix64
 from serving.errors import UnavailableError
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.policy import journal_commands as c
-from serving.policy.gateway_admission import AdmissionLimits, GatewayLoad, decide_admission
+from serving.policy.admission_queue import AdmissionQueue
+from serving.policy.gateway_admission import AdmissionLimits, Applicant
+from serving.policy.output_reserve import RESERVE_TOKENS
 from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SamplingParams, SequenceSpec
 from serving.policy.request_journal import Commands, SequenceJournal
-from serving.policy.router import ROLE_WAIT_S
 from serving.sim.core.directory import Directory
 from serving.sim.core.events import EventQueue
 from serving.sim.core.journal_book import Book
@@ -27,11 +29,13 @@ RETRY_S = 0.1
 class Flight:
     """One request under way."""
 
-    __slots__ = ("hashes", "journal", "need", "row", "waiting_since")
+    __slots__ = ("came_s", "hashes", "journal", "need", "row", "spec", "started_s", "waiting_since")
 
-    def __init__(self, row: int, hashes: tuple[BlockHash, ...]) -> None:
+    def __init__(self, row: int, hashes: tuple[BlockHash, ...], spec: SequenceSpec, now: float) -> None:
         self.row = row
         self.hashes = hashes
+        self.spec = spec
+        self.came_s = self.started_s = now
         self.journal: SequenceJournal | None = None
         self.waiting_since: float | None = None
         self.need: c.NeedPrefill | c.NeedDecode | None = None
@@ -64,10 +68,17 @@ class VirtualGateway:
         self._directory = directory
         self._book = book
         self._seed = seed
-        self._limits = AdmissionLimits(config.max_queued_requests, config.max_queued_tokens)
+        self._limits = AdmissionLimits(
+            config.max_queued_requests, config.max_queued_tokens, config.max_running_sequences
+        )
+        self._door = AdmissionQueue(self._limits)
+        self._waiting: dict[int, Flight] = {}
+        """By row."""
+        self._letting_in = self._polling = False
+        self._closed_since: float | None = None
         self._flights: dict[str, Flight] = {}
-        self._waiting: deque[tuple[Flight, SequenceSpec]] = deque()
-        self._waiting_tokens = 0
+        self._roleless: dict[str, int] = {}
+        """Known tokens of those under way that no instance could take."""
         self._deadlines: deque[tuple[float, str]] = deque()
         self._sweeping = False
         self._down_until = 0.0
@@ -85,7 +96,7 @@ class VirtualGateway:
             self._book.decided(self._queue.now, "fail", f"{self._name}-{row}/0", "unavailable", "the gateway is down")
             self._book.end(row, Outcome.FAILED, self._queue.now)
             return
-        flight = Flight(row, hashes)
+        now = self._queue.now
         sampling = SamplingParams(max_tokens=output, temperature=0.0, seed=mix64(self._seed ^ mix64(row)))
         spec = SequenceSpec(
             SequenceId(f"{self._name}-{row}/0"),
@@ -94,14 +105,23 @@ class VirtualGateway:
             time_left_s=self._config.request_timeout_s,
             prompt_hashes=hashes,
         )
-        if self._waiting or len(self._flights) >= self._config.max_running_sequences:
-            if not self._may_wait(prompt):
-                self._book.end(row, Outcome.REJECTED, self._queue.now)
-                return
-            self._waiting.append((flight, spec))
-            self._waiting_tokens += prompt
+        deadline = now + spec.time_left_s
+        one = Applicant(row, 1, prompt, min(output, RESERVE_TOKENS), deadline, mark=row)
+        is_open = self.router.open()
+        decision = self._door.offer(one, len(self._flights), now, is_open)
+        if not decision.accepted:
+            self._book.decided(now, "reject", self._name, "429", decision.reason)
+            self._book.end(row, Outcome.REJECTED, now)
+            return
+        self._waiting[row] = Flight(row, hashes, spec, now)
+        self._deadlines.append((deadline, str(spec.sequence_id)))
+        if not self._sweeping:
+            self._sweeping = True
+            self._queue.at(deadline, self._sweep)
+        if is_open:
+            self._let_in()
         else:
-            self._start(flight, spec)
+            self._poll()
 
     def instance_lost(self, name: ReplicaId) -> None:
         """An instance is gone; whatever it worked on is sent elsewhere."""
@@ -109,9 +129,9 @@ class VirtualGateway:
         for key in list(self._flights):
             flight = self._flights.get(key)
             if flight is not None and flight.journal is not None:
-                before = flight.journal.failures
+                before = flight.journal.attempts.total
                 self._carry_out(key, flight, flight.journal.instance_lost(name))
-                self._book.hit += flight.journal.failures - before
+                self._book.hit += flight.journal.attempts.total - before
 
     def crash(self, until_s: float) -> int:
         """The process is gone until then, with all of its connections: their requests fail.
@@ -119,9 +139,9 @@ class VirtualGateway:
         Returns: requests that were lost.
         """
         lost = [*self._flights.items()]
-        waiting = [flight for flight, _ in self._waiting]
+        waiting = [*self._waiting.values()]
         self._waiting.clear()
-        self._waiting_tokens = 0
+        self._door = AdmissionQueue(self._limits)
         for key, flight in lost:
             if flight.journal is not None and not flight.journal.done:
                 self._carry_out(key, flight, flight.journal.give_up(c.FailKind.UNAVAILABLE, "the gateway was lost"))
@@ -135,33 +155,64 @@ class VirtualGateway:
         """Under way or waiting."""
         return len(self._flights) + len(self._waiting)
 
+    def waiting(self) -> tuple[int, int]:
+        """Requests that wait here, for their turn or for an instance to come up, and their known tokens."""
+        return (
+            len(self._waiting) + len(self._roleless),
+            self._door.tokens + sum(self._roleless.values()),
+        )
+
     def abandon(self) -> None:
         """The simulation stops: what is under way stays unfinished."""
-        for flight in [*self._flights.values(), *(flight for flight, _ in self._waiting)]:
+        for flight in [*self._flights.values(), *self._waiting.values()]:
             self._book.end(flight.row, Outcome.UNFINISHED, self._queue.now)
 
-    def _may_wait(self, tokens: int) -> bool:
-        load = GatewayLoad(len(self._waiting), self._waiting_tokens, 0.0)
-        decision = decide_admission(load, self._limits, 1, tokens)
-        if not decision.accepted or self._limits.max_queued_sequences == 0:
-            self._book.decided(self._queue.now, "reject", self._name, "429", decision.reason)
-            return False
-        return True
+    def _let_in(self) -> None:
+        """Start those whose turn it is. A start may end a request at once, which would call this again."""
+        if self._letting_in or not self._waiting:
+            return
+        if not self.router.open():
+            self._poll()
+            return
+        self._letting_in = True
+        while (row := self._door.take(len(self._flights), self._queue.now)) is not None:
+            self._start(self._waiting.pop(row))
+        self._letting_in = False
 
-    def _start(self, flight: Flight, spec: SequenceSpec) -> None:
-        key = str(spec.sequence_id)
-        flight.journal = journal = SequenceJournal(spec, self._queue.now, self._max_attempts)
+    def _start(self, flight: Flight) -> None:
+        key = str(flight.spec.sequence_id)
+        flight.started_s = self._queue.now
+        flight.journal = journal = SequenceJournal(flight.spec, flight.came_s, self._max_attempts)
         self._flights[key] = flight
-        self._deadlines.append((journal.deadline, key))
-        if not self._sweeping:
-            self._sweeping = True
-            self._queue.at(journal.deadline, self._sweep)
         self._carry_out(key, flight, journal.start())
+
+    def _poll(self, _: object = None) -> None:
+        """While requests wait for any instance at all, look for one; they do not wait for ever."""
+        now = self._queue.now
+        if self.router.open() or not self._waiting:
+            self._closed_since = None
+            self._polling = False
+            self._let_in()
+            return
+        if _ is None and self._polling:
+            return
+        self._polling = True
+        self._closed_since = now if self._closed_since is None else self._closed_since
+        if now - self._closed_since > self._config.role_wait_s:
+            self._give_up(self._door.overdue(now, now - self._config.role_wait_s), "unavailable")
+        self._queue.at(now + RETRY_S, self._poll, True)
+
+    def _give_up(self, rows: tuple[int, ...], kind: str) -> None:
+        for row in rows:
+            flight = self._waiting.pop(row)
+            self._book.decided(self._queue.now, "fail", str(flight.spec.sequence_id), kind, "it was never started")
+            self._book.end(row, Outcome.FAILED, self._queue.now)
 
     def _sweep(self, _: object) -> None:
         """Requests whose time is over."""
         deadlines = self._deadlines
-        while deadlines and (deadlines[0][0] <= self._queue.now or deadlines[0][1] not in self._flights):
+        self._give_up(self._door.overdue(math.nextafter(self._queue.now, math.inf)), "deadline")
+        while deadlines and (deadlines[0][0] <= self._queue.now or not self._knows(deadlines[0][1])):
             _, key = deadlines.popleft()
             flight = self._flights.get(key)
             if flight is not None and flight.journal is not None:
@@ -171,13 +222,16 @@ class VirtualGateway:
         if deadlines:
             self._queue.at(deadlines[0][0], self._sweep)
 
+    def _knows(self, key: str) -> bool:
+        return key in self._flights or int(key[len(self._name) + 1 : -2]) in self._waiting
+
     def _close(self, key: str, flight: Flight, outcome: Outcome) -> None:
         self._book.end(flight.row, outcome, self._queue.now)
         del self._flights[key]
-        while self._waiting and len(self._flights) < self._config.max_running_sequences:
-            following, spec = self._waiting.popleft()
-            self._waiting_tokens -= len(spec.prompt)
-            self._start(following, spec)
+        self._roleless.pop(key, None)
+        self.router.ended(key)
+        self._door.finished(self._queue.now - flight.started_s)
+        self._let_in()
 
     # ---- news ------------------------------------------------------------------------------------------------------
 
@@ -247,6 +301,7 @@ class VirtualGateway:
             match command:
                 case c.Deliver():
                     self._book.deliver(flight.row, command, self._queue.now)
+                    self.router.grew(key, len(command.tokens))
                     if command.finish_reason is not None:
                         self._close(key, flight, Outcome.FINISHED)
                 case c.NeedPrefill() | c.NeedDecode():
@@ -268,7 +323,7 @@ class VirtualGateway:
 
     def _gone(self, key: str, flight: Flight, replica: ReplicaId) -> None:
         assert flight.journal is not None
-        self._carry_out(key, flight, flight.journal.instance_lost(replica))
+        self._carry_out(key, flight, flight.journal.unsent(replica))
 
     def _route(self, key: str, flight: Flight, need: c.NeedPrefill | c.NeedDecode) -> None:
         """Choose an instance now, or look again in a moment."""
@@ -279,15 +334,19 @@ class VirtualGateway:
             if isinstance(need, c.NeedPrefill):
                 decision = self.router.prefill(need.tokens, known, flight.hashes, need.exclude)
             else:
-                decision = self.router.decode(known, need.exclude)
+                left = journal.spec.sampling.max_tokens - len(journal.output)
+                decision = self.router.decode(key, known, left, need.exclude)
         except UnavailableError as error:
             flight.waiting_since = now if flight.waiting_since is None else flight.waiting_since
-            if now - flight.waiting_since > ROLE_WAIT_S:
+            self._roleless[key] = known
+            if now - flight.waiting_since > self._config.role_wait_s:
                 self._carry_out(key, flight, journal.give_up(c.FailKind.UNAVAILABLE, str(error)))
             else:
                 flight.need = need
                 self._queue.at(now + RETRY_S, self._look_again, (key, flight, need))
             return
+        if flight.need is not None:
+            self._roleless.pop(key, None)
         flight.waiting_since = flight.need = None
         prefill = isinstance(need, c.NeedPrefill)
         self._book.decided(now, "route prefill" if prefill else "route decode", key, decision.replica, decision.reason)

@@ -4,7 +4,9 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable
 
+from serving.config.scaling import SloConfig
 from serving.policy.journal_commands import Deliver
+from serving.sim.core.traffic_tally import TrafficTally
 from serving.sim.result import DecisionRecord, Outcome, RequestColumns
 
 _KEPT_OF_A_KIND = 200
@@ -14,12 +16,14 @@ _NAN = math.nan
 class Book:
     """Collects the result of one supernode."""
 
-    def __init__(self, on_empty: Callable[[], None]) -> None:
+    def __init__(self, on_empty: Callable[[], None], slo: SloConfig) -> None:
         """
         Args:
             on_empty: called whenever no request is open any more.
+            slo: what a request must get to count as good.
         """
         self._on_empty = on_empty
+        self.tally = TrafficTally(slo)
         self.rows = RequestColumns()
         self.open_rows = 0
         self.tokens_out = 0
@@ -43,6 +47,7 @@ class Book:
         rows.pulled_tokens.append(0)
         rows.attempts.append(0)
         rows.outcome.append(Outcome.UNFINISHED)
+        self.tally.arrived_tokens += prompt_tokens
         self.open_rows += 1
         return row
 
@@ -60,10 +65,12 @@ class Book:
         if count:
             if not rows.output_tokens[row]:
                 rows.first_token_s[row] = now
+                self.tally.first_token(now - rows.arrival_s[row])
             rows.output_tokens[row] += count
             self.tokens_out += count
         if news.cached_tokens is not None:
             rows.cached_tokens[row] = news.cached_tokens
+            self.tally.uncached_tokens += rows.prompt_tokens[row] - news.cached_tokens
             if news.pool is not None:
                 rows.pulled_tokens[row] = news.pool.pulled_tokens
 
@@ -73,6 +80,7 @@ class Book:
         rows.outcome[row] = outcome
         if outcome is Outcome.FINISHED:
             rows.finish_s[row] = now
+        self.tally.ended(rows, row, outcome)
         self.open_rows -= 1
         if not self.open_rows:
             self._on_empty()

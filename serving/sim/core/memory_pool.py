@@ -24,6 +24,7 @@ from serving.policy.pool.entries import Entry
 from serving.policy.pool.entry import GrantStatus
 from serving.policy.pool.outcome import MissReason, StoreReport
 from serving.policy.pool.shelf import Shelf
+from serving.policy.pool.view import ServerState
 from serving.sim.core.memory_members import Members
 from serving.sim.core.memory_migration import BYTES_PER_S
 from serving.sim.core.memory_server import VirtualServer, manager_settings
@@ -312,6 +313,23 @@ class VirtualPool:
         Effects: none.
         """
         return self._members.facts()
+
+    def active(self) -> list[str]:
+        """Servers that answer and do not leave, in the order in which they came.
+
+        Effects: none.
+        """
+        return [name for name, server in self._members.up.items() if server.state is not ServerState.DRAINING]
+
+    @property
+    def draining(self) -> int:
+        """Servers that leave and are not gone."""
+        return len(self._members.up) - len(self.active())
+
+    @property
+    def memory_bytes(self) -> tuple[int, int]:
+        """Used memory of all servers, and all of it."""
+        return self._members.memory_bytes()
 
     @property
     def fill(self) -> float:

@@ -52,6 +52,10 @@ def merge_results(results: Sequence[SimResult], workload: str, seed: int, wall_s
         ],
         totals=_merge_totals([one.totals for one in results]),
         wall_s=wall_s,
+        scaling=sorted(
+            (replace(change, pool=f"sn{n} {change.pool}") for n, one in enumerate(results) for change in one.scaling),
+            key=lambda change: change.at_s,
+        ),
     )
 
 

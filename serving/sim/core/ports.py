@@ -105,3 +105,7 @@ class Instance(Protocol):
     def status(self) -> tuple[int, int, int]:
         """Tokens to be computed, sequences inside, free KV blocks."""
         ...
+
+    def tokens_per_s(self) -> float:
+        """Tokens recently computed per second of step time; 0 = not known."""
+        ...

@@ -9,6 +9,7 @@ from serving.ids import ReplicaId, SequenceId
 from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.sequence_phase import SequencePhase
 from serving.policy.step_plan import SequenceResult, StepPlan, StepResult
+from serving.policy.throughput import Throughput
 from serving.sim.core.meter import InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
 
@@ -23,6 +24,7 @@ class PrefillInstance:
     Args:
         npus: whose dies share sequences and heads, so that all of them compute each step together.
         slowdown: factor on the duration of a step that starts now: stragglers, jitter.
+        attention_tokens: of the model; see `policy.prefill_cost`.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class PrefillInstance:
         kv_blocks: int,
         around: Surroundings,
         slowdown: Callable[[int], float],
+        attention_tokens: float = math.inf,
     ) -> None:
         self.name = name
         self.pool = pool
@@ -51,6 +54,8 @@ class PrefillInstance:
         self._timer = WakeTimer(around.queue, self._turn)
         self._plan: StepPlan | None = None
         self._kicked = False
+        self._speed = Throughput()
+        self._attention_tokens = attention_tokens
         self._ready_s = 0.0
         """When the running step ends, or the instance no longer stands still, whatever is later."""
 
@@ -106,6 +111,10 @@ class PrefillInstance:
         inside = len(scheduler.running) + len(scheduler.waiting)
         return scheduler.queued_tokens(), inside, scheduler.blocks.pool.num_free
 
+    def tokens_per_s(self) -> float:
+        """See `Instance`."""
+        return self._speed.tokens_per_s
+
     def waiting(self) -> int:
         """Sequences without blocks."""
         return len(self._engine.scheduler.waiting)
@@ -160,6 +169,7 @@ class PrefillInstance:
         begins = max(now, self._ready_s)
         duration = begins - now + self._times.prefill(tokens, attended) * self._slowdown(plan.step)
         self._ready_s = now + duration
+        self._speed.observe(int(tokens + attended / self._attention_tokens), duration)
         self.meter.step(duration, len(plan.sequences), int(tokens), self.kv_used() / self.kv_blocks)
         self._queue.at(now + duration, self._step_done, duration)
 

@@ -11,11 +11,13 @@ from hardware.errors import HardwareError
 from hardware.faults import Fault
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
-from serving.sim.core.scaling import Scaling, capacities
+from serving.policy.scaling.decision import Scaler
+from serving.sim.core.scaling import Scaling, configured_scaler
+from serving.sim.core.scaling_signals import SignalReader, capacities
 from serving.sim.core.supernode import Supernode
 from serving.sim.core.timeline import Timeline
 from serving.sim.core.troubles import Troubles
-from serving.sim.result import SimResult, Totals
+from serving.sim.result import ScaleRecord, SimResult, Totals
 from serving.sim.workload.request import Workload
 
 Progress = Callable[[float, int], None]
@@ -48,6 +50,7 @@ def simulate(
     progress: Progress | None = None,
     seed: int | None = None,
     check: bool = False,
+    scaler: Scaler | None = None,
 ) -> SimResult:
     """Simulate one supernode until its last request has ended.
 
@@ -58,6 +61,7 @@ def simulate(
         progress: called now and then.
         seed: instead of the configuration's.
         check: prove at the end that every ledger balances.
+        scaler: instead of the one that `[autoscaler]` names.
     Raises: ConfigError for a topology that cannot be.
     """
     begun = time.perf_counter()
@@ -70,13 +74,13 @@ def simulate(
                 node.start_instance(pool)
     except HardwareError as error:
         raise ConfigError(str(error)) from error
-    scaling = Scaling(node, capacities(cost, node))
+    scaling = _scaling(node, scaler or configured_scaler(config.slo, config.autoscaler))
     step_s = timeline_step_s or max(0.1, (workload.duration_s or 600.0) / _POINTS)
-    timeline = Timeline(node, scaling, step_s)
+    timeline = Timeline(node, step_s)
     node.feed(workload)
     timeline.start()
-    if config.autoscaler.policy == "track":
-        scaling.follow_load()
+    if scaling is not None:
+        scaling.start()
     troubles = Troubles(node, faults)
     with _few_collections():
         _run(node, math.inf if stop_s is None else stop_s, progress)
@@ -85,7 +89,14 @@ def simulate(
         _check(node)
     for gateway in node.gateways:
         gateway.abandon()
-    return _result(config, workload, node, timeline, troubles, seed, time.perf_counter() - begun)
+    records = [] if scaling is None else scaling.records
+    return _result(config, workload, node, timeline, troubles, records, seed, time.perf_counter() - begun)
+
+
+def _scaling(node: Supernode, scaler: Scaler | None) -> Scaling | None:
+    if scaler is None:
+        return None
+    return Scaling(node, scaler, SignalReader(node, capacities(node.config, node.times)))
 
 
 def _run(node: Supernode, stop_s: float, progress: Progress | None) -> None:
@@ -126,6 +137,7 @@ def _result(
     node: Supernode,
     timeline: Timeline,
     troubles: Troubles,
+    records: list[ScaleRecord],
     seed: int,
     wall_s: float,
 ) -> SimResult:
@@ -165,6 +177,7 @@ def _result(
         instances=sorted(instances, key=lambda one: (one.pool, one.started_s, one.name)),
         totals=totals,
         wall_s=wall_s,
+        scaling=records,
     )
 
 

@@ -11,13 +11,14 @@ from serving.engine.events import (
     EngineAction,
     FailedEvent,
     FetchOrder,
+    HandoffClosedEvent,
     HandoffFailedEvent,
     HandoffReadyEvent,
     PullOrder,
     StoreOrder,
     TokensEvent,
 )
-from serving.errors import HandoffError, LedgerError, OverloadedError, RequestError, ServingError
+from serving.errors import HandoffError, LedgerError, OverloadedError, RequestError, ServingError, UnavailableError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.policy.journal_commands import FailKind
 from serving.policy.pool.outcome import FetchReport
@@ -164,6 +165,12 @@ class EngineSeat:
             self.on_end(sequence_id)
         self._kick(self)
 
+    def move_out(self) -> None:
+        """Nobody else is to come; what is inside goes on elsewhere from the next step on."""
+        self.engine.move_out(self._queue.now)
+        self.pass_on()
+        self._kick(self)
+
     def lose(self, sequence_id: SequenceId) -> int:
         """Its KV is gone: the engine forgets it, its gateway sends it elsewhere.
 
@@ -214,7 +221,10 @@ class EngineSeat:
                     if on_end is not None:
                         on_end(event.sequence_id)
                     news_of(event.sequence_id).lost(event.sequence_id, event.reason)
-                case _:  # a handoff was closed: whoever asked for it knows
+                case HandoffClosedEvent():  # whoever asked for it knows
+                    if on_end is not None:
+                        on_end(event.sequence_id)
+                case _:  # it had rather be rid of a sequence, but keeps it until it decodes: that is soon enough
                     pass
         return True
 
@@ -238,6 +248,8 @@ class EngineSeat:
             self._news_of(sequence_id).lost(sequence_id, str(error))
         elif isinstance(error, OverloadedError):
             self._news_of(sequence_id).refused(sequence_id, FailKind.OVERLOADED, str(error))
+        elif isinstance(error, UnavailableError):
+            self._news_of(sequence_id).refused(sequence_id, FailKind.DRAINING, str(error))
         elif isinstance(error, LedgerError):
             raise error
         else:

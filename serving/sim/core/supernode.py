@@ -13,15 +13,17 @@ from serving.errors import ConfigError
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.sim.core.decode import REFRESH_STEPS, DecodeInstance
 from serving.sim.core.directory import Directory
+from serving.sim.core.engine_sizes import EngineSizes, start_up_s
 from serving.sim.core.events import EventQueue
 from serving.sim.core.gateway import VirtualGateway
 from serving.sim.core.journal_book import Book
 from serving.sim.core.memory_pool import VirtualPool
+from serving.sim.core.memory_sizes import MemorySizes
 from serving.sim.core.movers import VirtualMovers
 from serving.sim.core.network import Network
 from serving.sim.core.placement import Placement
 from serving.sim.core.prefill import PrefillInstance
-from serving.sim.core.router import VirtualRouter
+from serving.sim.core.router import VirtualRouter, gateway_policy
 from serving.sim.core.seat import Surroundings
 from serving.sim.core.slowdown import JITTER_STEPS, Slowdown
 from serving.sim.core.times import TableTimes
@@ -47,9 +49,11 @@ class Supernode:
         self.config = config
         self.cost = cost
         self.queue = EventQueue()
-        self.book = Book(self._nothing_open)
+        self.book = Book(self._nothing_open, config.slo)
         self.directory = Directory()
         self.token_bytes = cost.shape.kv_token_bytes()
+        shape = cost.shape
+        self._attention_tokens = shape.linear_flops_per_token / (shape.layers * shape.prefill_core_flops)
         self.block_bytes = self.token_bytes * config.engine.block_tokens
         topology = Topology(CLOUDMATRIX384)
         self.placement = Placement(topology, config.cluster.npus)
@@ -74,9 +78,15 @@ class Supernode:
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
         """The NPUs of each instance."""
         self._serial = {"prefill": 0, "decode": 0}
+        self.sizes = EngineSizes(self, start_up_s(cost, config.simulation.model_load))
         self.slowdowns: dict[ReplicaId, Slowdown] = {}
         """By which factor each instance's steps are longer than predicted."""
         self._stretch = 1.0
+
+        servers = sum(one.ub_memory_mib // config.kvcache.ub_memory_mib for one in config.cluster.nodes)
+        self.memory_sizes = (
+            None if self.pool is None else MemorySizes(self.queue, self.pool, config.kvcache.replicas, servers)
+        )
 
     # ---- instances -------------------------------------------------------------------------------------------------
 
@@ -150,6 +160,7 @@ class Supernode:
         settings = engine_settings(self.config, "prefill", pool, MODEL_LEN, blocks)
         return PrefillInstance(
             name, "prefill", pool.npus_per_instance, settings, blocks, self._around, self.slowdowns[name],
+            self._attention_tokens,
         )  # fmt: skip
 
     def _decode(self, name: ReplicaId) -> DecodeInstance:
@@ -176,9 +187,12 @@ class Supernode:
 
     def _gateway(self, number: int) -> VirtualGateway:
         config = self.config
-        locality = config.gateway.routing == "locality"
         router = VirtualRouter(
-            self.queue, config.simulation.status_period_s, config.engine.block_tokens, locality=locality
+            self.queue,
+            config.simulation.status_period_s,
+            config.engine.block_tokens,
+            gateway_policy(config, number, self._attention_tokens),
+            config.gateway.replicas,
         )
         return VirtualGateway(
             number,
@@ -199,11 +213,6 @@ class Supernode:
     def everyone(self) -> list[PrefillInstance | DecodeInstance]:
         """All instances that are up."""
         return [*self.prefills, *self.decodes]
-
-    def prompt_tokens_computed(self) -> int:
-        """By all prefill instances so far, those that are gone included."""
-        gone = sum(one.prompt_tokens for one in self.totals if one.pool == "prefill")
-        return gone + sum(one.meter.prompt_tokens for one in self.prefills)
 
     @property
     def expert_bytes(self) -> int:

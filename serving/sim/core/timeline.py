@@ -1,7 +1,6 @@
 """The whole supernode, looked at every so often."""
 
 from hardware.spec.catalog import CLOUDMATRIX384
-from serving.sim.core.scaling import Scaling
 from serving.sim.core.supernode import Supernode
 from serving.sim.result import TimelinePoint
 
@@ -12,12 +11,11 @@ _RDMA = CLOUDMATRIX384.node.npu.rdma_bytes_per_s
 class Timeline:
     """Points in time, one every `step_s`."""
 
-    def __init__(self, node: Supernode, scaling: Scaling, step_s: float) -> None:
+    def __init__(self, node: Supernode, step_s: float) -> None:
         self.points: list[TimelinePoint] = []
         self.npu_seconds = 0.0
         """NPUs that served or came up, over time, as seen at the points."""
         self._node = node
-        self._scaling = scaling
         self.step_s = step_s
         self._before = (0, 0)
 
@@ -38,7 +36,7 @@ class Timeline:
         node = self._node
         passed_s = node.queue.now - self.points[-1].at_s if self.points else 0.0
         serving = {pool: sum(one.npus for one in node.instances(pool)) for pool in ("prefill", "decode")}
-        starting = sum(n * node.config.pools[pool].npus_per_instance for pool, n in self._scaling.starting.items())
+        starting = node.sizes.starting_npus
         busy = sum(serving.values())
         ub, rdma = node.network.ub_bytes + node.expert_bytes, node.network.rdma_bytes
         used = {one.name: one.kv_used() for one in node.everyone}
@@ -70,6 +68,8 @@ class Timeline:
                 rdma_share=(rdma - self._before[1]) / (_RDMA * span),
                 vpc_share=0.0,
                 step_s=max((one.step_s for one in decodes), default=0.0),
+                draining_npus=sum(one.npus for one in node.everyone if one.draining),
+                memory_servers=len(node.pool.active()) if node.pool is not None else 0,
             )
         )
         self._before = ub, rdma

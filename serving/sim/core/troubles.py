@@ -142,6 +142,7 @@ class Troubles:
             instance.die()
             node.stop_instance(instance)
             cost.hit += node.book.hit - before
+            node.sizes.replacing[instance.pool] += 1
             node.queue.at(node.queue.now + recovery_time(FaultKind.NODE), self._start_again, instance.pool)
         self._lose_memory(fault, number)
         if fault.until_s < _NEVER:
@@ -149,11 +150,11 @@ class Troubles:
 
     def _start_again(self, pool: str) -> None:
         node = self._node
-        needed = node.config.pools[pool].npus_per_instance
-        if node.placement.idle >= needed:
-            node.start_instance(pool)
-        elif node.busy:
-            node.queue.at(node.queue.now + 1.0, self._start_again, pool)
+        match node.sizes.replaced(pool):
+            case True:
+                node.start_instance(pool)
+            case None if node.busy:
+                node.queue.at(node.queue.now + 1.0, self._start_again, pool)
 
     def _repaired(self, npus: list[NpuId]) -> None:
         for npu in npus:
@@ -214,8 +215,10 @@ class Troubles:
                 self._node.queue.at(fault.until_s, self._new_memory, name)
 
     def _new_memory(self, name: str) -> None:
-        if self._node.pool is not None:
-            self._node.pool.add_server(self._node.queue.now, name)
+        pool = self._node.pool
+        if pool is not None:  # a pool that has grown meanwhile may have taken the lost one's name
+            taken = any(one.name == name and one.up for one in pool.servers())
+            pool.add_server(self._node.queue.now, None if taken else name)
 
 
 def _change_pace(instance: PrefillInstance | DecodeInstance) -> None:

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from serving.sim.report import numbers
 from serving.sim.report.summary import Summary
-from serving.sim.report.tables import latency_cells
+from serving.sim.report.tables import latency_cells, scaling_sums
 from serving.sim.report.tiles import outcome_text
 from serving.sim.result import SimResult
 
@@ -85,7 +85,8 @@ def _goodput(summary: Summary) -> str:
 
 def _tables(result: SimResult, summary: Summary) -> list[Table]:
     """Those that have something to show."""
-    tables = [_latency(summary), _pools(summary), _planes(summary), _decisions(result), _faults(summary)]
+    tables = [_latency(summary), _pools(summary), _planes(summary), _decisions(result), _scaling(result)]
+    tables.append(_faults(summary))
     return [table for table in tables if table.row_count]
 
 
@@ -130,6 +131,14 @@ def _decisions(result: SimResult) -> Table:
     table = _table("decision", "how often")
     for kind, number in sorted(result.decision_counts.items()):
         table.add_row(kind, numbers.count(number))
+    return table
+
+
+def _scaling(result: SimResult) -> Table:
+    sums = scaling_sums(result)
+    table = _table(*(head.name for head in sums.heads))
+    for row in sums.rows:
+        table.add_row(*row.cells)
     return table
 
 

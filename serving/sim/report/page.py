@@ -54,6 +54,8 @@ def report_page(
         "count_table": tables.count_table(result),
         "decision_table": (decisions := tables.decision_table(result)),
         "kinds": tables.kinds_of(decisions.rows),
+        "scaling_sums": tables.scaling_sums(result),
+        "scaling_table": tables.scaling_table(result),
         "fault_sums": tables.fault_sums(summary),
         "fault_table": tables.fault_table(result),
         "instance_table": tables.instance_table(result),
@@ -121,5 +123,6 @@ def _navigation(result: SimResult, cost: StepCost | None) -> list[tuple[str, str
     places = [("latency", "Latency"), ("time", "Over time"), ("pools", "Pools")]
     places += [("layer", "Layer")] if cost else []
     places += [("decisions", "Decisions")]
+    places += [("scaling", "Scaling")] if result.scaling else []
     places += [("faults", "Faults")] if result.faults else []
     return [*places, ("instances", "Instances"), ("configuration", "Configuration")]

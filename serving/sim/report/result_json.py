@@ -42,6 +42,7 @@ def result_json(result: SimResult, summary: Summary, *, requests: bool = False) 
         "faults": plain(result.faults),
         "decision_counts": plain(result.decision_counts),
         "decisions": plain(result.decisions),
+        "scaling": plain(result.scaling),
         "timeline_step_s": plain(result.timeline_step_s),
         "timeline": _by_field(result.timeline),
     }

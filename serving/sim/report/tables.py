@@ -128,6 +128,31 @@ def decision_table(result: SimResult) -> Table:
     return Table(heads, rows, note)
 
 
+def scaling_sums(result: SimResult) -> Table:
+    """How often the targets of each pool changed, and why."""
+    kinds = sorted({one.kind for one in result.scaling})
+    rows = []
+    for pool in dict.fromkeys(one.pool for one in result.scaling):
+        changes = [one for one in result.scaling if one.pool == pool]
+        targets = [changes[0].before, *(one.target for one in changes)]
+        cells = [pool, numbers.count(len(changes)), numbers.count(min(targets)), numbers.count(max(targets))]
+        rows.append(Row(cells + [numbers.count(sum(one.kind == kind for one in changes)) for kind in kinds]))
+    return Table(_heads("scaling", "changes", "least", "most", *kinds), rows)
+
+
+def scaling_table(result: SimResult) -> Table:
+    """Every change of a target, the first ones if there are too many."""
+    heads = [Head("at"), Head("pool", "text"), *_heads("from", "to"), Head("kind", "text"), Head("reason", "long")]
+    rows = [
+        Row([
+            numbers.clock(one.at_s), one.pool, numbers.count(one.before), numbers.count(one.target), one.kind,
+            _cut(one.reason),
+        ])
+        for one in result.scaling[:MOST_ROWS]
+    ]  # fmt: skip
+    return Table(heads, rows, _of(len(rows), len(result.scaling)))
+
+
 def fault_sums(summary: Summary) -> Table:
     """What each kind of fault cost."""
     rows = [

@@ -31,11 +31,13 @@ _PANELS: tuple[tuple[str, str, Unit, bool, tuple[_Curve, ...]], ...] = (
         (("prefill", "prefill_kv_share", "blue"), ("decode", "decode_kv_share", "violet")),
     ),
     ("pool", "KV-cache pool's memory in use", "share", False, (("pool", "pool_share", "green"),)),
+    ("servers", "Memory servers", "count", True, (("servers", "memory_servers", "green"),)),
     (
         "npus", "NPUs", "count", True,
         (
             ("prefill", "prefill_npus", "blue"), ("decode", "decode_npus", "violet"),
-            ("starting", "starting_npus", "orange"), ("idle", "idle_npus", "grey"),
+            ("starting", "starting_npus", "orange"), ("draining", "draining_npus", "red"),
+            ("idle", "idle_npus", "grey"),
         ),
     ),
     (
@@ -73,7 +75,7 @@ def time_line_plots(result: SimResult, times: Latencies, slo: Slo | None) -> lis
 def event_marks(result: SimResult, end_s: float) -> list[Mark]:
     """Moments of faults and of scaling, each colour thinned to what can be told apart."""
     faults = [fault.at_s for fault in result.faults]
-    scaling = [decision.at_s for decision in result.decisions if decision.kind == "scale"]
+    scaling = [change.at_s for change in result.scaling]
     marks = [Mark(at, SCALE_COLOR, dashed=True) for at in _apart(scaling, end_s)]
     return marks + [Mark(at, FAULT_COLOR) for at in _apart(faults, end_s)]
 

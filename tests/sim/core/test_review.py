@@ -15,7 +15,6 @@ from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.policy.known_tokens import KnownTokens
 from serving.policy.pool.outcome import FetchReport
 from serving.policy.request import SamplingParams, SequenceSpec
-from serving.policy.target_tracking import TargetTracker
 from serving.sim.core.events import EventQueue
 from serving.sim.core.network import Network
 from serving.sim.core.placement import Placement
@@ -262,9 +261,3 @@ def test_known_tokens_are_cut_like_any_sequence(cut: slice) -> None:
     tokens: Sequence[int] = KnownTokens((0, 1, 2), [3, 4, 5, 6, 7])
     assert list(tokens[cut]) == list(range(8))[cut]
     assert list(KnownTokens((0, 1, 2), [])[cut]) == list(range(3))[cut]
-
-
-def test_a_pool_shrinks_though_it_is_looked_at_less_often_than_loads_are_held() -> None:
-    pool = TargetTracker(utilisation=0.5, hold_s=5.0, low=1, high=8)
-    targets = [pool.decide(10.0 * n, 4, 2.0 if n == 0 else 0.4).target for n in range(3)]
-    assert targets == [4, 4, 1]

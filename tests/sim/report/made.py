@@ -13,6 +13,7 @@ from serving.sim.result import (
     InstanceTotals,
     Outcome,
     RequestColumns,
+    ScaleRecord,
     SimResult,
     TimelinePoint,
     Totals,
@@ -58,7 +59,17 @@ def made_result(
             events=40 * requests,
         ),
         wall_s=2.5,
+        scaling=made_scaling(duration_s),
     )
+
+
+def made_scaling(duration_s: float) -> list[ScaleRecord]:
+    """Two pools that change their size."""
+    return [
+        ScaleRecord(0.25 * duration_s, "prefill", 6, 7, "burst", _WHY),
+        ScaleRecord(0.5 * duration_s, "decode", 1, 2, "forecast", "load 1.2 at 70 % needs 2"),
+        ScaleRecord(0.75 * duration_s, "prefill", 7, 5, "yield", "decode <comes> first"),
+    ]
 
 
 def made_requests(count: int, duration_s: float, seed: int = 3) -> RequestColumns:

@@ -72,5 +72,5 @@ def test_the_page_in_a_browser(tmp_path: Path, width: int) -> None:
     assert seen["overflow"] <= 0
     assert (seen["all"], seen["some"]) == ("56 of 56 rows", "6 of 56 rows")
     assert seen["moment"] == "at 30:00"
-    assert seen["cursors"] == 12
+    assert seen["cursors"] == 13
     assert seen["ink"] != seen["other_ink"]

@@ -1,0 +1,168 @@
+"""`cloudmatrix chaos`: seeded faults against a live local system under load, with a report."""
+
+import argparse
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serving.chaos.result import ChaosRun
+    from serving.chaos.scenario import Scenario
+
+_DESCRIPTION = """\
+Kill and freeze replicas, turn bits over, slow links down, fill disks and let clients leave, by a seeded schedule, while
+steady load runs; compare every answer, token by token, with what the undisturbed system says; then look for leaks.
+Starts a system of its own and ends it, unless --url names one. That one must run on this machine as this user, and its
+replicas WILL be killed.
+"""
+_EPILOG = """\
+Examples:
+  cloudmatrix chaos --scenario deploy/chaos/quick.toml
+  cloudmatrix chaos --scenario deploy/chaos/kills.toml --duration 5m --seed 3 --out chaos1
+  cloudmatrix chaos --scenario deploy/chaos/everything.toml --url http://127.0.0.1:8000
+--out writes report.html and report.json, and copies the replicas' logs if something went wrong. Ctrl-C ends the load
+early; the report comes all the same.
+Exit code: 0 = nothing lost, different or left behind; 1 = something was; 2 = the run could not be done.
+"""
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
+_SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+EXIT_CLEAN, EXIT_LOST = 0, 1
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "chaos",
+        help="kill, freeze and disturb replicas under load; prove that nothing was lost",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="e.g. deploy/chaos/kills.toml")
+    system = parser.add_mutually_exclusive_group()
+    system.add_argument("--config", type=Path, metavar="FILE", help="system to start, instead of the scenario's")
+    system.add_argument("--url", help="a system that runs on this machine, instead of starting one")
+    parser.add_argument("--api-key", metavar="KEY", help="when the gateway wants one; an admin key where there are any")
+    parser.add_argument("--duration", metavar="TIME", help="e.g. 90s, 30m, 2h, instead of the scenario's")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of schedule and requests (default 0)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write report.html and report.json there")
+    parser.add_argument("--json", action="store_true", help="print report.json instead of the summary")
+    parser.add_argument("--plan", action="store_true", help="print the schedule and do nothing")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=_chaos)
+
+
+def seconds(text: str) -> float:
+    """A duration such as `90s`, `30m`, `2h`, or a number of seconds.
+
+    Raises: ConfigError if it is none, or no time at all.
+    Effects: none.
+    """
+    from serving.errors import ConfigError
+
+    found = _DURATION.fullmatch(text.strip())
+    value = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if value <= 0:
+        raise ConfigError(f"--duration {text}: a time such as 90s, 30m or 2h")
+    return value
+
+
+def _chaos(arguments: argparse.Namespace) -> int:
+    from serving.chaos.console import print_report
+    from serving.chaos.findings import find
+    from serving.chaos.page import report_page
+    from serving.chaos.report_json import make_folder, report_json, write_file
+    from serving.chaos.scenario import load_scenario
+    from serving.terminal import table_console
+
+    scenario = load_scenario(arguments.scenario)
+    duration_s = seconds(arguments.duration) if arguments.duration else scenario.scenario.duration_s
+    if arguments.plan:
+        return _print_plan(scenario, arguments, duration_s)
+    if arguments.out:
+        make_folder(arguments.out)
+    run = _carry_out(scenario, arguments, duration_s)
+    found = find(run)
+    if arguments.out:
+        write_file(arguments.out / "report.json", report_json(run, found))
+        write_file(arguments.out / "report.html", report_page(run, found).encode())
+    if arguments.json:
+        sys.stdout.buffer.write(report_json(run, found))
+    else:
+        print_report(run, found, table_console())
+    if arguments.out:
+        print(f"wrote {arguments.out / 'report.html'} and report.json", file=sys.stderr)
+    return EXIT_CLEAN if found.clean else EXIT_LOST
+
+
+def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> "ChaosRun":
+    """Find or start the system, run, and end what was started."""
+    from serving.chaos.findings import find
+    from serving.chaos.own_system import OwnSystem, keep_logs, left_after
+    from serving.chaos.progress import ChaosProgress
+    from serving.chaos.run import Order, run_chaos
+    from serving.errors import UnavailableError
+
+    system: OwnSystem | None = None if arguments.url else OwnSystem(_config(scenario, arguments))
+    with ChaosProgress(duration_s, quiet=arguments.quiet) as progress:
+        if system is not None:
+            progress.stage("starting a system")
+        try:
+            with _terminations(), system or nullcontext():
+                url = system.url if system is not None else arguments.url
+                order = Order(arguments.scenario.stem, scenario, arguments.seed, duration_s, url, arguments.api_key)
+                run = asyncio.run(run_chaos(order, progress))
+                if arguments.out and not find(run).clean:
+                    keep_logs(run.session, arguments.out / "logs")
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise UnavailableError("interrupted before there was anything to report") from None
+        if system is not None:
+            run.leaks.after_stop = left_after(run.session)
+    return run
+
+
+@contextmanager
+def _terminations() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C: what was started is ended."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:
+    from serving.chaos.scenario import config_path
+    from serving.config.load import load_config
+    from serving.errors import ConfigError
+
+    path: Path | None = arguments.config or config_path(scenario, arguments.scenario)
+    if path is None:
+        raise ConfigError("the scenario names no system to start: give --config FILE, or --url of one that runs")
+    load_config(path)  # mistakes are told before anything is started
+    return path
+
+
+def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> int:
+    """The schedule, against a system with every pool that the scenario gives a weight."""
+    from serving.chaos.progress import minutes
+    from serving.chaos.scenario import POOLS_OF
+    from serving.chaos.schedule import plan_faults
+
+    pools = ("prefill", "decode", "kvcache") if arguments.config is None else _pools_of(arguments.config)
+    for planned in plan_faults(scenario, arguments.seed, duration_s, pools):
+        whom = f" {' or '.join(planned.pools)}" if POOLS_OF[planned.kind] else ""
+        print(f"{minutes(planned.at_s)} {planned.kind}{whom}")
+    return EXIT_CLEAN
+
+
+def _pools_of(config: Path) -> tuple[str, ...]:
+    from serving.config.load import load_config
+
+    loaded = load_config(config)
+    return (*loaded.pools, *(["kvcache"] if loaded.kvcache.replicas else []))

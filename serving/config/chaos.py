@@ -1,0 +1,23 @@
+"""`[chaos]`: whether this system lets `cloudmatrix chaos` make it go wrong from inside."""
+
+from dataclasses import dataclass
+
+from serving.config.key import key
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosConfig:
+    """What replicas do to themselves for a test. Kills and freezes need none of it: they come from outside."""
+
+    enabled: bool = key(
+        "replicas look for faults that `cloudmatrix chaos` asks for (slow links, full disks, flipped bits); the file "
+        "with them is the same user's, on the same machine",
+        default=False,
+    )
+    least_step_s: float = key(
+        "with `enabled`: an engine's step takes at least so long, so that answers of a small model last long enough "
+        "to be hit [s]",
+        default=0.0,
+        low=0.0,
+        high=10.0,
+    )

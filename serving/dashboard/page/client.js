@@ -1,0 +1,56 @@
+// Talks to the server that the page came from, and to nobody else.
+
+const PATIENCE_MS = 11_000;
+const NONCE = "X-Pools-Nonce";
+
+let nonce = "";
+
+/** `kind` says what went wrong, the message says it to people, `fits` is the number that would have done. */
+export class Refusal extends Error {
+  constructor(kind, message, fits = null) {
+    super(message);
+    this.kind = kind;
+    this.fits = fits;
+  }
+}
+
+async function get(path) {
+  let response;
+  try {
+    response = await fetch(path, {
+      headers: nonce ? { [NONCE]: nonce } : {},
+      credentials: "same-origin",
+      cache: "no-store",
+      redirect: "error",
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+  } catch (error) {
+    const slow = error.name === "TimeoutError";
+    throw new Refusal("offline", slow ? "The dashboard does not answer." : "The dashboard cannot be reached.");
+  }
+  nonce = response.headers.get(NONCE) || nonce;
+  const body = await response.json().catch(() => null);
+  if (response.ok && body) return body;
+  if (body && body.error) throw new Refusal(body.error.kind, body.error.message, body.error.fits ?? null);
+  if (response.status === 401 || response.status === 403) throw new Refusal("token", "The dashboard asks for its token.");
+  throw new Refusal("broken", `The dashboard answered with ${response.status}.`);
+}
+
+export async function look() {
+  const state = await get("api/pools");
+  state.controls = nonce !== "";
+  return state;
+}
+
+/** verb: scale, hold or release. A nonce of a server that was started anew since is fetched once. */
+export async function change(pool, verb, numbers = {}) {
+  const query = new URLSearchParams(Object.entries(numbers).filter(([, value]) => value !== null && value !== ""));
+  const path = `api/pools/${encodeURIComponent(pool)}/${verb}?${query}`;
+  try {
+    return await get(path);
+  } catch (error) {
+    if (error.kind !== "stale") throw error;
+    await look();
+    return get(path);
+  }
+}

@@ -1,0 +1,59 @@
+"""`cloudmatrix decisions`: what was changed about the pools, when, by whom and why."""
+
+import argparse
+import contextlib
+import json
+import time
+from typing import Any
+
+from serving.pools_client import PoolsClient
+from serving.scale_command import add_dashboard_options, system_of
+
+POLL_S = 1.0
+SHOWN = 20
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds `decisions` to the command line."""
+    decisions = commands.add_parser(
+        "decisions",
+        help="what was decided about the pools' sizes, and why",
+        description="Print the ledger of scaling decisions, oldest first: by the autoscaler, by the page, by hand.",
+        epilog="Examples: cloudmatrix decisions --pool decode; cloudmatrix decisions --follow",
+    )
+    decisions.add_argument("--pool", metavar="POOL", help="only of this pool")
+    decisions.add_argument(
+        "--last", type=int, default=SHOWN, metavar="N", help=f"how many (default {SHOWN}, at most 200)"
+    )
+    decisions.add_argument("--follow", action="store_true", help="go on printing new ones until Ctrl-C")
+    add_dashboard_options(decisions)
+    decisions.set_defaults(run=_run)
+
+
+def line(entry: dict[str, Any]) -> str:
+    """One decision in one line."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["at"]))
+    change = f"{entry['before']} -> {entry['target']}" if entry["before"] != entry["target"] else f"{entry['target']}"
+    return f"{at}  {entry['pool']:<10} {change:<8} {entry['kind']:<8} {entry['by']:<10} {entry['reason']}"
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    system = system_of(arguments)
+    with contextlib.suppress(KeyboardInterrupt):
+        _print(system, arguments)
+    return 0
+
+
+def _print(system: PoolsClient, arguments: argparse.Namespace) -> None:
+    entries = system.decisions(arguments.pool, 0)[: max(0, arguments.last)]
+    after = entries[0]["id"] if entries else 0
+    if not entries and not arguments.follow:
+        print("nothing was changed so far" if not arguments.json else "", end="\n" if not arguments.json else "")
+    while True:
+        for entry in reversed(entries):
+            print(json.dumps(entry) if arguments.json else line(entry), flush=True)
+        if not arguments.follow:
+            return
+        time.sleep(POLL_S)
+        entries = system.decisions(arguments.pool, after)
+        after = entries[0]["id"] if entries else after

@@ -1,0 +1,85 @@
+"""Which pools a person keeps from the policy, until when; kept in a file, so that the board's death frees nobody."""
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Until when [s since 1970], and who asked for it."""
+
+    until: float
+    by: str
+
+
+class Holds:
+    """Holds by pool, and the target that each pool was last given on purpose.
+
+    Args:
+        path: of the file; its folder exists. None = memory only.
+    Effects: reads the file.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._holds: dict[str, Hold] = {}
+        self.targets: dict[str, int] = {}
+        self._read()
+
+    def hold(self, pool: str, now: float) -> Hold | None:
+        """The hold on a pool, if there is one now."""
+        hold = self._holds.get(pool)
+        return hold if hold is not None and hold.until > now else None
+
+    def left_s(self, pool: str, now: float) -> float:
+        """How long a pool is held from now on [s]; 0 = it is not."""
+        hold = self.hold(pool, now)
+        return hold.until - now if hold is not None else 0.0
+
+    def until(self, now: float) -> dict[str, float]:
+        """End of each hold, by pool [s since 1970]."""
+        return {pool: hold.until for pool, hold in self._holds.items() if hold.until > now}
+
+    def set(self, pool: str, hold_s: float, by: str, now: float) -> None:
+        """Hold a pool for so long from now on; 0 releases it.
+
+        Effects: writes the file.
+        """
+        self._holds[pool] = Hold(now + hold_s, by)
+        self._holds = {name: hold for name, hold in self._holds.items() if hold.until > now}
+        self._write()
+
+    def aim(self, pool: str, target: int) -> None:
+        """The pool's target is this on purpose: if Serve's differs later, somebody else has set it.
+
+        Effects: writes the file if that is news.
+        """
+        if self.targets.get(pool) != target:
+            self.targets[pool] = target
+            self._write()
+
+    def _read(self) -> None:
+        try:
+            known = json.loads(self._path.read_text()) if self._path is not None else {}
+            self._holds = {pool: Hold(**hold) for pool, hold in known.get("holds", {}).items()}
+            self.targets = {pool: int(target) for pool, target in known.get("targets", {}).items()}
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            logger.warning("%s cannot be read (%s): no pool is held", self._path, error)
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        holds = {pool: {"until": hold.until, "by": hold.by} for pool, hold in self._holds.items()}
+        fresh = self._path.with_suffix(".new")
+        try:
+            fresh.write_text(json.dumps({"holds": holds, "targets": self.targets}))
+            os.replace(fresh, self._path)
+        except OSError as error:
+            logger.warning("holds are not on disk: %s", error)

@@ -1,0 +1,165 @@
+"""The scaling board as one small named actor, and how gateways reach it.
+
+It outlives the autoscaler and every gateway. Its own death costs a second: Ray starts it again, and ledger and
+holds are in the folder of this start.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from serving.config.serve import ServeConfig
+from serving.deployments.membership import Lookup
+from serving.deployments.nodes import ON_HEAD_NODE
+from serving.deployments.pool_control import Complaint
+from serving.deployments.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
+from serving.deployments.scaling.answers import ScaleAnswer, ScaleRefusal
+from serving.deployments.scaling.board import ClusterSilentError, ScalingBoard
+from serving.deployments.scaling.observe import RayCluster
+from serving.deployments.scaling.signals import sizes_of
+from serving.policy.scaling.decision import PoolTarget
+from serving.policy.scaling.signals import ScalingSignals
+from serving.runtime.traffic import BoardNews, GatewayReport
+
+logger = logging.getLogger(__name__)
+
+LOOK_PERIOD_S = 1.0
+MOVING_PERIOD_S = 0.3
+"""While replicas come or go, people watch."""
+SILENT = "Serve's controller does not answer; try again"
+
+
+@ray.remote(num_cpus=0, max_restarts=-1)
+class ScalingBoardActor:
+    """The named actor around a `ScalingBoard`.
+
+    Args:
+        folder: of this start of the system; ledger and holds are kept there.
+    """
+
+    def __init__(self, config: ServeConfig, app: str, folder: Path) -> None:
+        self._cluster = RayCluster(app, sizes_of(config), with_cache=bool(config.kvcache.replicas))
+        self._board = ScalingBoard(config, self._cluster, folder)
+        self._prepared = False
+        self._complaint = Complaint("the cluster does not answer; the scaling board waits")
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look from now on. Called by whoever made the actor; after a restart the first question starts it."""
+        self._task = self._task or asyncio.create_task(self._look_forever())
+
+    async def report(self, report: GatewayReport) -> BoardNews:
+        """As `ScalingBoard.report`."""
+        await self.start()
+        return self._board.report(report)
+
+    async def next_signals(self, period_s: float) -> ScalingSignals:
+        """As `ScalingBoard.next_signals`."""
+        await self.start()
+        return await self._board.next_signals(period_s)
+
+    async def apply(self, targets: Sequence[PoolTarget]) -> None:
+        """As `ScalingBoard.apply`."""
+        await self._board.apply(targets)
+
+    async def scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> ScaleAnswer | ScaleRefusal:
+        """As `scale_path.scale_pool`."""
+        return await self._answered(self._board.scale(pool, replicas, hold_s, by))
+
+    async def hold(self, pool: str, hold_s: float | None, by: str) -> ScaleAnswer | ScaleRefusal:
+        """As `scale_path.hold_pool`."""
+        return await self._answered(self._board.hold(pool, hold_s, by))
+
+    async def state(self) -> dict[str, Any]:
+        """As `scale_path.pools_state`."""
+        await self.start()
+        with contextlib.suppress(ClusterSilentError):
+            await self._board.look_first()
+        return self._board.state()
+
+    async def decisions(self, pool: str | None, after: int, limit: int) -> list[dict[str, Any]]:
+        """As `scale_path.decisions`."""
+        return self._board.decisions(pool, after, limit)
+
+    async def _answered(self, answer: Awaitable[ScaleAnswer | ScaleRefusal]) -> ScaleAnswer | ScaleRefusal:
+        await self.start()
+        try:
+            return await answer
+        except ClusterSilentError as error:
+            logger.warning("%s", error)
+            return ScaleRefusal("unavailable", SILENT)
+
+    async def _look_forever(self) -> None:
+        while True:
+            period_s = MOVING_PERIOD_S if self._board.moving else LOOK_PERIOD_S
+            await asyncio.sleep(period_s)
+            try:
+                await self._board.look(older_than_s=period_s / 2)
+                self._complaint.over()
+                if not self._prepared and not self._board.moving:  # the start has the cores until then
+                    self._prepared = True
+                    await self._cluster.prepare()
+            except ClusterSilentError as error:
+                self._complaint.make(error)
+            except Exception:  # a bug in one look must not end all others
+                logger.exception("a look failed")
+
+
+def start_board(config: ServeConfig, app: str, folder: Path) -> None:
+    """Make the board beside everything else that starts; nothing waits for it.
+
+    Effects: a detached actor, until the cluster ends.
+    """
+    actor_class: Any = ScalingBoardActor
+    options = actor_class.options(
+        name=BOARD, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", resources=ON_HEAD_NODE
+    )
+    options.remote(config, app, folder).start.remote()
+
+
+class BoardClient:
+    """The board, for a process of the system that asks it again and again."""
+
+    def __init__(self) -> None:
+        self._lookup = Lookup(partial(ray.get_actor, BOARD, NAMESPACE))
+        self._actor: Any = None
+
+    async def report(self, report: GatewayReport) -> BoardNews:
+        """As `ScalingBoard.report`.
+
+        Raises: ray.exceptions.RayError, TimeoutError, ValueError if the board does not answer.
+        """
+        news: BoardNews = await self._ask(CALL_DEADLINE_S, "report", report)
+        return news
+
+    async def next_signals(self, period_s: float) -> ScalingSignals:
+        """As `ScalingBoard.next_signals`.
+
+        Raises: as `report`.
+        """
+        signals: ScalingSignals = await self._ask(period_s + 2 * CALL_DEADLINE_S, "next_signals", period_s)
+        return signals
+
+    async def apply(self, targets: Sequence[PoolTarget]) -> None:
+        """As `ScalingBoard.apply`.
+
+        Raises: as `report`.
+        """
+        await self._ask(2 * CALL_DEADLINE_S, "apply", tuple(targets))
+
+    async def _ask(self, deadline_s: float, method: str, *arguments: Any) -> Any:
+        async def answer() -> Any:
+            self._actor = self._actor or await self._lookup.actor()
+            return await getattr(self._actor, method).remote(*arguments)
+
+        try:
+            return await asyncio.wait_for(answer(), deadline_s)
+        except (ray.exceptions.RayError, TimeoutError, ValueError):
+            self._actor = None
+            raise

@@ -1,0 +1,228 @@
+"""The queue at a gateway's door: who may wait, who starts next, and what those are told who may not.
+
+    offer ──► waits ──take──► runs ──finished──► its seat is free
+      │         └── withdraw, overdue
+      └── refused: come back in so many seconds, for when room is kept
+
+A queue longer than the pools can work off in a bearable time only turns a quick refusal into a late one, so requests
+and their prompt tokens are both bounded. Everything passes through it, even what starts at once, because a key that is
+given much is charged for it. The order is that of `fair_lines`, and nobody is overtaken for being large: if the next
+request needs more seats than are free, all wait for it.
+
+Where several keys share the queue, a key that has as many requests waiting as there are free places must come back
+later. So however many keys fill it, some places are left for one that has none.
+"""
+
+from collections import OrderedDict
+from heapq import heappop, heappush
+from math import ceil, sqrt
+
+from serving.errors import LedgerError
+from serving.policy.drain_rate import DrainRate
+from serving.policy.fair_lines import FairLines
+from serving.policy.gateway_admission import AdmissionDecision, AdmissionLimits, Applicant
+from serving.policy.retry_promises import Promise, RetryPromises
+from serving.policy.throughput import MAX_RETRY_S
+
+CAUTION = 2.0
+"""Times are told for so many standard deviations more starts than are needed, if starts were a Poisson process: to come
+a little late costs little, to come too early costs it all."""
+PROMISES_PER_PLACE = 8
+"""Bounds what is remembered; they reach no further than `MAX_RETRY_S` anyway."""
+DRY_S = 2.0
+"""A queue that is worked off in less is about to run dry."""
+UNKNOWN_RETRY_S = 1
+"""Told before anything was measured."""
+
+
+class AdmissionQueue:
+    """One gateway's. All times are the gateway's [s]."""
+
+    def __init__(self, limits: AdmissionLimits) -> None:
+        self._limits = limits
+        self._lines = FairLines()
+        self._promises = RetryPromises(PROMISES_PER_PLACE * max(1, limits.max_queued_requests))
+        self._rate = DrainRate(limits.max_running_sequences)
+        self._deadlines: list[tuple[float, int]] = []
+        self._since: OrderedDict[int, float] = OrderedDict()
+        self._waited_from: float | None = None
+        """Time up to which waiting for a seat is accounted; None while nothing waits for one."""
+
+    # ---- what is there ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._lines)
+
+    @property
+    def tokens(self) -> int:
+        """Their prompt tokens."""
+        return self._lines.tokens
+
+    @property
+    def oldest_since(self) -> float | None:
+        """Since when the oldest of them has been waiting."""
+        return next(iter(self._since.values()), None)
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def offer(self, one: Applicant, running: int, now: float, is_open: bool = True) -> AdmissionDecision:
+        """A request comes.
+
+        Args:
+            running: sequences in the pools.
+            is_open: an instance is there to start it on; else it waits for one.
+        Returns: accepted: it waits, and the next `take` may be it. A refusal says when to come back.
+        Effects: books it, or keeps room for its return.
+        """
+        self._promises.expire(now)
+        claimed = self._promises.claim(one.mark, now)
+        waits = len(self._lines)
+        if is_open and not waits and self._fits(one.sequences, running):
+            self._add(one, now)
+            return AdmissionDecision(True, "starts at once")
+        refusal = self._bounds(one, claimed, now) or (self._too_late(one, now) if waits else None)
+        if refusal is not None:
+            return refusal
+        self._add(one, now)
+        if is_open and self._waited_from is None:
+            self._waited_from = now
+        return AdmissionDecision(True, f"{waits} requests, {self.tokens - one.tokens} tokens wait")
+
+    def take(self, running: int, now: float) -> int | None:
+        """Who starts now: call it until it is None, but only while an instance is there.
+
+        Args:
+            running: sequences in the pools.
+        Returns: a number, which no longer waits; None if nobody may start.
+        """
+        one = self._lines.next()
+        if self._waited_from is not None:
+            self._rate.waited(max(0.0, now - self._waited_from))
+            self._waited_from = now
+        if one is None or not self._fits(one.sequences, running):
+            self._waited_from = None if one is None else now
+            return None
+        queued = self._waited_from is not None
+        self._lines.start(one)
+        self._rate.started(one.sequences, one.tokens, queued=queued)
+        del self._since[one.number]
+        if not self._lines:
+            self._waited_from = None
+        return one.number
+
+    def finished(self, residence_s: float) -> None:
+        """A sequence has left the pools after so long."""
+        self._rate.finished(residence_s)
+
+    def withdraw(self, number: int) -> bool:
+        """A request gives up waiting. Returns: False if it did not wait."""
+        self._since.pop(number, None)
+        return self._lines.remove(number) is not None
+
+    def overdue(self, now: float, before: float | None = None) -> tuple[int, ...]:
+        """Those whose deadline has passed; they no longer wait.
+
+        Args:
+            before: also those that have been waiting since before then.
+        """
+        gone = []
+        while self._deadlines and self._deadlines[0][0] < now:
+            _, number = heappop(self._deadlines)
+            if self.withdraw(number):
+                gone.append(number)
+        while before is not None and (oldest := self.oldest_since) is not None and oldest < before:
+            gone.append(next(iter(self._since)))
+            self.withdraw(gone[-1])
+        return tuple(gone)
+
+    # ---- judgement -------------------------------------------------------------------------------------------------
+
+    def _fits(self, sequences: int, running: int) -> bool:
+        """The largest request may start when nothing else runs."""
+        return not running or running + sequences <= self._limits.max_running_sequences
+
+    def _add(self, one: Applicant, now: float) -> None:
+        self._lines.add(one)
+        self._since[one.number] = now
+        heappush(self._deadlines, (one.deadline, one.number))
+        if len(self._deadlines) > 2 * len(self._lines) + 64:
+            self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in self._since)
+
+    def _bounds(self, one: Applicant, claimed: bool, now: float) -> AdmissionDecision | None:
+        """Whether it is one too many. A request above a whole limit gets in when nothing waits, else it never would."""
+        limits, waits, tokens = self._limits, len(self._lines), self.tokens
+        most = limits.max_queued_requests
+        if not waits and most:
+            return None
+        room_tokens = limits.max_queued_tokens - tokens
+        if waits + 1 > most or one.tokens > room_tokens:
+            counted = f"{waits} requests wait, {most} may"
+            reason = counted if waits + 1 > most else f"{tokens} prompt tokens wait, {limits.max_queued_tokens} may"
+        elif claimed:
+            return None
+        elif limits.shared and self._lines.of(one.key)[0] > most - waits:
+            reason = f"{self._lines.of(one.key)[0]} requests of the key wait, {most - waits} places are left for all"
+        elif self._kept_for_others(one):
+            reason = f"{waits} requests wait, and {self._promises.requests} were told to come back"
+        else:
+            return None
+        return AdmissionDecision(False, reason, self._retry_s(one, now))
+
+    def _kept_for_others(self, one: Applicant) -> bool:
+        """Room is kept for those who were told to come back, but not while the queue is about to run dry: they may not
+        come, and who asks again and again is given promise after promise; neither must leave seats empty.
+        """
+        limits, promises = self._limits, self._promises
+        requests, tokens = len(self._lines) + 1, self.tokens + one.tokens
+        if requests <= min(limits.max_queued_requests / 2, self._rate.requests_per_s * DRY_S):
+            return False
+        return (
+            requests + promises.requests > limits.max_queued_requests
+            or tokens + promises.tokens > limits.max_queued_tokens
+        )
+
+    def _too_late(self, one: Applicant, now: float) -> AdmissionDecision | None:
+        """Refuse what could not start before its deadline at the rate that was measured."""
+        if not self._rate.measured or self._rate.tokens_per_s <= 0:
+            return None
+        _, own = self._lines.of(one.key)
+        ahead = min(float(self.tokens), own / self._lines.share(one.key, one.weight))
+        late_s = ahead / self._rate.tokens_per_s - (one.deadline - now)
+        if late_s <= 0:
+            return None
+        reason = f"it could not start before its deadline: {round(ahead)} prompt tokens are before it"
+        return AdmissionDecision(False, reason, min(MAX_RETRY_S, max(1.0, float(ceil(late_s)))))
+
+    def _retry_s(self, one: Applicant, now: float) -> float:
+        """When there will be room for it, those included who were told before. Effects: keeps that room."""
+        limits, promises, rate = self._limits, self._promises, self._rate
+        requests = len(self._lines) + promises.requests + 1 - limits.max_queued_requests
+        tokens = self.tokens + promises.tokens + one.tokens - limits.max_queued_tokens
+        tokens = min(tokens, self.tokens + promises.tokens)
+        if limits.shared:
+            own = self._lines.of(one.key)[0]
+            requests = max(requests, own + len(self._lines) - limits.max_queued_requests)
+        if rate.requests_per_s <= 0:
+            return float(UNKNOWN_RETRY_S)
+        starts = float(max(requests, 1))
+        if tokens > 0 and rate.tokens_per_s > 0:
+            starts = max(starts, tokens / rate.tokens_per_s * rate.requests_per_s)
+        told = float(ceil(max(1.0, (starts + CAUTION * sqrt(starts)) / rate.requests_per_s)))
+        if told > MAX_RETRY_S:
+            return MAX_RETRY_S
+        promises.book(one.mark, Promise(now + told, one.tokens))
+        return told
+
+    def check(self) -> None:
+        """Prove that all ledgers agree.
+
+        Raises: LedgerError if they do not.
+        """
+        self._lines.check()
+        if {one.number for one in self._lines} != set(self._since):
+            raise LedgerError("waiting times are kept for other requests than those that wait")
+        if not set(self._since) <= {number for _, number in self._deadlines}:
+            raise LedgerError("a request that waits has no deadline")
+        if self._promises.check() != (self._promises.requests, self._promises.tokens):
+            raise LedgerError("promised room is not that of the promises")

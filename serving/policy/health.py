@@ -1,0 +1,101 @@
+"""How long a step may take before its engine counts as hanging.
+
+Two tiers of heartbeat: the control plane asks the replica's shell, the shell asks the engine, whose answer is
+progress. A step that lasts is the difficulty: a chunk of 30 s on a slow CPU is work, a step of 30 s on an engine whose
+steps take 30 ms is a hang. So the engine learns what its steps take, by size:
+
+    limit = max(floor, factor * longest step of this size seen lately)
+
+A size that was never seen is judged by the nearest smaller one, as if time grew with tokens (it grows more slowly, so
+this errs on the patient side), else by the nearest larger one. An engine that has not made any step gets `first_s`: it
+may still be loading, compiling or touching its memory for the first time.
+"""
+
+from dataclasses import dataclass
+
+_FORGET = 0.98
+"""What is left of a longest time after a shorter step: one hiccup is forgotten, to a tenth, within 114 steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What the rule is told.
+
+    Args:
+        floor_s: a step may always take this long [s].
+        factor: times the longest step of its size.
+        first_s: for an engine that has made no step [s].
+    """
+
+    floor_s: float
+    factor: float
+    first_s: float
+
+
+class StepWatch:
+    """Learns what steps take, in sizes of powers of two of their tokens."""
+
+    def __init__(self, limits: StepLimits) -> None:
+        self._limits = limits
+        self._longest: dict[int, float] = {}
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A step of so many tokens took so long.
+
+        Effects: remembers it, counted as no longer than it was allowed to take, so that one freeze does not make the
+            rule blind; shorter ones let a longer one before them be forgotten slowly.
+        """
+        size = tokens.bit_length()
+        seconds = min(seconds, self.limit_s(tokens))
+        self._longest[size] = max(seconds, self._longest.get(size, 0.0) * _FORGET)
+
+    def limit_s(self, tokens: int) -> float:
+        """How long a step of so many tokens may take.
+
+        Returns: [s]; at least the floor.
+        Effects: none.
+        """
+        limits = self._limits
+        if not self._longest:
+            return max(limits.floor_s, limits.first_s)
+        size = tokens.bit_length()
+        smaller = [known for known in tuple(self._longest) if known <= size]
+        nearest = max(smaller) if smaller else min(tuple(self._longest))
+        expected = self._longest[nearest] * (1 << max(0, size - nearest))
+        return max(limits.floor_s, limits.factor * expected)
+
+
+def hangs(age_s: float, limit_s: float) -> bool:
+    """Whether an engine that has been at a step for `age_s` counts as hanging. A crashed one has an infinite age."""
+    return age_s > limit_s
+
+
+class Silence:
+    """Tells whose silence is theirs: a watcher that did not look for a while has itself to blame.
+
+    A process that was frozen, or too busy to read, finds all its peers silent when it wakes although their words lie
+    unread. It gives everybody the whole limit again.
+    """
+
+    def __init__(self, limit_s: float, now: float) -> None:
+        """
+        Args:
+            limit_s: silence that is too long [s].
+            now: time of the watcher.
+        """
+        self._limit_s = limit_s
+        self._looked_at = now
+        self._awake_since = now
+
+    def look(self, now: float) -> None:
+        """Call it before each round of `too_long`.
+
+        Effects: begins everybody's silence anew if the last look was longer ago than a quarter of the limit.
+        """
+        if now - self._looked_at > self._limit_s / 4:
+            self._awake_since = now
+        self._looked_at = now
+
+    def too_long(self, heard_at: float, now: float) -> bool:
+        """Whether a peer that was heard at `heard_at` has been silent for too long, by a watcher that was awake."""
+        return now - max(heard_at, self._awake_since) > self._limit_s

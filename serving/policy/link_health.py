@@ -1,0 +1,142 @@
+"""The path of KV blocks between two instances: saturated is not lost.
+
+Pulls run beside the engines' loops, so no heartbeat sees their path. Two things are watched for each pair of a puller
+and a source: how transfers end, and how long a dummy block takes that is read when nothing else has passed for a while.
+
+    dummies arrive late      the puller or the path is saturated: back-pressure, handoffs go elsewhere; no failover
+    nothing arrives          the path is broken: this pair is isolated, everybody else goes on; dummies find out when
+                             it is back
+
+Three times in a row make it worse, twice in a row better: one slow read on a busy machine is nothing. Real blocks that
+arrive end a loss at once.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from serving.ids import ReplicaId
+
+WORSE_AFTER = 3
+BETTER_AFTER = 2
+
+
+class LinkState(Enum):
+    """What is known of one pair."""
+
+    HEALTHY = "healthy"
+    SATURATED = "saturated"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimits:
+    """What counts as what.
+
+    Args:
+        period_s: a pair on which nothing has passed for this long gets a dummy [s]; 0 = never.
+        late_s: a dummy that takes longer is late [s].
+        lost_s: what takes longer does not arrive at all [s].
+    """
+
+    period_s: float
+    late_s: float
+    lost_s: float
+
+
+class LinkHealth:
+    """One pair, as its puller sees it."""
+
+    def __init__(self, limits: LinkLimits, now: float) -> None:
+        self.state = LinkState.HEALTHY
+        self.since = now
+        """When the state began."""
+        self._limits = limits
+        self._passed_at = now
+        self._asked_at = now
+        self._late = 0
+        self._prompt = 0
+        self._missing = 0
+
+    def dummy_due(self, now: float) -> bool:
+        """Whether to read a dummy now: nothing has passed and none was sent for a period.
+
+        Effects: none; `dummy_sent` follows when it is sent.
+        """
+        period = self._limits.period_s
+        return period > 0 and now - max(self._passed_at, self._asked_at) >= period
+
+    def dummy_sent(self, now: float) -> None:
+        """A dummy is on its way."""
+        self._asked_at = now
+
+    def dummy_arrived(self, seconds: float, now: float) -> LinkState:
+        """A dummy took so long. Returns: the state from now on."""
+        self._passed_at = now
+        self._missing = 0
+        if seconds <= self._limits.late_s:
+            self._late, self._prompt = 0, self._prompt + 1
+            if self._prompt >= BETTER_AFTER:
+                self._become(LinkState.HEALTHY, now)
+        else:
+            self._late, self._prompt = self._late + 1, 0
+            if self._late >= (BETTER_AFTER if self.state is LinkState.LOST else WORSE_AFTER):
+                self._become(LinkState.SATURATED, now)
+        return self.state
+
+    def blocks_arrived(self, now: float) -> None:
+        """A transfer of real blocks succeeded. How long it took says nothing: it depends on how many they were.
+
+        Effects: the path is not lost any more; where there are no dummies, only this can tell.
+        """
+        self._passed_at = now
+        self._missing = 0
+        if self.state is LinkState.LOST:
+            self._become(LinkState.HEALTHY, now)
+
+    def nothing_arrived(self, now: float) -> LinkState:
+        """A dummy or a transfer was given up. Returns: the state from now on."""
+        self._missing, self._prompt, self._late = self._missing + 1, 0, 0
+        if self._missing >= WORSE_AFTER:
+            self._become(LinkState.LOST, now)
+        return self.state
+
+    def _become(self, state: LinkState, now: float) -> None:
+        if state is not self.state:
+            self.state, self.since = state, now
+
+
+@dataclass(frozen=True, slots=True)
+class PathTrouble:
+    """What one instance tells of its paths: the sources that it cannot reach, and those that it reaches slowly."""
+
+    lost: tuple[ReplicaId, ...] = ()
+    late: tuple[ReplicaId, ...] = ()
+
+
+def decodes_to_avoid(source: ReplicaId, troubles: Mapping[ReplicaId, PathTrouble]) -> tuple[ReplicaId, ...]:
+    """Decode instances that should not pull from `source`.
+
+    Args:
+        troubles: of all decode instances that could.
+    Returns: those that cannot reach it, and those that reach it slowly unless that leaves nobody; sorted.
+    Effects: none.
+    """
+    lost = {replica for replica, trouble in troubles.items() if source in trouble.lost}
+    slow = {replica for replica, trouble in troubles.items() if source in trouble.late}
+    return tuple(sorted(lost if lost | slow == set(troubles) else lost | slow))
+
+
+def prefills_to_avoid(
+    sources: Collection[ReplicaId], troubles: Mapping[ReplicaId, PathTrouble]
+) -> tuple[ReplicaId, ...]:
+    """Prefill instances whose blocks no decode instance could pull.
+
+    Args:
+        sources: all prefill instances.
+        troubles: of all decode instances; none = nothing is known.
+    Effects: none.
+    """
+    if not troubles:
+        return ()
+    return tuple(sorted(s for s in sources if all(s in trouble.lost for trouble in troubles.values())))

@@ -1,0 +1,72 @@
+"""KV room that running answers will still want.
+
+A view tells which blocks are free now; answers that have just begun will take more. Each is expected to grow by what it
+may still generate, at most `most_tokens`; what it has generated is in the view already, so the expectation shrinks by
+every token that comes. Only this gateway's own answers are known here.
+"""
+
+from serving.errors import LedgerError
+from serving.ids import ReplicaId
+
+RESERVE_TOKENS = 256
+"""Expected of an answer whose length nobody knows: Azure's conversations have a median of 129 output tokens and a mean
+of 211. More would keep room from answers that are there for ones that may never come."""
+
+
+class OutputReserve:
+    """Expected growth of one gateway's running sequences, by instance."""
+
+    __slots__ = ("_block_tokens", "_left", "_most", "_total")
+
+    def __init__(self, block_tokens: int, most_tokens: int = RESERVE_TOKENS) -> None:
+        self._block_tokens = block_tokens
+        self._most = most_tokens
+        self._left: dict[str, tuple[ReplicaId, int]] = {}
+        self._total: dict[ReplicaId, int] = {}
+
+    def expected_blocks(self, tokens_left: int) -> int:
+        """What a sequence that may generate so many tokens is expected to grow by."""
+        return -(-min(max(tokens_left, 0), self._most) // self._block_tokens)
+
+    def book(self, name: str, replica: ReplicaId, tokens_left: int) -> None:
+        """This sequence goes there, and may generate so many tokens. Effects: replaces an earlier booking."""
+        self.drop(name)
+        expected = min(max(tokens_left, 0), self._most)
+        self._left[name] = replica, expected
+        self._total[replica] = self._total.get(replica, 0) + expected
+
+    def grew(self, name: str, tokens: int) -> None:
+        """So many tokens came. Unknown names are ignored."""
+        booked = self._left.get(name)
+        if booked is None or not booked[1]:
+            return
+        replica, left = booked
+        now = max(0, left - tokens)
+        self._left[name] = replica, now
+        self._total[replica] -= left - now
+
+    def drop(self, name: str) -> None:
+        """It ended, or goes elsewhere. Unknown names are ignored."""
+        booked = self._left.pop(name, None)
+        if booked is None:
+            return
+        replica, left = booked
+        if total := self._total.get(replica, 0) - left:
+            self._total[replica] = total
+        else:
+            self._total.pop(replica, None)
+
+    def blocks(self, replica: ReplicaId) -> int:
+        """Blocks that this instance's sequences are still expected to take."""
+        return -(-self._total.get(replica, 0) // self._block_tokens)
+
+    def check(self) -> None:
+        """Prove that the sums are those of the parts.
+
+        Raises: LedgerError if they are not.
+        """
+        sums: dict[ReplicaId, int] = {}
+        for replica, left in self._left.values():
+            sums[replica] = sums.get(replica, 0) + left
+        if {k: v for k, v in sums.items() if v} != {k: v for k, v in self._total.items() if v}:
+            raise LedgerError(f"expected growth is {self._total}, its parts sum up to {sums}")

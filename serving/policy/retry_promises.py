@@ -1,0 +1,80 @@
+"""Refused requests were told when to come back, and room is kept for them until then.
+
+Without that, whoever happens to come first takes the places that become free, and those who did as they were told are
+refused again. A request is known again by its mark, a fingerprint of what it asks for: clients repeat themselves. A
+promise is void some time after it was due.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+EARLY_S = 0.1
+"""How much sooner than told a client may come: clocks."""
+GRACE_S = 3.0
+"""How long a place is kept for a client that does not come: it may have a connection to set up, or have given up."""
+ALIKE_SHARE = 4
+"""Of all promises at most one in so many is to requests with the same mark: one who asks without end is told, but is
+not given promise after promise."""
+
+
+class Promise(Struct, frozen=True, gc=False):
+    """Room for so many prompt tokens from `due` on."""
+
+    due: float
+    tokens: int
+
+
+class RetryPromises:
+    """All that stand."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by_mark: dict[int, deque[Promise]] = {}
+        self._dues: list[tuple[float, int]] = []
+        self.requests = 0
+        self.tokens = 0
+
+    def book(self, mark: int, promise: Promise) -> bool:
+        """Keep room. Returns: False if there are too many promises, of all or of this mark."""
+        alike = self._by_mark.get(mark, ())
+        if self.requests >= self._most or len(alike) > self._most // ALIKE_SHARE:
+            return False
+        mine = self._by_mark.setdefault(mark, deque())
+        at = len(mine)
+        while at and mine[at - 1].due > promise.due:
+            at -= 1
+        mine.insert(at, promise)
+        heappush(self._dues, (promise.due, mark))
+        self.requests += 1
+        self.tokens += promise.tokens
+        return True
+
+    def claim(self, mark: int, now: float) -> bool:
+        """It comes. Returns: True if it was told to come by now; its room is no longer kept."""
+        mine = self._by_mark.get(mark)
+        if mine is None or mine[0].due > now + EARLY_S:
+            return False
+        self._void(mark, mine)
+        return True
+
+    def expire(self, now: float) -> None:
+        """Give up on those who did not come."""
+        while self._dues and self._dues[0][0] + GRACE_S < now:
+            due, mark = heappop(self._dues)
+            mine = self._by_mark.get(mark)
+            if mine is not None and mine[0].due <= due:  # else it was claimed
+                self._void(mark, mine)
+
+    def _void(self, mark: int, mine: deque[Promise]) -> None:
+        gone = mine.popleft()
+        self.requests -= 1
+        self.tokens -= gone.tokens
+        if not mine:
+            del self._by_mark[mark]
+
+    def check(self) -> tuple[int, int]:
+        """Promises and their tokens, counted again."""
+        kept = [one for mine in self._by_mark.values() for one in mine]
+        return len(kept), sum(one.tokens for one in kept)

@@ -1,0 +1,156 @@
+"""How many instances decoding takes: sequences at once, and the KV blocks that they fill.
+
+Sequences stay for long, so their number in a while is known better than any rate: with residence T and arrivals at rate
+a, Little's law says where it tends to (a x T), and it gets there as what is there now leaves, within T. That is how a
+burst of prompts makes decode instances start before its sequences come.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from serving.policy.scaling.averages import ShareAverage, StockAverage
+from serving.policy.scaling.course import Course
+from serving.policy.scaling.demand import Demand, Outlook, unknown
+from serving.policy.scaling.fast_rate import FastRate
+from serving.policy.scaling.gains import Gains
+from serving.policy.scaling.signals import PoolSignals
+
+RESIDENCE_S = 600.0
+"""Time constant of how long sequences stay."""
+STOCK_S = 60.0
+"""Time constant of their number."""
+SURE, SURE_NOW = 2.0, 3.0
+"""Standard deviations by which the smooth number, and the one of this moment, are surely not too high."""
+BURST_SIGMAS = 4.0
+"""The same of the requests of the last seconds."""
+FEWEST = 5.0
+"""Requests after which their residence is believed."""
+KV_AIM = 0.9
+"""Fill of the KV blocks that is aimed at: the rest is for sequences that still grow."""
+FULL = 0.95
+"""Of sequences or KV blocks: the next one waits or slows the others down."""
+
+BURST_AIM = 0.85
+"""Load of an instance that the answer to a burst aims at."""
+BURST_S = 10.0
+"""A burst is expected to last for this long beyond the start of an instance: one large step, not many small ones."""
+
+
+@dataclass(slots=True)
+class DecodeWork:
+    """Of the pool that decodes."""
+
+    _stock: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
+    _blocks: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
+    _residence: ShareAverage = field(default_factory=lambda: ShareAverage(RESIDENCE_S))
+    _course: Course = field(default_factory=Course)
+    _fast: FastRate = field(default_factory=lambda: FastRate(BURST_SIGMAS))
+    crowd: float = 0.0
+    """The highest load of an instance lately: answers that end now were slowed by it. It fades as they leave."""
+
+    def see(self, gains: Gains, pool: PoolSignals) -> None:
+        """Count what happened since the last look. Effects: the averages move."""
+        self._stock.add(pool.sequences, gains.seconds)
+        self._blocks.add(pool.kv_blocks_used, gains.seconds)
+        # While traffic grows more come than go; what is there belongs to the mean of both.
+        accepted = max(0, gains.arrived - gains.rejected)
+        self._residence.add(pool.sequences * gains.seconds, (accepted + gains.finished) / 2, gains.seconds)
+        self._course.add(gains.arrived, gains.seconds)
+        self._fast.add(gains.arrived, gains.seconds)
+        fades = math.exp(-gains.seconds / max(self.residence_s, STOCK_S))
+        self.crowd = max(self.now_instances(pool) / max(1, pool.running), self.crowd * fades)
+
+    @property
+    def residence_s(self) -> float:
+        """How long a request's sequences stay, together [s]; 0 = not known yet."""
+        return self._residence.value(0.0) if self._residence.whole >= FEWEST else 0.0
+
+    def now_instances(self, pool: PoolSignals) -> float:
+        """Instances that the sequences of now take."""
+        return max(self._by_sequences(pool, pool.sequences), self._by_blocks(pool, pool.kv_blocks_used))
+
+    def full(self, pool: PoolSignals, elsewhere: int) -> bool:
+        """Whether new sequences must wait.
+
+        Args:
+            elsewhere: requests that wait before they come here.
+        """
+        return pool.waiting + elsewhere > 0 and self.now_instances(pool) >= FULL * max(1, pool.running)
+
+    def demand(self, pool: PoolSignals, outlook: Outlook, coming: int = 0) -> Demand:
+        """Load and urgency.
+
+        Args:
+            coming: sequences that still wait elsewhere and will be decoded here.
+        Effects: none.
+        """
+        if pool.max_sequences <= 0 and pool.kv_blocks_total <= 0:
+            return unknown("what decode can take is not known yet")
+        arrivals, residence = self._course.ahead(outlook.start_s), self.residence_s
+        expected = self._in_a_while(self._stock.mean, arrivals, outlook.start_s)
+        surely = self._fast.surely(self._course)
+        sure = max(surely * residence, self._in_a_while(self._surely_here(pool), surely, outlook.start_s))
+        noise, heading = self._noise(outlook.start_s), max(expected, self._course.level * residence)
+        urgent, why_urgent = self._urgent(pool, outlook, coming)
+        return Demand(
+            load=self._instances(pool, expected),
+            noise=self._instances(pool, noise),
+            sure=self._instances(pool, sure),
+            steady=self._instances(pool, self._stock.steady),
+            heading=self._instances(pool, heading),
+            urgent=urgent,
+            why=self._why(pool, expected),
+            why_urgent=why_urgent,
+            memory_s=residence,
+        )
+
+    def _why(self, pool: PoolSignals, expected: float) -> str:
+        if self._by_sequences(pool, expected) >= self._instances(pool, expected):
+            return f"{expected:.0f} sequences ahead of {pool.max_sequences:.0f} an instance"
+        return f"{expected:.0f} sequences ahead, KV {pool.kv_blocks_used / max(1, pool.kv_blocks_total):.0%} full"
+
+    def _surely_here(self, pool: PoolSignals) -> float:
+        """Sequences that are no chance: of the last minute or of now, each lowered by its scatter."""
+        smooth = self._stock.mean - SURE * self._stock.noise(self.residence_s)
+        now = pool.sequences - SURE_NOW * self._stock.scatter
+        return max(0.0, smooth, now)
+
+    def _urgent(self, pool: PoolSignals, outlook: Outlook, coming: int) -> tuple[float, str]:
+        surely = self._fast.surely(self._course)
+        crowded = max(1.0, self.now_instances(pool) / max(1, pool.running))  # too many at once all stay longer
+        soon = self._in_a_while(pool.sequences + coming, surely, (outlook.start_s + BURST_S) / crowded)
+        blocks = pool.kv_blocks_used * soon / max(1, pool.sequences)
+        need = max(self._by_sequences(pool, soon), self._by_blocks(pool, blocks))
+        if need <= FULL * outlook.there:
+            return 0.0, ""
+        ahead = f"{soon:.0f} sequences in {outlook.start_s + BURST_S:.0f} s"
+        return need / BURST_AIM, f"{ahead}, {pool.sequences} now, {pool.waiting + coming} waiting"
+
+    def _in_a_while(self, sequences: float, arrivals: float, seconds: float) -> float:
+        residence = self.residence_s
+        if residence <= 0:
+            return sequences
+        final = arrivals * residence
+        return final + (sequences - final) * math.exp(-seconds / residence)
+
+    def _noise(self, seconds: float) -> float:
+        """Of the expected number of sequences: what is here now, and what comes until then."""
+        residence = self.residence_s
+        stay = math.exp(-seconds / residence) if residence > 0 else 1.0
+        come = self._course.noise * residence * (1.0 - stay)
+        return math.hypot(self._stock.noise(residence) * stay, come)
+
+    def _instances(self, pool: PoolSignals, sequences: float) -> float:
+        """That so many sequences take, with as many KV blocks each as there are now."""
+        each = self._blocks.mean / self._stock.mean if self._stock.mean > 0 else 0.0
+        return max(self._by_sequences(pool, sequences), self._by_blocks(pool, sequences * each))
+
+    @staticmethod
+    def _by_sequences(pool: PoolSignals, sequences: float) -> float:
+        return sequences / pool.max_sequences if pool.max_sequences > 0 else 0.0
+
+    @staticmethod
+    def _by_blocks(pool: PoolSignals, blocks: float) -> float:
+        if pool.kv_blocks_total <= 0 or pool.running <= 0:
+            return 0.0
+        return blocks / (pool.kv_blocks_total / pool.running * KV_AIM)

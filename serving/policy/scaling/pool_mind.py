@@ -1,0 +1,138 @@
+"""What the autoscaler remembers of one engine pool, and what it would do if there were NPUs for everything."""
+
+import math
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from serving.policy.scaling.decision import ScaleKind
+from serving.policy.scaling.demand import Demand, Outlook
+from serving.policy.scaling.lesson import Lesson
+from serving.policy.scaling.patience import Patience
+from serving.policy.scaling.regret import Regret
+from serving.policy.scaling.signals import PoolSignals
+
+CALM_SIGMAS = 4.0
+"""A pool shrinks only if it would still be large enough at a load so many standard deviations higher."""
+MEMORIES = 3.0
+"""A system fills up for this many times as long as work stays in it."""
+STEP = 3
+"""A pool shrinks by no more than one part of so many at a time, and shows how the rest does."""
+TRIFLE = 12
+"""It neither grows by plan nor shrinks by less than one part of so many: that would only be taken back."""
+WARM_S = 10.0
+"""Of history before the smooth load is believed; until then queues speak."""
+EDGE = 1e-6
+"""Rounding of a load that is exactly whole."""
+
+
+class Wanted(Struct, frozen=True, gc=False):
+    """A target before NPUs are shared out."""
+
+    target: int
+    kind: ScaleKind
+    reason: str
+
+
+@dataclass(slots=True)
+class PoolMind:
+    """Of one engine pool.
+
+    Args:
+        aim: load of an instance that is aimed at; hold_s: as in `[autoscaler]`.
+    """
+
+    aim: float
+    hold_s: float
+    lesson: Lesson = field(init=False)
+    changed_at: float | None = None
+    """When its target last changed."""
+    _asked_at: float = 0.0
+    """When more instances came to be missing, because they were asked for or because some were lost."""
+    _missing: int = 0
+    _target: int | None = None
+    _patience: Patience = field(init=False)
+    _regret: Regret = field(default_factory=Regret)
+    _first_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.lesson = Lesson(self.aim)
+        self._patience = Patience(self.hold_s)
+
+    def outlook(self, now: float, pool: PoolSignals, start_s: float) -> Outlook:
+        """Who serves when. Effects: notices that the target changed since the last look, by whomever."""
+        self._first_at = now if self._first_at is None else self._first_at
+        if self._target is not None and pool.target != self._target:
+            self.changed_at = now
+        self._target = pool.target
+        coming = max(pool.starting, pool.target - pool.running, 0)
+        if coming > self._missing:
+            self._asked_at = now
+        self._missing = coming
+        # one that is late is expected to be late by as much again
+        ready = min(start_s, abs(self._asked_at + start_s - now))
+        return Outlook(start_s, pool.running, coming, ready)
+
+    def settled(self, now: float, seconds: float) -> bool:
+        """Whether the last change is so long ago."""
+        return self.changed_at is None or now - self.changed_at >= seconds
+
+    def wanted(self, now: float, pool: PoolSignals, demand: Demand) -> Wanted:
+        """The target with NPUs for all, within the pool's bounds, at least 1.
+
+        Effects: remembers what was needed.
+        """
+        if demand.load is None:
+            wanted = self._by_urgency(now, pool, demand)
+        else:
+            wanted = self._by_load(now, pool, demand, demand.load)
+        return _within(wanted, pool)
+
+    def _by_urgency(self, now: float, pool: PoolSignals, demand: Demand) -> Wanted:
+        urgent = math.ceil(demand.urgent - EDGE)
+        self._patience.add(now, max(pool.target, urgent))
+        if urgent > pool.target:
+            return Wanted(urgent, ScaleKind.BURST, demand.why_urgent)
+        return Wanted(pool.target, ScaleKind.STAY, demand.why)
+
+    def _by_load(self, now: float, pool: PoolSignals, demand: Demand, load: float) -> Wanted:
+        size = pool.target
+        aim = self.lesson.utilisation
+        plan = math.ceil(load / aim - EDGE)
+        sure = math.ceil(max(demand.sure, demand.steady) / aim - EDGE)
+        high = max(load, demand.heading) + CALM_SIGMAS * demand.noise
+        calm = math.ceil(max(high, demand.sure, demand.steady) / aim - EDGE)
+        urgent = math.ceil(demand.urgent - EDGE)
+        self._patience.add(now, max(calm, urgent))
+        what = f"{demand.why}: load {load:.2f} at {aim:.0%}"
+        trifle = max(1, size // TRIFLE)
+        planned = max(plan, sure) if sure > size and self._warm(now) else size
+        if urgent > size:
+            self._regret.grew(now, load)
+            return Wanted(max(urgent, planned), ScaleKind.BURST, f"{demand.why_urgent}; {what}")
+        if planned > size:
+            self._regret.grew(now, load)
+            return Wanted(max(planned, size + trifle), ScaleKind.FORECAST, f"{what} needs {planned}")
+        enough = max(1, pool.low, self._patience.highest, self._regret.least(now, load), size - max(1, size // STEP))
+        if size - enough >= trifle and self._patient(now, demand.memory_s):
+            self._regret.shrank(now, enough, load)
+            return Wanted(enough, ScaleKind.FORECAST, f"{what}; {enough} would have done for {self.hold_s:.0f} s")
+        return Wanted(size, ScaleKind.STAY, f"{what}: {size} stay")
+
+    def _patient(self, now: float, memory_s: float) -> bool:
+        """Whether it may shrink: steps down are few and large rather than many and small."""
+        rested = self.changed_at is None or now - self.changed_at >= self.hold_s / 2
+        return rested and self._patience.over(now - MEMORIES * memory_s)
+
+    def _warm(self, now: float) -> bool:
+        return self._first_at is not None and now - self._first_at >= WARM_S
+
+
+def _within(wanted: Wanted, pool: PoolSignals) -> Wanted:
+    """The same within the pool's bounds; at least 1, because zero is not for the load to decide."""
+    target = min(pool.high, max(pool.low, 1, wanted.target))
+    kind, reason = wanted.kind, wanted.reason
+    if target != wanted.target:
+        kind = ScaleKind.FIT if kind is ScaleKind.STAY else kind
+        reason = f"{reason}; {pool.low} to {pool.high} are allowed"
+    return Wanted(target, ScaleKind.STAY if target == pool.target else kind, reason)

@@ -1,0 +1,113 @@
+"""The baseline: replicas by the number of requests under way, with delays, as Ray Serve's own autoscaler does it.
+
+It knows neither roles nor tokens nor promises, and reads what is under way as what is needed: a pool that is too slow
+looks busy, one that waits for another pool looks idle. It is here to be compared with.
+
+Source: Ray Serve 2.60, `autoscaling_policy.py`: ceil(requests / target), 30 s of delay up, 600 s down.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from serving.policy.scaling.budget import Wish, share_out
+from serving.policy.scaling.decision import PoolTarget, ScaleKind, ScalingDecision
+from serving.policy.scaling.idle import IdleClock, under_way
+from serving.policy.scaling.room import RoomWatch
+from serving.policy.scaling.signals import PoolSignals, ScalingSignals
+
+UP_DELAY_S = 30.0
+DOWN_DELAY_S = 600.0
+
+
+@dataclass(slots=True)
+class _Delay:
+    """Since when a pool has wanted to grow or to shrink."""
+
+    direction: int = 0
+    since: float = 0.0
+
+    def passed(self, now: float, direction: int) -> float:
+        """How long it has wanted that [s]. Effects: begins anew when it wants something else."""
+        if direction != self.direction:
+            self.direction, self.since = direction, now
+        return now - self.since
+
+
+@dataclass(slots=True)
+class RequestCountScaler:
+    """Implements `Scaler`.
+
+    Args:
+        requests_per_instance: under way, that one instance is meant for.
+        idle_to_zero_s: as in `[autoscaler]`; `npu_budget`: too.
+        up_delay_s, down_delay_s: how long a pool must have wanted to grow or shrink.
+    """
+
+    requests_per_instance: float
+    idle_to_zero_s: float
+    npu_budget: int = 0
+    up_delay_s: float = UP_DELAY_S
+    down_delay_s: float = DOWN_DELAY_S
+    _delays: dict[str, _Delay] = field(default_factory=dict)
+    _idle: IdleClock = field(init=False)
+    _room: RoomWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._idle = IdleClock(self.idle_to_zero_s)
+        self._room = RoomWatch(self.npu_budget)
+
+    def decide(self, signals: ScalingSignals) -> ScalingDecision:
+        """Targets from now on. Effects: remembers since when each pool has wanted another size."""
+        self._idle.see(signals)
+        room = self._room.see(signals)
+        wanted = [self._wanted(signals, place) for place in range(len(signals.pools))]
+        wishes = [
+            Wish(pool.target, want.target, min(pool.target, want.target), 0, pool.npus_per_instance)
+            for pool, want in zip(signals.pools, wanted, strict=True)
+            if want.kind is not ScaleKind.HELD
+        ]
+        held = sum(pool.target * pool.npus_per_instance for pool in signals.pools if pool.held_until > signals.now)
+        shares = iter(share_out(wishes, max(0, room.npus - held)))
+        targets = [want if want.kind is ScaleKind.HELD else _fitted(want, next(shares)) for want in wanted]
+        if signals.cache is not None:
+            size = signals.cache.target
+            targets.append(PoolTarget("kvcache", size, size, ScaleKind.STAY, "requests do not say how much to cache"))
+        return ScalingDecision(signals.now, tuple(targets))
+
+    def _wanted(self, signals: ScalingSignals, place: int) -> PoolTarget:
+        pool, now = signals.pools[place], signals.now
+        if pool.held_until > now:
+            return PoolTarget(
+                pool.pool, pool.target, pool.target, ScaleKind.HELD, f"held for {pool.held_until - now:.0f} s more"
+            )
+        if self._idle.over(now) and pool.low == 0:
+            idle = f"no request for {self._idle.seconds(now):.0f} s"
+            return PoolTarget(pool.pool, pool.target, 0, ScaleKind.ZERO if pool.target else ScaleKind.STAY, idle)
+        waiting = signals.traffic.queued if place == 0 else 0
+        requests = pool.sequences + waiting
+        want = _within(math.ceil(requests / self.requests_per_instance - 1e-9), pool)
+        why = f"{requests} requests at {self.requests_per_instance:g} an instance"
+        if pool.target == 0:
+            woken = under_way(signals) > 0
+            return PoolTarget(
+                pool.pool, 0, want if woken or pool.low else 0, ScaleKind.WAKE if woken else ScaleKind.STAY, why
+            )
+        direction = (want > pool.target) - (want < pool.target)
+        passed = self._delays.setdefault(pool.pool, _Delay()).passed(now, direction)
+        if passed < (self.up_delay_s if direction > 0 else self.down_delay_s):
+            want = pool.target
+        want = _within(want, pool)
+        return PoolTarget(
+            pool.pool, pool.target, want, ScaleKind.FORECAST if want != pool.target else ScaleKind.STAY, why
+        )
+
+
+def _within(want: int, pool: PoolSignals) -> int:
+    return min(pool.high, max(want, pool.low, min(1, pool.high)))
+
+
+def _fitted(want: PoolTarget, share: int) -> PoolTarget:
+    if share == want.target:
+        return want
+    kind = ScaleKind.STAY if share == want.before else ScaleKind.FIT
+    return PoolTarget(want.pool, want.before, share, kind, f"{want.reason}: {want.target} wanted, {share} fit")

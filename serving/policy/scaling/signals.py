@@ -1,0 +1,129 @@
+"""What a scaler is told at each look: the pools, the traffic, the promises kept and broken, the hardware that is left.
+
+Whoever drives it, live on Ray or in virtual time, fills in the same values; the scaler keeps whatever history it needs.
+Everything that counts events is a total since the start and never falls, so that a missed look loses nothing: a rate is
+the difference of two looks over the time between them.
+"""
+
+from msgspec import Struct
+
+
+class PoolSignals(Struct, frozen=True, gc=False):
+    """One engine pool now.
+
+    Args:
+        pool: `prefill`, `decode` or `aggregated`.
+        target: replicas that were last asked for.
+        running: serving and not leaving; `starting`: asked for and not serving yet; `draining`: leaving, not gone.
+        npus_per_instance: NPUs that one replica takes.
+        queued_tokens: prompt tokens waiting to be computed in the pool's instances.
+        waiting: sequences queued there; `sequences`: all of them, waiting, being pulled or running.
+        kv_blocks_used, kv_blocks_total: of all running instances.
+        tokens_per_s: prompt tokens that one busy instance computes per second; 0 = not known yet.
+        max_sequences: that one instance can decode at once within the promised time per token; 0 = not known.
+        low, high: bounds of the target.
+        held_until: time until which a person's target stands; 0 = none.
+    """
+
+    pool: str
+    target: int
+    running: int
+    starting: int
+    draining: int
+    npus_per_instance: int
+    queued_tokens: int
+    waiting: int
+    sequences: int
+    kv_blocks_used: int
+    kv_blocks_total: int
+    tokens_per_s: float
+    max_sequences: float
+    low: int
+    high: int
+    held_until: float = 0.0
+
+
+class CacheSignals(Struct, frozen=True, gc=False):
+    """The KV-cache pool now.
+
+    Args:
+        target, running, starting, draining, low, high, held_until: as in `PoolSignals`; a replica is a memory server.
+        bytes_used, bytes_total: memory tier of all servers [bytes].
+        looked_up_tokens, hit_tokens: prompt tokens looked up in the pool and found, in total.
+        evicted_bytes: that left memory for want of room, in total.
+    """
+
+    target: int
+    running: int
+    starting: int
+    draining: int
+    bytes_used: int
+    bytes_total: int
+    looked_up_tokens: int
+    hit_tokens: int
+    evicted_bytes: int
+    low: int
+    high: int
+    held_until: float = 0.0
+
+
+class Traffic(Struct, frozen=True, gc=False):
+    """All gateways together. Totals, save what waits.
+
+    Args:
+        arrived: requests that came in; `arrived_tokens`: their prompt tokens; `uncached_tokens`: of those, the ones
+            that instances had to compute (known when a prompt is done).
+        finished: requests that ended; `generated_tokens`: their output tokens, of unfinished ones too.
+        ttft_met, ttft_missed: first tokens within and beyond the promise; a request that waits longer than the promise
+            counts as missed when its first token comes.
+        tpot_met, tpot_missed: finished requests by their mean time per token after the first.
+        rejected: requests refused with 429 or 503.
+        queued: requests that wait in the gateways now; `queued_tokens`: their prompt tokens.
+        oldest_wait_s: how long the longest of the requests without a first token has waited [s].
+    """
+
+    arrived: int = 0
+    arrived_tokens: int = 0
+    uncached_tokens: int = 0
+    finished: int = 0
+    generated_tokens: int = 0
+    ttft_met: int = 0
+    ttft_missed: int = 0
+    tpot_met: int = 0
+    tpot_missed: int = 0
+    rejected: int = 0
+    queued: int = 0
+    queued_tokens: int = 0
+    oldest_wait_s: float = 0.0
+
+
+class ScalingSignals(Struct, frozen=True, gc=False):
+    """One look.
+
+    Args:
+        now: of the driver's clock [s].
+        pools: the engine pools, in the order of a request's life.
+        cache: the KV-cache pool; None = there is none.
+        traffic: of all gateways.
+        npus_free: NPUs that nobody has.
+        npus_total: NPUs that the pools may have together.
+        start_s: from a decision to a serving instance [s], as measured or predicted.
+    """
+
+    now: float
+    pools: tuple[PoolSignals, ...]
+    cache: CacheSignals | None
+    traffic: Traffic
+    npus_free: int
+    npus_total: int
+    start_s: float
+
+    def pool(self, name: str) -> PoolSignals:
+        """The engine pool of that name.
+
+        Raises: KeyError if there is none.
+        """
+        for pool in self.pools:
+            if pool.pool == name:
+                return pool
+        raise KeyError(name)

@@ -1,0 +1,109 @@
+"""What the command line needs of a running system's pools: Ray's dashboard, its token, one question after another."""
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from serving.deployments.session import running_starts
+from serving.errors import ScaleError, UnavailableError
+
+DEADLINE_S = 12.0
+"""The dashboard connects to Ray when it is first asked, which takes a moment."""
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsClient:
+    """One running system."""
+
+    url: str
+    token: str
+
+    def state(self) -> dict[str, Any]:
+        """As `scale_path.pools_state`.
+
+        Raises: UnavailableError, ScaleError in one line.
+        """
+        return self._ask("GET", "/api/pools")
+
+    def scale(self, pool: str, replicas: int, hold_s: float | None) -> dict[str, Any]:
+        """As `scale_path.scale_pool`.
+
+        Raises: UnavailableError, ScaleError in one line.
+        """
+        body = {"replicas": replicas, "hold_s": hold_s, "by": "cli"}
+        return self._ask("POST", f"/api/pools/{urllib.parse.quote(pool, safe='')}/scale", body)
+
+    def decisions(self, pool: str | None, after: int) -> list[dict[str, Any]]:
+        """As `scale_path.decisions`, newest first.
+
+        Raises: UnavailableError, ScaleError in one line.
+        """
+        query = urllib.parse.urlencode({"pool": pool or "", "after": after})
+        answer: list[dict[str, Any]] = self._ask("GET", f"/api/pools/decisions?{query}")["decisions"]
+        return answer
+
+    def wait(self, pool: str, deadline_s: float) -> bool:
+        """Wait until as many replicas of a pool serve as were asked for. Returns: whether they do.
+
+        Raises: UnavailableError, ScaleError in one line.
+        """
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            row = next(one for one in self.state()["pools"] if one["pool"] == pool)
+            if row["running"] == row["target"]:
+                return True
+            time.sleep(POLL_S)
+        return False
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url.rstrip('/')}{path}", data=data, method=method)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        if data is not None:
+            request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+                answer: dict[str, Any] = json.load(response)
+        except urllib.error.HTTPError as error:
+            raise _refusal(self.url, error) from error
+        except (OSError, ValueError) as error:
+            raise UnavailableError(f"no dashboard at {self.url} ({error})") from error
+        return answer
+
+
+def find_system(url: str | None, token: str | None) -> PoolsClient:
+    """The system that a command means.
+
+    Args:
+        url, token: as given on the command line; without an address the one start of this user on this machine.
+    Raises: UnavailableError, in one line, when there is none, or more than one.
+    Effects: none.
+    """
+    starts = running_starts()
+    if url is None:
+        if not starts:
+            raise UnavailableError("no system of yours runs here: start one, or give --dashboard and --token")
+        if len(starts) > 1:
+            urls = ", ".join(start.dashboard_url for start in starts)
+            raise UnavailableError(f"several systems of yours run on this machine: choose one by --dashboard: {urls}")
+        return PoolsClient(starts[0].dashboard_url, token or starts[0].token)
+    known = next((start.token for start in starts if start.dashboard_url == url.rstrip("/")), None)
+    if token is None and known is None:
+        raise UnavailableError(f"{url} is none of your systems on this machine: give its --token or --token-file")
+    return PoolsClient(url, token or known or "")
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> UnavailableError | ScaleError:
+    with error:
+        try:
+            told = json.load(error)["error"]
+            return ScaleError(str(told["message"]), kind=str(told["kind"]), fits=told.get("fits"))
+        except (OSError, ValueError, KeyError, TypeError):
+            if error.code in (401, 403):
+                return UnavailableError(f"{url} does not accept the token; `cloudmatrix serve` prints it at its start")
+            return UnavailableError(f"{url} answered {error.code}: is that a CloudMatrix dashboard?")

@@ -1,0 +1,79 @@
+"""A gateway's backend with a meter on it: every request that goes in is counted, and what becomes of it."""
+
+from collections.abc import Mapping
+
+from serving.api.backend import GenerationJob
+from serving.errors import OverloadedError, UnavailableError
+from serving.runtime.live_backend import LiveBackend
+from serving.runtime.live_generation import LiveGeneration
+from serving.runtime.traffic import BoardNews, GatewayReport, TrafficMeter
+
+
+class MeteredBackend:
+    """Implements `GenerationBackend` on top of a `LiveBackend`. Belongs to the gateway's event loop.
+
+    Args:
+        pools: replicas asked for at the start, by engine pool.
+        wakes: an autoscaler wakes pools that are asleep.
+    """
+
+    def __init__(self, backend: LiveBackend, meter: TrafficMeter, pools: Mapping[str, int], *, wakes: bool) -> None:
+        self._backend = backend
+        self._meter = meter
+        self._pools = tuple(pools)
+        self._wakes = wakes
+        self.targets = dict(pools)
+        """Replicas asked for now, by pool, as far as this gateway has heard."""
+        self._news = BoardNews({})
+
+    def submit(self, job: GenerationJob) -> LiveGeneration:
+        """As `GenerationBackend.submit`.
+
+        Raises: OverloadedError, UnavailableError as the backend does.
+        """
+        prompt_tokens = sum(len(spec.prompt) for spec in job.sequences)
+        try:
+            generation = self._backend.submit(job)
+        except (OverloadedError, UnavailableError):
+            self._meter.refused(prompt_tokens)
+            raise
+        generation.meter = self._meter.accepted(prompt_tokens, generation.submitted)
+        if generation.closed:
+            generation.meter.end()
+        return generation
+
+    def ready(self) -> bool:
+        """As `GenerationBackend.ready`; a system that sleeps is ready, too: a request wakes it."""
+        asleep = self._wakes and any(self.targets[pool] == 0 for pool in self._pools)
+        return asleep or self._backend.ready()
+
+    def starved(self) -> bool:
+        """Whether a request waits for a role that has no instance."""
+        return self._backend.starved
+
+    def hear(self, news: BoardNews) -> None:
+        """The board has answered a report."""
+        self.targets.update(news.targets)
+        self._news = news
+
+    @property
+    def gateways(self) -> int:
+        """This gateway and those beside it."""
+        return 1 + self._news.others
+
+    def counts(self) -> dict[str, int]:
+        """As `LiveBackend.counts`, with the requests of all other gateways as the board told them last."""
+        counts = self._backend.counts()
+        counts["running"] += self._news.others_running
+        counts["queued"] += self._news.others_queued
+        return counts
+
+    def report(self, now: float) -> GatewayReport:
+        """Everything counted so far, and what waits at this moment.
+
+        Args:
+            now: gateway time [s].
+        Effects: none.
+        """
+        queued, tokens, _ = self._backend.waiting()
+        return self._meter.report(now, queued, tokens, starved=self._backend.starved)

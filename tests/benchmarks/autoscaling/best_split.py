@@ -1,0 +1,54 @@
+"""The best static split of a load, by simulation: the fewest NPUs that attain what is asked from the first to the last
+request. It knows in advance what no autoscaler knows: the whole load."""
+
+from collections.abc import Callable
+
+from tests.benchmarks.autoscaling.trial import Split, Trial
+
+_GENEROUS = 2
+"""Prefill instances more than the guess, while the decode pool is searched."""
+
+Probe = Callable[[Split], Trial]
+
+
+def best_split(probe: Probe, first: Split, sizes: Split, npus: int, needed: float) -> tuple[Trial | None, int]:
+    """Search: decode beside a generous prefill pool, then prefill beside that decode pool.
+
+    More instances never attain less (a test of the simulator), so that each pool's fewest can be found by itself.
+
+    Args:
+        first: a guess. sizes: NPUs of one instance. npus: that there are.
+        needed: attainment.
+    Returns: the trial, None if nothing that fits attains it; and the number of simulations.
+    """
+    seen: dict[Split, Trial] = {}
+
+    def holds(split: Split) -> bool:
+        if split not in seen:
+            seen[split] = probe(split)
+        return not seen[split].given_up and seen[split].attainment >= needed
+
+    def room(decode: int) -> int:
+        return (npus - decode * sizes.decode) // sizes.prefill
+
+    generous = first.prefill + _GENEROUS
+    most = (npus - sizes.prefill) // sizes.decode
+    decode = _fewest(lambda count: holds(Split(min(generous, room(count)), count)), first.decode, most)
+    if decode is None:
+        return None, len(seen)
+    prefill = _fewest(lambda count: holds(Split(count, decode)), first.prefill, min(generous, room(decode)))
+    return (None if prefill is None else seen[Split(prefill, decode)]), len(seen)
+
+
+def _fewest(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
+    """The fewest that holds, looked for around a guess, one by one: a good guess costs two questions."""
+    count = min(max(1, guess), most)
+    if holds(count):
+        while count > 1 and holds(count - 1):
+            count -= 1
+        return count
+    while count < most:
+        count += 1
+        if holds(count):
+            return count
+    return None

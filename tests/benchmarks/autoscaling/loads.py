@@ -1,0 +1,94 @@
+"""The loads that the autoscaler is tried on: how each trace is played, and on which pools."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from serving.config.load import load_config
+from serving.config.serve import ServeConfig
+from serving.sim.workload.open import open_workload
+from serving.sim.workload.request import TraceRequest, Workload
+from serving.sim.workload.synthetic import synthetic_workload
+from tests.benchmarks.conditions import ROOT
+
+CONFIG = ROOT / "deploy" / "cloudmatrix384-autoscaled.toml"
+R1_DAY = "servegen_deepseek_r1"
+MOONCAKE = "mooncake/conversation_trace.jsonl"
+AZURE = ("azure_llm_2023/AzureLLMInferenceTrace_conv.csv", "azure_llm_2023/AzureLLMInferenceTrace_code.csv")
+_IDLE_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load.
+
+    Attributes:
+        said: how the trace is played, for people.
+        config: pools and promises; the autoscaler's policy is set by whoever runs it.
+        requests_per_instance: of the request-count baseline, chosen near what a decode instance serves in time.
+        searched: whether the best static split is looked for.
+    """
+
+    name: str
+    said: str
+    config: ServeConfig
+    open: Callable[[], Workload]
+    requests_per_instance: float = 240.0
+    searched: bool = True
+
+
+def trace_loads(traces: Path, *, day_speed: float, day_sample: int, whole_day: bool) -> list[Load]:
+    """The traces in a folder.
+
+    Args:
+        day_speed: the ServeGen R1 day is played so many times as fast.
+        day_sample: one of so many of its requests is kept.
+        whole_day: else only its evening, 19:30 to midnight.
+    Effects: none; traces are opened when they are played.
+    """
+    alone = without_prefixes(load_config(CONFIG))
+    start_s = 0.0 if whole_day else 70_200.0
+    said = f"{day_speed:g} x as fast, 1 of {day_sample} requests: {day_speed / day_sample:g} x the service's rate"
+    loads = [
+        Load(
+            "R1 day" if whole_day else "R1 evening", said, alone,
+            partial(
+                open_workload, traces / R1_DAY, rate=day_speed, shard=(0, day_sample), start_s=start_s,
+                duration_s=86_400.0 - start_s,
+            ),
+        ),
+        Load(
+            "Mooncake conv", "2 x as fast", load_config(CONFIG), partial(open_workload, traces / MOONCAKE, rate=2.0)
+        ),
+    ]  # fmt: skip
+    for path in AZURE:
+        opened = partial(open_workload, traces / path, rate=4.0, length=4.0)
+        loads.append(Load(f"Azure {Path(path).stem[-4:]}", "4 x as fast, lengths x 4", alone, opened))
+    return loads
+
+
+def steady_loads(hours: float) -> list[Load]:
+    """Poisson arrivals at one rate, and next to none at all."""
+    config = without_prefixes(load_config(CONFIG))
+    flat = partial(synthetic_workload, 8.0, 3600.0 * hours, 1200, 1500)
+    zero = replace(config, autoscaler=replace(config.autoscaler, min_prefill=0, min_decode=0))
+    return [
+        Load("flat", f"8 requests/s of 1,200 + 1,500 tokens for {hours:g} h", config, flat, searched=False),
+        Load("no load", "100 requests, an hour of nothing, 1 request; least 1", config, idle_hour, searched=False),
+        Load("no load, to 0", "the same; least 0", zero, idle_hour, searched=False),
+    ]
+
+
+def idle_hour() -> Workload:
+    """A little work, an hour of silence, and one more request."""
+    times = [0.5 * n for n in range(100)] + [_IDLE_HOUR_S]
+    requests = [TraceRequest(at, 1200, 400) for at in times]
+    return Workload("an idle hour", requests, count=len(requests), duration_s=_IDLE_HOUR_S)
+
+
+def without_prefixes(config: ServeConfig) -> ServeConfig:
+    """For traces that say nothing of prefixes: no KV-cache pool, whose servers would only store."""
+    return replace(
+        config, kvcache=replace(config.kvcache, replicas=0), engine=replace(config.engine, prefix_reuse=False)
+    )

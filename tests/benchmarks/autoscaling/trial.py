@@ -1,0 +1,130 @@
+"""One load under one way of sizing the pools, simulated and judged."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from serving.policy.scaling.decision import PoolTarget, ScaleKind, ScalingDecision
+from serving.policy.scaling.signals import ScalingSignals
+from serving.sim.core.run import simulate
+from serving.sim.report.latencies import latencies
+from serving.sim.result import SimResult
+from tests.benchmarks.autoscaling.loads import Load
+
+_HOUR_S = 3600.0
+_PART_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Instances that stay."""
+
+    prefill: int
+    decode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of it.
+
+    Attributes:
+        attainment: requests that finished within both promises, of all that arrived, 0..1.
+        ttft, tpot: those within each.
+        npu_hours: of instances that served, came up or left, while requests arrived.
+        changes_per_hour: targets that changed, all pools together.
+        sizes: smallest and largest instance counts of prefill and decode.
+        given_up: it was stopped as soon as it could not attain what was asked; the figures end there.
+    """
+
+    way: str
+    requests: int
+    hours: float
+    attainment: float
+    ttft: float
+    tpot: float
+    npu_hours: float
+    changes_per_hour: float
+    kinds: dict[str, int]
+    sizes: str
+    given_up: bool = False
+
+
+class Hopeless(Exception):
+    """Too many requests have missed their promises already."""
+
+
+class Judge:
+    """A scaler that changes nothing and gives a run up that cannot attain what is asked any more.
+
+    Args:
+        misses: requests that may miss a promise.
+    """
+
+    def __init__(self, misses: int) -> None:
+        self._misses = misses
+
+    def decide(self, signals: ScalingSignals) -> ScalingDecision:
+        """See `Scaler`. Raises: Hopeless."""
+        seen = signals.traffic
+        if max(seen.ttft_missed, seen.tpot_missed) > self._misses:
+            raise Hopeless
+        stay = [PoolTarget(one.pool, one.target, one.target, ScaleKind.STAY, "") for one in signals.pools]
+        return ScalingDecision(signals.now, tuple(stay))
+
+
+def autoscaled(load: Load, policy: str) -> tuple[Trial, SimResult]:
+    """Under `[autoscaler] policy`. Returns: also everything that happened."""
+    scaler = replace(load.config.autoscaler, policy=policy, requests_per_instance=load.requests_per_instance)  # type: ignore[arg-type] # a name from the command line
+    result = simulate(replace(load.config, autoscaler=scaler), load.open(), timeline_step_s=_PART_S)
+    return judged(policy, load, result), result
+
+
+def static(load: Load, split: Split, needed: float = 0.0) -> tuple[Trial, SimResult | None]:
+    """With pools that stay.
+
+    Args:
+        needed: attainment that is asked for; a run that cannot have it ends early.
+    """
+    config, workload = load.config, load.open()
+    config = replace(
+        config, prefill=replace(config.prefill, replicas=split.prefill),
+        decode=replace(config.decode, replicas=split.decode),
+    )  # fmt: skip
+    way = f"static {split.prefill} + {split.decode}"
+    scaler = Judge(int((1 - needed) * workload.count)) if needed and workload.count else None
+    try:
+        result = simulate(config, workload, timeline_step_s=_PART_S, scaler=scaler)
+    except Hopeless:
+        return Trial(way, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}, "", given_up=True), None
+    return judged(way, load, result), result
+
+
+def good_requests(load: Load, result: SimResult) -> tuple[np.ndarray, np.ndarray]:
+    """Which requests kept each promise: [requests] bool, TTFT and TPOT. One token has no TPOT to miss."""
+    times, slo = latencies(result.requests), load.config.slo
+    with np.errstate(invalid="ignore"):
+        in_time = times.ttft_s <= slo.ttft_s
+        fast = times.finished & (np.isnan(times.tpot_s) | (times.tpot_s <= slo.tpot_s))
+    return in_time, fast
+
+
+def judged(way: str, load: Load, result: SimResult) -> Trial:
+    """The figures of one run."""
+    in_time, fast = good_requests(load, result)
+    end_s = float(result.requests.arrival_s[-1])
+    hours = end_s / _HOUR_S
+    points = [point for point in result.timeline if point.at_s <= end_s]
+    busy = [point.prefill_npus + point.decode_npus + point.starting_npus for point in points]
+    spans = [after.at_s - before.at_s for before, after in pairwise(points)] + [end_s - points[-1].at_s]
+    npu_s = sum(npus * span for npus, span in zip(busy, spans, strict=True))
+    parts = []
+    for pool, npus in (("prefill", load.config.prefill), ("decode", load.config.decode)):
+        counts = [getattr(point, f"{pool}_npus") // npus.npus_per_instance for point in points]
+        parts.append(f"{min(counts)}-{max(counts)}" if min(counts) != max(counts) else f"{counts[0]}")
+    changes = [change for change in result.scaling if change.at_s <= end_s]
+    return Trial(
+        way, len(result.requests), hours, float(np.mean(in_time & fast)), float(np.mean(in_time)), float(np.mean(fast)),
+        npu_s / _HOUR_S, len(changes) / hours, dict(Counter(change.kind for change in changes)), " + ".join(parts),
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""A system of the command's own: how a start that fails is told, and what is looked for when it has ended."""
+
+import secrets
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from serving.chaos import own_system
+from serving.chaos.own_system import OwnSystem, keep_logs, left_after
+from serving.errors import UnavailableError
+
+CONFIG = """
+[model]
+path = "{folder}/no-model"
+"""
+
+
+def test_a_start_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
+    config = tmp_path / "system.toml"
+    config.write_text(CONFIG.format(folder=tmp_path))
+    before = set(Path(tempfile.gettempdir()).glob("cloudmatrix-chaos-*"))
+    with pytest.raises(UnavailableError, match=r"did not start: .*no model folder"), OwnSystem(config):
+        pass
+    assert set(Path(tempfile.gettempdir()).glob("cloudmatrix-chaos-*")) <= before, "its output has gone"
+
+
+def test_nothing_left_is_nothing_to_tell() -> None:
+    assert left_after(secrets.token_hex(6)) == []
+
+
+def test_what_is_left_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.deployments.session._temporary", lambda: tmp_path)
+    monkeypatch.setattr(own_system, "LEFT_S", 0.1)
+    session = secrets.token_hex(6)
+    segment = Path(f"/dev/shm/cloudmatrix-ub-{session}-node-decode-1")
+    segment.touch()
+    try:
+        (tmp_path / f"cloudmatrix-{session}").mkdir()
+        told = left_after(session)
+    finally:
+        segment.unlink()
+    assert [line for line in told if segment.name in line]
+    assert [line for line in told if "folder" in line]
+
+
+def test_logs_are_kept_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.deployments.session._temporary", lambda: tmp_path)
+    logs = tmp_path / "cloudmatrix-abc" / "ray" / "session_latest" / "logs" / "serve"
+    logs.mkdir(parents=True)
+    (logs / "replica.log").write_text("why")
+    keep_logs("abc", tmp_path / "out")
+    assert (tmp_path / "out" / "replica.log").read_text() == "why"
+    keep_logs("none", tmp_path / "other")
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,204 @@
+"""Headless Chromium, driven over its DevTools protocol: real clicks, keys, cookies and same-origin rules."""
+
+import asyncio
+import base64
+import itertools
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from tests.loadgen.report.browser import chromium
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+    "--remote-debugging-port=0", "--remote-allow-origins=*", "--disable-extensions", "--disable-default-apps",
+)  # fmt: skip
+PATIENCE_S = 20.0
+KEYS = {
+    "Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "Space": (32, " "), "ArrowUp": (38, ""),
+    "Backspace": (8, ""),
+}  # fmt: skip
+
+
+class Chromium:
+    """One browser process; pages of it share nothing."""
+
+    def __init__(self, profile: Path) -> None:
+        self._profile = profile
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+
+    def __enter__(self) -> Self:
+        command = [chromium(), *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
+        with (self._profile.parent / "chromium.log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        told, end = self._profile / "DevToolsActivePort", time.monotonic() + PATIENCE_S
+        while not told.exists() or "\n" not in told.read_text():
+            assert time.monotonic() < end, "Chromium does not start"
+            time.sleep(0.05)
+        port, path = told.read_text().splitlines()[:2]
+        self.address = f"ws://127.0.0.1:{port}{path}"
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+        shutil.rmtree(self._profile, ignore_errors=True)
+
+    @asynccontextmanager
+    async def page(self, width: int = 1280, height: int = 900) -> AsyncIterator["Page"]:
+        """A page in a context of its own: no cookies yet."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(self.address, max_msg_size=0) as socket,
+        ):
+            page = Page(socket)
+            reader = asyncio.create_task(page.read())
+            try:
+                await page.open(width, height)
+                yield page
+            finally:
+                await page.close()
+                reader.cancel()
+
+
+class Page:
+    """What a person does with a page, and what became of it.
+
+    Args:
+        requested: every address that was asked for.
+        faults: errors of scripts and of the page's security policy.
+    """
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.requested: list[str] = []
+        self.faults: list[str] = []
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._session = ""
+        self._context = ""
+
+    async def open(self, width: int, height: int) -> None:
+        """Make the page."""
+        self._context = (await self.send("Target.createBrowserContext"))["browserContextId"]
+        target = await self.send("Target.createTarget", url="about:blank", browserContextId=self._context)
+        attached = await self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            await self.send(f"{domain}.enable")
+        await self.size(width, height)
+
+    async def close(self) -> None:
+        """Forget the page and its cookies."""
+        self._session = ""
+        await self.send("Target.disposeBrowserContext", browserContextId=self._context)
+
+    async def read(self) -> None:
+        """Take what the browser says, for as long as it says something."""
+        async for message in self._socket:
+            said = json.loads(message.data)
+            if "id" in said:
+                self._waiting.pop(said["id"]).set_result(said)
+            elif said["method"] == "Network.requestWillBeSent":
+                self.requested.append(said["params"]["request"]["url"])
+            elif said["method"] == "Runtime.exceptionThrown":
+                details = said["params"]["exceptionDetails"]
+                self.faults.append(details.get("exception", {}).get("description", details["text"]))
+            elif said["method"] == "Log.entryAdded" and said["params"]["entry"]["source"] == "security":
+                self.faults.append(said["params"]["entry"]["text"])
+
+    async def send(self, method: str, **params: Any) -> dict[str, Any]:
+        """One command of the protocol. Returns: its result."""
+        number = next(self._numbers)
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        command: dict[str, Any] = {"id": number, "method": method, "params": params}
+        if self._session:
+            command["sessionId"] = self._session
+        await self._socket.send_json(command)
+        said = await asyncio.wait_for(self._waiting[number], PATIENCE_S)
+        assert "error" not in said, (method, said["error"])
+        result: dict[str, Any] = said["result"]
+        return result
+
+    # ---- what a person does ------------------------------------------------------------------------------------------
+
+    async def go(self, url: str) -> int:
+        """Open an address. Returns: the HTTP status."""
+        await self.send("Page.navigate", url=url)
+        await self.wait(f"document.readyState === 'complete' && location.href === {json.dumps(url)}")
+        status: int = await self.run("performance.getEntriesByType('navigation')[0].responseStatus")
+        return status
+
+    async def log_in(self, url: str, token: str) -> None:
+        """What the login of Ray's dashboard does."""
+        await self.go(f"{url}/favicon.ico")
+        body = f"{{method: 'POST', headers: {{Authorization: 'Bearer {token}'}}}}"
+        assert await self.run(f"fetch('/api/authenticate', {body}).then((answer) => answer.status)") == 200
+
+    async def run(self, script: str) -> Any:
+        """Value of an expression in the page; promises are awaited."""
+        told = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
+    async def wait(self, condition: str, patience_s: float = PATIENCE_S) -> None:
+        """Wait until an expression holds."""
+        end = time.monotonic() + patience_s
+        while not await self.run(f"Boolean({condition})"):
+            text = await self.run("document.body?.innerText")
+            assert time.monotonic() < end, f"still not so: {condition}\n{text}"
+            await asyncio.sleep(0.03)
+
+    async def click(self, selector: str) -> None:
+        """Press and release the mouse in the middle of an element."""
+        found = f"const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
+        middle = "const b = e.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2];"
+        box = await self.run(f"(() => {{ {found} {middle} }})()")
+        place = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.send("Input.dispatchMouseEvent", type=kind, **place)
+
+    async def press(self, key: str, times: int = 1) -> None:
+        """Press a key of the keyboard."""
+        code, text = KEYS[key]
+        name = " " if key == "Space" else key
+        given = {"key": name, "code": key, "windowsVirtualKeyCode": code, "text": text}
+        for _ in range(times):
+            await self.send("Input.dispatchKeyEvent", type="keyDown", **given)
+            await self.send("Input.dispatchKeyEvent", type="keyUp", key=name, code=key, windowsVirtualKeyCode=code)
+
+    async def type(self, text: str) -> None:
+        """Type into what has the focus."""
+        await self.send("Input.insertText", text=text)
+
+    async def size(self, width: int, height: int) -> None:
+        """The window's size, as a phone's if it is narrow."""
+        phone = width < 500
+        await self.send(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
+        )
+
+    async def dark(self, wanted: bool) -> None:
+        """What the system prefers."""
+        feature = {"name": "prefers-color-scheme", "value": "dark" if wanted else "light"}
+        await self.send("Emulation.setEmulatedMedia", features=[feature])
+
+    async def picture(self) -> bytes:
+        """All of the page, as PNG."""
+        shot = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        return base64.b64decode(shot["data"])

@@ -1,0 +1,169 @@
+"""What the launcher starts again, on records of nodes like those that Ray keeps."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.config.cluster import ClusterConfig
+from serving.deployments.cluster import LocalCluster
+from serving.deployments.session import Session
+
+
+@dataclass
+class Process:
+    """As `subprocess.Popen`, as far as it is asked."""
+
+    dead: bool = False
+
+    def poll(self) -> int | None:
+        return -9 if self.dead else None
+
+
+@dataclass
+class Info:
+    """What a node keeps of a process."""
+
+    process: Process
+
+
+@dataclass
+class Node:
+    """What Ray keeps of a node."""
+
+    all_processes: dict[str, list[Info]] = field(default_factory=dict)
+    node_id: str = "a node"
+    gcs_starts: int = 0
+
+    @classmethod
+    def make(cls, *kinds: str) -> "Node":
+        return cls({kind: [Info(Process())] for kind in kinds})
+
+    def kill(self, kind: str) -> None:
+        self.all_processes[kind][0].process.dead = True
+
+    def kill_gcs_server(self, check_alive: bool) -> None:
+        assert not check_alive, "it is dead already"
+        self.all_processes.pop("gcs_server", None)
+
+    def start_gcs_server(self) -> None:
+        self.gcs_starts += 1
+        self.all_processes["gcs_server"] = [Info(Process())]
+
+
+class Nodes:
+    """As `ray.cluster_utils.Cluster`."""
+
+    def __init__(self) -> None:
+        self.head_node = Node.make("raylet", "gcs_server")
+        self.worker_nodes: list[Node] = []
+        self.asked: list[dict[str, Any]] = []
+
+    def add_node(self, **arguments: Any) -> Node:
+        self.asked.append(arguments)
+        self.worker_nodes.append(Node.make("raylet"))
+        return self.worker_nodes[-1]
+
+    def remove_node(self, node: Node, allow_graceful: bool) -> None:
+        assert not allow_graceful
+        self.worker_nodes.remove(node)
+
+
+def cluster(**options: Any) -> tuple[LocalCluster, Nodes]:
+    made = LocalCluster(ClusterConfig(**options), Session("abc123", Path("/nowhere"), "token"))
+    nodes = Nodes()
+    made._nodes = nodes
+    made._workers = [(nodes.add_node(number=number), {"number": number}) for number in (1, 2)]
+    nodes.asked.clear()
+    return made, nodes
+
+
+def test_while_all_live_nothing_is_done() -> None:
+    tended, nodes = cluster()
+    assert tended.tend() is None
+    assert (nodes.head_node.gcs_starts, nodes.asked) == (0, [])
+
+
+def test_a_dead_gcs_is_started_again() -> None:
+    tended, nodes = cluster()
+    for starts in (1, 2):
+        nodes.head_node.kill("gcs_server")
+        assert tended.tend() is None
+        assert tended.tend() is None
+        assert nodes.head_node.gcs_starts == starts
+
+
+def test_a_gcs_that_does_not_come_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tended, nodes = cluster()
+    nodes.head_node.kill("gcs_server")
+
+    def fail() -> None:
+        raise OSError("no process can be made")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nodes.head_node, "start_gcs_server", fail)
+        with pytest.raises(OSError, match="no process"):
+            tended.tend()
+    assert tended.tend() is None
+    assert nodes.head_node.gcs_starts == 1
+
+
+def test_without_storage_a_dead_gcs_is_the_end() -> None:
+    tended, nodes = cluster(gcs_storage="memory")
+    nodes.head_node.kill("gcs_server")
+    assert "GCS has died" in (tended.tend() or "")
+    assert nodes.head_node.gcs_starts == 0
+
+
+def test_the_first_nodes_death_is_the_end() -> None:
+    tended, nodes = cluster()
+    nodes.head_node.kill("raylet")
+    assert "first Ray node has died" in (tended.tend() or "")
+
+
+def test_another_node_is_started_anew_as_it_was() -> None:
+    tended, nodes = cluster()
+    nodes.worker_nodes[1].kill("raylet")
+    assert tended.tend() is None
+    assert nodes.asked == [{"number": 2}]
+    assert tended.tend() is None
+    assert len(nodes.asked) == 1
+    assert len(nodes.worker_nodes) == 2
+
+
+def test_a_node_that_ray_has_given_up_is_ended_and_started_anew() -> None:
+    tended, nodes = cluster()
+    frozen = nodes.worker_nodes[0]
+    frozen.node_id = "frozen"
+    tended._lost_nodes = frozenset({"frozen", "one of long ago"})
+    assert tended.tend() is None
+    assert frozen not in nodes.worker_nodes
+    assert nodes.asked == [{"number": 1}]
+    assert tended.tend() is None
+    assert len(nodes.asked) == 1
+
+
+def test_or_left_out_if_so_configured() -> None:
+    tended, nodes = cluster(restart_nodes=False)
+    nodes.worker_nodes[0].kill("raylet")
+    for _ in range(3):
+        assert tended.tend() is None
+    assert nodes.asked == []
+    assert len(nodes.worker_nodes) == 1
+
+
+def test_a_node_that_does_not_come_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tended, nodes = cluster()
+    nodes.worker_nodes[0].kill("raylet")
+    add = nodes.add_node
+
+    def fail(**_: Any) -> Node:
+        raise RuntimeError("no port is free")
+
+    monkeypatch.setattr(nodes, "add_node", fail)
+    with pytest.raises(RuntimeError, match="no port is free"):
+        tended.tend()
+    monkeypatch.setattr(nodes, "add_node", add)
+    assert tended.tend() is None
+    assert nodes.asked == [{"number": 1}]

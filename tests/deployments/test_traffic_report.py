@@ -1,0 +1,62 @@
+"""A gateway tells the board what it counts, and whether a board has heard of it before."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from serving.deployments import traffic_report
+from serving.deployments.traffic_report import TrafficReporter
+from serving.policy.scaling.signals import Traffic
+from serving.runtime.traffic import BoardNews, GatewayReport
+
+
+class Gateway:
+    """As `MeteredBackend`, as far as it is asked."""
+
+    def __init__(self) -> None:
+        self.targets: dict[str, int] = {}
+
+    def report(self, now: float) -> GatewayReport:
+        return GatewayReport("g", Traffic(), 0, (), ())
+
+    def hear(self, news: BoardNews) -> None:
+        self.targets.update(news.targets)
+
+    def starved(self) -> bool:
+        return False
+
+
+class Board:
+    """As `BoardClient`; silent the first time."""
+
+    def __init__(self) -> None:
+        self.heard: list[bool] = []
+        self.enough = asyncio.Event()
+
+    async def report(self, report: GatewayReport) -> BoardNews:
+        self.heard.append(report.known)
+        if len(self.heard) == 1:
+            raise TimeoutError
+        if len(self.heard) == 4:
+            self.enough.set()
+        return BoardNews({"decode": len(self.heard)})
+
+
+def test_only_what_has_arrived_makes_a_gateway_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic_report, "TICK_S", 0.001)
+    monkeypatch.setattr(traffic_report, "PERIOD_S", 0.001)
+
+    async def scene() -> tuple[list[bool], dict[str, int]]:
+        gateway, board = Gateway(), Board()
+        monkeypatch.setattr(traffic_report, "BoardClient", lambda: board)
+        running = asyncio.create_task(TrafficReporter(gateway).run())  # type: ignore[arg-type] # as far as it is asked
+        await asyncio.wait_for(board.enough.wait(), 30.0)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        return board.heard[:4], gateway.targets
+
+    heard, targets = asyncio.run(scene())
+    assert heard == [False, False, True, True]
+    assert targets["decode"] >= 3

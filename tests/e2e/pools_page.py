@@ -1,0 +1,56 @@
+"""A person at `/pools` of a real system: nothing without the token, then one instance more, too many, one less."""
+
+import json
+import urllib.error
+from typing import Any
+
+import pytest
+
+from tests.dashboard.chromium import Chromium, Page
+from tests.e2e.server import PATIENCE_S, Server
+
+DECODE = "document.querySelector(\"article[aria-label='Pool decode']\").innerText"
+
+
+async def grow_and_shrink_by_hand(server: Server, browser: Chromium) -> None:
+    """With one decode instance running and room for three at the most."""
+    url, token = server.printed("Ray dashboard"), server.printed("dashboard token")
+    for path in ("/pools", "/api/pools", "/api/pools/decode/scale?replicas=2"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as caught:
+            server.get(path, url=url)
+        caught.value.close()
+    async with browser.page() as page:
+        await page.log_in(url, token)
+        assert await page.go(f"{url}/pools") == 200
+        await page.wait("document.querySelectorAll('.pool').length === 2", PATIENCE_S)
+        assert "1 running" in await page.run(DECODE)
+        await page.click("[aria-label='One replica of decode more']")
+        await page.wait(f"{DECODE}.includes('2 running')", PATIENCE_S)
+        await ask_for(page, 9)
+        await page.wait(f"{DECODE}.includes('Refused: 9 replicas of decode do not fit, 3 would')", PATIENCE_S)
+        await ask_for(page, 1)
+        await page.wait(f"{DECODE}.includes('1 running') && !{DECODE}.includes('draining')", PATIENCE_S)
+        decisions = await page.run("document.querySelector('#decisions').innerText")
+        assert "1 → 2" in decisions
+        assert "2 → 1" in decisions
+        assert page.faults == []
+    refused = refusal(server, url, token)
+    assert refused["kind"] == "no_room"
+    assert refused["fits"] == 3
+
+
+async def ask_for(page: Page, replicas: int) -> None:
+    """Type a number, press Enter."""
+    await page.click("[aria-label='Replicas of decode']")
+    await page.run("document.activeElement.select()")
+    await page.type(str(replicas))
+    await page.press("Enter")
+
+
+def refusal(server: Server, url: str, token: str) -> dict[str, Any]:
+    """The same as JSON."""
+    with pytest.raises(urllib.error.HTTPError, match="409") as caught:
+        server.post("/api/pools/decode/scale", {"replicas": 9}, url=url, headers={"Authorization": f"Bearer {token}"})
+    with caught.value as error:
+        answer: dict[str, Any] = json.loads(error.read())["error"]
+    return answer

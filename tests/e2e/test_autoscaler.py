@@ -1,0 +1,201 @@
+"""A system whose pools follow their load, by itself and by hand: from nothing, under load, back, and through deaths."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.e2e.server import STOP_S, Server, wait_for
+from tests.e2e.streams import Streams
+from tests.e2e.topology import small
+from tests.runtime.workload import GREEDY, Ask, Reference, tokens
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+SETTINGS = """
+[gateway]
+role_wait_s = 120.0
+
+[slo]
+ttft_s = 0.5
+
+[autoscaler]
+policy = "slo"
+period_s = 0.3
+min_prefill = 0
+min_decode = 0
+max_prefill = 1
+max_decode = 3
+hold_s = 2.0
+idle_to_zero_s = 3.0
+manual_hold_s = 600.0
+"""
+NARROW = "max_sequences = 2\n"
+"""Of a decode instance, so that a few streams are a load."""
+
+
+class Scaled(Server):
+    """A server whose pools are asked for on the dashboard."""
+
+    @property
+    def dashboard(self) -> dict[str, Any]:
+        """Where the dashboard is, and with what it opens."""
+        return {"url": self.printed("Ray dashboard"), "headers": {"Authorization": f"Bearer {self.token}"}}
+
+    @property
+    def token(self) -> str:
+        """The dashboard's."""
+        return self.printed("dashboard token")
+
+    def state(self) -> dict[str, Any]:
+        """All pools, as the page has them."""
+        found: dict[str, Any] = json.loads(self.get("/api/pools", **self.dashboard))
+        return found
+
+    def pool(self, name: str) -> dict[str, Any]:
+        """One pool."""
+        found: dict[str, Any] = next(row for row in self.state()["pools"] if row["pool"] == name)
+        return found
+
+    def kinds(self, pool: str) -> list[tuple[str, str]]:
+        """Kind and author of the pool's decisions, newest first."""
+        path = f"/api/pools/decisions?pool={pool}"
+        return [(d["kind"], d["by"]) for d in json.loads(self.get(path, **self.dashboard))["decisions"]]
+
+    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """`cloudmatrix ...` on the same machine, which finds the system by itself."""
+        command = [sys.executable, "-m", "serving.cli", *arguments]
+        environment = {**os.environ, "TMPDIR": str(self.folder)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    def kill(self, title: str) -> int:
+        """kill -9 the one process of that title. Returns: its id."""
+        (pid,) = (pid for pid, shown in self.processes().items() if title in shown)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Scaled]:
+    config = small(tmp_path_factory.mktemp("config"), checkpoint, prefill=0, decode=0)
+    config.write_text(config.read_text().replace("[decode]\n", f"[decode]\n{NARROW}") + SETTINGS)
+    with Scaled(config) as running:
+        yield running
+        took = running.interrupt()
+        running.assert_nothing_left()
+        assert took < STOP_S
+
+
+def settled(server: Scaled, pool: str, replicas: int) -> None:
+    """Wait until so many replicas serve, and none starts or leaves."""
+
+    def there() -> bool:
+        row = server.pool(pool)
+        return (row["target"], row["running"], row["starting"], row["draining"]) == (replicas, replicas, 0, 0)
+
+    wait_for(there, f"{pool} has {replicas} replicas", state=server.state)
+
+
+def asks(seed: int, count: int, length: int) -> list[Ask]:
+    rng = random.Random(seed)
+    return [Ask(tokens(rng, 30), replace(GREEDY, max_tokens=length)) for _ in range(count)]
+
+
+def test_the_first_request_wakes_pools_that_are_empty(server: Scaled, reference: Reference) -> None:
+    assert server.pool("prefill")["target"] == server.pool("decode")["target"] == 0
+    begun = time.monotonic()
+    streams = Streams(server, asks(1, 3, 20))
+    asyncio.run(streams.run())
+    print(f"three answers from zero after {time.monotonic() - begun:.1f} s")
+    assert all(stream.follows(reference) for stream in streams.streams)
+    assert ("wake", "autoscaler") in server.kinds("prefill")
+    assert ("wake", "autoscaler") in server.kinds("decode")
+
+
+def test_pools_without_requests_go_to_sleep(server: Scaled) -> None:
+    settled(server, "prefill", 0)
+    settled(server, "decode", 0)
+    assert server.kinds("decode")[0] == ("zero", "autoscaler")
+
+
+def test_decode_follows_its_load_and_nothing_is_lost(server: Scaled, reference: Reference) -> None:
+    most = 0
+
+    async def scene() -> None:
+        nonlocal most
+        streams = Streams(server, 10 * asks(2, 4, 600))
+        running = asyncio.create_task(streams.run())
+        while not running.done():
+            most = max(most, (await asyncio.to_thread(server.pool, "decode"))["running"])
+            await asyncio.sleep(0.1)
+        await running
+        assert all(stream.follows(reference) for stream in streams.streams)
+
+    asyncio.run(scene())
+    assert most >= 2, server.kinds("decode")
+    settled(server, "decode", 0)
+
+
+def test_a_target_by_hand_stands_against_the_policy_and_ends(server: Scaled) -> None:
+    done = server.command("scale", "decode", "2", "--wait")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "held for 10 min" in done.stdout
+    time.sleep(5.0)  # nobody asks for anything: the policy wants none
+    row = server.pool("decode")
+    assert (row["target"], row["running"], row["hold"]["by"]) == (2, 2, "cli")
+    wait_for(lambda: "decode 2/2" in server.command("status", "--url", server.url).stdout, "status tells the target")
+    done = server.command("scale", "decode", "2", "--hold", "2s")
+    assert "held for 2 s" in done.stdout
+    settled(server, "decode", 0)
+    listed = server.command("decisions", "--pool", "decode").stdout.splitlines()
+    assert "2 -> 0" in listed[-1]
+    assert "zero" in listed[-1]
+
+
+def test_rays_own_route_takes_the_same_path(server: Scaled) -> None:
+    path = "/api/v1/applications/cloudmatrix/deployments/decode/scale"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.post(path, {"target_num_replicas": 9}, **server.dashboard)
+    with refused.value as error:
+        told = json.load(error)["error"]
+    assert (refused.value.code, told["kind"], told["fits"]) == (409, "no_room", 4)
+    assert "9 replicas of decode do not fit, 4 would" in server.command("scale", "decode", "9").stderr
+    assert server.pool("decode")["target"] == 0
+    server.post(path, {"target_num_replicas": 1}, **server.dashboard)
+    settled(server, "decode", 1)
+    assert server.pool("decode")["hold"]["by"] == "rest"
+    assert server.kinds("decode")[0] == ("held", "rest")
+
+
+def test_holds_and_ledger_outlive_autoscaler_and_board(server: Scaled, reference: Reference) -> None:
+    before = server.kinds("decode")
+    server.kill("autoscaler")
+    server.kill("ScalingBoardActor")
+
+    def back() -> bool:
+        try:
+            return bool(server.state()["autoscaler"]["alive"])
+        except urllib.error.HTTPError as error:
+            with error:
+                return False
+
+    wait_for(lambda: not back(), "somebody is missed")
+    wait_for(back, "the autoscaler looks again")
+    assert server.kinds("decode") == before
+    assert server.pool("decode")["hold"]["by"] == "rest"
+    streams = Streams(server, asks(3, 3, 20))
+    asyncio.run(streams.run())
+    assert all(stream.follows(reference) for stream in streams.streams)
+    assert server.command("scale", "decode", "1", "--hold", "0").returncode == 0
+    settled(server, "decode", 0)

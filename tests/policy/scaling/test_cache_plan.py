@@ -1,0 +1,91 @@
+"""The KV-cache pool: grows while what it throws away would be found, shrinks after long patience."""
+
+from serving.policy.scaling.cache_plan import CachePlan
+from serving.policy.scaling.decision import PoolTarget, ScaleKind
+from serving.policy.scaling.signals import CacheSignals
+from tests.policy.scaling.looks import cache
+
+HOLD_S = 12.0
+"""Five times that is a minute of patience."""
+
+
+def busy(
+    second: int, running: int = 2, hits: float = 0.5, fill: float = 0.95, evicted: int = 100, **more: int
+) -> CacheSignals:
+    return cache(
+        running,
+        bytes_used=round(fill * 1000 * running),
+        looked_up_tokens=1000 * second,
+        hit_tokens=round(1000 * second * hits),
+        evicted_bytes=evicted * second,
+        **more,
+    )
+
+
+def decide(
+    plan: CachePlan, second: int, signals: CacheSignals, to_zero: bool = False, awake: bool = True
+) -> PoolTarget:
+    return plan.decide(float(second), 1.0 if second else 0.0, signals, to_zero, awake)
+
+
+def test_it_grows_while_what_is_lost_would_be_found() -> None:
+    plan = CachePlan(HOLD_S)
+    assert decide(plan, 0, busy(0)).kind is ScaleKind.STAY
+    grown = decide(plan, 1, busy(1))
+    assert (grown.before, grown.target, grown.kind) == (2, 3, ScaleKind.FORECAST)
+    assert grown.reason.startswith("95% full, 50% hits, 0 MiB evicted")
+    starting = busy(2, target=3, starting=1)
+    assert decide(plan, 2, starting).target == 3
+    assert decide(plan, 10, busy(10, 3)).target == 3, "the new server has not taken its share yet"
+    assert decide(plan, 40, busy(40, 3)).target == 4
+    assert decide(plan, 41, busy(41, 2, target=4)).target == 4, "nobody is asked for twice"
+
+
+def test_it_does_not_grow_for_nothing() -> None:
+    for signals in (busy(1, hits=0.01), busy(1, fill=0.8), busy(1, evicted=0)):
+        plan = CachePlan(HOLD_S)
+        decide(plan, 0, busy(0))
+        assert decide(plan, 1, signals).target == 2
+    plan = CachePlan(HOLD_S)
+    decide(plan, 0, busy(0, high=2))
+    full = decide(plan, 1, busy(1, high=2))
+    assert (full.target, full.kind) == (2, ScaleKind.STAY)
+
+
+def last(plan: CachePlan, until: int, **more: float) -> list[PoolTarget]:
+    return [decide(plan, second, busy(second, **more)) for second in range(until)]  # type: ignore[arg-type]
+
+
+def test_it_shrinks_when_the_rest_would_hold_everything_for_long() -> None:
+    told = last(CachePlan(HOLD_S), 62, running=3, fill=0.4, evicted=0)
+    assert [one.target for one in told[:60]] == [3] * 60
+    assert (told[60].target, told[60].kind) == (2, ScaleKind.FORECAST)
+    assert "one server less" in told[60].reason
+    assert all(one.target == 3 for one in last(CachePlan(HOLD_S), 100, running=3, fill=0.5, evicted=0))
+    assert all(one.target == 1 for one in last(CachePlan(HOLD_S), 100, running=1, fill=0.1, evicted=0))
+
+
+def test_or_when_nobody_finds_anything() -> None:
+    assert last(CachePlan(HOLD_S), 62, running=3, hits=0.001)[60].target == 2
+    assert all(one.target == 3 for one in last(CachePlan(HOLD_S), 100, running=3, hits=0.001, draining=1))
+    assert all(one.target == 3 for one in last(CachePlan(0.0), 100, running=3, hits=0.001)), "no patience, no shrinking"
+
+
+def test_bounds_and_holds_stand() -> None:
+    assert decide(CachePlan(HOLD_S), 0, busy(0, low=4)) == PoolTarget(
+        "kvcache", 2, 4, ScaleKind.FIT, "from 4 to 8 servers are allowed"
+    )
+    held = decide(CachePlan(HOLD_S), 0, busy(0, low=4, held_until=30))
+    assert (held.target, held.kind, held.reason) == (2, ScaleKind.HELD, "held for 30 s more")
+
+
+def test_to_zero_and_back() -> None:
+    plan = CachePlan(HOLD_S)
+    gone = decide(plan, 0, busy(0, low=0), to_zero=True)
+    assert (gone.target, gone.kind) == (0, ScaleKind.ZERO)
+    empty = cache(0, low=0)
+    assert decide(plan, 1, empty, to_zero=True).kind is ScaleKind.STAY
+    assert decide(plan, 2, empty, awake=False).target == 0
+    back = decide(plan, 3, empty)
+    assert (back.target, back.kind) == (1, ScaleKind.WAKE)
+    assert decide(plan, 4, busy(4, low=1), to_zero=True).target == 2

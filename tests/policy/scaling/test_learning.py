@@ -1,0 +1,146 @@
+"""Broken promises, lessons and regrets."""
+
+import pytest
+
+from serving.config.scaling import SloConfig
+from serving.policy.scaling.blame import Blame
+from serving.policy.scaling.demand import Outlook
+from serving.policy.scaling.lesson import FORGET_S, LEAST, Lesson
+from serving.policy.scaling.promises import PromiseWindow
+from serving.policy.scaling.prompt_work import PromptWork
+from serving.policy.scaling.regret import Regret
+from serving.policy.scaling.signals import PoolSignals, Traffic
+from tests.policy.scaling.looks import aggregated, decode, gains, look, needs, prefill
+
+
+def test_a_promise_is_broken_when_chance_cannot_be_it() -> None:
+    watch, seen = PromiseWindow(0.99), []
+    assert PromiseWindow(0.99).share is None
+    for met, missed in ((5, 4), (91, 0), (900, 0)):
+        watch.add(met, missed, 1.0)
+        seen.append((watch.answers, watch.broken))
+    assert seen == [(9, False), (100, True), (1000, False)], "nine answers prove nothing"
+    assert watch.share == 0.996
+    watch.clear()
+    assert watch.answers == 0
+
+
+def test_a_promise_is_judged_by_the_last_minute() -> None:
+    watch = PromiseWindow(0.99)
+    watch.add(0, 50, 1.0)
+    assert watch.broken
+    for _ in range(60):
+        watch.add(1, 0, 1.0)
+    assert watch.share == 1.0
+    assert not watch.broken
+
+
+def test_a_lesson_lowers_the_aim_and_is_forgotten() -> None:
+    lesson = Lesson(0.7)
+    assert lesson.utilisation == 0.7
+    lesson.learn(0.6)
+    assert lesson.utilisation == pytest.approx(0.57)
+    lesson.learn(0.65)
+    assert lesson.utilisation == pytest.approx(0.5415), "the aim was already lower than this load"
+    for _ in range(20):
+        lesson.learn(0.1)
+    assert lesson.utilisation == pytest.approx(0.7 * LEAST)
+    lesson.forget(FORGET_S)
+    assert lesson.utilisation == pytest.approx(0.7 - 0.7 * (1 - LEAST) / 2.71828, rel=1e-3)
+
+
+def test_only_loads_that_should_have_been_fine_teach() -> None:
+    lesson = Lesson(0.7)
+    assert lesson.new(0.6)
+    assert not lesson.new(0.8), "the plan asks for more anyway"
+    assert not lesson.new(0.2), "more instances are not what is missing"
+
+
+def test_a_step_that_was_taken_back_wants_a_clearly_lower_load() -> None:
+    regret = Regret()
+    regret.grew(0.0, 1.0)
+    assert regret.least(0.0, 1.0) == 0
+    regret.shrank(100.0, 3, 2.0)
+    regret.grew(200.0, 2.2)
+    assert regret.least(300.0, 1.9) == 4
+    assert regret.least(300.0, 1.7) == 0
+    regret.shrank(300.0, 3, 1.7)
+    regret.grew(400.0, 2.0)
+    assert regret.least(400.0, 1.6) == 4
+    assert regret.least(400.0, 1.5) == 0
+    assert regret.least(400.0 + 5 * 3600, 1.9) == 0
+
+
+def test_sizes_near_one_that_was_too_small_are_not_tried_either() -> None:
+    regret = Regret()
+    regret.shrank(0.0, 20, 14.0)
+    regret.grew(100.0, 15.0)
+    assert regret.least(100.0, 12.0) == 0
+    assert regret.least(100.0, 12.7) == 21
+    assert regret.least(100.0, 14.0) == 23
+    assert regret.least(100.0, 30.0) == 25
+
+
+def test_traffic_that_grew_or_a_step_long_ago_is_no_regret() -> None:
+    regret = Regret()
+    regret.shrank(0.0, 3, 2.0)
+    regret.grew(10.0, 3.3)
+    regret.shrank(100.0, 3, 2.0)
+    regret.grew(8000.0, 2.0)
+    assert regret.least(8000.0, 2.0) == 0
+
+
+def judge(blame: Blame, pool: PoolSignals, load: float | None, long_waits: bool = True, coming: int = 0) -> str:
+    prompts = PromptWork(2.0)
+    for _ in range(10):
+        prompts.see(gains(), pool, Traffic(queued_tokens=10**9 if long_waits else 0, queued=1))
+    pools = (pool,) if pool.pool == "aggregated" else (pool, decode()) if pool.pool == "prefill" else (prefill(), pool)
+    outlook = Outlook(5.0, pool.running, coming, 5.0)
+    demand = needs(load)
+    lesson = Lesson(0.7)
+    found = blame.find(look(1000.0, pools), pools[pools.index(pool)], outlook, demand, lesson, prompts)
+    assert (lesson.utilisation < 0.7) == (bool(found) and load is not None)
+    return found
+
+
+def broken(ttft: bool = False, tpot: bool = False) -> Blame:
+    blame = Blame(SloConfig())
+    blame.see(gains(ttft_met=80, ttft_missed=20 * ttft, tpot_met=80, tpot_missed=20 * tpot))
+    return blame
+
+
+def test_first_tokens_are_laid_to_prefill_and_later_ones_to_decode() -> None:
+    assert judge(broken(ttft=True), prefill(), 1.2) == "first tokens within 2 s: 80.0% of 100, 99.0% are promised"
+    assert judge(broken(ttft=True), decode(), 1.2) == ""
+    assert judge(broken(tpot=True), decode(), 1.2) == "tokens within 50 ms: 80.0% of 100, 99.0% are promised"
+    assert judge(broken(tpot=True), prefill(), 1.2) == ""
+    assert judge(broken(), prefill(), 1.2) == ""
+    assert "first tokens" in judge(broken(ttft=True), aggregated(), 1.2)
+    assert "tokens within 50 ms" in judge(broken(tpot=True), aggregated(), 1.2)
+
+
+def test_nobody_is_blamed_whom_company_would_not_help() -> None:
+    assert judge(broken(ttft=True), prefill(), 1.2, long_waits=False) == ""
+    assert judge(broken(ttft=True), prefill(), 1.2, coming=1) == ""
+    assert judge(broken(ttft=True), prefill(0), 1.2) == ""
+    assert judge(broken(tpot=True), decode(), 0.2) == ""
+    assert judge(broken(tpot=True), decode(), 3.0) == ""
+    assert judge(broken(tpot=True), decode(), None) != ""
+
+
+def test_what_broke_in_a_crowd_says_nothing_against_the_plan() -> None:
+    for crowd, taught in ((0.0, True), (0.65, True), (0.75, False)):
+        lesson = Lesson(0.7)
+        look_now, demand = look(1000.0, (prefill(), decode())), needs(1.2)
+        outlook = Outlook(5.0, 2, 0, 5.0)
+        found = broken(tpot=True).find(look_now, look_now.pools[1], outlook, demand, lesson, PromptWork(2.0), crowd)
+        assert bool(found) == (lesson.utilisation < 0.7) == taught
+
+
+def test_what_was_found_is_forgotten() -> None:
+    blame = broken(tpot=True)
+    assert judge(blame, decode(), 1.2)
+    assert judge(blame, decode(), 1.2) == ""
+    blame = broken(tpot=True)
+    blame.clear()
+    assert judge(blame, decode(), 1.2) == ""

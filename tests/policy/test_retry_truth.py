@@ -1,0 +1,115 @@
+"""Is Retry-After true? A gateway with seats in virtual time, and clients that do as they are told."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import pytest
+
+from serving.policy.admission_queue import AdmissionQueue
+from serving.policy.gateway_admission import AdmissionLimits, Applicant
+
+LIMITS = AdmissionLimits(max_queued_requests=64, max_queued_tokens=64_000, max_running_sequences=16)
+FULL_S = 16 * 120.0
+"""Seats over the two minutes of `overload`."""
+
+
+@dataclass
+class Door:
+    """One gateway, its seats, and everybody who wants in."""
+
+    rng: random.Random
+    obedient: float = 1.0
+    """Share of clients that come back at all."""
+    late_s: float = 0.05
+    """By how much clients are late at most."""
+    queue: AdmissionQueue = field(default_factory=lambda: AdmissionQueue(LIMITS))
+    now: float = 0.0
+    running: int = 0
+    retries: int = 0
+    good_retries: int = 0
+    refusals: int = 0
+    finished: int = 0
+    busy_s: float = 0.0
+    """Seats, over time."""
+    _events: list[tuple[float, int, Callable[[Any], None], Any]] = field(default_factory=list)
+    _serial: int = 0
+
+    def at(self, when: float, what: Callable[[Any], None], arg: object) -> None:
+        self._serial += 1
+        heappush(self._events, (when, self._serial, what, arg))
+
+    def run(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            when, _, what, arg = heappop(self._events)
+            self.busy_s += self.running * (when - self.now)
+            self.now = when
+            what(arg)
+
+    def arrive(self, before: Applicant | None) -> None:
+        self._serial += 1
+        mark, tokens = (before.mark, before.tokens) if before else (self._serial, self.rng.choice([100, 400, 1200]))
+        one = Applicant(self._serial, 1, tokens, 100, self.now + 600.0, mark=mark)
+        decision = self.queue.offer(one, self.running, self.now)
+        self.retries += before is not None
+        if decision.accepted:
+            self.good_retries += before is not None
+            self.start_all()
+            return
+        self.refusals += 1
+        if self.rng.random() < self.obedient:
+            self.at(self.now + decision.retry_after_s + self.rng.random() * self.late_s, self.arrive, one)
+
+    def start_all(self) -> None:
+        while self.queue.take(self.running, self.now) is not None:
+            self.running += 1
+            service_s = self.rng.lognormvariate(0.0, 0.6) * 2.0
+            self.at(self.now + service_s, self.end, service_s)
+
+    def end(self, service_s: float) -> None:
+        self.running -= 1
+        self.finished += 1
+        self.queue.finished(service_s)
+        self.start_all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("burst", [150, 300])
+def test_after_a_burst_those_who_come_back_are_let_in(seed: int, burst: int) -> None:
+    door = Door(random.Random(seed))
+    for n in range(100):
+        door.at(n * 0.2, door.arrive, None)  # an ordinary day: 5 a second, 7 could be served
+    for n in range(burst):
+        door.at(20.0 + n * 0.002, door.arrive, None)
+    for n in range(200):
+        door.at(20.0 + n * 0.4, door.arrive, None)
+    door.run(1e9)
+    assert door.finished == 300 + burst, "everybody was served in the end"
+    assert door.retries > 50
+    assert door.good_retries >= 0.9 * door.retries
+
+
+def overload(seed: int, **clients: Any) -> Door:
+    """Half as much again as can be served, for two minutes."""
+    door = Door(random.Random(seed), **clients)
+    for n in range(1200):
+        door.at(n * 0.1, door.arrive, None)
+    door.run(120.0)
+    return door
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_lasting_overload_too(seed: int) -> None:
+    door = overload(seed)
+    assert door.retries > 100
+    assert door.good_retries >= 0.9 * door.retries
+    assert door.busy_s >= 0.98 * FULL_S
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_room_for_clients_that_never_come_back_does_not_leave_seats_empty(seed: int) -> None:
+    door = overload(seed, obedient=0.1)
+    assert door.busy_s >= 0.98 * FULL_S
+    assert door.good_retries >= 0.9 * door.retries
