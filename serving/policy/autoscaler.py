@@ -140,7 +140,7 @@ class Autoscaler:
             return Wanted(0, kind, f"no request for {self._idle.seconds(now):.0f} s")
         if pool.target == 0 and pool.low == 0 and not self._idle.somebody:
             return Wanted(0, ScaleKind.STAY, "nobody waits")
-        broken = self._blame.find(signals, pool, outlook, demand, mind.lesson, self._prompts, self._decode.crowd)
+        broken = self._blame.find(signals, pool, outlook, demand, mind.lesson, self._prompts)
         wanted = mind.wanted(now, pool, demand)
         if pool.target == 0 and wanted.target > 0:
             waits = f"{under_way(signals)} requests wait"

@@ -7,6 +7,8 @@ pool is at zero: it waits, and that it does is what wakes the pool.
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ from serving.policy.request_journal import Commands, SequenceJournal
 from serving.runtime.gateway_parts import gateway_header
 from serving.runtime.gateway_recording import open_gateway_log
 from serving.runtime.instance_link import InstanceLink
+from serving.runtime.journal_news import tell
 from serving.runtime.live_generation import Choice, LiveGeneration
 from serving.runtime.pool_links import LinkEvents, PoolLinks
 from serving.runtime.pool_router import PoolRouter
@@ -86,7 +89,11 @@ class LiveBackend:
             raise UnavailableError("no instance is up, and none is expected", retry_after_s=1.0)
         self._serial += 1
         self._room.apply(self._serial, job, len(self._choices), now, is_open)
-        generation = self._make(job)
+        try:
+            generation = self._make(job)
+        except BaseException:
+            self._room.forsake(self._serial)  # a place without a job would never be given back
+            raise
         self._room.enter(generation)
         self._let_in()
         self._sweeper = self._sweeper or asyncio.create_task(self._sweep_forever())
@@ -304,9 +311,10 @@ class LiveBackend:
             generation, choice = known
             if isinstance(item, m.Leaving) and not self._router.elsewhere(item.handoff):
                 continue  # it goes on where it is
-            self._carry_out(generation, choice, _tell(choice.journal, item))
-            if choice.journal.done:
-                self._close_if_done(generation)
+            with self._alone(generation):
+                self._carry_out(generation, choice, tell(choice.journal, item))
+                if choice.journal.done:
+                    self._close_if_done(generation)
 
     def _decline(self, link: InstanceLink, sent_id: SequenceId, item: m.News) -> None:
         """News of a job that is over: whoever still works on it, or holds blocks for it, is told to stop."""
@@ -321,14 +329,25 @@ class LiveBackend:
     def _on_down(self, link: InstanceLink, reason: str) -> None:
         for generation, choice in list(self._choices.values()):
             if not generation.closed:
-                self._carry_out(generation, choice, choice.journal.instance_lost(link.replica, link.still_since))
+                with self._alone(generation):
+                    self._carry_out(generation, choice, choice.journal.instance_lost(link.replica, link.still_since))
+
+    @contextmanager
+    def _alone(self, generation: LiveGeneration) -> Iterator[None]:
+        """A bug that one job meets ends that job, and keeps nothing from the others."""
+        try:
+            yield
+        except Exception:
+            logger.exception("the gateway failed on request %s", generation.job.request_id)
+            generation.fail(c.Fail(c.FailKind.ENGINE, "the gateway failed on it"))
+            self._close(generation)
 
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_PERIOD_S)
             try:
                 self._sweep(self._now())
-            except Exception:  # one job's bug must not stop the deadlines of all others
+            except Exception:
                 logger.exception("sweep failed")
 
     def _sweep(self, now: float) -> None:
@@ -338,15 +357,18 @@ class LiveBackend:
         for generation, failure in self._room.overdue(now, is_open):
             self._fail(generation, failure)
         for generation in list(self._running.values()):
-            for choice in generation.choices:
-                journal = choice.journal
-                if generation.closed or journal.done:
-                    continue
-                if now > journal.deadline:
-                    self._fail(generation, c.Fail(c.FailKind.DEADLINE, "the request's time is over"))
-                elif choice.need is not None and choice.waiting_since is not None:
-                    self._sweep_waiting(generation, choice, choice.need, now - choice.waiting_since)
+            with self._alone(generation):
+                self._sweep_job(generation, now)
         self._let_in()
+
+    def _sweep_job(self, generation: LiveGeneration, now: float) -> None:
+        for choice in generation.choices:
+            if generation.closed or choice.journal.done:
+                continue
+            if now > choice.journal.deadline:
+                self._fail(generation, c.Fail(c.FailKind.DEADLINE, "the request's time is over"))
+            elif choice.need is not None and choice.waiting_since is not None:
+                self._sweep_waiting(generation, choice, choice.need, now - choice.waiting_since)
 
     def _sweep_waiting(
         self, generation: LiveGeneration, choice: Choice, need: c.NeedPrefill | c.NeedDecode, waited_s: float
@@ -362,39 +384,3 @@ class LiveBackend:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _tell(journal: SequenceJournal, item: m.News) -> Commands:
-    """One piece of news to the journal it concerns."""
-    match item:
-        case m.Tokens():
-            return journal.tokens(
-                item.sequence_id,
-                item.position,
-                item.tokens,
-                item.logprobs,
-                item.prompt_logprobs,
-                item.cached_tokens,
-                item.finish,
-                item.pool,
-                item.drafts,
-            )
-        case m.Prefilled(first=first, ticket=ticket):
-            return journal.handoff_ready(
-                first.sequence_id,
-                ticket,
-                first.position,
-                first.tokens,
-                first.logprobs,
-                first.prompt_logprobs,
-                first.cached_tokens,
-                first.pool,
-            )
-        case m.Adopted():
-            return journal.adopted(item.sequence_id)
-        case m.Lost():
-            return journal.failed(item.sequence_id, item.reason)
-        case m.Refused():
-            return journal.refused(item.sequence_id, item.kind, item.reason)
-        case m.Leaving():
-            return journal.leaving(item.sequence_id)

@@ -1,5 +1,7 @@
 """Jobs that wait for their turn at one gateway: `policy.admission_queue`, with the jobs themselves."""
 
+from zlib import crc32
+
 from serving.api.backend import GenerationJob
 from serving.errors import OverloadedError, UnavailableError
 from serving.policy.admission_queue import AdmissionQueue
@@ -58,6 +60,10 @@ class WaitingRoom:
         """The job that was just given a place."""
         self._waiting[generation.number] = generation
 
+    def forsake(self, number: int) -> None:
+        """The place of a job that never came to be."""
+        self._queue.withdraw(number)
+
     def next(self, running: int, now: float) -> LiveGeneration | None:
         """Who starts now; ask only while an instance is there."""
         number = self._queue.take(running, now)
@@ -97,5 +103,6 @@ def applicant(number: int, job: GenerationJob, now: float) -> Applicant:
         key=job.key,
         weight=job.weight,
         priority=min(spec.priority for spec in specs),
-        mark=hash((len(specs), specs[0].prompt)) & (2**63 - 1),  # of integers only: the same in every process
+        # Of integers only: the same in every process. With the key, since nobody may claim another's place.
+        mark=hash((len(specs), specs[0].prompt, crc32(job.key.encode()))) & (2**63 - 1),
     )

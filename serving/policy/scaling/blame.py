@@ -47,13 +47,8 @@ class Blame:
         demand: Demand,
         lesson: Lesson,
         prompts: PromptWork,
-        crowd: float = 0.0,
     ) -> str:
         """Why the pool needs an instance more, "" = it does not.
-
-        Args:
-            crowd: the highest load of a decode instance lately. What broke under a load that the plan would not have
-                allowed says nothing against the plan.
 
         Effects: the pool learns from a broken promise, which is then forgotten.
         """
@@ -66,7 +61,7 @@ class Blame:
         ):
             if not (mine and watch.broken):
                 continue
-            load = None if demand.load is None else max(demand.load / pool.running, crowd if last else 0.0)
+            load = None if demand.load is None else demand.load / pool.running
             if load is not None and not lesson.new(load):
                 continue
             if load is not None:

@@ -45,8 +45,6 @@ class DecodeWork:
     _residence: ShareAverage = field(default_factory=lambda: ShareAverage(RESIDENCE_S))
     _course: Course = field(default_factory=Course)
     _fast: FastRate = field(default_factory=lambda: FastRate(BURST_SIGMAS))
-    crowd: float = 0.0
-    """The highest load of an instance lately: answers that end now were slowed by it. It fades as they leave."""
 
     def see(self, gains: Gains, pool: PoolSignals) -> None:
         """Count what happened since the last look. Effects: the averages move."""
@@ -57,8 +55,6 @@ class DecodeWork:
         self._residence.add(pool.sequences * gains.seconds, (accepted + gains.finished) / 2, gains.seconds)
         self._course.add(gains.arrived, gains.seconds)
         self._fast.add(gains.arrived, gains.seconds)
-        fades = math.exp(-gains.seconds / max(self.residence_s, STOCK_S))
-        self.crowd = max(self.now_instances(pool) / max(1, pool.running), self.crowd * fades)
 
     @property
     def residence_s(self) -> float:

@@ -128,15 +128,6 @@ def test_nobody_is_blamed_whom_company_would_not_help() -> None:
     assert judge(broken(tpot=True), decode(), None) != ""
 
 
-def test_what_broke_in_a_crowd_says_nothing_against_the_plan() -> None:
-    for crowd, taught in ((0.0, True), (0.65, True), (0.75, False)):
-        lesson = Lesson(0.7)
-        look_now, demand = look(1000.0, (prefill(), decode())), needs(1.2)
-        outlook = Outlook(5.0, 2, 0, 5.0)
-        found = broken(tpot=True).find(look_now, look_now.pools[1], outlook, demand, lesson, PromptWork(2.0), crowd)
-        assert bool(found) == (lesson.utilisation < 0.7) == taught
-
-
 def test_what_was_found_is_forgotten() -> None:
     blame = broken(tpot=True)
     assert judge(blame, decode(), 1.2)

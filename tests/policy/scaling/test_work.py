@@ -176,17 +176,6 @@ def test_before_a_residence_is_known_sequences_stay() -> None:
     assert work.demand(decode(sequences=300), outlook()).urgent == pytest.approx(3.0 / 0.85)
 
 
-def test_a_crowd_is_remembered_as_long_as_its_sequences_stay() -> None:
-    work = decoded()
-    work.see(gains(arrived=4, finished=4), decode(sequences=260))
-    assert work.crowd == pytest.approx(1.3)
-    work.see(gains(arrived=4, finished=4), decode(sequences=100))
-    assert 1.2 < work.crowd < 1.3
-    for _ in range(1000):
-        work.see(gains(arrived=4, finished=4), decode(sequences=100))
-    assert work.crowd == pytest.approx(0.5, rel=0.01)
-
-
 def test_full_means_that_somebody_waits_for_room() -> None:
     work = DecodeWork()
     assert work.full(decode(sequences=195, waiting=1), 0)

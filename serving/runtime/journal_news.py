@@ -1,0 +1,40 @@
+"""What instances tell, told to the journal of the sequence that it concerns."""
+
+from serving.link import messages as m
+from serving.policy.request_journal import Commands, SequenceJournal
+
+
+def tell(journal: SequenceJournal, item: m.News) -> Commands:
+    """One piece of news to the journal it concerns."""
+    match item:
+        case m.Tokens():
+            return journal.tokens(
+                item.sequence_id,
+                item.position,
+                item.tokens,
+                item.logprobs,
+                item.prompt_logprobs,
+                item.cached_tokens,
+                item.finish,
+                item.pool,
+                item.drafts,
+            )
+        case m.Prefilled(first=first, ticket=ticket):
+            return journal.handoff_ready(
+                first.sequence_id,
+                ticket,
+                first.position,
+                first.tokens,
+                first.logprobs,
+                first.prompt_logprobs,
+                first.cached_tokens,
+                first.pool,
+            )
+        case m.Adopted():
+            return journal.adopted(item.sequence_id)
+        case m.Lost():
+            return journal.failed(item.sequence_id, item.reason)
+        case m.Refused():
+            return journal.refused(item.sequence_id, item.kind, item.reason)
+        case m.Leaving():
+            return journal.leaving(item.sequence_id)
