@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,10 +53,19 @@ class Session:
         shutil.rmtree(self.pool_folder, ignore_errors=True)
 
     def remove(self) -> None:
-        """Delete the folder with all logs."""
+        """Delete the folder with all logs.
+
+        Blocks: for up to 5 s, while processes that are about to end still write into it.
+        """
+        end = time.monotonic() + _LAST_WORDS_S
         shutil.rmtree(self.folder, ignore_errors=True)
+        while self.folder.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
+_LAST_WORDS_S = 5.0
+"""Ray's workers notice within this time that their raylet has ended, and end too; until then they write logs."""
 _POOL = "kvcache"
 _ALIVE = "alive"
 _DASHBOARD_URL = "dashboard-url"

@@ -1,14 +1,19 @@
 """Folders of a start: what a crashed one left on disk goes, what a living one has stays."""
 
+import contextlib
 import os
 import secrets
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from serving.deployments.session import Session
 
 ENTER = """
 from serving.deployments.session import enter
@@ -79,3 +84,21 @@ def test_the_dashboard_page_comes_first_on_the_path_that_ray_inherits(short_fold
     site, *rest = told.strip().split(os.pathsep)
     assert (Path(site) / "sitecustomize.py").exists()
     assert rest == [before] * bool(before)
+
+
+def test_a_folder_goes_although_somebody_still_writes_into_it(tmp_path: Path) -> None:
+    session = Session("abc123", tmp_path / "session", "token")
+    session.folder.mkdir()
+    end = time.monotonic() + 0.5
+
+    def write_on() -> None:
+        while time.monotonic() < end:  # as a worker does that has not noticed yet that its raylet has ended
+            with contextlib.suppress(OSError):
+                (session.folder / "logs").mkdir(exist_ok=True)
+                (session.folder / "logs" / secrets.token_hex(4)).touch()
+
+    with ThreadPoolExecutor() as pool:
+        late = pool.submit(write_on)
+        session.remove()
+        late.result()
+    assert not session.folder.exists()

@@ -171,7 +171,8 @@ class Server:
         """No process, no shared memory, no folder."""
         assert not self.processes(), self.processes()
         assert not self.segments()
-        assert sorted(path.name for path in self.folder.iterdir()) == ["err", "out"]
+        left = sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+        assert left == ["err", "out"], left
 
     def end(self) -> None:
         """End whatever still runs, by process id, and remove what is left. Never raises for what a test has ended."""
