@@ -93,11 +93,15 @@ def scaling_signals(
     )
 
 
-def members_of(sight: Sight, pool: str) -> list[SeenMember]:
-    """Instances of a pool that serve and do not leave."""
-    deployment = sight.deployments.get(pool, NOT_THERE)
-    serving = {r.name for r in deployment.replicas if r.phase is ReplicaPhase.SERVING}
-    return [member for name, member in sight.members.items() if name in serving and member.pool == pool]
+def members_of(sight: Sight, pool: str, *, leaving: bool = False) -> list[SeenMember]:
+    """Instances of a pool that serve.
+
+    Args:
+        leaving: also those that drain.
+    """
+    phases = {ReplicaPhase.SERVING, ReplicaPhase.DRAINING} if leaving else {ReplicaPhase.SERVING}
+    there = {r.name for r in sight.deployments.get(pool, NOT_THERE).replicas if r.phase in phases}
+    return [member for name, member in sight.members.items() if name in there and member.pool == pool]
 
 
 def total(members: list[SeenMember], *facts: str) -> int:
@@ -118,7 +122,7 @@ def memory_fill(sight: Sight) -> tuple[int, int]:
 def _pool(config: ServeConfig, pool: str, sight: Sight, abilities: Abilities, held_until: float) -> PoolSignals:
     section = config.pools[pool]
     seen = sight.deployments.get(pool, NOT_THERE)
-    members = members_of(sight, pool)
+    members, all_there = members_of(sight, pool), members_of(sight, pool, leaving=True)
     low, high = config.autoscaler.bounds(pool)
     return PoolSignals(
         pool=pool,
@@ -129,8 +133,8 @@ def _pool(config: ServeConfig, pool: str, sight: Sight, abilities: Abilities, he
         npus_per_instance=section.npus_per_instance,
         queued_tokens=total(members, "queued_tokens"),
         waiting=total(members, "waiting"),
-        sequences=total(members, "waiting", "pulling", "running"),
-        kv_blocks_used=total(members, "kv_blocks_used"),
+        sequences=total(all_there, "waiting", "pulling", "running"),
+        kv_blocks_used=total(all_there, "kv_blocks_used"),
         kv_blocks_total=total(members, "kv_blocks_total"),
         tokens_per_s=abilities.tokens_per_s(pool),
         max_sequences=abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences),

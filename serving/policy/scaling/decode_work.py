@@ -9,13 +9,14 @@ import math
 from dataclasses import dataclass, field
 
 from serving.policy.scaling.averages import ShareAverage, StockAverage
+from serving.policy.scaling.climb import Climb
 from serving.policy.scaling.course import Course
 from serving.policy.scaling.demand import Demand, Outlook, unknown
 from serving.policy.scaling.fast_rate import FastRate
 from serving.policy.scaling.gains import Gains
 from serving.policy.scaling.signals import PoolSignals
 
-RESIDENCE_S = 600.0
+RESIDENCE_S = 200.0
 """Time constant of how long sequences stay."""
 STOCK_S = 60.0
 """Time constant of their number."""
@@ -23,17 +24,17 @@ SURE, SURE_NOW = 2.0, 3.0
 """Standard deviations by which the smooth number, and the one of this moment, are surely not too high."""
 BURST_SIGMAS = 4.0
 """The same of the requests of the last seconds."""
+CLIMB_SIGMAS = 2.5
+"""The same of how fast their number grows."""
 FEWEST = 5.0
 """Requests after which their residence is believed."""
 KV_AIM = 0.9
 """Fill of the KV blocks that is aimed at: the rest is for sequences that still grow."""
-FULL = 0.95
+FULL = 0.9
 """Of sequences or KV blocks: the next one waits or slows the others down."""
 
-BURST_AIM = 0.85
+BURST_AIM = 0.9
 """Load of an instance that the answer to a burst aims at."""
-BURST_S = 10.0
-"""A burst is expected to last for this long beyond the start of an instance: one large step, not many small ones."""
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class DecodeWork:
     _residence: ShareAverage = field(default_factory=lambda: ShareAverage(RESIDENCE_S))
     _course: Course = field(default_factory=Course)
     _fast: FastRate = field(default_factory=lambda: FastRate(BURST_SIGMAS))
+    _climb: Climb = field(default_factory=lambda: Climb(CLIMB_SIGMAS))
 
     def see(self, gains: Gains, pool: PoolSignals) -> None:
         """Count what happened since the last look. Effects: the averages move."""
@@ -55,6 +57,7 @@ class DecodeWork:
         self._residence.add(pool.sequences * gains.seconds, (accepted + gains.finished) / 2, gains.seconds)
         self._course.add(gains.arrived, gains.seconds)
         self._fast.add(gains.arrived, gains.seconds)
+        self._climb.add(pool.sequences, gains.seconds)
 
     @property
     def residence_s(self) -> float:
@@ -85,7 +88,7 @@ class DecodeWork:
         arrivals, residence = self._course.ahead(outlook.start_s), self.residence_s
         expected = self._in_a_while(self._stock.mean, arrivals, outlook.start_s)
         surely = self._fast.surely(self._course)
-        sure = max(surely * residence, self._in_a_while(self._surely_here(pool), surely, outlook.start_s))
+        sure = self._in_a_while(self._surely_here(pool), surely, outlook.start_s)
         noise, heading = self._noise(outlook.start_s), max(expected, self._course.level * residence)
         urgent, why_urgent = self._urgent(pool, outlook, coming)
         return Demand(
@@ -112,15 +115,24 @@ class DecodeWork:
         return max(0.0, smooth, now)
 
     def _urgent(self, pool: PoolSignals, outlook: Outlook, coming: int) -> tuple[float, str]:
-        surely = self._fast.surely(self._course)
+        """What is surely too much is answered by what is likely: one large step, not many small ones."""
+        arrivals = self._fast.surely(self._course)
         crowded = max(1.0, self.now_instances(pool) / max(1, pool.running))  # too many at once all stay longer
-        soon = self._in_a_while(pool.sequences + coming, surely, (outlook.start_s + BURST_S) / crowded)
-        blocks = pool.kv_blocks_used * soon / max(1, pool.sequences)
-        need = max(self._by_sequences(pool, soon), self._by_blocks(pool, blocks))
-        if need <= FULL * outlook.there:
+        come = self._in_a_while(pool.sequences + coming, arrivals, outlook.start_s / crowded)
+        rise = self._climb.ahead(outlook.start_s, self._course)
+        rises = rise.surely > 0.0
+        soon = max(come, pool.sequences + rise.surely) if rises else come
+        if self._at_once(pool, soon) <= FULL * outlook.there:
             return 0.0, ""
-        ahead = f"{soon:.0f} sequences in {outlook.start_s + BURST_S:.0f} s"
-        return need / BURST_AIM, f"{ahead}, {pool.sequences} now, {pool.waiting + coming} waiting"
+        soon = max(come, pool.sequences + rise.likely) if rises else come
+        ahead = f"{soon:.0f} sequences in {outlook.start_s:.0f} s"
+        why = f"{ahead}, {pool.sequences} now, {pool.waiting + coming} waiting"
+        return self._at_once(pool, soon) / BURST_AIM, why
+
+    def _at_once(self, pool: PoolSignals, sequences: float) -> float:
+        """Instances that so many sequences take, with as many KV blocks each as they have at this moment."""
+        blocks = pool.kv_blocks_used * sequences / max(1, pool.sequences)
+        return max(self._by_sequences(pool, sequences), self._by_blocks(pool, blocks))
 
     def _in_a_while(self, sequences: float, arrivals: float, seconds: float) -> float:
         residence = self.residence_s

@@ -33,6 +33,8 @@ class Demand(Struct, frozen=True, gc=False):
         sure: what the load will be at the least, by the last seconds or the last minute.
         steady: what the load has been for the last ten minutes.
         heading: where the load goes if traffic stays as it is now.
+        swing: by how much the work of short times exceeds the load: work that waits is late long before the mean of a
+            minute fills an instance.
         memory_s: how long work stays; what is seen before a few times that much is a system that still fills up.
         urgent: instances, fully used, without which promises break for what is already here; 0 = nothing is urgent.
         why: the load in words; `why_urgent`: the urgency.
@@ -47,6 +49,7 @@ class Demand(Struct, frozen=True, gc=False):
     why: str
     why_urgent: str = ""
     memory_s: float = 0.0
+    swing: float = 0.0
 
 
 def unknown(why: str, urgent: float = 0.0, why_urgent: str = "") -> Demand:
@@ -75,4 +78,5 @@ def together(first: Demand, second: Demand, fast_first: float, fast_second: floa
         f"{first.why}, {second.why}",
         first.why_urgent or second.why_urgent,
         max(first.memory_s, second.memory_s),
+        first.swing + second.swing,
     )

@@ -12,7 +12,7 @@ from serving.policy.scaling.patience import Patience
 from serving.policy.scaling.regret import Regret
 from serving.policy.scaling.signals import PoolSignals
 
-CALM_SIGMAS = 4.0
+CALM_SIGMAS = 2.5
 """A pool shrinks only if it would still be large enough at a load so many standard deviations higher."""
 MEMORIES = 3.0
 """A system fills up for this many times as long as work stays in it."""
@@ -98,24 +98,25 @@ class PoolMind:
     def _by_load(self, now: float, pool: PoolSignals, demand: Demand, load: float) -> Wanted:
         size = pool.target
         aim = self.lesson.utilisation
-        plan = math.ceil(load / aim - EDGE)
-        sure = math.ceil(max(demand.sure, demand.steady) / aim - EDGE)
+        plan = _instances(load, aim, demand.swing)
+        sure = _instances(max(demand.sure, min(demand.steady, load)), aim, demand.swing)
         high = max(load, demand.heading) + CALM_SIGMAS * demand.noise
-        calm = math.ceil(max(high, demand.sure, demand.steady) / aim - EDGE)
+        calm = _instances(max(high, demand.sure), aim, demand.swing)
         urgent = math.ceil(demand.urgent - EDGE)
         self._patience.add(now, max(calm, urgent))
+        self._regret.see(now, load, demand.noise)
         what = f"{demand.why}: load {load:.2f} at {aim:.0%}"
         trifle = max(1, size // TRIFLE)
         planned = max(plan, sure) if sure > size and self._warm(now) else size
         if urgent > size:
-            self._regret.grew(now, load)
+            self._regret.grew(now)
             return Wanted(max(urgent, planned), ScaleKind.BURST, f"{demand.why_urgent}; {what}")
         if planned > size:
-            self._regret.grew(now, load)
+            self._regret.grew(now)
             return Wanted(max(planned, size + trifle), ScaleKind.FORECAST, f"{what} needs {planned}")
         enough = max(1, pool.low, self._patience.highest, self._regret.least(now, load), size - max(1, size // STEP))
         if size - enough >= trifle and self._patient(now, demand.memory_s):
-            self._regret.shrank(now, enough, load)
+            self._regret.shrank(now, enough, load, demand.noise)
             return Wanted(enough, ScaleKind.FORECAST, f"{what}; {enough} would have done for {self.hold_s:.0f} s")
         return Wanted(size, ScaleKind.STAY, f"{what}: {size} stay")
 
@@ -126,6 +127,11 @@ class PoolMind:
 
     def _warm(self, now: float) -> bool:
         return self._first_at is not None and now - self._first_at >= WARM_S
+
+
+def _instances(load: float, aim: float, swing: float) -> int:
+    """That keep to the aim in the mean, and take what comes in short times."""
+    return math.ceil(max(load / aim, load + swing) - EDGE)
 
 
 def _within(wanted: Wanted, pool: PoolSignals) -> Wanted:

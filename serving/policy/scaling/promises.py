@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from serving.policy.scaling.recent import Recent
 
 WINDOW_S = 60.0
+BUDGET_S = 3600.0
+"""What may be missed is counted over so long: a bad minute in an hour that kept the promise is no reason to grow."""
 FEWEST = 10
 """Answers below which nothing is concluded."""
 SIGMAS = 2.0
@@ -22,14 +24,18 @@ class PromiseWindow:
     goal: float
     _met: Recent = field(default_factory=lambda: Recent(WINDOW_S))
     _missed: Recent = field(default_factory=lambda: Recent(WINDOW_S))
+    _long_met: Recent = field(default_factory=lambda: Recent(BUDGET_S))
+    _long_missed: Recent = field(default_factory=lambda: Recent(BUDGET_S))
 
     def add(self, met: int, missed: int, seconds: float) -> None:
         """Count the answers of the last `seconds`."""
         self._met.add(met, seconds)
         self._missed.add(missed, seconds)
+        self._long_met.add(met, seconds)
+        self._long_missed.add(missed, seconds)
 
     def clear(self) -> None:
-        """Forget: what follows is to be judged by itself."""
+        """Forget the last minute: what follows is to be judged by itself."""
         self._met.clear()
         self._missed.clear()
 
@@ -45,6 +51,7 @@ class PromiseWindow:
 
     @property
     def broken(self) -> bool:
-        """Whether more was missed than the goal allows, by more than chance."""
+        """Whether more was missed than the goal allows: lately, by more than chance, and in the last hour."""
         allowed = (1.0 - self.goal) * self.answers
-        return self.answers >= FEWEST and self._missed.total > allowed + SIGMAS * math.sqrt(allowed)
+        lately = self.answers >= FEWEST and self._missed.total > allowed + SIGMAS * math.sqrt(allowed)
+        return lately and self._long_missed.total > (1.0 - self.goal) * (self._long_met.total + self._long_missed.total)

@@ -24,6 +24,8 @@ BURST_SIGMAS = 4.5
 LONG_WAIT = 0.5
 """Of the promised time to first token: the rest is for computing and for moving KV."""
 LOOKS_S = 120.0
+SWING_SIGMAS = 1.5
+"""Standard deviations of what comes within the longest wait that the instances must be able to take beside the mean."""
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ class PromptWork:
             return unknown(nobody_knows, urgent, f"{why}; {nobody_knows}")
         per_instance = self._share.value(1.0) / pool.tokens_per_s
         rate = self._course.ahead(outlook.start_s)
+        wait_s = LONG_WAIT * self.ttft_s
         urgent, why_urgent = self._urgent(pool, self.queue(pool, traffic), outlook, elsewhere)
         return Demand(
             load=rate * per_instance,
@@ -103,6 +106,7 @@ class PromptWork:
             urgent=urgent,
             why=f"{rate * self._share.value(1.0):.0f} uncached tokens/s of {pool.tokens_per_s:.0f} an instance",
             why_urgent=why_urgent,
+            swing=SWING_SIGMAS * self._course.noise_over(wait_s) * per_instance,
         )
 
     def _urgent(self, pool: PoolSignals, queue: float, outlook: Outlook, elsewhere: float) -> tuple[float, str]:

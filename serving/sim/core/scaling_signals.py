@@ -56,8 +56,8 @@ class SignalReader:
 
     def _pool(self, pool: str) -> PoolSignals:
         node, sizes = self._node, self._node.sizes
-        there: Sequence[object] = node.instances(pool)
-        up = [one for one in node.instances(pool) if not one.draining]
+        there = node.instances(pool)
+        up = [one for one in there if not one.draining]
         low, high = node.config.autoscaler.bounds(pool)
         return PoolSignals(
             pool=pool,
@@ -68,8 +68,8 @@ class SignalReader:
             npus_per_instance=node.config.pools[pool].npus_per_instance,
             queued_tokens=sum(one.status()[0] for one in up),
             waiting=sum(one.waiting() for one in up),
-            sequences=sum(one.sequences for one in up),
-            kv_blocks_used=sum(one.kv_used() for one in up),
+            sequences=sum(one.sequences for one in there),
+            kv_blocks_used=sum(one.kv_used() for one in there),
             kv_blocks_total=sum(one.kv_blocks for one in up),
             tokens_per_s=self._capacity["tokens_per_s"] if pool == "prefill" else 0.0,
             max_sequences=self._capacity["sequences"] if pool == "decode" else 0.0,

@@ -90,7 +90,7 @@ def static(load: Load, split: Split, needed: float = 0.0) -> tuple[Trial, SimRes
     config, workload = load.config, load.open()
     config = replace(
         config, prefill=replace(config.prefill, replicas=split.prefill),
-        decode=replace(config.decode, replicas=split.decode),
+        decode=replace(config.decode, replicas=split.decode), autoscaler=replace(config.autoscaler, policy="none"),
     )  # fmt: skip
     way = f"static {split.prefill} + {split.decode}"
     scaler = Judge(int((1 - needed) * workload.count)) if needed and workload.count else None

@@ -264,9 +264,9 @@ def test_what_a_scaler_is_told(cluster: FakeCluster) -> None:
         "kv_blocks_used": 5,
         "kv_blocks_total": 50,
     }
-    cluster.sight = replace(
-        cluster.sight, members={"d1": member("d1", "decode", **facts), "x": member("x", "decode", **facts)}
-    )
+    members = {name: member(name, "decode", **facts) for name in ("d1", "x")}
+    members["d0"] = member("d0", "decode", running=2, kv_blocks_used=4, kv_blocks_total=50, queued_tokens=9)
+    cluster.sight = replace(cluster.sight, members=members)
     cluster.set_past_the_board("decode", 2)
     cluster.place("decode", replica("d1"), replica("d0", "b", DRAINING))
     board = board_of(cluster, manual_hold_s=600.0, max_decode=9)
@@ -274,8 +274,9 @@ def test_what_a_scaler_is_told(cluster: FakeCluster) -> None:
     signals = asyncio.run(board.next_signals(0.0))
     decode = signals.pool("decode")
     assert (decode.target, decode.running, decode.starting, decode.draining) == (2, 1, 1, 1)
-    assert (decode.queued_tokens, decode.waiting, decode.sequences) == (7, 1, 5), "who does not serve is not counted"
-    assert (decode.kv_blocks_used, decode.kv_blocks_total) == (5, 50)
+    assert (decode.queued_tokens, decode.waiting) == (7, 1), "who does not serve is not counted"
+    assert decode.sequences == 7, "but who leaves still has its streams"
+    assert (decode.kv_blocks_used, decode.kv_blocks_total) == (9, 50)
     assert (decode.low, decode.high, decode.held_until) == (1, 9, 1050.0)
     assert (decode.max_sequences, decode.npus_per_instance) == (32.0, 4)
     assert (signals.npus_total, signals.npus_free) == (16, 16 - 2 - 4 - 4)

@@ -35,6 +35,18 @@ def test_a_promise_is_judged_by_the_last_minute() -> None:
     assert not watch.broken
 
 
+def test_a_bad_minute_in_an_hour_that_kept_the_promise_is_no_reason_to_grow() -> None:
+    watch = PromiseWindow(0.99)
+    watch.add(10_000, 0, 600.0)
+    watch.clear()
+    watch.add(80, 20, 5.0)
+    assert not watch.broken
+    watch.add(0, 100, 5.0)
+    assert watch.broken
+    watch.clear()
+    assert not watch.broken
+
+
 def test_a_lesson_lowers_the_aim_and_is_forgotten() -> None:
     lesson = Lesson(0.7)
     assert lesson.utilisation == 0.7
@@ -56,38 +68,67 @@ def test_only_loads_that_should_have_been_fine_teach() -> None:
     assert not lesson.new(0.2), "more instances are not what is missing"
 
 
+def taken_back(regret: Regret, at: float, size: int, load: float, later: float, noise: float = 0.0) -> None:
+    """A step down at `at`, up again 100 s later, and the load that was seen from then on."""
+    regret.shrank(at, size, load)
+    regret.grew(at + 100.0)
+    for second in range(100, 290, 10):
+        regret.see(at + second, later, noise)
+
+
 def test_a_step_that_was_taken_back_wants_a_clearly_lower_load() -> None:
     regret = Regret()
-    regret.grew(0.0, 1.0)
+    regret.grew(0.0)
+    regret.see(0.0, 1.0, 0.0)
     assert regret.least(0.0, 1.0) == 0
-    regret.shrank(100.0, 3, 2.0)
-    regret.grew(200.0, 2.2)
-    assert regret.least(300.0, 1.9) == 4
-    assert regret.least(300.0, 1.7) == 0
-    regret.shrank(300.0, 3, 1.7)
-    regret.grew(400.0, 2.0)
-    assert regret.least(400.0, 1.6) == 4
-    assert regret.least(400.0, 1.5) == 0
-    assert regret.least(400.0 + 5 * 3600, 1.9) == 0
+    taken_back(regret, 100.0, 3, 2.0, later=2.2)
+    assert regret.least(400.0, 1.9) == 4
+    assert regret.least(400.0, 1.7) == 0
+    taken_back(regret, 400.0, 3, 1.7, later=1.9)
+    assert regret.least(700.0, 1.6) == 4
+    assert regret.least(700.0, 1.5) == 0
+    assert regret.least(700.0 + 5 * 3600, 1.9) == 0
 
 
-def test_sizes_near_one_that_was_too_small_are_not_tried_either() -> None:
+def test_what_is_nearly_as_small_is_nearly_as_wrong() -> None:
     regret = Regret()
-    regret.shrank(0.0, 20, 14.0)
-    regret.grew(100.0, 15.0)
-    assert regret.least(100.0, 12.0) == 0
-    assert regret.least(100.0, 12.7) == 21
-    assert regret.least(100.0, 14.0) == 23
-    assert regret.least(100.0, 30.0) == 25
+    taken_back(regret, 0.0, 20, 14.0, later=15.0)
+    assert regret.least(300.0, 12.0) == 0
+    assert regret.least(300.0, 12.7) == 21
+    assert regret.least(300.0, 14.0) == 23
+    assert regret.least(300.0, 30.0) == 25
 
 
-def test_traffic_that_grew_or_a_step_long_ago_is_no_regret() -> None:
+def test_whether_it_was_wrong_shows_when_the_smooth_load_has_caught_up() -> None:
     regret = Regret()
     regret.shrank(0.0, 3, 2.0)
-    regret.grew(10.0, 3.3)
-    regret.shrank(100.0, 3, 2.0)
-    regret.grew(8000.0, 2.0)
-    assert regret.least(8000.0, 2.0) == 0
+    regret.grew(100.0)
+    regret.see(101.0, 2.0, 0.0)
+    assert regret.least(101.0, 2.0) == 0, "nobody knows yet"
+    for second in range(110, 290, 10):
+        regret.see(second, 2.6, 0.0)
+    assert regret.least(290.0, 2.0) == 0, "there was more traffic"
+    taken_back(regret, 1000.0, 3, 2.0, later=2.6, noise=0.2)
+    assert regret.least(1300.0, 2.0) == 4, "no more than chance brings"
+
+
+def test_the_next_step_down_judges_the_one_before() -> None:
+    regret = Regret()
+    regret.shrank(0.0, 3, 2.0)
+    regret.grew(60.0)
+    regret.see(61.0, 2.0, 0.0)
+    regret.shrank(120.0, 3, 2.0)
+    assert regret.least(120.0, 2.0) == 4
+
+
+def test_a_step_long_ago_and_a_pool_without_load_are_no_regret() -> None:
+    regret = Regret()
+    regret.shrank(0.0, 3, 2.0)
+    regret.grew(8000.0)
+    regret.see(8300.0, 2.0, 0.0)
+    assert regret.least(8300.0, 2.0) == 0
+    taken_back(regret, 9000.0, 1, 0.0, later=0.0)
+    assert regret.least(9300.0, 0.5) == 0
 
 
 def judge(blame: Blame, pool: PoolSignals, load: float | None, long_waits: bool = True, coming: int = 0) -> str:

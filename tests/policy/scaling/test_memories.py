@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policy.scaling.averages import ShareAverage, StockAverage
+from serving.policy.scaling.climb import Climb, Rise
 from serving.policy.scaling.course import Course
 from serving.policy.scaling.fast_rate import FastRate
 from serving.policy.scaling.patience import Patience
@@ -109,3 +110,50 @@ def test_patience_is_the_maximum_of_its_window(steps: list[tuple[int, int]]) -> 
         past.append((now, need))
         patience.add(now, need)
         assert patience.highest == max(n for at, n in past if at >= now - 50.0)
+
+
+def scattered(rate: float, seconds: int = 900) -> Course:
+    """A flat rate whose counts scatter as independent events do."""
+    course, draw = Course(), random.Random(2)
+    for _ in range(seconds):
+        course.add(sum(draw.random() < rate / 100 for _ in range(100)), 1.0)
+    return course
+
+
+def test_a_climb_is_told_from_scatter_the_sooner_the_steeper() -> None:
+    arrivals = scattered(4.0)
+    seen: dict[float, int] = {}
+    for slope in (0.0, 2.0, 10.0):
+        climb = Climb(3.0)
+        for second in range(1, 41):
+            climb.add(100.0 + slope * second, 1.0)
+            if climb.ahead(60.0, arrivals).surely > 0:
+                seen.setdefault(slope, second)
+    assert seen == {2.0: 21, 10.0: 6}
+    surely, likely = climb.ahead(10.0, arrivals)
+    assert likely == pytest.approx(100.0)
+    assert 0.0 < surely < likely
+
+
+def test_a_climb_is_not_believed_for_longer_than_it_was_seen() -> None:
+    climb = Climb(0.0)
+    for second in range(11):
+        climb.add(2.0 * second, 1.0)
+    assert climb.ahead(60.0, Course()) == Rise(20.0, 20.0)
+    assert climb.ahead(5.0, Course()) == Rise(10.0, 10.0)
+
+
+def test_a_stock_that_falls_or_was_never_seen_does_not_climb() -> None:
+    climb = Climb(3.0)
+    assert climb.ahead(60.0, Course()) == Rise(0.0, 0.0)
+    for second in range(60):
+        climb.add(100.0 - second, 1.0)
+    assert climb.ahead(60.0, Course()) == Rise(0.0, 0.0)
+
+
+def test_a_climb_forgets_what_is_older_than_its_longest_window() -> None:
+    climb = Climb(0.0)
+    climb.add(0.0, 1.0)
+    for _ in range(60):
+        climb.add(100.0, 1.0)
+    assert climb.ahead(60.0, Course()) == Rise(0.0, 0.0)

@@ -48,7 +48,15 @@ def test_a_load_within_its_noise_changes_nothing() -> None:
         assert asked(mind, float(now), needs(2.2, noise=0.2)).target == 3, "2.1 is what three are for"
         assert asked(mind, float(now), needs(1.3, noise=0.2)).target == 3, "1.4 is what two are for"
     assert asked(mind, 200.0, needs(2.2, noise=0.01)).target == 4
-    assert asked(mind, 201.0, needs(1.3, noise=0.2, steady=2.2)).target == 4, "it has been too much for ten minutes"
+    assert asked(mind, 201.0, needs(2.2, noise=0.2, steady=2.2)).target == 4, "it has been too much for ten minutes"
+    assert asked(mind, 202.0, needs(1.3, noise=0.2, steady=2.2)).target == 3, "it was, and is not any more"
+
+
+def test_short_peaks_of_work_that_waits_need_room_too() -> None:
+    mind = PoolMind(0.7, 60.0)
+    for now in range(200):
+        assert asked(mind, float(now), needs(1.3, noise=0.2, swing=0.9)).target == 3, "2.1 is what three are for"
+    assert asked(mind, 200.0, needs(1.3, swing=1.8)).target == 4
 
 
 def test_it_shrinks_to_the_most_that_was_needed_and_rests() -> None:

@@ -1,6 +1,7 @@
 """Loads in instances: what prompts and sequences take, and when either is urgent."""
 
 import pytest
+from msgspec import structs
 
 from serving.policy.scaling.decode_work import DecodeWork
 from serving.policy.scaling.demand import Demand, Outlook, together, unknown
@@ -157,8 +158,19 @@ def test_sequences_are_seen_coming() -> None:
     assert late.load is not None
     assert 1.2 < soon.load < late.load
     assert late.urgent > soon.urgent > 0.0
-    assert "sequences in 130 s, 120 now, 0 waiting" in late.why_urgent
+    assert "sequences in 120 s, 120 now, 0 waiting" in late.why_urgent
     assert work.demand(decode(sequences=120), outlook(4)).urgent == 0.0, "four are enough for what is coming"
+
+
+def test_longer_answers_are_seen_although_no_more_requests_come() -> None:
+    """Nobody leaves for a while: neither arrivals nor residence tell, the number of sequences does."""
+    work = decoded()
+    for second in range(20):
+        work.see(gains(arrived=2, finished=0), decode(sequences=120 + 2 * second))
+    demand = work.demand(decode(sequences=160), outlook(start_s=30.0))
+    assert demand.why_urgent == "198 sequences in 30 s, 160 now, 0 waiting"
+    assert demand.urgent == pytest.approx(1.98 / 0.9)
+    assert work.demand(decode(sequences=160), outlook(4, start_s=30.0)).urgent == 0.0
 
 
 def test_waiting_requests_are_sequences_to_come() -> None:
@@ -173,7 +185,7 @@ def test_before_a_residence_is_known_sequences_stay() -> None:
     work = DecodeWork()
     assert work.residence_s == 0.0
     work.see(gains(arrived=3), decode(sequences=300))
-    assert work.demand(decode(sequences=300), outlook()).urgent == pytest.approx(3.0 / 0.85)
+    assert work.demand(decode(sequences=300), outlook()).urgent == pytest.approx(3.0 / 0.9)
 
 
 def test_full_means_that_somebody_waits_for_room() -> None:
@@ -206,6 +218,8 @@ def test_a_pool_that_does_both_adds_both_loads() -> None:
     assert (urgent.urgent, urgent.why_urgent) == (3.1, "queue")
     urgent = together(prompts, needs(1.2, urgent=2.0), 0.6, 1.1)
     assert (urgent.urgent, urgent.why_urgent) == (2.6, "queue")
+    assert both.swing == 0.0
+    assert together(structs.replace(prompts, swing=0.9), sequences, 0.6, 1.1).swing == 0.9
     nothing = unknown("nobody knows")
     assert together(nothing, sequences, 0.0, 1.1).load == 1.2
     assert together(nothing, nothing, 0.0, 0.0).load is None

@@ -106,6 +106,17 @@ def test_a_leaving_decode_instance_hands_its_streams_on() -> None:
     assert moved.totals.npu_seconds < stays.totals.npu_seconds
 
 
+def test_streams_of_a_leaving_instance_are_still_there() -> None:
+    """Else a scaler would see them go, come back with those who take them over, and take that for a burst."""
+    load = workload([(0.05 * n, 1000, 2000) for n in range(200)])
+    two = config(prefill={"replicas": 2}, decode={"replicas": 2, "npus_per_instance": 32}, engine={"drain_s": 5.0})
+    scaler = ScriptedScaler([(12.0, "decode", 1)])
+    simulate(two, load, scaler=scaler)
+    seen = [one.pool("decode").sequences for one in scaler.seen if 11.0 <= one.now <= 20.0]
+    assert len(seen) >= 5
+    assert set(seen) == {200}
+
+
 def test_the_last_decode_instance_finishes_what_it_has() -> None:
     load = workload([(0.05 * n, 1000, 500) for n in range(100)])
     scaler = ScriptedScaler([(6.0, "decode", 0)])
