@@ -2,7 +2,6 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
 
 from hardware.cost.cost_model import mtp_tokens_per_step
 from serving.config.serve import ServeConfig
