@@ -31,8 +31,8 @@ class PrefillLayer(NamedTuple):
     @property
     def main(self) -> float:
         """The stream with the matrix products; never faster than its weights can be read."""
-        work = max(self.products + self.experts, self.weights)
-        return work + self.core + self.gather + self.exchange_heads + self.vector + self.launch
+        products, core, experts, gather, exchange_heads, vector, launch, weights, *_ = self
+        return max(products + experts, weights) + core + gather + exchange_heads + vector + launch
 
     @property
     def hidden(self) -> float:
@@ -58,6 +58,17 @@ class PrefillStep:
         self._dense_weights = shape.dense_weights
         self._expert_weights = shape.expert_weights
         self._message_bytes = shape.active_experts * (shape.dispatch_bytes + shape.combine_bytes)
+        # What follows is asked for several times a step.
+        self._slots = shape.experts * (1 + device.layout.redundant_share)
+        self._active_experts = shape.active_experts
+        self._shared_experts = shape.shared_experts
+        self._small = cal.small_gemm_tokens
+        self._imbalance = cal.prefill_imbalance
+        self._collective = cal.collective_bytes_per_s
+        self._bulk = cal.bulk_exchange_bytes_per_s
+        self._vector_s = cal.prefill_vector_s - cal.prefill_hidden_vector_s
+        self._hidden_vector_s = cal.prefill_hidden_vector_s
+        self._launch_s = cal.prefill_launch_s
 
     def layer(self, load: PrefillLoad, *, halves: int, dense: bool = False) -> PrefillLayer:
         """Operators of one layer.
@@ -67,30 +78,34 @@ class PrefillStep:
             dense: one of the layers with an ordinary feed-forward.
         Effects: none.
         """
-        shape, cal, dies = self.shape, self.device.calibration, load.dies
+        dies, small, gemm8 = load.dies, self._small, self._gemm8
         n = load.tokens / dies
         away = (dies - 1) / dies
-        slow = self._slow if halves > 1 and not dense else 1.0
-        held = shape.experts * (1 + self.device.layout.redundant_share) / dies
-        rows = n * shape.active_experts / held / halves
-        small = cal.small_gemm_tokens
-        imbalance = 1.0 if load.perfect_balance else cal.prefill_imbalance
-        active = shape.active_experts * imbalance * (1 + small / max(rows, 1.0)) + shape.shared_experts
-        feed = self._dense_weights if dense else self._expert_weights * active
-        feed_weights = self._dense_weights if dense else self._expert_weights * (held + shape.shared_experts)
+        if dense:
+            slow, feed = 1.0, float(self._dense_weights)
+            feed_weights = feed
+        else:
+            slow = self._slow if halves > 1 else 1.0
+            held = self._slots / dies
+            rows = n * self._active_experts / held / halves
+            imbalance = 1.0 if load.perfect_balance else self._imbalance
+            active = self._active_experts * imbalance * (1 + small / max(rows, 1.0)) + self._shared_experts
+            feed = self._expert_weights * active
+            feed_weights = self._expert_weights * (held + self._shared_experts)
         own = 1 + small / max(n / halves, 1.0)
         weights = (self._attention_weights + feed_weights) * INT8_BYTES * halves
+        products = 2 * self._attention_weights * n * own / gemm8 * slow
+        core = load.attended_tokens / dies * self._core * slow
+        experts = 2 * feed * n / gemm8 * slow
+        gather = (dies - 1) * n * self._latent_bytes / self._collective if self._split else 0.0
+        heads = n * self._heads_bytes * away / self._collective if self._split else 0.0
+        vector = self._vector_s * n
+        launch = self._launch_s * halves
+        exchange = 0.0 if dense else n * self._message_bytes * away / self._bulk
+        hidden = self._hidden_vector_s * n
+        # By place: by name this would take as long as all of the above.
         return PrefillLayer(
-            products=2 * self._attention_weights * n * own / self._gemm8 * slow,
-            core=load.attended_tokens / dies * self._core * slow,
-            experts=2 * feed * n / self._gemm8 * slow,
-            gather=(dies - 1) * n * self._latent_bytes / cal.collective_bytes_per_s if self._split else 0.0,
-            exchange_heads=n * self._heads_bytes * away / cal.collective_bytes_per_s if self._split else 0.0,
-            vector=(cal.prefill_vector_s - cal.prefill_hidden_vector_s) * n,
-            launch=cal.prefill_launch_s * halves,
-            weights=weights / self._skinny,
-            exchange=0.0 if dense else n * self._message_bytes * away / cal.bulk_exchange_bytes_per_s,
-            hidden_vector=cal.prefill_hidden_vector_s * n,
+            products, core, experts, gather, heads, vector, launch, weights / self._skinny, exchange, hidden
         )
 
     def layer_s(self, load: PrefillLoad, *, microbatch: bool, dense: bool = False) -> float:

@@ -166,7 +166,7 @@ class InstanceEngine:
         pulls = self.start_pulls(now) if self.scheduler.waiting.items else ()
         planned = self.scheduler.plan_step(self._counters.steps)
         pulls += self.start_pulls(now) if self.scheduler.waiting.items else ()  # handoffs queued behind prompts
-        fetches = tuple([self._pool.fetch_order(sequence) for sequence in self.scheduler.take_fetches()])
+        fetches = tuple(map(self._pool.fetch_order, self.scheduler.take_fetches())) if self.scheduler.to_fetch else ()
         self._in_flight, plan = planned, planned.plan if planned is not None else None
         self._counters.steps += plan is not None
         return EngineAction(pulls, plan, self._timers.next_at(), fetches, self._pool.take_stores())
@@ -396,5 +396,5 @@ class InstanceEngine:
 
     def _note_work(self, now: float) -> None:
         """Start the watchdog's clock when there was nothing to move before."""
-        if not self._has_work():
+        if not self.scheduler.running.items and not self._has_work():  # mostly there is a batch
             self._counters.progress_at = now

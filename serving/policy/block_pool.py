@@ -11,10 +11,18 @@ a cold block back at no cost. All operations are O(1) per block.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import cast
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId
 from serving.policy.cold_blocks import ColdBlocks
+
+
+@lru_cache(maxsize=16)
+def _ids(count: int) -> tuple[BlockId, ...]:
+    """`0 ... count - 1`: the same objects for all pools of one size, of which one process may have hundreds."""
+    return cast("tuple[BlockId, ...]", tuple(range(count)))
 
 
 class BlockPool:
@@ -38,7 +46,7 @@ class BlockPool:
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._block_of: dict[BlockHash, BlockId] = {}
         # Lowest ids on top: a lightly used arena touches few pages.
-        self._blank = [BlockId(i) for i in reversed(range(num_blocks))]
+        self._blank = [*reversed(_ids(num_blocks))]
         self._cold = ColdBlocks()
 
     @property
@@ -68,9 +76,7 @@ class BlockPool:
         if count > fresh:
             evicted = self._cold.take(count - fresh)
             for block in evicted:
-                known = hash_of[block]
-                assert known is not None, "a cold block has content"
-                del block_of[known]
+                del block_of[hash_of[block]]  # type: ignore[arg-type] # a cold block has content
                 hash_of[block] = None
             self.evictions += count - fresh
             taken += evicted
@@ -95,27 +101,24 @@ class BlockPool:
             refs[block] += 1
 
     def release(self, blocks: Sequence[BlockId]) -> None:
-        """Drop one reference of each block of a block table.
+        """Drop one reference of each block of a block table, which has no block twice.
 
         Raises: LedgerError if a block is not referenced.
         Effects: blocks without references become cold or blank; the table's last block becomes the oldest cold one,
             because a chain without its head can never be matched.
         """
         refs, hash_of = self._refs, self._hash_of
-        blank: list[BlockId] = []
-        cold: list[BlockId] = []
-        for block in reversed(blocks):
+        for block in blocks:
             uses = refs[block]
-            if uses == 1:
-                refs[block] = 0
-                (blank if hash_of[block] is None else cold).append(block)
-            elif uses:
-                refs[block] = uses - 1
-            else:
+            if not uses:
                 raise LedgerError(f"block {block} released more often than taken")
-        self._blank += blank
+            refs[block] = uses - 1
+        free = [block for block in reversed(blocks) if not refs[block]]
+        cold = [block for block in free if hash_of[block] is not None]
+        if len(cold) < len(free):
+            self._blank += [block for block in free if hash_of[block] is None]
         self._cold.extend(cold)
-        self.num_free += len(blank) + len(cold)
+        self.num_free += len(free)
 
     def publish(self, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], start: int, stop: int) -> None:
         """Make full, computed blocks matchable. Where a content is already known under another block, keep that one.
@@ -125,13 +128,13 @@ class BlockPool:
         Raises: LedgerError if a block is not referenced or already carries another hash.
         """
         refs, hash_of, block_of = self._refs, self._hash_of, self._block_of
-        first_with = block_of.setdefault
         for block, prefix_hash in zip(blocks[start:stop], hashes[start:stop], strict=True):
             if not refs[block]:
                 raise LedgerError(f"block {block} published while free")
             known = hash_of[block]
             if known is None:
-                if first_with(prefix_hash, block) == block:
+                if prefix_hash not in block_of:
+                    block_of[prefix_hash] = block
                     hash_of[block] = prefix_hash
             elif known != prefix_hash:
                 raise LedgerError(f"block {block} published twice with different content")
@@ -166,7 +169,7 @@ class BlockPool:
     def count_cold(self, blocks: Iterable[BlockId]) -> int:
         """How many of these blocks are free now, and would no longer be after `retain`."""
         refs = self._refs
-        return sum(1 for block in blocks if refs[block] == 0)
+        return len([block for block in blocks if not refs[block]])
 
     def check(self, tables: Iterable[Sequence[BlockId]] = ()) -> None:
         """Prove that the ledger balances.

@@ -71,14 +71,14 @@ class ColdBlocks:
         """The oldest ones among places that do not all count. Returns: they, and the front behind them."""
         places, void, front = self._places, self._void, self._front
         taken: list[BlockId] = []
-        while len(taken) < count:
-            block = places[front]
-            front += 1
-            times = void.get(block)
-            if times is None:
-                taken.append(block)
-            elif times == 1:
-                del void[block]
-            else:
-                void[block] = times - 1
+        while lacking := count - len(taken):
+            part = places[front : front + lacking]
+            front += lacking
+            for block in part:
+                if block not in void:
+                    taken.append(block)
+                elif void[block] == 1:
+                    del void[block]
+                else:
+                    void[block] -= 1
         return taken, front

@@ -8,7 +8,7 @@ outweighs what it saves.
 With the pool, `router.route_prefill` needs no such guess: any instance reaches any block.
 """
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
@@ -17,6 +17,55 @@ from serving.errors import LedgerError
 from serving.ids import BlockHash, ReplicaId
 from serving.policy.prefill_cost import PrefillCost
 from serving.policy.router import InstanceView, RouteDecision, Turn, route_prefill
+
+
+class _Sent:
+    """The blocks that one instance was sent last: an LRU in which a whole prompt is one use.
+
+    A block's place in the order is its place in the newest prompt that has it. Its places in older ones are void, and
+    passed over.
+    """
+
+    __slots__ = ("_most", "_places", "_prompts", "newest")
+
+    def __init__(self, most: int) -> None:
+        self.newest: dict[BlockHash, int] = {}
+        """Block -> the newest prompt that has it."""
+        self._most = most
+        self._prompts: deque[tuple[int, list[BlockHash]]] = deque()
+        self._places = 0
+        """In all prompts, void ones included."""
+
+    def note(self, hashes: Sequence[BlockHash]) -> None:
+        if not hashes:
+            return
+        newest = self.newest
+        prompt = self._prompts[-1][0] + 1 if self._prompts else 0
+        fresh = dict.fromkeys(hashes, prompt)
+        newest.update(fresh)
+        self._prompts.append((prompt, [*fresh]))
+        self._places += len(fresh)
+        excess = len(newest) - self._most
+        while excess > 0:
+            oldest, blocks = self._prompts[0]
+            part = blocks[-excess:]
+            del blocks[-excess:]
+            self._places -= len(part)
+            if not blocks:
+                self._prompts.popleft()
+            part = [one for one in part if newest[one] == oldest]
+            for one in part:
+                del newest[one]
+            excess -= len(part)
+        if self._places > 4 * self._most:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop void places."""
+        newest = self.newest
+        valid = [(prompt, [one for one in blocks if newest[one] == prompt]) for prompt, blocks in self._prompts]
+        self._prompts = deque(one for one in valid if one[1])
+        self._places = len(newest)
 
 
 class PrefixHistory:
@@ -37,21 +86,25 @@ class PrefixHistory:
         if blocks < 1:
             raise LedgerError(f"a history needs room for at least one block, got {blocks}")
         self._blocks = blocks
-        self._sent: dict[ReplicaId, OrderedDict[BlockHash, None]] = {}
+        self._sent: dict[ReplicaId, _Sent] = {}
 
     def note(self, replica: ReplicaId, hashes: Sequence[BlockHash]) -> None:
         """This prompt was sent there. Effects: the oldest blocks are forgotten when there are too many."""
-        sent = self._sent.setdefault(replica, OrderedDict())
-        for one in reversed(hashes):
-            sent[one] = None
-            sent.move_to_end(one)
-        while len(sent) > self._blocks:
-            sent.popitem(last=False)
+        sent = self._sent.get(replica)
+        if sent is None:
+            sent = self._sent[replica] = _Sent(self._blocks)
+        sent.note(hashes)
 
     def matched(self, replica: ReplicaId, hashes: Sequence[BlockHash]) -> int:
         """Leading blocks of a prompt that are probably cached there. Effects: none."""
-        sent = self._sent.get(replica, ())
-        return next((index for index, one in enumerate(hashes) if one not in sent), len(hashes))
+        sent = self._sent.get(replica)
+        if sent is None:
+            return 0
+        newest = sent.newest
+        for index, one in enumerate(hashes):
+            if one not in newest:
+                return index
+        return len(hashes)
 
     def forget(self, replica: ReplicaId) -> None:
         """This instance is gone, and its cache with it. Unknown ones are ignored."""

@@ -115,22 +115,20 @@ def route_prefill(
     Raises: UnavailableError if no live instance is known.
     """
     candidates = usable(views, max_age_s, exclude, "prefill")
-    known = sorted(v.tokens_per_s for v in candidates if v.tokens_per_s > 0)
+    known = sorted([v.tokens_per_s for v in candidates if v.tokens_per_s > 0])
     usual = known[len(known) // 2] if known else 1.0
-
-    def seconds(view: InstanceView) -> float:
-        straggles = 0 < view.tokens_per_s < SLOW * usual
-        speed = max(view.tokens_per_s, SLOWEST * usual) if straggles else usual
-        own = uncached_tokens if added is None else added(view)
-        return (_queued(view) + own) / speed
-
+    straggling, slowest = SLOW * usual, SLOWEST * usual
+    queued = [v.queued_tokens + v.reserved_tokens * v.gateways for v in candidates]
+    own = [uncached_tokens] * len(candidates) if added is None else [added(v) for v in candidates]
+    speed = [max(v.tokens_per_s, slowest) if 0 < v.tokens_per_s < straggling else usual for v in candidates]
+    seconds = [(waits + adds) / pace for waits, adds, pace in zip(queued, own, speed, strict=True)]
     # What waits is known roughly, this prompt's own work is not; and a near tie is not worth a cached prefix.
-    near = 0.0 if rule == "locality" else NEAR * min(map(_queued, candidates)) / usual
-    chosen, among = choose(candidates, seconds, turn, rule, near)
-    own = uncached_tokens if added is None else added(chosen)
-    predicted = f" in {seconds(chosen):.3f} s" if known else ""
-    reason = f"{_queued(chosen)} + {own} uncached tokens{predicted}, {among} in pool {chosen.pool}"
-    return RouteDecision(chosen.replica, chosen.node, reason, own)
+    near = 0.0 if rule == "locality" else NEAR * min(queued) / usual
+    place, among = choose(seconds, turn, rule, near)
+    chosen = candidates[place]
+    predicted = f" in {seconds[place]:.3f} s" if known else ""
+    reason = f"{queued[place]} + {own[place]} uncached tokens{predicted}, {among} in pool {chosen.pool}"
+    return RouteDecision(chosen.replica, chosen.node, reason, own[place])
 
 
 def route_decode(
@@ -155,68 +153,49 @@ def route_decode(
     candidates = usable(views, max_age_s, exclude, "decode")
     roomy = [v for v in candidates if _room(v) >= needed_blocks]
     if not roomy:
-        chosen, _ = choose(candidates, lambda view: -_room(view), turn, "load")
+        place, _ = choose([-_room(v) for v in candidates], turn, "load")
+        chosen = candidates[place]
         most = _room(chosen)
         reason = f"none of {len(candidates)} has {needed_blocks} free blocks; {most} is the most, it will wait there"
         return RouteDecision(chosen.replica, chosen.node, reason)
-    sequences = max(1.0, sum(map(_inside, roomy)) / len(roomy))
-    used = max(1.0, sum(map(_used, roomy)) / len(roomy))
-
-    def score(view: InstanceView) -> float:
-        return _inside(view) / sequences + _used(view) / used
-
-    chosen, among = choose(roomy, score, turn, rule, NEAR * min(map(score, roomy)))
+    inside = [v.sequences + v.reserved_sequences * v.gateways for v in roomy]
+    used = [v.kv_blocks_total - _room(v) for v in roomy]
+    sequences, blocks = max(1.0, sum(inside) / len(roomy)), max(1.0, sum(used) / len(roomy))
+    loads = [one / sequences + other / blocks for one, other in zip(inside, used, strict=True)]
+    place, among = choose(loads, turn, rule, NEAR * min(loads))
+    chosen = roomy[place]
     reason = (
-        f"room for {needed_blocks} blocks ({_room(chosen)} free), {_inside(chosen)} sequences, "
+        f"room for {needed_blocks} blocks ({_room(chosen)} free), {inside[place]} sequences, "
         f"{among} with room in pool {chosen.pool}"
     )
     return RouteDecision(chosen.replica, chosen.node, reason)
 
 
-def choose(
-    candidates: Sequence[InstanceView],
-    score: Callable[[InstanceView], float],
-    turn: int | Turn,
-    rule: Rule,
-    near: float = 0.0,
-) -> tuple[InstanceView, str]:
-    """One of the candidates by a rule.
+def choose(loads: Sequence[float], turn: int | Turn, rule: Rule, near: float = 0.0) -> tuple[int, str]:
+    """One of some instances by a rule.
 
     Args:
-        candidates: at least one, in a fixed order.
-        score: less is better.
-        near: scores that exceed the best one by no more are equal to it.
-    Returns: the choice, and against whom it stood.
+        loads: of the instances, at least one, in a fixed order; less is better.
+        near: loads that exceed the least one by no more are equal to it.
+    Returns: the place of the choice, and against whom it stood.
     """
     turn = turn if isinstance(turn, Turn) else Turn(turn)
-    count = len(candidates)
+    count = len(loads)
     if rule == "round_robin":
-        return candidates[(turn.seed + turn.counter) % count], f"its turn of {count}"
+        return (turn.seed + turn.counter) % count, f"its turn of {count}"
     if rule == "power_of_two":
-        first, second = (candidates[index] for index in two_of(count, turn.seed, turn.counter))
-        return (second if score(second) < score(first) else first), f"the lesser of two drawn from {count}"
-    scores = [score(view) for view in candidates]
-    least = min(scores)
-    bound = least + near
-    tied = [view for view, value in zip(candidates, scores, strict=True) if value <= bound]
-    chosen = tied[(turn.seed + turn.counter) % len(tied)]
-    return chosen, f"the least of {count}{f', {len(tied)} alike' if len(tied) > 1 else ''}"
-
-
-def _queued(view: InstanceView) -> int:
-    return view.queued_tokens + view.reserved_tokens * view.gateways
-
-
-def _inside(view: InstanceView) -> int:
-    return view.sequences + view.reserved_sequences * view.gateways
+        first, second = two_of(count, turn.seed, turn.counter)
+        return (second if loads[second] < loads[first] else first), f"the lesser of two drawn from {count}"
+    if count == 1:
+        return 0, "the least of 1"
+    bound = min(loads) + near
+    tied = [place for place, load in enumerate(loads) if load <= bound]
+    alike = f", {len(tied)} alike" if len(tied) > 1 else ""
+    return tied[(turn.seed + turn.counter) % len(tied)], f"the least of {count}{alike}"
 
 
 def _room(view: InstanceView) -> int:
     return view.kv_blocks_free - (view.reserved_blocks + view.promised_blocks) * view.gateways
-
-
-def _used(view: InstanceView) -> int:
-    return view.kv_blocks_total - _room(view)
 
 
 def usable(

@@ -89,8 +89,9 @@ class Scheduler:
         if self._planner is not None:
             self._planner.begin(running)
         budget = StepBudget(self.limits.max_step_tokens, self._planner, len(running))
-        plan_decodes(running, self.blocks, budget, self._preempt, self.limits.draft_tokens)
-        plan_chunks(running, budget)
+        if running:
+            plan_decodes(running, self.blocks, budget, self._preempt, self.limits.draft_tokens)
+            plan_chunks(running, budget)
         # A victim of this very step cannot come straight back: it needs all that it gave, and one block of it is taken.
         ahead = self._room_ahead() if self.waiting.items else 0
         while self.waiting.items and (budget.tokens_left > 0 or ahead > 0):
@@ -167,7 +168,8 @@ class Scheduler:
         return self.limits.fetch_ahead_tokens - prompts - sum(s.num_missing for s in self.fetching)
 
     def _admit(self, phase: SequencePhase) -> LiveSequence | None:
-        if not self.waiting.items:
+        waiting = self.waiting.items
+        if not waiting or waiting[0].phase is not phase:  # the head is never overtaken
             return None
         busy = len(self.running.items) + len(self.pulling) + len(self.fetching)
         keep_free = self.limits.watermark_blocks if busy else 0

@@ -36,6 +36,9 @@ class SequenceQueue:
 
         Raises: LedgerError if it is not here.
         """
+        if self.items and self.items[0] is sequence:  # mostly: it is the head's turn
+            del self.items[0]
+            return
         index = bisect_left(self.items, sequence.order, key=_order)
         if index == len(self.items) or self.items[index] is not sequence:
             raise LedgerError(f"sequence {sequence.sequence_id} is not in this queue")

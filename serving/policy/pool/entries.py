@@ -22,7 +22,8 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
     Attributes:
         offset: of its extent in the region; -1 = it has none.
-        found: what a lookup answers; None while it is written, and from the moment it is hidden.
+        shown: lookups find it: not while it is written, nor from the moment it is hidden.
+        answer: what they were told last, if it is still true; see `told`.
         writer: the client that writes it; None once it is committed.
         leaving: the spill under way is to free its extent.
         used_since: it was used since that spill began.
@@ -37,8 +38,9 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     account: Account
     offset: int = -1
     checksum: int = 0
-    found: Found | None = None
     writer: int | None = None
+    answer: Found | None = None
+    shown: bool = False
     in_dram: bool = False
     on_ssd: bool = False
     loading: bool = False
@@ -58,10 +60,15 @@ class Entry(msgspec.Struct, eq=False, gc=False):
             self.leases or self.holders or self.spilling or self.loading or self.hidden or self.writer is not None
         )
 
-    def publish(self, base_offset: int) -> None:
-        """Make lookups answer what is true now."""
-        tier, offset = (Tier.DRAM, base_offset + self.offset) if self.in_dram else (Tier.SSD, -1)
-        self.found = Found(self.hash, self.version, tier, offset, self.nbytes, self.checksum)
+    def told(self, base_offset: int) -> Found:
+        """What a lookup answers. Made when it is asked for, which of most entries nobody does.
+
+        Effects: remembered in `answer`; whoever changes its tier forgets that.
+        """
+        if self.answer is None:
+            tier, offset = (Tier.DRAM, base_offset + self.offset) if self.in_dram else (Tier.SSD, -1)
+            self.answer = Found(self.hash, self.version, tier, offset, self.nbytes, self.checksum)
+        return self.answer
 
 
 @dataclass(frozen=True, slots=True)

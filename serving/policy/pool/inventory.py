@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from serving.ids import BlockHash
 from serving.policy.pool.entries import Entry
-from serving.policy.pool.entry import Found, Kind, Order, Space, Tier, Unlink
+from serving.policy.pool.entry import Kind, Order, Space, Unlink
 from serving.policy.pool.eviction import make_policy
 from serving.policy.pool.leases import LeaseBook, ReservationBook
 from serving.policy.pool.manager_stats import Counters
@@ -19,7 +19,7 @@ from serving.policy.pool.slab_allocator import SlabAllocator
 
 _NOTHING: dict[BlockHash, Entry] = {}
 _MIB = 1 << 20
-_DRAM, _MODEL = Tier.DRAM, Kind.MODEL
+_MODEL = Kind.MODEL
 SLABS = 64
 """A small region gets smaller slabs, so that some block sizes do not take all of it from the others."""
 _LEAST_SLAB_BYTES = 64 << 10
@@ -78,22 +78,31 @@ class Inventory:
     def visible(self, version: int) -> Entry | None:
         """The entry, if lookups find it."""
         entry = self.by_version.get(version)
-        return entry if entry is not None and entry.found is not None else None
+        return entry if entry is not None and entry.shown else None
 
     # Coming
 
-    def add(self, space: Space, hash: BlockHash, kind: Kind, nbytes: int, account: Account, offset: int = -1) -> Entry:
+    def add(
+        self,
+        space: Space,
+        hash: BlockHash,
+        kind: Kind,
+        nbytes: int,
+        account: Account,
+        offset: int = -1,
+        writer: int | None = None,
+    ) -> Entry:
         """A new entry, not visible, with no bytes anywhere yet.
 
         Args:
-            offset: of its extent, if it has one.
+            offset: of its extent, if it has one. writer: who is to fill it.
         """
         version = self._next_version
         self._next_version = version + 1
         home = self._last_home if space is self._last_space else self.home(space)
         if not home:
             self._spaces[space] = home
-        entry = Entry(version, space, hash, kind, nbytes, account, offset)
+        entry = Entry(version, space, hash, kind, nbytes, account, offset, 0, writer)
         self.by_version[version] = home[hash] = entry
         if offset >= 0:
             self.at[offset] = entry
@@ -109,10 +118,11 @@ class Inventory:
     def into_dram(self, entry: Entry) -> None:
         """The bytes in its extent are right: readers may have them."""
         entry.in_dram = True
-        version, nbytes, offset = entry.version, entry.nbytes, self.base_offset + entry.offset
-        entry.found = Found(entry.hash, version, _DRAM, offset, nbytes, entry.checksum)
+        if entry.answer is not None:
+            entry.answer = None
+        nbytes = entry.nbytes
         # Every context block is about as many tokens to compute again; a model is as many bytes to read again.
-        self.policy.insert(version, nbytes, nbytes if entry.kind is _MODEL else _MIB)
+        self.policy.insert(entry.version, nbytes, nbytes if entry.kind is _MODEL else _MIB)
 
     def onto_ssd(self, entry: Entry) -> None:
         """Its file is complete. The bytes were counted when the file was begun."""
@@ -120,10 +130,11 @@ class Inventory:
         entry.account.ssd_bytes += entry.nbytes
         self.ssd_order[entry.version] = entry
         if not entry.in_dram:
-            entry.publish(self.base_offset)
+            entry.answer = None
 
     def show(self, entry: Entry) -> None:
         """Its bytes are somewhere by now, and lookups find it from here on."""
+        entry.shown = True
         self.shown += 1
         account, version = entry.account, entry.version
         account.shown[version] = None
@@ -185,7 +196,7 @@ class Inventory:
         self.free_extent(entry)
         if entry.on_ssd:
             self.counters.evicted_to_ssd += 1
-            entry.publish(self.base_offset)
+            entry.answer = None
         else:
             self.counters.evicted_dropped += 1
             self.hide(entry)
@@ -203,7 +214,7 @@ class Inventory:
         entry.account.dram_bytes -= entry.nbytes
         if entry.on_ssd:
             self.counters.evicted_to_ssd += 1
-            entry.publish(self.base_offset)
+            entry.answer = None
         else:
             self.counters.evicted_dropped += 1
             self._unfiled(entry)
@@ -251,13 +262,13 @@ class Inventory:
         del home[entry.hash]
         if not home:
             del self._spaces[space]
-        if entry.found is not None:
+        if entry.shown:
             self.shown -= 1
             del entry.account.shown[entry.version]
             entry.account.order.pop(entry.version, None)
             if entry.kind is Kind.MODEL:
                 del self.models[entry.version]
-        entry.found = None
+        entry.shown, entry.answer = False, None
 
     def _unfile(self, entry: Entry) -> None:
         entry.on_ssd = False

@@ -79,9 +79,9 @@ def _check_state(entry: Entry) -> None:
 
 
 def _check_found(inventory: Inventory, entry: Entry) -> None:
-    found = entry.found
-    if (found is not None) != (entry.writer is None and not entry.hidden):
+    if entry.shown != (entry.writer is None and not entry.hidden):
         raise LedgerError(f"version {entry.version} is found although it must not be, or is not")
+    found = entry.answer
     if found is None:
         return
     tier, offset = (Tier.DRAM, inventory.base_offset + entry.offset) if entry.in_dram else (Tier.SSD, -1)
@@ -99,7 +99,7 @@ def _check_maps(inventory: Inventory) -> None:
             filed += 1
             if (entry.space, entry.hash) != (space, hash) or inventory.by_version.get(entry.version) is not entry:
                 raise LedgerError(f"version {entry.version} is filed under another hash, or is gone")
-    shown = {version: entry for version, entry in inventory.by_version.items() if entry.found is not None}
+    shown = {version: entry for version, entry in inventory.by_version.items() if entry.shown}
     models = {version: entry for version, entry in shown.items() if entry.kind is Kind.MODEL}
     if len(shown) != inventory.shown or models != inventory.models:
         raise LedgerError(f"{len(shown)} entries are found, {inventory.shown} are counted; or models are missed")

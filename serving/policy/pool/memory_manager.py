@@ -107,16 +107,16 @@ class MemoryManager:
             lease_s: None = the setting.
         Returns: one item per hash, None = absent.
         """
-        known = self._inventory.of(space)
+        known, base_offset = self._inventory.of(space), self._inventory.base_offset
         answers: list[Found | None] = []
         hits: list[Entry] = []
         on_ssd = 0
         for hash in hashes:
             entry = known.get(hash)
-            if entry is None or entry.found is None:
+            if entry is None or not entry.shown:
                 answers.append(None)
                 continue
-            answers.append(entry.found)
+            answers.append(entry.answer or entry.told(base_offset))
             hits.append(entry)
             entry.hits += 1
             if not entry.in_dram:
@@ -146,8 +146,8 @@ class MemoryManager:
 
     def found(self, version: int) -> Found | None:
         """What a lookup would answer for this very copy now; None = gone."""
-        entry = self._inventory.by_version.get(version)
-        return entry.found if entry is not None else None
+        entry = self._inventory.visible(version)
+        return entry.told(self._inventory.base_offset) if entry is not None else None
 
     def pending(self, version: int) -> bool:
         """Whether a load of it to DRAM is wanted or under way."""
@@ -327,7 +327,7 @@ class MemoryManager:
         """Committed entries with versions above `after`, in order of version. Change nothing while you read."""
         base = self._inventory.base_offset
         for version, entry in self._inventory.by_version.items():
-            if version > after and entry.found is not None:
+            if version > after and entry.shown:
                 yield view_of(entry, base)
 
     def models(self) -> tuple[EntryView, ...]:

@@ -4,7 +4,7 @@ What a client of a memory server does with four messages (look up, release, rese
 with the same effect on the ledger. What only messages need is left out: answers, clients' leases and reservations with
 their time limits, and the counts of hashes asked for and missed. The driver ends what it began and keeps the limits.
 
-    entry = shelf.entries.get(hash)              there, if `entry.found` is not None
+    entry = shelf.entries.get(hash)              there, if `entry.shown`
     shelf.use(entry, now)                        a lookup has found it
     shelf.lend(entry) ... shelf.give_back(entry) nobody may evict it meanwhile
     entry = shelf.admit(hash, nbytes, ...)       reserve
@@ -41,7 +41,7 @@ class Shelf:
     def __init__(self, space: Space, inventory: Inventory, writers: Writers, promotions: Promotions) -> None:
         self.space = space
         self.entries: Mapping[BlockHash, Entry] = inventory.home(space)
-        """What is there now, by hash, with those being written (`found` None)."""
+        """What is there now, by hash, with those being written (not `shown`)."""
         self._inventory = inventory
         self._counters = inventory.counters
         self._leases = inventory.leases

@@ -56,7 +56,7 @@ class Fragmentation:
 class Span:
     """Neighbouring slabs that hold blocks of one size. Read it; only the allocator changes it."""
 
-    __slots__ = ("_fresh", "_idle", "block_bytes", "charge", "closed", "count", "first_slab", "offset", "slabs", "used")
+    __slots__ = ("block_bytes", "charge", "closed", "count", "first_slab", "fresh", "idle", "offset", "slabs", "used")
 
     def __init__(self, first_slab: int, slabs: int, slab_bytes: int, block_bytes: int) -> None:
         self.first_slab = first_slab
@@ -68,38 +68,29 @@ class Span:
         """What one block costs of the region, with its share of the span's waste: a full server is charged fully."""
         self.used = 0
         self.closed = False
-        self._idle: list[int] = []
-        self._fresh = self.offset  # blocks from here on were never used
+        self.idle: list[int] = []
+        """Blocks that were used and are not any more."""
+        self.fresh = self.offset
+        """Blocks from here on were never used."""
 
     def offsets(self) -> range:
         """Where its blocks begin, used or not."""
         return range(self.offset, self.offset + self.count * self.block_bytes, self.block_bytes)
 
-    def take(self) -> int:
-        """Use one more block; the caller knows that there is one."""
-        self.used += 1
-        if self._idle:
-            return self._idle.pop()
-        offset = self._fresh
-        self._fresh = offset + self.block_bytes
-        return offset
-
-    def give(self, offset: int) -> None:
-        """Use one block less."""
-        self.used -= 1
-        self._idle.append(offset)
-
     def idle_offsets(self) -> set[int]:
         """Blocks that are not used."""
-        return {*self._idle, *range(self._fresh, self.offset + self.count * self.block_bytes, self.block_bytes)}
+        return {*self.idle, *range(self.fresh, self.offset + self.count * self.block_bytes, self.block_bytes)}
 
 
 class SlabAllocator:
     """Gives and takes extents; all operations are O(1) or O(log of few). It never evicts: its owner does."""
 
     __slots__ = (
+        "_asked",
+        "_block",
         "_full_for",
         "_live",
+        "_newest",
         "_open",
         "_runs",
         "_shapes",
@@ -133,6 +124,9 @@ class SlabAllocator:
         self._span_of: list[Span | None] = [None] * self._runs.slabs
         self._spans: dict[int, Span] = {}
         self._open: dict[int, OrderedDict[int, Span]] = {}  # block size -> spans with idle blocks, by first slab
+        self._newest: Span | None = None  # the last one of some size in `_open`; None = look there
+        self._asked: int | None = None  # the newest request
+        self._block = 0  # its size class
         self._shapes: dict[int, tuple[int, ...]] = {}
 
     @property
@@ -167,18 +161,28 @@ class SlabAllocator:
         Returns: its offset, a multiple of the quantum; None if there is no room now.
         Raises: LedgerError for a size that could never fit; callers ask `fits` first.
         """
-        if not 0 < nbytes <= self.capacity_bytes:
-            raise LedgerError(f"asked for {nbytes} bytes of {self.capacity_bytes}")
-        block = -(-nbytes // self.quantum) * self.quantum
+        if nbytes != self._asked:
+            if not 0 < nbytes <= self.capacity_bytes:
+                raise LedgerError(f"asked for {nbytes} bytes of {self.capacity_bytes}")
+            self._asked, self._block = nbytes, -(-nbytes // self.quantum) * self.quantum
+        block = self._block
         if block == self._full_for:
             return None
-        # The span that became usable last: the others get a chance to run empty.
-        span = next(reversed(spans.values())) if (spans := self._open.get(block)) else self._new_span(block)
-        if span is None:
-            self._full_for = block
-            return None
-        offset = span.take()
-        if span.used == span.count:
+        span = self._newest
+        if span is None or span.block_bytes != block:
+            # The span that became usable last: the others get a chance to run empty.
+            span = next(reversed(spans.values())) if (spans := self._open.get(block)) else self._new_span(block)
+            if span is None:
+                self._full_for = block
+                return None
+            self._newest = span
+        if span.idle:
+            offset = span.idle.pop()
+        else:
+            offset = span.fresh
+            span.fresh = offset + block
+        span.used = used = span.used + 1
+        if used == span.count:
             self._shut(span)
         self._live[offset] = nbytes
         self.charged_bytes += span.charge
@@ -206,7 +210,8 @@ class SlabAllocator:
         span = self.span_at(offset)
         self._full_for = 0
         self.charged_bytes -= span.charge
-        span.give(offset)
+        span.used -= 1
+        span.idle.append(offset)
         if span.used == 0:
             self._shut(span)
             del self._spans[span.first_slab]
@@ -214,6 +219,7 @@ class SlabAllocator:
                 self._span_of[slab] = None
             self._runs.give(span.first_slab, span.slabs)
         elif not span.closed:
+            self._newest = None
             self._open.setdefault(span.block_bytes, OrderedDict()).setdefault(span.first_slab, span)
 
     def span_at(self, offset: int) -> Span:
@@ -248,6 +254,7 @@ class SlabAllocator:
         if span.closed and self._spans.get(span.first_slab) is span:
             span.closed = False
             if span.used < span.count:
+                self._newest = None
                 self._open.setdefault(span.block_bytes, OrderedDict())[span.first_slab] = span
 
     def fragmentation(self) -> Fragmentation:
@@ -327,6 +334,7 @@ class SlabAllocator:
         return None
 
     def _shut(self, span: Span) -> None:
+        self._newest = None
         spans = self._open.get(span.block_bytes)
         if spans is not None and spans.pop(span.first_slab, None) is not None and not spans:
             del self._open[span.block_bytes]

@@ -48,7 +48,7 @@ class Writers:
     def present(self, entry: Entry, now: float) -> None:
         """Somebody wishes to write what is there, or is being written: a use."""
         self._inventory.counters.present += 1
-        if entry.found is not None:
+        if entry.shown:
             self._inventory.touch_one(entry, now)
 
     def admit(
@@ -76,9 +76,7 @@ class Writers:
             offset = self._evictor.extent(nbytes, now)
             if offset is None:
                 return self._refuse(GrantStatus.FULL)
-        entry = self._inventory.add(space, hash, kind, nbytes, account, offset)
-        entry.writer = client
-        return entry
+        return self._inventory.add(space, hash, kind, nbytes, account, offset, client)
 
     def commit(self, version: int, checksum: int, client: int, now: float) -> bool:
         """Make an entry visible. False: this client does not have it reserved."""
@@ -97,7 +95,8 @@ class Writers:
         """What was admitted is written: lookups find it."""
         inventory = self._inventory
         entry.writer = None
-        entry.checksum = checksum
+        if checksum:
+            entry.checksum = checksum
         entry.last_use = now
         inventory.into_dram(entry)
         inventory.show(entry)

@@ -76,6 +76,7 @@ class DecodeInstance:
             for die in range(groups)
         ]
         self._block_pools = [group.seat.engine.scheduler.blocks.pool for group in self._groups]
+        self._queues = [group.seat.engine.scheduler.waiting.items for group in self._groups]
         self._timers: dict[int, WakeTimer] = {}
         # The lockstep clock: boundary `_at_iteration` was at `_at_s`, the following ones come every `step_s`.
         self._at_iteration = 0
@@ -195,13 +196,13 @@ class DecodeInstance:
 
     def waiting(self) -> int:
         """Sequences without blocks."""
-        inside = zip(self._groups, self._balance.sequences, strict=True)
-        return sum(len(group.seat.engine.scheduler.waiting.items) for group, sequences in inside if sequences)
+        inside = self._balance.sequences
+        return sum([len(queue) for queue, sequences in zip(self._queues, inside, strict=True) if sequences])
 
     def kv_used(self) -> int:
         """Blocks in use."""
         inside = self._balance.sequences
-        return sum(pool.num_used for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences)
+        return sum([pool.num_used for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences])
 
     def preemptions(self) -> int:
         """So far."""

@@ -46,9 +46,11 @@ class EventQueue:
         Raises: LedgerError if time would go backwards: our bug.
         Effects: moves `now` to the last thing handled.
         """
-        heap, last = self._heap, self.handled + at_most
+        heap = self._heap
         self._halted = False
-        while heap and heap[0][0] <= until and self.handled < last and not self._halted:
+        for _ in range(at_most):
+            if not heap or heap[0][0] > until or self._halted:
+                break
             when, _, action, argument = heappop(heap)
             if when < self.now:
                 raise LedgerError(f"an event of {when} s came at {self.now} s")

@@ -8,7 +8,7 @@ from collections import deque
 from typing import cast
 
 from serving.config.gateway import GatewayConfig
-from serving.engine.placeholder import PlaceholderPrompt, mix64
+from serving.engine.placeholder import mix64, placeholder_prompt
 from serving.errors import UnavailableError
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.policy import journal_commands as c
@@ -100,7 +100,7 @@ class VirtualGateway:
         sampling = SamplingParams(max_tokens=output, temperature=0.0, seed=mix64(self._seed ^ mix64(row)))
         spec = SequenceSpec(
             SequenceId(f"{self._name}-{row}/0"),
-            cast("tuple[int, ...]", PlaceholderPrompt(prompt)),  # a sequence of as many tokens; nobody reads them
+            cast("tuple[int, ...]", placeholder_prompt(prompt)),  # a sequence of as many tokens; nobody reads them
             sampling,
             time_left_s=self._config.request_timeout_s,
             prompt_hashes=hashes,

@@ -96,7 +96,7 @@ class Migration:
         """Returns the bytes copied."""
         shelf = self.server.shelf(view.space.namespace)
         entry = shelf.entries.get(view.hash)
-        if entry is None or entry.found is None:
+        if entry is None or not entry.shown:
             self.left -= 1  # evicted meanwhile
             return 0
         shelf.use(entry, now)

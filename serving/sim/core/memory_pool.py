@@ -47,6 +47,13 @@ class Place(NamedTuple):
     server: VirtualServer
 
 
+class _Places(dict[str | None, tuple[Place, ...]]):
+    """The place at each server that answers; the others are not there."""
+
+    def __missing__(self, name: str | None) -> tuple[Place, ...]:
+        return ()
+
+
 class _Routes:
     """Where the blocks of a namespace may be, the likeliest place first; good until the members change.
 
@@ -57,22 +64,18 @@ class _Routes:
         self._steady = members.steady
         self._ring = members.ring
         shelves = [(name, server, server.shelf(namespace)) for name, server in members.up.items()]
-        # Those that do not answer are not there.
-        self._at: dict[str | None, tuple[Place, ...]] = {
-            name: (Place(shelf.entries, shelf, server),) for name, server, shelf in shelves
-        }
+        self._at = _Places({name: (Place(shelf.entries, shelf, server),) for name, server, shelf in shelves})
 
     def of(self, blocks: Sequence[BlockHash]) -> list[tuple[Place, ...]]:
         """Where each of these may be. While the pool is steady, the only place of a block is its primary."""
         if self._steady:
             return self.primary(blocks)
         at, readers = self._at, self._ring.readers
-        return [tuple([place for name in readers(block) for place in at.get(name, ())]) for block in blocks]
+        return [tuple([place for name in readers(block) for place in at[name]]) for block in blocks]
 
     def primary(self, blocks: Sequence[BlockHash]) -> list[tuple[Place, ...]]:
         """Where each of these is written; empty if it cannot be."""
-        at = self._at
-        return [at.get(name, ()) for name in self._ring.primaries(blocks)]
+        return [*map(self._at.__getitem__, self._ring.primaries(blocks))]
 
 
 class VirtualPool:
@@ -132,7 +135,7 @@ class VirtualPool:
             best: Entry | None = None
             for entries, shelf, server in places:
                 entry = entries.get(block)
-                if entry is not None and entry.found is not None:
+                if entry is not None and entry.shown:
                     shelf.use(entry, now)
                     if best is None or (entry.in_dram and not best.in_dram):
                         best, best_shelf, holder = entry, shelf, server
@@ -145,9 +148,6 @@ class VirtualPool:
         return self._hold(run, holders, len(hashes), now)
 
     def _hold(self, run: list[tuple[Shelf, Entry]], holders: list[VirtualServer], asked: int, now: float) -> Found:
-        servers: dict[str, int] = {}
-        for server in reversed(holders):
-            servers[server.name] = servers.get(server.name, 0) + 1
         on_ssd = 0
         for shelf, entry in run:
             shelf.lend(entry)
@@ -158,8 +158,8 @@ class VirtualPool:
         counted.blocks_asked += asked
         counted.blocks_memory += len(run) - on_ssd
         counted.blocks_ssd += on_ssd
-        hold = Hold(run, now + self._lease_s)
-        found = Found(len(run), len(run) - on_ssd, on_ssd, tuple(servers.items()), hold)
+        hold = Hold(run, holders, now + self._lease_s)
+        found = Found(len(run), len(run) - on_ssd, on_ssd, hold)
         if run:
             self._holds.append(hold)
         if on_ssd:
@@ -212,7 +212,7 @@ class VirtualPool:
                 continue
             _entries, shelf, server = places[0]
             entry = shelf.admit(block, nbytes, client, now)
-            if not isinstance(entry, GrantStatus):
+            if isinstance(entry, Entry):
                 written.append((shelf, entry))
             elif entry is GrantStatus.PRESENT:
                 present += 1

@@ -1,23 +1,33 @@
 """What the KV-cache pool in virtual time takes and gives: plain values, without behaviour."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from serving.policy.pool.entries import Entry
 from serving.policy.pool.shelf import Shelf
 
 
+class Named(Protocol):
+    """A memory server, of which only the name matters here."""
+
+    name: str
+
+
 class Hold:
     """Blocks that a lookup found, which stay where they are until they are released or `until` has come."""
 
-    __slots__ = ("blocks", "until")
+    __slots__ = ("blocks", "holders", "until")
 
-    def __init__(self, blocks: list[tuple[Shelf, Entry]], until: float) -> None:
+    def __init__(self, blocks: list[tuple[Shelf, Entry]], holders: Sequence[Named], until: float) -> None:
         """
         Args:
             blocks: emptied when it ends.
+            holders: the server of each, the last block's first.
         """
         self.blocks = blocks
+        self.holders = holders
         self.until = until
 
 
@@ -26,15 +36,18 @@ class Found(NamedTuple):
 
     Attributes:
         blocks: leading blocks found = `from_memory` + `from_ssd`.
-        servers: (memory server, its blocks) in order of the first block of each: which links the bytes take.
         handle: for `VirtualPool.release`, once the bytes have arrived.
     """
 
     blocks: int
     from_memory: int
     from_ssd: int
-    servers: tuple[tuple[str, int], ...]
     handle: Hold
+
+    @property
+    def servers(self) -> dict[str, int]:
+        """Blocks by memory server, in order of the first block of each: which links the bytes take."""
+        return dict(Counter(server.name for server in reversed(self.handle.holders)))
 
 
 @dataclass(slots=True)

@@ -81,7 +81,11 @@ class VirtualRouter:
 
     def open(self) -> bool:
         """Whether some instance would take a prompt."""
-        return any(not known.instance.draining for pool in self._pools.values() for known in pool)
+        for pool in self._pools.values():
+            for known in pool:
+                if not known.instance.draining:
+                    return True
+        return False
 
     def grew(self, key: str, tokens: int) -> None:
         """A sequence has so many new tokens."""

@@ -12,6 +12,7 @@ Blocks behind the last id, and prompts without ids, get names that no other requ
 """
 
 from hashlib import blake2b
+from itertools import chain
 from struct import Struct
 
 from serving.errors import ConfigError
@@ -62,11 +63,12 @@ class BlockNames:
         total = prompt_tokens // self._tokens
         names: list[BlockHash] = []
         if blocks:
-            young, find = self._young, self._find
             # Where an engine's block spans several ids, only the one that holds its last token names it.
-            keys = enumerate(blocks) if self._tokens <= self._trace_tokens else self._naming(blocks, total)
-            for key in keys:
-                names += young.get(key) or find(key)
+            keys = [*enumerate(blocks)] if self._tokens <= self._trace_tokens else self._naming(blocks, total)
+            found = [*map(self._young.get, keys)]
+            if not all(found):
+                found = [self._find(key) if known is None else known for key, known in zip(keys, found, strict=True)]
+            names += chain.from_iterable(found)  # type: ignore[arg-type] # all are found by now
             del names[total:]
         if len(names) < total:
             names += self._own_names(number, len(names), total)

@@ -65,12 +65,11 @@ def overlap(inventory: Inventory) -> None:
     entry = inventory.by_version[4]
     entry.nbytes = entry.nbytes + PAGE
     inventory.allocator.live[entry.offset] = entry.nbytes
-    entry.publish(0)
+    entry.answer = None
 
 
 def shrink(inventory: Inventory) -> None:
     inventory.by_version[5].nbytes = 5
-    inventory.by_version[5].publish(0)
 
 
 def account(inventory: Inventory) -> Account:
@@ -88,8 +87,8 @@ BROKEN: list[tuple[Break, str]] = [
     (set_to(8, on_ssd=True), "hidden and has a file"),
     (set_to(1, on_ssd=False), "is nowhere"),
     (set_to(1, offset=0), "does not need"),
-    (set_to(5, found=None), "found although it must not be"),
-    (set_to(5, checksum=77), "lookups answer"),
+    (set_to(5, shown=False), "found although it must not be"),
+    (set_to(4, checksum=77), "lookups answer"),
     (lambda i: i.spaces().setdefault(SPACE.__class__("x", "y"), {}), "empty and still there"),
     (misfile, "under another hash"),
     (lambda i: setattr(i, "shown", 1), "are counted"),

@@ -120,7 +120,8 @@ def test_many_hashes_at_once_have_the_primaries_that_each_has(servers: list[str]
     whole = ring(*servers)
     # Places of points, and the bytes around the ends of a cell, are where an index could be one off.
     edges = [bytes([first, second, *tail]) for first in (0, 1, 255) for second in (0, 15, 16, 255) for tail in EDGES]
-    keys = [*KEYS[:500], *edges, *(point + bytes(8) for point in whole._points), *whole._points]
+    arcs = [point[:2] + rest for point in whole._points for rest in (bytes(14), b"\xff" * 14)]
+    keys = [*KEYS[:500], *edges, *arcs, *(point + bytes(8) for point in whole._points), *whole._points]
     assert whole.primaries(keys) == [whole.primary(key) for key in keys]
     if servers:
         assert all(whole._index(key) == bisect_right(whole._points, key) for key in keys)

@@ -59,7 +59,7 @@ def test_a_prefix_is_found_up_to_its_first_gap() -> None:
     assert (report.stored, report.present, report.dropped, report.nbytes) == (7, 0, (), 7 * MIB)
     answer = pool.lookup_and_hold("default", blocks, 1, 1.0)
     assert (answer.blocks, answer.from_memory, answer.from_ssd) == (3, 3, 0)
-    assert sum(count for _name, count in answer.servers) == 3
+    assert sum(answer.servers.values()) == 3
     assert pool.store("default", blocks, 1, 2.0).present == 7
     assert found(pool, blocks, 3.0) == 8
     assert found(pool, blocks, 3.0, "other") == 0

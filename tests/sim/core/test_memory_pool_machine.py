@@ -61,7 +61,7 @@ class PoolMachine(RuleBasedStateMachine):
         end, on_ssd, leases = self.reference.lookup(namespace, asked, self.now)
         found = self.pool.lookup_and_hold(namespace, asked, 1, self.now)
         assert (found.blocks, found.from_ssd, found.from_memory) == (end, on_ssd, end - on_ssd)
-        assert dict(found.servers) == {name: sum(one[0] == name for one in leases) for name, _version in leases}
+        assert found.servers == {name: sum(one[0] == name for one in leases) for name, _version in leases}
         self.open.append((self.reference.client, leases, found))
         if not keep:
             self.release(-1)
