@@ -24,7 +24,7 @@ BURST_SIGMAS = 4.5
 LONG_WAIT = 0.5
 """Of the promised time to first token: the rest is for computing and for moving KV."""
 LOOKS_S = 120.0
-SWING_SIGMAS = 2.5
+SWING_SIGMAS = 2.0
 """Standard deviations of what comes within the longest wait that the instances must be able to take beside the mean."""
 
 
