@@ -107,13 +107,13 @@ class Assembly:
         lora = config.q_lora_rank is not None
         # Two of the bank's tensors are built from each of these; it is read when the first is, and once.
         query = cache(partial(self._query, prefix + ("q_b_proj" if lora else "q_proj")))
-        expand = cache(partial(self._read, prefix + "kv_b_proj.weight"))
+        expand = cache(partial(self._expand, prefix + "kv_b_proj"))
         weights = AttentionWeights(
             into=self.bank.linear(prefix + "into", lambda: self._into(prefix, query)),
             query_norm=self._norm(prefix + "q_a_layernorm.weight", _LATENT_NORM_EPS) if lora else None,
             query_up=self.bank.linear(prefix + "query_up", query) if lora else None,
             latent_norm=self._norm(prefix + "kv_a_layernorm.weight", _LATENT_NORM_EPS),
-            expand=self.bank.linear(prefix + "expand", lambda: LinearWeight(expand())),
+            expand=self.bank.linear(prefix + "expand", expand),
             key_absorb=self.bank.heads(prefix + "key_absorb", lambda: self._key_absorb(expand())),
             value_absorb=self.bank.heads(prefix + "value_absorb", lambda: self._value_absorb(expand())),
             out=self._linear(prefix + "o_proj"),
@@ -133,14 +133,28 @@ class Assembly:
         lora = self.config.q_lora_rank is not None
         return _fused(self.dtype, self._weight(prefix + "q_a_proj") if lora else query(), latent)
 
-    def _key_absorb(self, expand: Tensor) -> Tensor:
-        return self._per_head(expand)[:, : self.config.qk_nope_head_dim].contiguous()
+    def _expand(self, name: str) -> LinearWeight:
+        """kv_b_proj: prompts expand their context with it, decode absorbs it."""
+        # Never W8A8: the two forms would round activations in different places, and not agree.
+        given = self._weight(name)
+        inputs = max(self.config.kv_lora_rank, self.config.qk_nope_head_dim)
+        if given.scale is None or self.dtype != torch.bfloat16 or inputs > self.bank.w8a16_inputs:
+            return _floating(given, self.dtype)
+        return LinearWeight(given.weight, given.bias, given.scale, weight_only=True)
 
-    def _value_absorb(self, expand: Tensor) -> Tensor:
-        return self._per_head(expand)[:, self.config.qk_nope_head_dim :].transpose(1, 2).contiguous()
+    def _key_absorb(self, expand: LinearWeight) -> LinearWeight:
+        return self._heads(expand, lambda part: part[:, : self.config.qk_nope_head_dim])
 
-    def _per_head(self, expand: Tensor) -> Tensor:
-        return expand.view(self.config.num_attention_heads, -1, self.config.kv_lora_rank)
+    def _value_absorb(self, expand: LinearWeight) -> LinearWeight:
+        return self._heads(expand, lambda part: part[:, self.config.qk_nope_head_dim :].transpose(1, 2))
+
+    def _heads(self, expand: LinearWeight, part_of: Callable[[Tensor], Tensor]) -> LinearWeight:
+        """A part of each head's `[nope + value, kv_lora]` in kv_b_proj."""
+        heads = self.config.num_attention_heads
+        weight = part_of(expand.weight.view(heads, -1, self.config.kv_lora_rank)).contiguous()
+        if expand.scale is None:
+            return LinearWeight(weight)
+        return LinearWeight(weight, None, part_of(expand.scale.view(heads, -1, 1)).contiguous(), weight_only=True)
 
     def _experts(self, prefix: str) -> ExpertLayer:
         config = self.config

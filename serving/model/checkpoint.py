@@ -1,7 +1,7 @@
 """Reading tensors of a Hugging Face checkpoint by name: one or many safetensors files, FP8 blocks dequantised.
 
 INT8 matrices can be had either way: as they are, for products that compute in INT8 (`int8`), or dequantised like the
-FP8 ones, for whatever needs numbers (`tensor`): what attention absorbs, a fused product of mixed parts.
+FP8 ones, for whatever needs numbers (`tensor`).
 """
 
 import json

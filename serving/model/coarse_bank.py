@@ -27,6 +27,11 @@ class CoarseBank:
     def __init__(self, bank: WeightBank) -> None:
         self._bank = bank
 
+    @property
+    def w8a16_inputs(self) -> int:
+        """As the other bank says."""
+        return self._bank.w8a16_inputs
+
     def tensor(self, name: str, build: BuildTensor) -> torch.Tensor:
         """As it is."""
         return self._bank.tensor(name, build)
@@ -35,7 +40,7 @@ class CoarseBank:
         """In INT8, but for routers."""
         return self._bank.linear(name, build if name.endswith(_GATE) else lambda: coarse(build()))
 
-    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+    def heads(self, name: str, build: BuildLinear) -> HeadLinear:
         """As they are: they are small, and their rows many."""
         return self._bank.heads(name, build)
 

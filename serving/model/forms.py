@@ -48,9 +48,11 @@ class ProductForms(Protocol):
 
     Args:
         coarse_drafts: whether products of draft layers are INT8.
+        w8a16_inputs: most inputs of a product that may be W8A16; 0 = all such are to be in floating point.
     """
 
     coarse_drafts: bool
+    w8a16_inputs: int
 
     def fingerprint(self) -> str:
         """Names all that packed bytes depend on: with the same one, a process can use another's."""
@@ -60,7 +62,7 @@ class ProductForms(Protocol):
         """A product in memory of this process."""
         ...
 
-    def heads(self, weight: Tensor) -> HeadLinear:
+    def heads(self, given: LinearWeight) -> HeadLinear:
         """Each head's own product, from `[heads, in_features, out_features]`, in memory of this process."""
         ...
 
@@ -96,6 +98,7 @@ class TorchForms:
     """
 
     coarse_drafts = False
+    w8a16_inputs = 0
 
     def __init__(self, device: torch.device) -> None:
         self._cpu = device.type == "cpu"
@@ -113,9 +116,9 @@ class TorchForms:
         """The fastest exact form for the weight's device and dtype."""
         return make_linear(given)
 
-    def heads(self, weight: Tensor) -> HeadLinear:
+    def heads(self, given: LinearWeight) -> HeadLinear:
         """As they are."""
-        return PlainHeads(weight)
+        return PlainHeads(given.weight)
 
     def packed_shape(self, given: LinearWeight) -> PackedShape | None:
         """Found by packing zeros."""

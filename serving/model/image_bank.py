@@ -30,6 +30,7 @@ class PlanningBank:
     def __init__(self, forms: ProductForms) -> None:
         self._product_forms = forms
         self.coarse_drafts = forms.coarse_drafts
+        self.w8a16_inputs = forms.w8a16_inputs
         self._entries: dict[str, Entry] = {}
         self._by_tensor: dict[int, Entry] = {}
         self._kept: list[Tensor] = []  # so that their ids stay theirs
@@ -48,11 +49,11 @@ class PlanningBank:
         self._add_product(name, given)
         return PlainLinear(given.weight, given.bias)
 
-    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+    def heads(self, name: str, build: BuildLinear) -> HeadLinear:
         """Products that cannot be computed."""
-        weight = build()
-        self._add_product(name, LinearWeight(weight))
-        return PlainHeads(weight)
+        given = build()
+        self._add_product(name, given)
+        return PlainHeads(given.weight)
 
     def manifest(self, config: str, dtype: torch.dtype, drafts: range, optional: frozenset[str]) -> Manifest:
         """The plan, once a whole model was assembled."""
@@ -107,6 +108,7 @@ class WritingBank:
         self._image = image
         self._forms = forms
         self.coarse_drafts = forms.coarse_drafts
+        self.w8a16_inputs = forms.w8a16_inputs
         self._written: set[int] = set()
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
@@ -126,12 +128,12 @@ class WritingBank:
         """
         return PlainLinear(self._put_product(name, build()))
 
-    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+    def heads(self, name: str, build: BuildLinear) -> HeadLinear:
         """The products in their place.
 
         Raises: ModelError if they are not what was planned.
         """
-        return PlainHeads(self._put_product(name, LinearWeight(build())))
+        return PlainHeads(self._put_product(name, build()))
 
     def _put_product(self, name: str, given: LinearWeight) -> Tensor:
         """A tensor of the weight's shape without bytes."""
@@ -166,6 +168,7 @@ class ImageBank:
         self._device = device
         self._forms = forms
         self.coarse_drafts = forms.coarse_drafts
+        self.w8a16_inputs = forms.w8a16_inputs
         self._copies: dict[tuple[int, str], Tensor] = {}
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
@@ -186,13 +189,13 @@ class ImageBank:
         scale = None if entry.scale is None else self._plain(entry.scale)
         return self._forms.linear(LinearWeight(self._plain(name), self._bias(entry), scale))
 
-    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+    def heads(self, name: str, build: BuildLinear) -> HeadLinear:
         """The products, likewise.
 
         Raises: ModelError if the image lacks them or their form cannot be used here.
         """
         entry = self._image.entry(name)
-        return self._over(entry) if entry.layout != PLAIN else self._forms.heads(self._plain(name))
+        return self._over(entry) if entry.layout != PLAIN else self._forms.heads(LinearWeight(self._plain(name)))
 
     def _over(self, entry: Entry) -> Linear:
         layout = self._image.manifest.layouts[entry.layout]

@@ -23,11 +23,16 @@ class LinearWeight:
         weight: `[out_features, in_features]`: floating point, or int8 with a `scale`.
         bias: `[out_features]`, floating point.
         scale: `[out_features] float32`: an int8 weight stands for `weight * scale[:, None]`.
+        weight_only: whether activations are not rounded to int8 (W8A16); else they are (W8A8).
+
+    Weights of heads are `[heads, in_features, out_features]`. Such int8 ones are W8A16, their scale is
+    `[heads, in_features, 1]` or `[heads, 1, out_features]`.
     """
 
     weight: Tensor
     bias: Tensor | None = None
     scale: Tensor | None = None
+    weight_only: bool = False
 
 
 class Linear(Protocol):

@@ -2,8 +2,9 @@
 
 Two are read. *FP8*, block-scaled, as DeepSeek publishes: dequantised while it is read. *INT8* as compressed-tensors'
 `int-quantized` writes it: a symmetric int8 weight `X.weight [out, in]` beside `X.weight_scale [out, 1]`, multiplied
-with activations that are rounded to int8 per token while serving. Which matrices are INT8 is seen from the tensors
-themselves: the configuration's `ignore` patterns are for those who must know before they open the files.
+with activations that are rounded to int8 per token while serving; only those of `kv_b_proj`, which decode absorbs, are
+not. Which matrices are INT8 is seen from the tensors themselves: the configuration's `ignore` patterns are for those
+who must know before they open the files.
 """
 
 from collections.abc import Mapping

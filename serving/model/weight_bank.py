@@ -26,6 +26,11 @@ class WeightBank(Protocol):
         """Whether draft layers are to have INT8 products, see `CoarseBank`."""
         ...
 
+    @property
+    def w8a16_inputs(self) -> int:
+        """Most inputs of a product that may be W8A16; 0 = all such are built in floating point."""
+        ...
+
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
         """The tensor; `build` makes it, dense."""
         ...
@@ -34,8 +39,8 @@ class WeightBank(Protocol):
         """The product; `build` makes its weight."""
         ...
 
-    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
-        """Each head's own product; `build` makes the weights `[heads, in_features, out_features]`, dense."""
+    def heads(self, name: str, build: BuildLinear) -> HeadLinear:
+        """Each head's own product; `build` makes the weights `[heads, in_features, out_features]`."""
         ...
 
 
@@ -54,6 +59,11 @@ class FreshBank:
         """As the forms say."""
         return self._forms.coarse_drafts
 
+    @property
+    def w8a16_inputs(self) -> int:
+        """As the forms say."""
+        return self._forms.w8a16_inputs
+
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
         """What `build` gives."""
         return build()
@@ -62,6 +72,6 @@ class FreshBank:
         """What `build` gives, in its form."""
         return self._forms.linear(build())
 
-    def heads(self, name: str, build: BuildTensor) -> HeadLinear:
+    def heads(self, name: str, build: BuildLinear) -> HeadLinear:
         """What `build` gives, in its form."""
         return self._forms.heads(build())

@@ -17,12 +17,14 @@ class OperatorClass:
         matrices: what belongs to it, for people.
         pattern: of the module names that belong to it, matched from their start.
         why: the reason for its precision.
+        weight_only: whether activations stay as they are (W8A16) instead of being rounded per token (W8A8).
     """
 
     name: str
     matrices: str
     pattern: str
     why: str
+    weight_only: bool = False
 
 
 INT8_CLASSES = (
@@ -38,6 +40,13 @@ INT8_CLASSES = (
         "one product for both",
     ),
     OperatorClass("query_up", "q_b_proj", r".*\.self_attn\.q_b_proj", "on every token"),
+    OperatorClass(
+        "latent_up",
+        "kv_b_proj",
+        r".*\.self_attn\.kv_b_proj",
+        "weights alone, since decode absorbs it and prompts expand with it",
+        weight_only=True,
+    ),
     OperatorClass("attention_out", "o_proj", r".*\.self_attn\.o_proj", "the largest product of attention"),
     OperatorClass("draft_fuse", "draft layers' eh_proj", r".*\.eh_proj", "a wrong draft costs time only"),
     OperatorClass("head", "lm_head, draft layers' own heads", r"lm_head|.*\.shared_head\.head", "read whole each step"),
@@ -45,9 +54,6 @@ INT8_CLASSES = (
 """Stored as INT8 unless `--keep` names them."""
 
 KEPT_CLASSES = (
-    OperatorClass(
-        "latent_up", "kv_b_proj", r".*\.self_attn\.kv_b_proj", "decode absorbs it into queries and outputs per head"
-    ),
     OperatorClass("gate", "routers", r".*\.mlp\.gate", "small, and they decide; stored in float32"),
     OperatorClass("embeddings", "embed_tokens", r".*embed_tokens", "looked up, never multiplied"),
     OperatorClass("norms", "all norms", r".*norm", "vectors"),
@@ -73,7 +79,7 @@ def ignore_patterns(kept: frozenset[str]) -> list[str]:
     Args:
         kept: names of the classes that were kept on request.
     """
-    always = [operator.pattern for operator in KEPT_CLASSES if operator.name in ("latent_up", "gate")]
+    always = [operator.pattern for operator in KEPT_CLASSES if operator.name == "gate"]
     asked = [operator.pattern for operator in INT8_CLASSES if operator.name in kept]
     return [f"re:^({pattern})$" for pattern in (*always, *asked)]
 

@@ -3,8 +3,8 @@
 What stays in floating point must not be rounded once more, or the fold would cost what it is to save:
 
 - a norm's weight keeps its bfloat16: the scale is what the rounded quotient makes it, `g / bf16(g / s)`;
-- a matrix that is INT8 itself (up before down) is rounded once, after the fold: any scale will do;
-- the value rows of kv_b_proj stay as they are stored: powers of two;
+- a matrix that is INT8 itself (up before down, kv_b_proj before o_proj) is rounded once, after the fold: any scale;
+- where `--keep` has that matrix stay as it is stored: powers of two;
 - the router, which reads the channels too, is stored in float32;
 - where another product behind the fold stays in floating point: powers of two.
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from serving.quantize.smoothing import Consumer, powers_of_two, search_scale
-from serving.quantize.structure import Fold, Product, Structure
+from serving.quantize.structure import Fold, Producer, Product, Structure
 from serving.quantize.table import Inputs, Tensors, product_weight, rows_of
 
 
@@ -50,9 +50,19 @@ def fold_layer(
         if scale is not None:
             apply_fold(folded, fold, scale)
             result.inputs |= {product.recorded: scale for product in fold.products}
-            result.outputs |= {p.tensor: scale for p in fold.producers if folded[p.tensor].dim() == 2 and not p.rows}
+            matrices = (p for p in fold.producers if folded[p.tensor].dim() == 2)
+            result.outputs |= {p.tensor: _per_row(p, folded[p.tensor].shape[0], scale) for p in matrices}
     result.tensors = dict(folded)
     return result
+
+
+def _per_row(producer: Producer, rows: int, scale: Tensor) -> Tensor:
+    """What each of a matrix' rows is divided by, `[rows]`."""
+    if producer.rows is None:
+        return scale
+    found = torch.ones(rows)
+    found[list(producer.rows)] = scale
+    return found
 
 
 def fold_scale(

@@ -75,7 +75,8 @@ def product_error(product: Product, before: Mapping[str, Tensor], after: Folded,
     tried = spread(rows, ERROR_ROWS)
     exact = tried @ product_weight(before, product).T
     weight = torch.cat([_unfolded(after, name + ".weight") for name in product.matrices])
-    lost = rounded_tokens(tried / after.inputs.get(product.recorded, torch.ones(()))) @ weight.T - exact
+    given = tried / after.inputs.get(product.recorded, torch.ones(()))
+    lost = (given if product.weight_only else rounded_tokens(given)) @ weight.T - exact
     return ProductError(product, float(lost.square().sum()), float(exact.square().sum()))
 
 

@@ -1,6 +1,7 @@
 """Which products a layer has, and where scales can be folded between them. Names only, from the configuration.
 
     input_layernorm ──► q_a, kv_a        q_a_layernorm ──► q_b        value rows of kv_b ──► o_proj
+    (nothing ──► kv_b: its activations are not rounded, so that no range is worth moving)
     post_attention_layernorm ──► gate/up of the dense net, or of all experts and the shared ones; the router exactly
     up ──► down of every net             enorm, hnorm ──► eh_proj     shared_head.norm ──► a draft layer's own head
 
@@ -31,6 +32,11 @@ class Product:
     def operator(self) -> str:
         """Name of its operator class."""
         return class_of(self.matrices[0]).name
+
+    @property
+    def weight_only(self) -> bool:
+        """Whether its activations are not rounded."""
+        return class_of(self.matrices[0]).weight_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +126,9 @@ def _attention(config: ModelConfig, prefix: str, norm: str) -> Structure:
     first = "q_proj" if config.q_lora_rank is None else "q_a_proj"
     into = Product(prefix + "into", (prefix + first, prefix + "kv_a_proj_with_mqa"))
     out = Product(prefix + "o_proj", (prefix + "o_proj",))
+    expand = Product(prefix + "expand", (prefix + "kv_b_proj",))
     values = Producer(prefix + "kv_b_proj.weight", _value_rows(config))
-    found = Structure((into, out), (Fold((Producer(norm),), (into,)), Fold((values,), (out,))))
+    found = Structure((into, expand, out), (Fold((Producer(norm),), (into,)), Fold((values,), (out,))))
     if config.q_lora_rank is not None:
         up = Product(prefix + "query_up", (prefix + "q_b_proj",))
         found += Structure((up,), (Fold((Producer(prefix + "q_a_layernorm.weight"),), (up,)),))

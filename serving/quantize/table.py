@@ -63,6 +63,7 @@ class CalibrationBank:
     """Builds plain float32 products, INT8 ones where a weight is INT8, and records what they are called with."""
 
     coarse_drafts = False
+    w8a16_inputs = 0
 
     def __init__(self, recorder: Recorder | None = None) -> None:
         self._recorder = recorder
@@ -71,9 +72,9 @@ class CalibrationBank:
         """What `build` gives."""
         return build()
 
-    def heads(self, name: str, build: Callable[[], Tensor]) -> HeadLinear:
+    def heads(self, name: str, build: Callable[[], LinearWeight]) -> HeadLinear:
         """What `build` gives."""
-        return PlainHeads(build())
+        return PlainHeads(build().weight)
 
     def linear(self, name: str, build: Callable[[], LinearWeight]) -> Linear:
         """What `build` gives, recorded if there is a recorder."""

@@ -1,6 +1,7 @@
 """Quantised folders load and compute nearly what the original does, in every variant of the architecture."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ def test_the_right_products_are_int8(quantised: Path) -> None:
     tensors = load_file(quantised / "model.safetensors")
     assert tensors["model.layers.1.mlp.experts.7.down_proj.weight"].dtype == torch.int8
     assert tensors["model.layers.1.mlp.experts.7.down_proj.weight_scale"].shape == (64, 1)
-    kept = ("kv_b_proj", "mlp.gate.", "norm", "embed_tokens")
+    assert tensors["model.layers.1.self_attn.kv_b_proj.weight"].dtype == torch.int8
+    kept = ("mlp.gate.", "norm", "embed_tokens")
     assert {name.rpartition(".")[2] for name in tensors if any(part in name for part in kept)} == {
         "weight",
         "e_score_correction_bias",
@@ -96,13 +98,28 @@ def test_the_configuration_says_what_was_done(original: Path, quantised: Path, t
     assert (quantization["quant_method"], quantization["format"]) == ("compressed-tensors", "int-quantized")
     assert quantization["config_groups"]["group_0"]["weights"]["strategy"] == "channel"
     assert quantization["config_groups"]["group_0"]["input_activations"]["dynamic"] is True
-    assert any("kv_b_proj" in pattern for pattern in quantization["ignore"])
+    assert quantization["ignore"] == ["re:^(.*\\.mlp\\.gate)$"]
     assert ModelConfig.from_folder(quantised).quantization.int8
     quick(original, tmp_path / "kept", Settings(tokens=TOKENS, window=64, trials=False, kept=frozenset({"head"})))
     kept = json.loads((tmp_path / "kept" / "config.json").read_text())["quantization_config"]
     assert len(kept["ignore"]) == len(quantization["ignore"]) + 1
     assert load_file(tmp_path / "kept" / "model.safetensors")["lm_head.weight"].dtype == torch.float32
     assert isinstance(load_model(tmp_path / "kept").head, PrepackedLinear | PlainLinear)
+
+
+def test_what_decode_absorbs_is_int8_in_its_weights_alone(original: Path, tmp_path: Path) -> None:
+    """Its error is that of weights, folded into o_proj or not; kept, it is scaled by powers of two at most."""
+    steps = Settings(tokens=TOKENS, window=64, trials=False)
+    error = quick(original, tmp_path / "int8", steps).trials["chosen"].errors
+    assert 0 < error["latent_up"] < 0.7 * error["attention_in"]
+    kept = replace(steps, kept=frozenset({"latent_up"}))
+    assert "latent_up" not in quick(original, tmp_path / "kept", kept).trials["chosen"].errors
+    ignored = json.loads((tmp_path / "kept" / "config.json").read_text())["quantization_config"]["ignore"]
+    assert any("kv_b_proj" in pattern for pattern in ignored)
+    name = "model.layers.1.self_attn.kv_b_proj.weight"
+    before, after = (load_file(folder / "model.safetensors")[name] for folder in (original, tmp_path / "kept"))
+    octaves = (before / after).log2()
+    assert torch.equal(octaves, octaves.round())
 
 
 def test_a_tied_head_is_untied_only_when_it_is_quantised(tmp_path: Path) -> None:

@@ -8,17 +8,22 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// Row `row` of x, that of one group, at its place in scratch: [row][group][padded_in], what pads is zero.
+// Row `row` of x, that of each group, at its place in scratch: [group][row][digit][padded_in], what pads is zero.
 template <class T>
 void prepare_row(const Application& a, int row, float* scales) {
     const cm_linear& w = a.linear;
     const int padded = padded_in(w);
     for (int group = 0; group < w.groups; ++group) {
-        const int64_t place = static_cast<int64_t>(row) * w.groups + group;
-        const T* x = static_cast<const T*>(a.x) + place * w.in_features;
-        char* to = a.scratch + place * padded * bytes_of(w.form);
+        const int64_t place = static_cast<int64_t>(group) * a.rows + row;
+        const T* x = static_cast<const T*>(a.x) + (static_cast<int64_t>(row) * w.groups + group) * w.in_features;
+        char* to = a.scratch + place * digits(w.form) * padded * bytes_of(w.form);
+        float* scale = scales + place;
+        if (w.form == CM_W8A16) {
+            quantise_row_16(x, input_scales_at(w, group), w.in_features, padded, reinterpret_cast<int8_t*>(to), scale);
+            continue;
+        }
         if (w.form == CM_INT8) {
-            quantise_row(x, w.in_features, padded, reinterpret_cast<int8_t*>(to), scales + static_cast<int64_t>(group) * a.rows + row);
+            quantise_row(x, w.in_features, padded, reinterpret_cast<int8_t*>(to), scale);
             continue;
         }
         __builtin_memset(to, 0, static_cast<size_t>(padded) * bytes_of(w.form));
@@ -34,10 +39,13 @@ template <class T>
 void apply_form(Team& team, const Application& a) {
     const cm_linear& w = a.linear;
     const int padded = padded_in(w), total = w.groups * panels(w);
-    float* scales = reinterpret_cast<float*>(a.scratch + round_up(static_cast<int64_t>(a.rows) * w.groups * padded * bytes_of(w.form), 64));
+    const int64_t prepared_group = static_cast<int64_t>(a.rows) * digits(w.form) * padded * bytes_of(w.form);
+    float* scales = reinterpret_cast<float*>(a.scratch + round_up(prepared_group * w.groups, 64));
     const bool as_it_is = form_of<T>() == w.form && padded == w.in_features;
     if (!as_it_is) team.each(a.rows, [&](int row, int) { prepare_row<T>(a, row, scales); });
     const char* data = as_it_is ? static_cast<const char*>(a.x) : a.scratch;
+    const int64_t row_stride = as_it_is ? static_cast<int64_t>(w.groups) * padded : padded;
+    const int64_t group_bytes = as_it_is ? static_cast<int64_t>(padded) * bytes_of(w.form) : prepared_group;
     const int64_t y_stride = static_cast<int64_t>(w.groups) * w.out_features;
     const int items = total < team.threads() * 4 ? total : team.threads() * 4;
     team.each(items, [&](int item, int) {
@@ -45,8 +53,8 @@ void apply_form(Team& team, const Application& a) {
         for (int panel = static_cast<int>(static_cast<int64_t>(total) * item / items); panel < end;) {
             const int group = panel / panels(w), first = panel % panels(w);
             const int last = end - panel < panels(w) - first ? first + end - panel : panels(w);
-            const Rows rows{data + static_cast<int64_t>(group) * padded * bytes_of(w.form), static_cast<int64_t>(w.groups) * padded,
-                            scales + static_cast<int64_t>(group) * a.rows, a.rows};
+            const float* row_scales = scales + static_cast<int64_t>(group) * a.rows;
+            const Rows rows{data + group * group_bytes, row_stride, row_scales, a.rows};
             T* y = static_cast<T*>(a.y) + static_cast<int64_t>(group) * w.out_features;
             multiply(w, group, rows, first, last, [&](int row, int count, int column, const float* tile) {
                 const int real = w.out_features - column < kPanel ? w.out_features - column : kPanel;

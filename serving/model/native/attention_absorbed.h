@@ -73,7 +73,7 @@ class Absorbed {
 
     void absorb(Team& team, const AttentionJob<T>& job) {
         const cm_linear& w = block_.key_absorb;
-        const bool as_they_are = w.form != CM_INT8 && m_.nope_dim == inputs_.stride && contiguous();
+        const bool as_they_are = !has_int8_weights(w.form) && m_.nope_dim == inputs_.stride && contiguous();
         if (!as_they_are) {
             team.each(wave_.rows, [&](int row, int) {
                 for (int head = 0; head < m_.heads; ++head) {

@@ -37,12 +37,12 @@ constexpr int parts(int whole, int part) { return (whole + part - 1) / part; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-// Rows of every head in the form that a product wants: T, and also INT8 with a scale each, for weights that are INT8.
-// Their pads are zero. [heads][rows][stride]
+// Rows of every head in the form that a product wants: T, and also INT8, or two digits of it, with a scale each, for
+// weights that are INT8. Their pads are zero. [heads][rows][stride]
 template <class T>
 struct HeadRows {
     T* data;
-    int8_t* bytes;
+    int8_t* bytes;  // room for two digits
     float* scale;
     int rows, width, stride;
 
@@ -50,7 +50,7 @@ struct HeadRows {
         : rows(row_count), width(in_features), stride(static_cast<int>(round_up(in_features, kInnerMultiple))) {
         const int64_t all = static_cast<int64_t>(heads) * rows;
         data = arena.take<T>(all * stride);
-        bytes = arena.take<int8_t>(all * stride);
+        bytes = arena.take<int8_t>(2 * all * stride);
         scale = arena.take<float>(all);
     }
 
@@ -63,10 +63,14 @@ struct HeadRows {
         const int64_t i = index(head, row_index);
         clear_numbers(numbers + width, stride - width);
         if (w.form == CM_INT8) quantise_row(numbers, width, stride, bytes + i * stride, scale + i);
+        if (w.form == CM_W8A16) {
+            const int group = w.groups == 1 ? 0 : head;
+            quantise_row_16(numbers, input_scales_at(w, group), width, stride, bytes + 2 * i * stride, scale + i);
+        }
     }
     Rows of(const cm_linear& w, int head, int first_row, int count) const {
         const int64_t i = index(head, first_row);
-        if (w.form == CM_INT8) return {bytes + i * stride, stride, scale + i, count};
+        if (has_int8_weights(w.form)) return {bytes + digits(w.form) * i * stride, stride, scale + i, count};
         return {data + i * stride, stride, nullptr, count};
     }
 };

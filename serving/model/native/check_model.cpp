@@ -8,14 +8,16 @@ namespace cm {
 namespace {
 
 // A product's shape as the model's sizes want it. Weights are of the activations' form or INT8; `form` -1 = either.
+// Those that expand latents, or are absorbed, may be W8A16.
 int32_t check_linear(const cm_model& m, const cm_linear& w, const char* name, int out, int in, int groups,
-                     int form = -1) {
+                     int form = -1, bool w8a16 = false) {
     if (w.out_features != out || w.in_features != in || w.groups != groups) {
         return fail(CM_BAD_ARGUMENT, "%s is %d x %d in %d groups, not %d x %d in %d", name, w.out_features,
                     w.in_features, w.groups, out, in, groups);
     }
     const bool known = form < 0 ? w.form == m.form || w.form == CM_INT8 : w.form == form;
-    if (!known) return fail(CM_BAD_ARGUMENT, "%s has weights of form %d, which this model cannot use", name, w.form);
+    if (!known && !(w8a16 && w.form == CM_W8A16 && in <= kMostW8A16Inputs))
+        return fail(CM_BAD_ARGUMENT, "%s has weights of form %d, which this model cannot use", name, w.form);
     if (w.packed == nullptr) return fail(CM_BAD_ARGUMENT, "%s has no weights", name);
     return CM_OK;
 }
@@ -35,9 +37,10 @@ int32_t check_attention(const cm_model& m, const cm_block& b) {
     const int into = (m.q_lora ? m.q_lora : queries) + m.kv_lora + m.rope_dim;
     int32_t error = check_linear(m, b.into, "into", into, m.hidden, 1);
     if (!error && m.q_lora) error = check_linear(m, b.query_up, "query_up", queries, m.q_lora, 1);
-    if (!error) error = check_linear(m, b.expand, "expand", m.heads * (m.nope_dim + m.value_dim), m.kv_lora, 1);
-    if (!error) error = check_linear(m, b.key_absorb, "key_absorb", m.kv_lora, m.nope_dim, m.heads);
-    if (!error) error = check_linear(m, b.value_absorb, "value_absorb", m.value_dim, m.kv_lora, m.heads);
+    const int expanded = m.heads * (m.nope_dim + m.value_dim);
+    if (!error) error = check_linear(m, b.expand, "expand", expanded, m.kv_lora, 1, -1, true);
+    if (!error) error = check_linear(m, b.key_absorb, "key_absorb", m.kv_lora, m.nope_dim, m.heads, -1, true);
+    if (!error) error = check_linear(m, b.value_absorb, "value_absorb", m.value_dim, m.kv_lora, m.heads, -1, true);
     if (!error) error = check_linear(m, b.out, "out", m.hidden, m.heads * m.value_dim, 1);
     const bool norms = b.attention_norm && b.latent_norm && b.feed_norm && (!m.q_lora || b.query_norm);
     if (!error && !norms) return fail(CM_BAD_ARGUMENT, "a norm's weights are missing");

@@ -44,7 +44,8 @@ std::atomic<const Kernels*>& in_use() {
 
 int32_t check_product(const cm_linear& w) {
     const bool sizes = w.out_features > 0 && w.in_features > 0 && w.groups > 0;
-    if (sizes && w.form >= CM_F32 && w.form <= CM_INT8) return CM_OK;
+    const bool w8a16 = w.form == CM_W8A16 && w.in_features <= kMostW8A16Inputs;
+    if (sizes && (w8a16 || (w.form >= CM_F32 && w.form <= CM_INT8))) return CM_OK;
     return fail(CM_BAD_ARGUMENT, "a product of %d x %d in %d groups of form %d", w.out_features, w.in_features, w.groups, w.form);
 }
 
@@ -133,7 +134,9 @@ int32_t cm_pack(const void* weight, const float* scale, int32_t out_features, in
                 int32_t form, void* packed) {
     const cm_linear shape{out_features, in_features, groups, form, nullptr, nullptr};
     if (const int32_t error = cm::check_product(shape)) return error;
-    if (form == CM_INT8 && scale == nullptr) return cm::fail(CM_BAD_ARGUMENT, "INT8 weights need their scales");
+    if (cm::has_int8_weights(form) && scale == nullptr) {
+        return cm::fail(CM_BAD_ARGUMENT, "INT8 weights need their scales");
+    }
     cm::pack(weight, scale, shape, packed);
     return CM_OK;
 }

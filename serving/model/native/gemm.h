@@ -21,11 +21,12 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// Rows of activations in the weights' form. All are readable, and finite, up to padded_in of the product.
+// Rows of activations in the weights' form. All are readable, and finite, up to padded_in of the product. The digits of
+// a row (W8A16) lie behind one another.
 struct Rows {
     const void* data;
     int64_t stride;      // in numbers
-    const float* scale;  // one per row, INT8 only
+    const float* scale;  // one per row, INT8 and W8A16 only
     int count;
 };
 
@@ -42,20 +43,39 @@ constexpr int kAheadBytes = 4096;
 static CM_INLINE void release_tiles() {}
 #endif
 
-// Scales, offsets and bias of 32 columns: from what a kernel summed up to what the product is.
+// From exact sums of rows of digits, kParts to a row, to what the rows are.
+template <bool kUnsignedRows, int kParts>
+CM_INLINE void scale_sums(float* tile, int rows, const int32_t* sums, const float* scales, const float* row_scale) {
+    uint32_t offset[kPanel];
+    for (int n = 0; n < kPanel; ++n) {
+        offset[n] = kUnsignedRows ? static_cast<uint32_t>(sums[n]) * (kParts == 2 ? 257u : 1u) : 0;
+    }
+    for (int r = 0; r < rows; ++r) {
+        uint32_t exact[kPanel];  // at the end, whatever overflows on the way
+        __builtin_memcpy(exact, tile + r * kParts * kPanel, sizeof exact);
+        if (kParts == 2) {
+            uint32_t low[kPanel];
+            __builtin_memcpy(low, tile + (r * kParts + 1) * kPanel, sizeof low);
+            for (int n = 0; n < kPanel; ++n) exact[n] = exact[n] * 256 + low[n];
+        }
+        for (int n = 0; n < kPanel; ++n) {
+            const auto sum = static_cast<int32_t>(exact[n] - offset[n]);
+            tile[r * kPanel + n] = static_cast<float>(sum) * row_scale[r] * scales[n];
+        }
+    }
+}
+
+// Scales, offsets and bias of 32 columns: from what a kernel summed up to what the product is. A row's digits become one
+// row.
 template <bool kUnsignedRows>
 CM_INLINE void finish(float* tile, int rows, const cm_linear& w, int group, int panel, const float* row_scale) {
-    if (w.form == CM_INT8) {
+    if (has_int8_weights(w.form)) {
         const float* scales = scales_at(w, group, panel);
         const int32_t* sums = sums_at(w, group, panel);
-        for (int r = 0; r < rows; ++r) {
-            int32_t exact[kPanel];
-            __builtin_memcpy(exact, tile + r * kPanel, sizeof exact);
-            for (int n = 0; n < kPanel; ++n) {
-                const uint32_t offset = kUnsignedRows ? static_cast<uint32_t>(sums[n]) : 0;
-                const auto sum = static_cast<int32_t>(static_cast<uint32_t>(exact[n]) - offset);
-                tile[r * kPanel + n] = static_cast<float>(sum) * row_scale[r] * scales[n];
-            }
+        if (digits(w.form) == 2) {
+            scale_sums<kUnsignedRows, 2>(tile, rows, sums, scales, row_scale);
+        } else {
+            scale_sums<kUnsignedRows, 1>(tile, rows, sums, scales, row_scale);
         }
     }
     if (w.bias == nullptr) return;
@@ -85,23 +105,25 @@ CM_INLINE void multiply_run(const cm_linear& w, int group, const Rows& x, int fi
                             int last_panel, Sink sink) {
     alignas(64) float tile[Form::kMaxRows * kPanel];
     static_assert(Form::kMaxPairedRows * 2 <= Form::kMaxRows, "two panels of few rows fit into one tile");
-    const int blocks = (count + Form::kMaxRows - 1) / Form::kMaxRows;
+    static_assert(Form::kMaxRows % 2 == 0, "both digits of a row are in one block");
+    const int parts = digits(w.form), most = Form::kMaxRows / parts;
+    const int blocks = (count + most - 1) / most;
     int tiles = 0;
     const int64_t bytes = panel_bytes(w);
     const char* const end = panel_at(w, group, last_panel);
-    const auto* data = static_cast<const typename Form::Number*>(x.data) + first * x.stride;
+    const auto* data = static_cast<const typename Form::Number*>(x.data) + first * parts * x.stride;
     for (int panel = first_panel; panel < last_panel;) {
-        const int together = count <= Form::kMaxPairedRows && panel + 1 < last_panel ? 2 : 1;
+        const int together = count * parts <= Form::kMaxPairedRows && panel + 1 < last_panel ? 2 : 1;
         const char* here = panel_at(w, group, panel);
         for (int b = 0; b < blocks; ++b) {
             const int begin = count * b / blocks, rows = count * (b + 1) / blocks - begin;
             const Ahead ahead = fetch(here, bytes, b, blocks, panel == first_panel, end);
-            const Block<Form> block{data + begin * x.stride, x.stride,  rows,       here,   together,
-                                    steps(w),                ahead.from, ahead.step, &tiles, tile};
+            const Block<Form> block{data + begin * parts * x.stride, x.stride,   rows * parts, here,   together,
+                                    steps(w),                        ahead.from, ahead.step,   &tiles, tile};
             multiply_block(block);
             for (int p = 0; p < together; ++p) {
-                float* part = tile + p * rows * kPanel;
-                const float* row_scale = w.form == CM_INT8 ? x.scale + first + begin : nullptr;
+                float* part = tile + p * rows * parts * kPanel;
+                const float* row_scale = has_int8_weights(w.form) ? x.scale + first + begin : nullptr;
                 finish<Form::kUnsignedRows>(part, rows, w, group, panel + p, row_scale);
                 sink.store(sink.context, first + begin, rows, (panel + p) * kPanel, part);
             }
@@ -114,7 +136,8 @@ CM_INLINE void multiply_run(const cm_linear& w, int group, const Rows& x, int fi
 template <class Form>
 CM_NOINLINE void multiply_form(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
                                Sink sink) {
-    const int64_t row_bytes = static_cast<int64_t>(padded_in(w)) * static_cast<int64_t>(sizeof(typename Form::Number));
+    const int64_t row_bytes =
+        static_cast<int64_t>(padded_in(w)) * digits(w.form) * static_cast<int64_t>(sizeof(typename Form::Number));
     const int64_t fits = kRunBytes / row_bytes / Form::kMaxRows * Form::kMaxRows;
     const int run = fits < 2 * Form::kMaxRows ? 2 * Form::kMaxRows : static_cast<int>(fits);
     for (int first = 0; first < x.count; first += run) {

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 1
+INTERFACE = 2
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -23,6 +23,11 @@ class Form(IntEnum):
     F32 = 0
     BF16 = 1
     INT8 = 2
+    W8A16 = 3
+
+
+W8A16_INPUTS = 512
+"""kMostW8A16Inputs of pack.h."""
 
 
 class Draw(IntEnum):

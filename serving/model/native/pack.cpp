@@ -46,6 +46,15 @@ void pack_scales(const int8_t* weight, const float* scale, const cm_linear& shap
     }
 }
 
+void pack_input_scales(const float* scale, const cm_linear& shape, float* inputs) {
+    const int64_t padded = padded_in(shape);
+    std::memset(inputs, 0, sizeof(float) * static_cast<size_t>(shape.groups * padded));
+    for (int64_t group = 0; group < shape.groups; ++group) {
+        const size_t bytes = sizeof(float) * static_cast<size_t>(shape.in_features);
+        std::memcpy(inputs + group * padded, scale + group * shape.in_features, bytes);
+    }
+}
+
 }  // namespace
 
 void pack(const void* weight, const float* scale, const cm_linear& shape, void* packed) {
@@ -59,6 +68,10 @@ void pack(const void* weight, const float* scale, const cm_linear& shape, void* 
     }
     pack_scales(static_cast<const int8_t*>(weight), scale, shape, const_cast<float*>(scales_at(there, 0, 0)),
                 const_cast<int32_t*>(sums_at(there, 0, 0)));
+    if (shape.form == CM_W8A16) {
+        const float* input_scale = scale + static_cast<int64_t>(shape.groups) * shape.out_features;
+        pack_input_scales(input_scale, shape, const_cast<float*>(input_scales_at(there, 0)));
+    }
 }
 
 }  // namespace cm

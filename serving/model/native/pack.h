@@ -5,8 +5,9 @@
 // AMX takes sixteen steps as two tiles. What pads is zero. Parts, each at a multiple of 64 bytes:
 //
 //     panels   [groups][panels of a group][padded_in / g][32][g]
-//     scales   [groups][panels of a group][32] float32                        INT8 only
-//     sums     [groups][panels of a group][32] int32: 128 * sum of a column   INT8 only, for unsigned activations
+//     scales   [groups][panels of a group][32] float32                        INT8 and W8A16
+//     sums     [groups][panels of a group][32] int32: 128 * sum of a column   INT8 and W8A16, for unsigned activations
+//     inputs   [groups][padded_in] float32, scales of the inner dimension     W8A16 only
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,13 @@ constexpr int kStepBytes = 128;
 constexpr int kInnerMultiple = 64;
 
 static constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// W8A16 takes each activation as two digits, 256 * high + low, each of them a row of an INT8 product. With at most so
+// many inputs, sums of whole activations fit into 32 bits.
+constexpr int kMostW8A16Inputs = 512;
+constexpr int kDigitRange = 127 * 256 + 127;
+static constexpr int digits(int form) { return form == CM_W8A16 ? 2 : 1; }
+static constexpr bool has_int8_weights(int form) { return form == CM_INT8 || form == CM_W8A16; }
 
 // Numbers of the inner dimension that lie side by side.
 static constexpr int side_by_side(int form) { return form == CM_F32 ? 1 : form == CM_BF16 ? 2 : 4; }
@@ -43,14 +51,21 @@ static inline const float* scales_at(const cm_linear& w, int group, int panel) {
 static inline const int32_t* sums_at(const cm_linear& w, int group, int panel) {
     return reinterpret_cast<const int32_t*>(scales_at(w, group, panel) + columns(w));
 }
+static inline const float* input_scales_at(const cm_linear& w, int group) {
+    return reinterpret_cast<const float*>(sums_at(w, 0, 0) + columns(w)) + static_cast<int64_t>(group) * padded_in(w);
+}
 static inline int64_t packed_bytes(const cm_linear& w) {
     const int64_t weights = columns(w) / kPanel * panel_bytes(w);
-    return weights + (w.form == CM_INT8 ? columns(w) * static_cast<int64_t>(sizeof(float) + sizeof(int32_t)) : 0);
+    const int64_t outputs = has_int8_weights(w.form) ? columns(w) : 0;
+    const int64_t inputs = w.form == CM_W8A16 ? static_cast<int64_t>(w.groups) * padded_in(w) : 0;
+    const auto output = static_cast<int64_t>(sizeof(float) + sizeof(int32_t)), input = static_cast<int64_t>(sizeof(float));
+    return weights + outputs * output + inputs * input;
 }
 
 // Scratch memory for cm_apply: rows in the weights' form, then their scales.
 static inline int64_t apply_scratch_bytes(const cm_linear& w, int64_t rows) {
-    return round_up(rows * w.groups * padded_in(w) * bytes_of(w.form), 64) + rows * w.groups * static_cast<int64_t>(sizeof(float));
+    const int64_t numbers = rows * w.groups * digits(w.form) * padded_in(w);
+    return round_up(numbers * bytes_of(w.form), 64) + rows * w.groups * static_cast<int64_t>(sizeof(float));
 }
 
 // weight [groups * out_features, in_features] dense -> packed; see cm_pack.

@@ -12,14 +12,15 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model.forms import PackedShape, StoredProduct
 from serving.model.linear import LinearWeight
-from serving.model.native.layout import Form, Linear
+from serving.model.native.layout import W8A16_INPUTS, Form, Linear
 from serving.model.native.library import Library
 from serving.model.shared_tensor import ALIGNMENT, address_of
 
-LAYOUT = b"panels-1"
+LAYOUT = b"panels-2"
 """Name of what pack.h describes: raised with every change of it, because images outlive releases."""
 
 _FORMS = {torch.float32: Form.F32, torch.bfloat16: Form.BF16, torch.int8: Form.INT8}
+_W8A16_LAYOUT = LAYOUT + b"/w8a16"
 _ARENA_BYTES = 64 << 20
 _HUGE_PAGE = 2 << 20
 
@@ -85,6 +86,8 @@ class PanelForms:
         coarse_drafts: products of draft layers in INT8, see `coarse_bank.py`.
     """
 
+    w8a16_inputs = W8A16_INPUTS
+
     def __init__(self, library: Library, *, coarse_drafts: bool = False) -> None:
         self.coarse_drafts = coarse_drafts
         self._library = library
@@ -102,26 +105,26 @@ class PanelForms:
         weight = given.weight
         return self.over(StoredProduct(memory, tuple(weight.shape), weight.dtype, shape.layout, given.bias))
 
-    def heads(self, weight: Tensor) -> PanelLinear | PanelHeads:
+    def heads(self, given: LinearWeight) -> PanelLinear | PanelHeads:
         """Packed into memory of this process."""
-        return self.linear(LinearWeight(weight))
+        return self.linear(given)
 
     def packed_shape(self, given: LinearWeight) -> PackedShape:
         """Known from the shape alone."""
-        linear = _struct(tuple(given.weight.shape), given.weight.dtype)
-        return PackedShape(LAYOUT, self._nbytes(linear))
+        layout = _W8A16_LAYOUT if given.weight_only else LAYOUT
+        return PackedShape(layout, self._nbytes(_struct(tuple(given.weight.shape), given.weight.dtype, layout)))
 
     def write(self, given: LinearWeight, shape: PackedShape, memory: memoryview) -> None:
         """Packed in place.
 
         Raises: ModelError if the memory is of another size.
         """
-        linear = _struct(tuple(given.weight.shape), given.weight.dtype)
+        linear = _struct(tuple(given.weight.shape), given.weight.dtype, shape.layout)
         if memory.nbytes != self._nbytes(linear):
             raise ModelError(f"panels of {list(given.weight.shape)} do not take {memory.nbytes} bytes")
         heads = given.weight.dim() == 3
         weight = (given.weight.transpose(1, 2) if heads else given.weight).contiguous()
-        scale = None if given.scale is None else given.scale.float().contiguous()
+        scale = None if given.scale is None else _scales(given.scale.float(), linear).contiguous()
         scale_address = None if scale is None else scale.data_ptr()
         self._library.pack(weight.data_ptr(), scale_address, linear, address_of(memory))
 
@@ -130,8 +133,9 @@ class PanelForms:
 
         Raises: ModelError if they are not panels of this layout.
         """
-        linear = _struct(stored.shape, stored.dtype)
-        if stored.layout != LAYOUT or stored.memory.nbytes != self._nbytes(linear):
+        known = stored.layout in (LAYOUT, _W8A16_LAYOUT)
+        linear = _struct(stored.shape, stored.dtype, stored.layout)
+        if not known or stored.memory.nbytes != self._nbytes(linear):
             raise ModelError(
                 f"{stored.memory.nbytes} bytes of layout {stored.layout!r} are no panels of {stored.shape}"
             )
@@ -162,9 +166,22 @@ class _Arena:
         return taken
 
 
-def _struct(shape: tuple[int, ...], dtype: torch.dtype) -> Linear:
+def _struct(shape: tuple[int, ...], dtype: torch.dtype, layout: bytes) -> Linear:
     """Sizes and form of a dense weight's panels."""
     if dtype not in _FORMS:
         raise ModelError(f"there are no panels of {dtype}")
     groups, out_features, in_features = (1, *shape) if len(shape) == 2 else (shape[0], shape[2], shape[1])
-    return Linear(out_features, in_features, groups, _FORMS[dtype])
+    return Linear(out_features, in_features, groups, Form.W8A16 if layout == _W8A16_LAYOUT else _FORMS[dtype])
+
+
+def _scales(scale: Tensor, linear: Linear) -> Tensor:
+    """As the library takes them: of outputs; for W8A16 then of inputs too, one of the two being 1."""
+    if linear.form != Form.W8A16:
+        return scale
+    outputs = scale.new_ones(linear.groups, linear.out_features)
+    inputs = scale.new_ones(linear.groups, linear.in_features)
+    if scale.dim() == 1 or scale.shape[1] == 1:
+        outputs *= scale.view(linear.groups, linear.out_features)
+    else:
+        inputs *= scale[:, :, 0]
+    return torch.cat((outputs.flatten(), inputs.flatten()))

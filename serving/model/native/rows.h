@@ -1,5 +1,6 @@
 // What happens to one row of numbers between the products. Every sum runs in an order that its length alone decides.
 #pragma once
+#include "pack.h"
 #include "simd.h"
 
 namespace cm::CM_ISA_NAMESPACE {
@@ -45,6 +46,29 @@ inline void quantise_row(const T* x, int n, int padded, int8_t* out, float* scal
     const Vec factor = splat(127.0f / (largest < 1e-30f ? 1e-30f : largest));
     each_vec(n, [&](int i, int lanes) { store_up_to(out + i, mul(load_up_to(x + i, lanes), factor), lanes); });
     if (padded > n) __builtin_memset(out + n, 0, static_cast<size_t>(padded - n));
+}
+
+// x * scales as two rows of digits, high and low, of `padded` numbers each, with one scale: max |x| / kDigitRange.
+template <class T>
+inline void quantise_row_16(const T* x, const float* scales, int n, int padded, int8_t* high, float* scale) {
+    Vec most = zero();
+    each_vec(n, [&](int i, int lanes) {
+        most = max(most, abs(mul(load_up_to(x + i, lanes), load_up_to(scales + i, lanes))));
+    });
+    const float largest = reduce_max(most), range = static_cast<float>(kDigitRange);
+    *scale = largest / range;
+    const Vec factor = splat(range / (largest < 1e-30f ? 1e-30f : largest));
+    int8_t* low = high + padded;
+    each_vec(n, [&](int i, int lanes) {
+        const Vec whole = round_even(mul(mul(load_up_to(x + i, lanes), load_up_to(scales + i, lanes)), factor));
+        // Half a step up first: no number lies between two high digits, and the low one is in -128 ... 127.
+        const Vec upper = round_even(mul(add(whole, splat(0.5f)), splat(1.0f / 256.0f)));
+        store_up_to(high + i, upper, lanes);
+        store_up_to(low + i, sub(whole, mul(upper, splat(256.0f))), lanes);
+    });
+    if (padded == n) return;
+    __builtin_memset(high + n, 0, static_cast<size_t>(padded - n));
+    __builtin_memset(low + n, 0, static_cast<size_t>(padded - n));
 }
 
 // Neighbouring pairs turned in place by the angles whose (scaled) cosines and sines are given.

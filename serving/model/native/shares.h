@@ -46,7 +46,7 @@ class ProductItems {
     }
 
     static Rows from_row(const cm_linear& w, const Rows& x, int64_t first, int count) {
-        const char* data = static_cast<const char*>(x.data) + first * x.stride * bytes_of(w.form);
+        const char* data = static_cast<const char*>(x.data) + first * digits(w.form) * x.stride * bytes_of(w.form);
         return {data, x.stride, x.scale ? x.scale + first : nullptr, count};
     }
 

@@ -90,6 +90,7 @@ class Case:
     Args:
         factor: of scores; None = that of the query's size.
         int8_cache, int8_weights: keep the latents, or the three products' weights, as int8.
+        w8a16: weights as int8 and activations in 16 bits; `expand` is then what the int8 stand for.
     """
 
     heads: int = 4
@@ -103,6 +104,7 @@ class Case:
     layers: int = 2
     int8_cache: bool = False
     int8_weights: bool = False
+    w8a16: bool = False
     seed: int = 0
     factor: float | None = None
     expand: Tensor = field(init=False)  # [heads, nope + value, kv_lora]
@@ -113,7 +115,8 @@ class Case:
         shape = (self.heads, self.nope + self.value, self.kv_lora)
         expand = torch.randn(shape, generator=generator) * self.kv_lora**-0.5
         rows = torch.randn(self.blocks * self.block_tokens, self.kv_lora + self.rope, generator=generator)
-        object.__setattr__(self, "expand", expand.to(self.dtype).float())
+        exact = dequantised(*in_int8(expand)) if self.w8a16 else expand.to(self.dtype).float()
+        object.__setattr__(self, "expand", exact)
         object.__setattr__(self, "rows", rows.to(self.dtype).float())
 
     @property
@@ -133,8 +136,9 @@ class Case:
         scale_at = -(-(rope_at + self.rope * size) // 4) * 4 if self.int8_cache else -1
         row_bytes = scale_at + 4 if self.int8_cache else (self.kv_lora + self.rope) * size
         form = FORMS[self.dtype]
+        weights = 3 if self.w8a16 else 2 if self.int8_weights else form
         return Shape(
-            *(form, self.heads, self.kv_lora, self.nope, self.rope, self.value, 2 if self.int8_weights else form),
+            *(form, self.heads, self.kv_lora, self.nope, self.rope, self.value, weights),
             *(2 if self.int8_cache else form, self.blocks, self.layers, self.block_tokens),
             *(row_bytes, rope_at, scale_at, self.scale),
         )
@@ -151,6 +155,8 @@ class Case:
 
     def weights(self) -> tuple[ctypes.Array[Weight], list[Tensor]]:
         """Expand, key_absorb and value_absorb for the call, and what keeps them alive."""
+        if self.w8a16:
+            return self._w8a16_weights()
         key, value = self.expand.split((self.nope, self.value), 1)
         kept = []
         array = (Weight * 3)()
@@ -162,6 +168,24 @@ class Case:
             else:
                 kept.append(dense.to(self.dtype).contiguous())
                 place.weight = kept[-1].data_ptr()
+        return array, kept
+
+    def _w8a16_weights(self) -> tuple[ctypes.Array[Weight], list[Tensor]]:
+        """A scale for each row of kv_b_proj: they are inputs where it is absorbed into queries, else outputs."""
+        levels, scale = in_int8(self.expand)
+        (key, value), (key_scale, value_scale) = (part.split((self.nope, self.value), 1) for part in (levels, scale))
+        ones, each_head = torch.ones(self.kv_lora), torch.ones(self.heads * self.kv_lora)
+        kept = []
+        array = (Weight * 3)()
+        for place, dense, outputs, inputs in zip(
+            array,
+            (levels, key.transpose(1, 2), value),
+            (scale, each_head, value_scale),
+            (ones, key_scale, each_head),
+            strict=True,
+        ):
+            kept += [dense.contiguous(), torch.cat((outputs.flatten(), inputs.flatten()))]
+            place.weight, place.scale = kept[-2].data_ptr(), kept[-1].data_ptr()
         return array, kept
 
     def attend(
@@ -206,6 +230,17 @@ class Case:
             out.append(torch.einsum("hrs,hsv->rhv", scores.softmax(-1), expanded[..., self.nope :]))
             row += span.rows
         return torch.cat(out)
+
+
+def in_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Levels, and a scale for each row, `[..., 1]`. What is so already stays as it is."""
+    scale = rows.abs().amax(-1, keepdim=True) / 127
+    return (rows / scale).round().to(torch.int8), scale
+
+
+def dequantised(levels: Tensor, scale: Tensor) -> Tensor:
+    """What they stand for."""
+    return levels * scale
 
 
 def at(array: np.ndarray) -> ctypes.c_void_p:

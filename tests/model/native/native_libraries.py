@@ -57,9 +57,9 @@ def panels(library: Library, weight: Tensor, scale: Tensor | None = None, bias: 
     return made
 
 
-def heads(library: Library, weight: Tensor) -> PanelHeads:
-    """Heads as panels."""
-    made = PanelForms(library).heads(weight)
+def heads(library: Library, weight: Tensor, scale: Tensor | None = None) -> PanelHeads:
+    """Heads as panels; with a scale W8A16."""
+    made = PanelForms(library).heads(LinearWeight(weight, None, scale, weight_only=scale is not None))
     assert isinstance(made, PanelHeads)
     return made
 

@@ -39,6 +39,8 @@ float from_bf16(uint16_t value) {
     return wide;
 }
 
+bool is_int8(int form) { return form == CM_INT8 || form == CM_W8A16; }
+
 struct Case {
     int out, in, groups, rows, form, x_form, threads;
     bool bias;
@@ -71,14 +73,14 @@ class Product {
 
   private:
     static float rounded(float value, int form) {
-        return form == CM_INT8 ? std::round(value * 127) : form == CM_BF16 ? from_bf16(to_bf16(value)) : value;
+        return is_int8(form) ? std::round(value * 127) : form == CM_BF16 ? from_bf16(to_bf16(value)) : value;
     }
 
     static void store(const std::vector<float>& values, int form, void* to) {
         for (size_t i = 0; i < values.size(); ++i) {
             if (form == CM_F32) static_cast<float*>(to)[i] = values[i];
             if (form == CM_BF16) static_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
-            if (form == CM_INT8) static_cast<int8_t*>(to)[i] = static_cast<int8_t>(values[i]);
+            if (is_int8(form)) static_cast<int8_t*>(to)[i] = static_cast<int8_t>(values[i]);
         }
     }
 
@@ -86,7 +88,8 @@ class Product {
         const size_t size = shape_.form == CM_F32 ? 4 : shape_.form == CM_BF16 ? 2 : 1;
         const Memory dense = lines(weights_.size() * size);
         store(weights_, shape_.form, dense.get());
-        const std::vector<float> scale(static_cast<size_t>(shape_.groups) * shape_.out, 1.0f / 127);
+        std::vector<float> scale(static_cast<size_t>(shape_.groups) * shape_.out, 1.0f / 127);
+        if (shape_.form == CM_W8A16) scale.resize(scale.size() + static_cast<size_t>(shape_.groups) * shape_.in, 1.0f);
         Memory packed = lines(static_cast<size_t>(cm_packed_bytes(shape_.out, shape_.in, shape_.groups, shape_.form)));
         if (cm_pack(dense.get(), scale.data(), shape_.out, shape_.in, shape_.groups, shape_.form, packed.get()) != CM_OK) {
             fail(cm_error_text());
@@ -113,7 +116,7 @@ class Product {
         const float* w = weights_.data() + column * shape_.in;
         double sum = 0;
         for (int k = 0; k < shape_.in; ++k) sum += static_cast<double>(x[k]) * w[k];
-        return sum * (shape_.form == CM_INT8 ? 1.0 / 127 : 1.0) + (shape_.bias ? bias_[column] : 0.0f);
+        return sum * (is_int8(shape_.form) ? 1.0 / 127 : 1.0) + (shape_.bias ? bias_[column] : 0.0f);
     }
 
     Case shape_;
@@ -122,10 +125,10 @@ class Product {
 
 int check_products(std::mt19937& random) {
     const auto below = [&random](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
-    const int count = 60;
+    const int count = 80;
     for (int i = 0; i < count; ++i) {
         const Case shape{1 + below(100), 1 + below(200), 1 + below(3), below(4) ? 1 + below(20) : 30 + below(40),
-                         below(3),       below(2),       1 + below(2), below(2) == 1};
+                         below(4),       below(2),       1 + below(2), below(2) == 1};
         const double error = Product(shape, random).error();
         if (!(error < 0.05 * std::sqrt(shape.in) + 0.02)) {
             std::printf("%d x %d, %d groups, %d rows, forms %d and %d: error %g\n", shape.out, shape.in, shape.groups,

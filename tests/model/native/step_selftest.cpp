@@ -36,13 +36,15 @@ Memory lines(size_t bytes) {
     return Memory(memory);
 }
 
+bool is_int8(int form) { return form == CM_INT8 || form == CM_W8A16; }
+
 void put(float value, int form, void* to, size_t at) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
     if (form == CM_F32) static_cast<float*>(to)[at] = value;
     if (form == CM_BF16)
         static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    if (form == CM_INT8) static_cast<int8_t*>(to)[at] = static_cast<int8_t>(std::lround(value * 127));
+    if (is_int8(form)) static_cast<int8_t*>(to)[at] = static_cast<int8_t>(std::lround(value * 127));
 }
 
 size_t size_of(int form) { return form == CM_F32 ? 4 : form == CM_BF16 ? 2 : 1; }
@@ -95,8 +97,9 @@ class Model {
         form = form < 0 ? weights_ : form;
         const size_t rows = static_cast<size_t>(groups) * out;
         const float scale = 2.0f / std::sqrt(static_cast<float>(in));
-        const void* dense = numbers(rows * in, form, form == CM_INT8 ? 1.0f : scale);
-        const std::vector<float> scales(rows, scale / 127);
+        const void* dense = numbers(rows * in, form, is_int8(form) ? 1.0f : scale);
+        std::vector<float> scales(rows, scale / 127);
+        if (form == CM_W8A16) scales.resize(rows + static_cast<size_t>(groups) * in, 1.0f);
         void* packed = keep(lines(static_cast<size_t>(cm_packed_bytes(out, in, groups, form))));
         if (cm_pack(dense, scales.data(), out, in, groups, form, packed) != CM_OK) fail(cm_error_text());
         return {out, in, groups, form, packed, below(2) ? floats(static_cast<int>(rows)) : nullptr};
@@ -108,9 +111,10 @@ class Model {
         b.attention_norm = floats(m_.hidden), b.feed_norm = floats(m_.hidden), b.latent_norm = floats(m_.kv_lora);
         b.into = linear((m_.q_lora ? m_.q_lora : queries) + m_.kv_lora + m_.rope_dim, m_.hidden);
         if (m_.q_lora) b.query_norm = floats(m_.q_lora), b.query_up = linear(queries, m_.q_lora);
-        b.expand = linear(m_.heads * (m_.nope_dim + m_.value_dim), m_.kv_lora);
-        b.key_absorb = linear(m_.kv_lora, m_.nope_dim, m_.heads);
-        b.value_absorb = linear(m_.value_dim, m_.kv_lora, m_.heads);
+        const int latent_form = weights_ == CM_INT8 && below(2) ? CM_W8A16 : weights_;
+        b.expand = linear(m_.heads * (m_.nope_dim + m_.value_dim), m_.kv_lora, 1, latent_form);
+        b.key_absorb = linear(m_.kv_lora, m_.nope_dim, m_.heads, latent_form);
+        b.value_absorb = linear(m_.value_dim, m_.kv_lora, m_.heads, latent_form);
         b.out = linear(m_.hidden, m_.heads * m_.value_dim);
         if (!routed || below(2)) b.gate_up = linear(2 * width, m_.hidden), b.down = linear(m_.hidden, width);
         if (!routed) return b;

@@ -86,9 +86,23 @@ def test_int8_latents_and_weights(kernels: ctypes.CDLL, dtype: torch.dtype, plai
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("int8", [False, True])
-def test_a_row_has_the_same_bits_in_any_company(kernels: ctypes.CDLL, dtype: torch.dtype, int8: bool) -> None:
-    case = Case(heads=5, kv_lora=64, dtype=dtype, block_tokens=4, blocks=200, int8_cache=int8, int8_weights=int8)
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 5, 3, 2, 7), (3, 33, 20, 6, 45), (6, 512, 128, 64, 128)])
+def test_int8_weights_with_activations_of_16_bits(
+    kernels: ctypes.CDLL, dtype: torch.dtype, plain: bool, sizes: tuple[int, int, int, int, int]
+) -> None:
+    """As near to what the int8 stand for as floating-point weights are, on both ways."""
+    case = Case(*sizes, dtype=dtype, block_tokens=7, blocks=45, w8a16=True)
+    got, wanted = run(case, kernels, [(9, 30, plain), (1, 300, plain), (6, 0, plain)], threads=2)
+    assert distance(got, wanted) < max(TOLERANCE[dtype], 2e-4)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("form", ["float", "int8", "w8a16"])
+def test_a_row_has_the_same_bits_in_any_company(kernels: ctypes.CDLL, dtype: torch.dtype, form: str) -> None:
+    int8, w8a16 = form == "int8", form == "w8a16"
+    sizes = {"heads": 5, "kv_lora": 64, "block_tokens": 4, "blocks": 200}
+    case = Case(**sizes, dtype=dtype, int8_cache=int8, int8_weights=int8, w8a16=w8a16)
     cache = case.cache(kernels)
     spans = spans_of(case, [(1, start, False) for start in (0, 5, 300, 255, 256, 31, 700, 1, 77, 512, 400, 780) * 3])
     query = case.queries(len(spans))

@@ -10,7 +10,7 @@ import pytest
 from serving.errors import ModelError
 from serving.model.native import layout
 from serving.model.native import library as native
-from serving.model.native.layout import Form, Linear
+from serving.model.native.layout import W8A16_INPUTS, Form, Linear
 from serving.model.native.library import Library, available, load, trusted
 from serving.model.native.tile_trial import tiles_agree
 from tests.model.native.native_libraries import computing_with
@@ -67,7 +67,10 @@ def test_instructions(library: Library) -> None:
 
 @pytest.mark.parametrize(
     "linear",
-    [Linear(0, 64, 1, 0), Linear(32, -1, 1, 0), Linear(32, 64, 0, 0), Linear(32, 64, 1, 3), Linear(32, 64, 1, -1)],
+    [
+        *(Linear(0, 64, 1, 0), Linear(32, -1, 1, 0), Linear(32, 64, 0, 0), Linear(32, 64, 1, 4), Linear(32, 64, 1, -1)),
+        Linear(32, W8A16_INPUTS + 1, 1, Form.W8A16),
+    ],
 )
 def test_products_that_cannot_be(library: Library, linear: Linear) -> None:
     with pytest.raises(ModelError, match="a product of"):
@@ -77,9 +80,10 @@ def test_products_that_cannot_be(library: Library, linear: Linear) -> None:
 
 
 def test_calls_that_cannot_be(library: Library) -> None:
-    linear = Linear(32, 64, 1, Form.INT8)
-    with pytest.raises(ModelError, match="need their scales"):
-        library.pack(0, None, linear, 0)
+    for weights in (Form.INT8, Form.W8A16):
+        linear = Linear(32, 64, 1, weights)
+        with pytest.raises(ModelError, match="need their scales"):
+            library.pack(0, None, linear, 0)
     for rows, form, threads in ((-1, 0, 1), (1, 0, 0), (1, 2, 1)):
         with pytest.raises(ModelError, match=f"a product of {rows} rows"):
             library.apply(linear, 0, rows, Form(form), 0, threads)
@@ -89,6 +93,7 @@ def test_packed_bytes_are_those_of_the_layout(library: Library) -> None:
     assert library.packed_bytes(33, 65, 2, Form.F32) == 2 * 2 * 32 * 128 * 4
     assert library.packed_bytes(33, 65, 2, Form.BF16) == 2 * 2 * 32 * 128 * 2
     assert library.packed_bytes(33, 65, 2, Form.INT8) == 2 * 2 * 32 * (128 + 4 + 4)
+    assert library.packed_bytes(33, 65, 2, Form.W8A16) == 2 * 2 * 32 * (128 + 4 + 4) + 2 * 128 * 4
 
 
 def test_read_bandwidth_is_a_number(library: Library) -> None:

@@ -6,13 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from serving.errors import ModelError
 from serving.model.int8_linear import Int8Linear
+from serving.model.linear import LinearWeight
+from serving.model.native.layout import W8A16_INPUTS
 from serving.model.native.library import Library
+from serving.model.native.panels import PanelForms
 from tests.model.native.native_libraries import NAMES, computing_with, heads, panels, quantised
 
 # out_features, in_features: below, at and beyond panels and steps; odd ones; long chains.
 SHAPES = [(1, 1), (32, 64), (33, 65), (7, 130), (64, 63), (100, 200), (96, 384), (40, 1025)]
 BATCHES = (1, 2, 3, 5, 6, 7, 12, 13, 16, 17, 25, 32, 33, 100)
+DIGIT_RANGE = torch.tensor(127.0 * 256 + 127)
 FLOATS = [torch.float32, torch.bfloat16]
 
 
@@ -83,6 +88,62 @@ def test_every_head_has_its_own_product(library: Library, sizes: tuple[int, int,
     weight, x = random(1, count, into, out).to(dtype) / into**0.5, random(2, 20, count, into).to(dtype)
     expected = torch.einsum("rhi,hio->rho", x.double(), weight.double())
     assert worst(heads(library, weight)(x), expected) < (1e-5 if dtype == torch.float32 else 0.02)
+
+
+def in_16_bits(x: Tensor, levels: Tensor, inputs: Tensor, outputs: Tensor) -> Tensor:
+    """The formula of W8A16, `[rows, heads, in] -> [rows, heads, out]`, its sums exact."""
+    x = x.float() * inputs
+    largest = x.abs().amax(-1, keepdim=True)
+    whole = (x * (DIGIT_RANGE / largest.clamp_min(1e-30))).round()
+    high = ((whole + 0.5) / 256).round()
+    sums = (torch.einsum("rhi,hio->rho", part.double(), levels.double()) for part in (high, whole - 256 * high))
+    return (256 * next(sums) + next(sums)).float() * (largest / DIGIT_RANGE) * outputs
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("scaled", ["inputs", "outputs"])
+@pytest.mark.parametrize("sizes", [(3, 128, 200), (4, 64, 32), (2, 33, 7), (2, 65, 97), (1, 512, 70)])
+def test_int8_weights_with_activations_of_16_bits(
+    library: Library, sizes: tuple[int, int, int], scaled: str, dtype: torch.dtype
+) -> None:
+    count, into, out = sizes
+    levels = torch.randint(-127, 128, sizes, dtype=torch.int8, generator=torch.Generator().manual_seed(1))
+    scale = random(2, count, *((into, 1) if scaled == "inputs" else (1, out))).abs() / 127
+    x = random(3, 100, count, into).to(dtype)
+    x[4] = 0
+    x[5] *= 1e-31
+    x[6, 0, 0] = 1e4
+    x[7] = 1.0  # all digits the same
+    product = heads(library, levels, scale)
+    together = product(x)
+    ones = torch.ones(count, 1)
+    inputs, outputs = (scale[:, :, 0], ones) if scaled == "inputs" else (ones, scale[:, 0])
+    assert torch.equal(together, in_16_bits(x, levels, inputs, outputs).to(dtype))
+    exact = torch.einsum("rhi,hio->rho", x.double(), levels.double() * scale)
+    assert worst(together[8:], exact[8:]) < float(exact[8:].abs().max()) * (1e-3 if dtype == torch.float32 else 5e-3)
+    for rows in BATCHES:
+        assert torch.equal(product(x[:rows]), together[:rows]), rows
+
+
+def test_the_largest_sums_of_16_bits(library: Library) -> None:
+    levels = torch.full((1, W8A16_INPUTS, 3), -127, dtype=torch.int8)
+    found = heads(library, levels, torch.ones(1, 1, 3))(torch.full((2, 1, W8A16_INPUTS), 3.0))
+    assert torch.equal(found, torch.full((2, 1, 3), -127.0 * W8A16_INPUTS) * DIGIT_RANGE * (3.0 / DIGIT_RANGE))
+
+
+def test_products_of_16_bits_have_a_most_of_inputs(library: Library) -> None:
+    levels = torch.ones(2, W8A16_INPUTS + 1, 3, dtype=torch.int8)
+    with pytest.raises(ModelError, match="513"):
+        heads(library, levels, torch.ones(2, 1, 3))
+
+
+def test_an_int8_linear_with_activations_of_16_bits(library: Library) -> None:
+    """A plain product, with a bias; one more group than none."""
+    weight, scale = quantised(random(1, 100, 200))
+    bias, x = random(2, 100), random(3, 33, 200).bfloat16()
+    found = PanelForms(library).linear(LinearWeight(weight, bias, scale, weight_only=True))(x)
+    expected = in_16_bits(x.unsqueeze(1), weight.T.unsqueeze(0), torch.ones(1, 1), scale.unsqueeze(0))[:, 0] + bias
+    assert torch.equal(found, expected.bfloat16())
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
