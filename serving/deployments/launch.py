@@ -205,7 +205,7 @@ def banner(config: ServeConfig, cluster: LocalCluster) -> str:
   dashboard token  {cluster.session.token}
   pools page       {cluster.dashboard_url}/pools   (give the token to Ray's dashboard first)
   status           {sys.argv[0]} status --url {url}{" --api-key $API_KEY" if key else ""}
-  scale a pool     {sys.argv[0]} scale {list(config.pools)[-1]} 2 --dashboard {cluster.dashboard_url}
+  scale a pool     {sys.argv[0]} scale {one_more(config)} --dashboard {cluster.dashboard_url}
 
 curl {url}/v1/chat/completions{key} \\
   -H "Content-Type: application/json" \\
@@ -214,6 +214,15 @@ curl {url}/v1/chat/completions{key} \\
 
 Ctrl-C ends everything.
 """
+
+
+def one_more(config: ServeConfig) -> str:
+    """A pool and a number of replicas to try: one more of the last pool for which NPUs are left, if any."""
+    pools = config.pools
+    free = config.cluster.npus - sum(pool.replicas * pool.npus_per_instance for pool in pools.values())
+    growing = [name for name, pool in pools.items() if pool.npus_per_instance <= free]
+    name = [*pools, *growing][-1]
+    return f"{name} {pools[name].replicas + (name in growing)}"
 
 
 def _pool_line(config: ServeConfig) -> str:
