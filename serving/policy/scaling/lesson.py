@@ -9,7 +9,7 @@ LEAST = 0.6
 """Of the load that was aimed at: if promises break even below that, instances are not what is missing. Answers of a few
 tokens, for one, miss a strict time per token at any load: their handoff counts in it."""
 FORGET_S = 1800.0
-"""Time constant of forgetting: a lesson costs at most one change to unlearn in an hour, and a day has many courses."""
+"""Time constant of forgetting: a lesson costs at most one change to unlearn in half an hour."""
 
 
 @dataclass(slots=True)
