@@ -55,10 +55,12 @@ class Regret:
     def grew(self, now: float) -> None:
         """The pool goes up again. Effects: the step down is on trial, if it was not long ago."""
         step = self._step
-        if step is not None and step.grew_at is None:
+        if step is None or step.grew_at is not None:
+            return
+        if now - step.at > REGRET_S:
+            self._step = None
+        else:
             step.grew_at = now
-            if now - step.at > REGRET_S:
-                self._step = None
 
     def see(self, now: float, load: float, noise: float) -> None:
         """Another look at the load.
