@@ -13,6 +13,7 @@ from hardware.errors import HardwareError
 from serving import chaos, cost_command, decisions_command, evaluate, quantize, replay_command, scale_command
 from serving.errors import ServingError
 from serving.sim.commands import plan, reproduce, simulate
+from serving.sim.compilation import command as compile_command
 from serving.version import VERSION
 
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "deploy" / "small.toml"
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_command(commands)
     reproduce.add_command(commands)
     plan.add_command(commands)
+    compile_command.add_command(commands)
     chaos.add_command(commands)
     return parser
 

@@ -3,11 +3,21 @@
 Plain frozen dataclasses, because the same values are scheduled, logged, replayed and sent over a link.
 """
 
+from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
+
+if TYPE_CHECKING:
+    # What code may rely on; virtual time gives views that read like tuples, and cost nothing to make.
+    Tokens = Sequence[int]
+    Extents = Sequence["BlockExtent"]
+else:  # what a link decodes to
+    Tokens = tuple[int, ...]
+    Extents = tuple["BlockExtent", ...]
 
 
 class FinishReason(Enum):
@@ -63,7 +73,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     """
 
     sequence_id: SequenceId
-    prompt: tuple[int, ...]
+    prompt: Tokens
     sampling: SamplingParams
     output: tuple[int, ...] = ()
     time_left_s: float = 600.0
@@ -127,7 +137,7 @@ class HandoffTicket(Struct, frozen=True, gc=False):
     """Fingerprint of model, dtype and block shape; both sides must agree."""
     computed_tokens: int
     """Tokens whose KV the blocks hold."""
-    blocks: tuple[BlockExtent, ...]
+    blocks: Extents
     generation: int = 0
     """Generation of the source's region of the segment: a reader sees at once that a region was given to another."""
     drafts: tuple[int, ...] = ()

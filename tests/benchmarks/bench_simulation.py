@@ -2,7 +2,8 @@
 
 Every run is a process of its own: routing, prefix lookups in the KV-cache pool, handoffs, decode steps, time line.
 Speed is virtual time divided by the process's own time, less that of a run of one request; a busy machine disturbs that
-less than real time, which is printed too.
+less than real time, which is printed too. In turns: with the modules that `cloudmatrix compile`
+makes (here, if need be), and with the sources alone.
 
   python -m tests.benchmarks.bench_simulation --trace conversation_trace.jsonl
   python -m tests.benchmarks.bench_simulation --trace conversation_trace.jsonl --million
@@ -24,11 +25,15 @@ from tests.benchmarks.conditions import ROOT, Figure, conditions, make_parser, r
 CONFIG = ROOT / "deploy" / "cloudmatrix384.toml"
 SYNTHETIC = ["--poisson", "3.4", "--duration", "3540", "--prompt", "12035", "--output", "343", "--reuse", "0.36"]
 SUPERNODES = 10
+CLI = [sys.executable, "-m", "serving.cli"]
 
 
-def simulate(*flags: str) -> tuple[float, float, float, dict[str, Any]]:
+Run = tuple[float, float, float, dict[str, Any]]
+
+
+def simulate(*flags: str) -> Run:
     """One run of the command. Returns: real seconds, processor seconds of all processes, peak GiB of one, its JSON."""
-    command = [sys.executable, "-m", "serving.cli", "simulate", "--config", str(CONFIG), "--quiet", "--json", *flags]
+    command = [*CLI, "simulate", "--config", str(CONFIG), "--quiet", "--json", *flags]
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, cwd=ROOT)
     wall = time.perf_counter() - begun
@@ -36,6 +41,17 @@ def simulate(*flags: str) -> tuple[float, float, float, dict[str, Any]]:
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     result: dict[str, Any] = json.loads(done.stdout)
     return wall, cpu, after.ru_maxrss / 2**20, result
+
+
+def _figures(way: str, runs: list[Run], idle: float, goal: float | None) -> list[Figure]:
+    span: float = runs[0][3]["totals"]["end_s"]
+    spent = [run[1] - idle for run in runs]
+    return [
+        Figure(f"one supernode, {way}", "x real time", tuple(span / cpu for cpu in spent), goal, at_most=False),
+        Figure("processor time of it", "s", tuple(spent)),
+        Figure("start-up: imports, configuration, trace", "s", (idle,)),
+        Figure("real time", "s", tuple(run[0] for run in runs)),
+    ]
 
 
 def main() -> int:
@@ -47,16 +63,17 @@ def main() -> int:
     load = ["--trace", str(arguments.trace.resolve())] if arguments.trace else SYNTHETIC
     found = conditions(None, trace=arguments.trace.name if arguments.trace else "synthetic", config=CONFIG.name)
     show_conditions(found)
-    runs = [simulate(*load) for _ in range(arguments.repeats)]
-    idle = min(simulate(*load, "--limit" if arguments.trace else "--stop", "1")[1] for _ in range(2))
-    span: float = runs[0][3]["totals"]["end_s"]
-    spent = [run[1] - idle for run in runs]
-    figures = [
-        Figure("one supernode", "x real time", tuple(span / cpu for cpu in spent), 1000, at_most=False),
-        Figure("processor time of it", "s", tuple(spent)),
-        Figure("start-up: imports, configuration, trace", "s", (idle,)),
-        Figure("real time", "s", tuple(run[0] for run in runs)),
-    ]
+    subprocess.run([*CLI, "compile"], stdout=subprocess.DEVNULL, check=True, cwd=ROOT)
+    ways: dict[str, list[str]] = {"compiled": [], "sources": ["--interpreted"]}
+    runs: dict[str, list[Run]] = {way: [] for way in ways}
+    for _ in range(arguments.repeats):
+        for way, flags in ways.items():
+            runs[way].append(simulate(*load, *flags))
+    one = "--limit" if arguments.trace else "--stop"
+    figures = []
+    for way, flags in ways.items():
+        idle = min(simulate(*load, *flags, one, "1")[1] for _ in range(2))
+        figures += _figures(way, runs[way], idle, 1000 if way == "compiled" else None)
     if arguments.million:
         processes = len(os.sched_getaffinity(0))
         flags = ["--repeat", "84", "--rate", str(SUPERNODES)] if arguments.trace else []

@@ -75,10 +75,10 @@ def cached_library(announce: Callable[[str], None], folder: Path = SOURCES) -> P
     """
     compiler = find_compiler()
     name = f"cm_native-{source_fingerprint(folder)}-{_version(compiler)}.so"
-    cache = _writable_folder()
+    cache = writable_folder()
     library = cache / name
     if not library.exists():
-        with _lock(cache / f"{name}.lock"):
+        with lock(cache / f"{name}.lock"):
             if not library.exists():
                 announce("compiling the native step for this machine, once: about half a minute")
                 build(library, compiler, library_sources(folder))
@@ -150,8 +150,12 @@ def _version(compiler: Sequence[str]) -> str:
     return hashlib.blake2b(said + repr(tuple(compiler)).encode(), digest_size=4).hexdigest()
 
 
-def _writable_folder() -> Path:
-    """Raises: BuildError if there is none."""
+def writable_folder() -> Path:
+    """The user's folder for what is compiled on this machine.
+
+    Raises: BuildError if there is none.
+    Effects: makes it.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     private = Path(tempfile.gettempdir()) / f"cloudmatrix-infer-{os.getuid()}"
     for folder in (Path(home) / "cloudmatrix-infer", private):
@@ -164,7 +168,7 @@ def _writable_folder() -> Path:
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Held by one process at a time; ends with it."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -177,7 +177,8 @@ def _next_clockwise(names: Sequence[str], among: Collection[str]) -> list[str | 
         name = names[index]
         found[index] = near if near != name else other
         if name in among and name != near:
-            near, other = name, near
+            other = near
+            near = name
     return found
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.errors import ConfigError
+from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
     from serving.config.serve import ServeConfig
@@ -91,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     Returns: exit code.
     Raises: ConfigError, TraceError: in one line.
     """
+    prefer_compiled()
     from rich.console import Console
 
     from serving.sim.planning.files import as_json, write_all

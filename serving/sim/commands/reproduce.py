@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from serving.sim.compilation.choose import prefer_compiled
+
 EXIT_UNEXPLAINED = 1
 
 _DESCRIPTION = """\
@@ -39,6 +41,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
+    prefer_compiled()
     from rich.console import Console
 
     from serving.sim.paper.console import ExperimentProgress, print_list, print_reproduction

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serving.sim.compilation.choose import prefer_compiled
+
 if TYPE_CHECKING:
     from hardware.cost import CostModel, StepCost
     from hardware.faults import Fault
@@ -73,11 +75,14 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     run.add_argument("--out", metavar="DIR", help="write report.html and result.json there")
     run.add_argument("--requests", action="store_true", help="with a row for each request in result.json")
     run.add_argument("--json", action="store_true", help="print result.json instead of the summary")
+    run.add_argument("--interpreted", action="store_true", help="run the sources, even if they have been compiled")
     run.add_argument("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=_simulate)
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
+    if not arguments.interpreted:
+        prefer_compiled()
     from rich.console import Console
 
     from serving.config.load import load_config

@@ -15,7 +15,7 @@ from serving.policy.step_plan import SequenceResult, SequenceStep, StepPlan, Ste
 from serving.sim.core.seat import EngineSeat
 
 _TOKEN = (0,)
-_ZEROS = (0,) * 1024
+_ZEROS = tuple([0] * 1024)  # written as a product of tuples it would become megabytes of compiled code
 
 
 class DecodeGroup:

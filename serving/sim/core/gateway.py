@@ -5,7 +5,6 @@ arrival ──gateway_s──► admitted or queued or 429 ──► journal ─
 
 import math
 from collections import deque
-from typing import cast
 
 from serving.config.gateway import GatewayConfig
 from serving.engine.placeholder import mix64, placeholder_prompt
@@ -100,7 +99,7 @@ class VirtualGateway:
         sampling = SamplingParams(max_tokens=output, temperature=0.0, seed=mix64(self._seed ^ mix64(row)))
         spec = SequenceSpec(
             SequenceId(f"{self._name}-{row}/0"),
-            cast("tuple[int, ...]", placeholder_prompt(prompt)),  # a sequence of as many tokens; nobody reads them
+            placeholder_prompt(prompt),
             sampling,
             time_left_s=self._config.request_timeout_s,
             prompt_hashes=hashes,

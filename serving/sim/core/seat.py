@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast, overload
+from typing import overload
 
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import (
@@ -237,7 +237,7 @@ class EngineSeat:
             "",
             _LAYOUT,
             event.computed_tokens,
-            cast("tuple[BlockExtent, ...]", extents),  # a sequence of as many; hardly any is ever read
+            extents,
             generation=self.die,
         )
 

@@ -10,13 +10,16 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import SpawnContext
 from queue import Empty
 from typing import Any
 
 from hardware.faults import Fault
+from serving import compiled
 from serving.config.serve import ServeConfig
 from serving.engine.placeholder import mix64
+from serving.sim.core import shard_reports
 from serving.sim.core.merge import merge_results
 from serving.sim.core.run import simulate
 from serving.sim.result import SimResult
@@ -89,22 +92,15 @@ def _run(plan: Plan, number: int, progress: Callable[[float, int], None] | None)
     )
 
 
-_REPORTS: Any = None
-
-
-def _begin(reports: Any) -> None:  # noqa: ANN401 - a queue between processes has no type to name
-    global _REPORTS
-    _REPORTS = reports
-
-
 def _work(plan: Plan, number: int) -> SimResult:
-    return _run(plan, number, lambda at_s, arrived: _REPORTS.put((number, at_s, arrived)))
+    return _run(plan, number, partial(shard_reports.tell, number))
 
 
 def _in_processes(plan: Plan, count: int, processes: int, progress: Progress | None) -> list[SimResult]:
     context: SpawnContext = multiprocessing.get_context("spawn")
     reports = context.Queue()
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(reports,)) as pool:
+    begun = (reports, compiled.in_use())
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=shard_reports.begin, initargs=begun) as pool:
         futures = [pool.submit(_work, plan, number) for number in range(count)]
         try:
             while not all(future.done() for future in futures):

@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
+from serving import compiled
 from serving.sim.planning.measure import Setting, measure
 from serving.sim.planning.verdict import Evaluate, Probe, Verdict
 
@@ -26,7 +27,8 @@ def evaluator(setting: Setting, processes: int, tell: Tell) -> Iterator[Evaluate
         yield partial(_evaluate, answers, tell, lambda probes: (measure(setting, one) for one in probes))
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    begin, folder = compiled.begin_worker, compiled.in_use()
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=begin, initargs=(folder,)) as pool:
         yield partial(_evaluate, answers, tell, lambda probes: pool.map(partial(measure, setting), probes))
 
 

@@ -84,7 +84,7 @@ class Listener:
 def adopt(instance: DecodeInstance, number: int, prompt: int, output: int) -> None:
     spec = SequenceSpec(
         SequenceId(f"g0-{number}/0@1"),
-        PlaceholderPrompt(prompt),  # type: ignore[arg-type]
+        PlaceholderPrompt(prompt),
         SamplingParams(max_tokens=output, seed=number),
         output=(0,),
     )

@@ -1,0 +1,93 @@
+"""Modules of this package that were compiled ahead of time, in place of their sources: same code, less time.
+
+`cloudmatrix compile` makes them (serving/sim/compilation). A build belongs to exactly one state of the sources, so that
+an edited file is never shadowed by what it was. Standard library only, and nothing of this package: whoever decides for
+a build decides before anything that may be compiled is imported.
+"""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+PACKAGES = ("hardware", "serving")
+ROOT = Path(__file__).resolve().parent.parent
+SUFFIX = EXTENSION_SUFFIXES[0]
+"""Of a compiled module's file: this interpreter and machine."""
+
+
+class _CompiledFinder(MetaPathFinder):
+    """Finds modules in a build's folder; everything else is left to whoever comes next."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files = {_name(path.relative_to(folder)): str(path) for path in folder.rglob(f"*{SUFFIX}")}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See importlib."""
+        file = self._files.get(fullname)
+        if file is None:
+            return None
+        return spec_from_file_location(fullname, file, loader=ExtensionFileLoader(fullname, file))
+
+    def names(self) -> set[str]:
+        """Of all modules of the build."""
+        return set(self._files)
+
+
+def fingerprint(root: Path = ROOT) -> str:
+    """Short name of the state of all sources of `PACKAGES`."""
+    digest = hashlib.blake2b(digest_size=8)
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(f"\0{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def build_name() -> str:
+    """Name of the folder of a build of these sources for this interpreter."""
+    return f"modules-{fingerprint()}{SUFFIX}"
+
+
+def use(folder: Path) -> bool:
+    """Import from a build from now on.
+
+    Returns: False if that comes too late, since one of its modules has been imported as a source.
+    Raises: ImportError if the folder is not there, or is a build of other sources.
+    Effects: sys.meta_path.
+    """
+    if in_use() is not None:
+        return True
+    if folder.name != build_name() or not folder.is_dir():
+        raise ImportError(f"{folder} is no build of these sources; `cloudmatrix compile` makes one")
+    finder = _CompiledFinder(folder)
+    if not finder.names().isdisjoint(sys.modules):
+        return False
+    sys.meta_path.insert(0, finder)
+    return True
+
+
+def in_use() -> Path | None:
+    """The build that this process imports from."""
+    return next((finder.folder for finder in sys.meta_path if isinstance(finder, _CompiledFinder)), None)
+
+
+def begin_worker(folder: Path | None) -> None:
+    """Do as the process that started this one: the initializer of a pool of processes.
+
+    Args:
+        folder: what `in_use` gave there.
+    """
+    if folder is not None:
+        use(folder)
+
+
+def _name(path: Path) -> str:
+    """Of the module in a file of a build."""
+    return ".".join((*path.parent.parts, path.name.removesuffix(SUFFIX)))

@@ -1,0 +1,40 @@
+"""`cloudmatrix compile`: make simulations run nearly twice as fast."""
+
+import argparse
+
+_DESCRIPTION = """\
+Compile the modules that a simulation spends its time in (mypyc: the same sources, as C). From then on `simulate`,
+`plan` and `reproduce` use them by themselves, until a source changes. Takes about a minute, once; needs a C compiler,
+Python's headers, and `pip install 'cloudmatrix-infer[compile]'`. Results stay the same to the last byte.
+Prints the folder; delete it to go back.
+"""
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The sub-command and its flags."""
+    parser = commands.add_parser(
+        "compile",
+        help="make simulations run nearly twice as fast",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=_compile)
+
+
+def _compile(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from serving.sim.compilation.build import build
+
+    with Progress(console=Console(stderr=True), disable=arguments.quiet) as bar:
+        task = bar.add_task("checking types", total=None)
+
+        def told(done: int, of: int) -> None:
+            if of:
+                bar.update(task, description="compiling", completed=done, total=of)
+
+        folder = build(told)
+    print(folder)
+    return 0

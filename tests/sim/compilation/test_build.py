@@ -1,0 +1,99 @@
+"""Which modules are compiled, when a build is refused, and what is said if it cannot be made."""
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving import compiled
+from serving.compiled import ROOT, SUFFIX, build_name, fingerprint
+from serving.errors import ConfigError
+from serving.model.native.build import BuildError
+from serving.sim.compilation import build as builder
+from serving.sim.compilation import choose
+from serving.sim.compilation.modules import COMPILED
+
+
+def test_compiled_modules_are_there_and_define_no_structs() -> None:
+    assert list(COMPILED) == sorted(set(COMPILED))
+    for name in COMPILED:
+        tree = ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        bases = {ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases}
+        assert bases.isdisjoint({"Struct", "msgspec.Struct"}), name
+
+
+def test_a_fingerprint_is_of_names_and_texts(tmp_path: Path) -> None:
+    for package in compiled.PACKAGES:
+        (tmp_path / package).mkdir()
+    seen = {fingerprint(tmp_path)}
+    for name, text in (("serving/a.py", "1"), ("serving/a.py", "2"), ("hardware/a.py", "2"), ("serving/b.py", "")):
+        (tmp_path / name).write_text(text)
+        seen.add(fingerprint(tmp_path))
+    assert len(seen) == 5
+    (tmp_path / "serving" / "notes.txt").write_text("not a source")
+    assert fingerprint(tmp_path) in seen
+
+
+def test_a_build_of_other_sources_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / f"modules-0123456789abcdef{SUFFIX}"
+    other.mkdir()
+    with pytest.raises(ImportError, match="cloudmatrix compile"):
+        compiled.use(other)
+    with pytest.raises(ImportError, match="is no build of these sources"):
+        compiled.use(tmp_path / build_name())
+    assert compiled.in_use() is None
+
+
+def test_it_is_too_late_once_a_source_has_been_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / build_name()
+    (folder / "serving" / "policy").mkdir(parents=True)
+    (folder / "serving" / "policy" / f"router{SUFFIX}").touch()
+    assert "serving.policy.router" in sys.modules
+    assert not compiled.use(folder)
+    assert compiled.in_use() is None
+    monkeypatch.setattr(choose, "current", lambda: folder)
+    assert not choose.prefer_compiled()
+
+
+def test_without_a_cache_folder_the_sources_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise BuildError("neither here nor there can be written")
+
+    monkeypatch.setattr(builder, "writable_folder", nowhere)
+    assert not choose.prefer_compiled()
+    with pytest.raises(ConfigError, match="neither here nor there"):
+        builder.build(lambda done, of: None)
+
+
+def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mypyc" else find(name))
+    with pytest.raises(ConfigError, match=r"mypyc is not installed: pip install 'cloudmatrix-infer\[compile\]'"):
+        builder.build(lambda done, of: None, tmp_path / "result")
+
+
+def test_what_the_tools_said_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(builder, "COMPILED", ("serving.ids",))
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(ConfigError, match=r"the modules cannot be compiled: .*error") as failed:
+        builder.build(lambda done, of: None, tmp_path / "result")
+    log = tmp_path / "result.log"
+    assert str(log) in str(failed.value)
+    assert "'false'" in log.read_text()
+    assert not (tmp_path / "result").exists()
+
+
+def test_a_build_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(builder, "_LIMIT_S", 0.2)
+    with pytest.raises(ConfigError, match="longer than 0 s"):
+        builder.build(lambda done, of: None, tmp_path / "result")
+    assert {path.name for path in tmp_path.iterdir()} == {"result.lock", "result.log"}
+
+
+def test_old_builds_go(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"modules-{number}{SUFFIX}").mkdir()
+    builder._forget_old(tmp_path / f"modules-5{SUFFIX}")
+    assert sum(1 for _ in tmp_path.iterdir()) == builder._KEPT
