@@ -213,7 +213,7 @@ def test_broken_promises_grow_the_pool_at_fault(ttft: bool, tpot: bool, grows: s
             break
     assert grown is not None
     assert (grown.pool, grown.target, grown.kind) == (grows, 3, ScaleKind.BURST)
-    assert "99.0% are promised" in grown.reason
+    assert "99.5% are needed" in grown.reason
 
 
 def test_one_pool_may_do_both() -> None:

@@ -19,15 +19,20 @@ from serving.policy.scaling.signals import PoolSignals, ScalingSignals
 
 @dataclass(slots=True)
 class Blame:
-    """Watches both promises."""
+    """Watches both promises. A request must get both: each may be broken for half of those that may go without."""
 
     slo: SloConfig
     _ttft: PromiseWindow = field(init=False)
     _tpot: PromiseWindow = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ttft = PromiseWindow(self.slo.attainment)
-        self._tpot = PromiseWindow(self.slo.attainment)
+        self._ttft = PromiseWindow(self._goal)
+        self._tpot = PromiseWindow(self._goal)
+
+    @property
+    def _goal(self) -> float:
+        """Share of requests that must get one of the two."""
+        return (1.0 + self.slo.attainment) / 2
 
     def see(self, gains: Gains) -> None:
         """Count the answers since the last look."""
@@ -66,7 +71,7 @@ class Blame:
                 continue
             if load is not None:
                 lesson.learn(load)
-            broken = f"{promise}: {watch.share:.1%} of {watch.answers}, {self.slo.attainment:.1%} are promised"
+            broken = f"{promise}: {watch.share:.1%} of {watch.answers}, {100 * self._goal:g}% are needed"
             watch.clear()
             return broken
         return ""

@@ -56,7 +56,7 @@ def write_plot(path: Path, load: Load, result: SimResult, static_npus: int | Non
     bottom.set_ylabel("% within both promises")
     bottom.set_xlabel("hours of virtual time")
     for axis in (top, middle):
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.2 * axis.get_ylim()[1])  # the legend has a place of its own
         axis.legend(loc="upper right", fontsize="small", ncols=4, frameon=False)
     for axis in (top, middle, bottom):
         axis.spines[["top", "right"]].set_visible(False)
