@@ -8,6 +8,7 @@ go, under a name that carries a fingerprint of the sources, so nothing is ever o
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -79,7 +80,7 @@ def _compile(scratch: Path, log: Path, progress: Progress, optimize: int) -> Non
     jobs = len(os.sched_getaffinity(0))
     command = [sys.executable, str(_WORKER), str(optimize), str(jobs), *files]
     with log.open("wb") as said:
-        worker = subprocess.Popen(command, cwd=scratch, stdout=said, stderr=subprocess.STDOUT)
+        worker = subprocess.Popen(command, cwd=scratch, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             until = time.monotonic() + _LIMIT_S
             while worker.poll() is None:
@@ -88,7 +89,8 @@ def _compile(scratch: Path, log: Path, progress: Progress, optimize: int) -> Non
                 progress(*_counts(scratch / "build"))
                 time.sleep(_POLL_S)
         finally:
-            worker.kill()
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)  # compilers, too
             worker.wait()
     if worker.returncode:
         raise ConfigError(f"the modules cannot be compiled: {_reason(log)} (all that was said: {log})")
