@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.stopping import stop_process
+
 SHARED_MEMORY = Path("/dev/shm")
 MARK = "CLOUDMATRIX_TEST_MARK"
 PATIENCE_S = 120.0
@@ -268,7 +270,7 @@ class Server:
 def stopped(server: Server, pid: int) -> Iterator[None]:
     """A process of the system is frozen inside the block; it goes on afterwards if it still exists."""
     assert pid in server.processes()
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         yield
     finally:

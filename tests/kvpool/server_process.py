@@ -27,6 +27,7 @@ from serving.ids import NodeId
 from serving.kvpool.server import MemoryServer
 from serving.kvpool.server_settings import ServerSettings
 from serving.policy.pool.view import ServerRecord, ServerState
+from tests.stopping import stop_process
 
 MIB = 1 << 20
 START_S = 30.0
@@ -52,7 +53,7 @@ class ServerProcess:
 
     def freeze(self) -> None:
         """Stops it: its sockets stay open and nobody answers."""
-        os.kill(self.process.pid, signal.SIGSTOP)
+        stop_process(self.process.pid)
 
     def resume(self) -> None:
         """Continues it."""

@@ -19,6 +19,7 @@ from serving.policy.pool.view import NamespaceRecord, ServerState
 from tests.kvpool.pool_records import server_record
 from tests.kvpool.redis_process import RedisProcess, needs_redis
 from tests.kvpool.test_controller import names, wait_for
+from tests.stopping import stop_process
 
 pytestmark = needs_redis
 
@@ -114,7 +115,7 @@ def test_a_redis_that_was_killed_is_used_again_once_it_is_back(store: RedisStore
 
 def test_a_redis_that_hangs_costs_one_timeout(store: RedisStore, server: RedisProcess) -> None:
     store.ping()
-    os.kill(server.pid, signal.SIGSTOP)
+    stop_process(server.pid)
     try:
         begun = time.monotonic()
         with pytest.raises(PoolTimeoutError, match="did not answer in time"):
@@ -166,7 +167,7 @@ def test_a_controller_that_starts_without_its_redis_does_not_lose_what_it_holds(
     """The Redis hangs while the controller starts; what earlier starts kept there is in the view once it answers."""
     with RedisStore(server.url, "earlier") as before:
         before.save(ControlState("earlier", (), (NamespaceRecord("kept", 9),)), 5.0)
-    os.kill(server.pid, signal.SIGSTOP)
+    stop_process(server.pid)
     try:
         host = ControllerHost(ControlSettings("one", directory=server.url, namespaces=(ACME,)), save_period_s=0.05)
     finally:
