@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,8 @@ Progress = Callable[[int, int], None]
 _WORKER = Path(__file__).with_name("worker.py")
 _LIMIT_S = 1800.0
 _POLL_S = 0.5
+_REASON_WIDTH = 160
+"""Characters; a failed command is told with all its flags."""
 _KEPT = 4
 """Builds that stay in the cache: of checkouts that are used side by side."""
 
@@ -69,7 +72,7 @@ def _check_tools() -> None:
     """Raises: ConfigError if mypyc is missing. Whether there is a C compiler, it tells itself."""
     for module in ("mypyc", "setuptools"):
         if importlib.util.find_spec(module) is None:
-            raise ConfigError(f"{module} is not installed: pip install 'cloudmatrix-infer[compile]'")
+            raise ConfigError(f"{module} is not installed: pip install 'mypy[mypyc]>=2.4,<3'")
 
 
 def _compile(scratch: Path, log: Path, progress: Progress, optimize: int) -> None:
@@ -108,8 +111,10 @@ def _counts(folder: Path) -> tuple[int, int]:
 
 
 def _reason(log: Path) -> str:
+    """The first error; commands name flags like -Werror."""
     lines = log.read_text(errors="replace").splitlines()
-    return next((line.strip() for line in lines if "error" in line.lower()), lines[-1].strip() if lines else "no word")
+    reason = next((line for line in lines if "error: " in line), lines[-1] if lines else "no word")
+    return textwrap.shorten(reason, _REASON_WIDTH, placeholder=" ...")
 
 
 def _collect(scratch: Path, made: Path) -> None:

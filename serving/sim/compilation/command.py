@@ -5,7 +5,7 @@ import argparse
 _DESCRIPTION = """\
 Compile the modules that a simulation spends its time in (mypyc: the same sources, as C). From then on `simulate`,
 `plan` and `reproduce` use them by themselves, until a source changes. Takes about a minute, once; needs a C compiler,
-Python's headers, and `pip install 'cloudmatrix-infer[compile]'`. Results stay the same to the last byte.
+Python's headers, and `pip install 'mypy[mypyc]>=2.4,<3'`. Results stay the same to the last byte.
 Prints the folder; delete it to go back.
 """
 
