@@ -88,6 +88,9 @@ class NativeBatch:
     def fill_last_rows(self, fed: Sequence[tuple[SequenceStep, int]]) -> None:
         """Lay out only the last row of some sequences, for the guesses that follow a token drawn by the caller.
 
+        The model's own cache rows stay as they are: those of a chunk were computed in another form than a single row,
+        and would change in their last bits.
+
         Args:
             fed: a sequence as it was computed, and the token drawn from its last row.
         Effects: replaces what was there.
@@ -105,6 +108,7 @@ class NativeBatch:
                 len(self._tables) - table, 0, _NONE, wanted, token, 0, *_NO_RULES,
             )  # fmt: skip
         self._end(len(fed))
+        self.struct.settled = 1
 
     def _without_draw(self, index: int, step: SequenceStep) -> int:
         if step.sample is None:
@@ -130,6 +134,7 @@ class NativeBatch:
         self._arrays = array("i", self._ids), array("i", self._tables)  # kept for as long as the struct points to them
         ids, tables = self._arrays
         self.struct.sequences = sequences
+        self.struct.settled = 0
         self.struct.rows = len(ids)
         self.struct.ids, self.struct.tables = ids.buffer_info()[0], tables.buffer_info()[0]
 

@@ -4,6 +4,7 @@ Implementations differ in how the weight is stored (plain, packed for the CPU's 
 they mean: `y = x W^T + b`. The rest of the model holds only `Linear`s, so a stored form is replaced in one place.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -88,6 +89,11 @@ class PrepackedLinear:
         y: Tensor = self._product(x, self._packed, self.bias, "none", _NO_SCALARS, "")
         return y
 
+
+# oneDNN's kernels for AMX tiles add a row up in an order that depends on how many others share its call; those for
+# vectors do not. It asks once per process, at its first product. Prompts are slower for it on such processors, where
+# torch computes; our own kernels on tiles keep a row's bits.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # Rows per call that the packed layout is chosen for: a decode batch.
 _PACK_ROWS = 16

@@ -12,10 +12,11 @@ DRAWERS = ("util", "helper", "misc", "common")
 MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/deployments/session.py",
     "loadgen/cli/build_endpoint.py",
+    "serving/model/linear.py",
     "serving/model/native/build.py",
 )
-"""Ray and OpenMP read theirs from it, OPENAI_API_KEY is where every client looks, and CXX and XDG_CACHE_HOME are what
-every build tool goes by; nothing of ours is set there.
+"""Ray, OpenMP and oneDNN read theirs from it, OPENAI_API_KEY is where every client looks, CXX and XDG_CACHE_HOME are
+what every build tool goes by; nothing of ours is set there.
 """
 
 PACKAGES = read_sources("hardware", "serving", "loadgen")

@@ -62,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--load", action="append", metavar="NAME", help="only loads whose name begins like this")
     parser.add_argument("--day-speed", type=float, default=8.0, help="the R1 day so many times as fast (default 8)")
     parser.add_argument("--day-sample", type=int, default=8, help="keep one of so many of its requests (default 8)")
+    parser.add_argument("--day-volume", type=float, default=1.0, help="so many times its requests in the same time")
     parser.add_argument("--slo-only", action="store_true", help="neither baseline nor static splits")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the first load's run, SVG or PNG")
     return parser.parse_args()
@@ -71,7 +72,10 @@ def _loads(arguments: argparse.Namespace) -> list[Load]:
     loads: list[Load] = []
     if arguments.traces is not None:
         speed, sample = (16.0, 32) if arguments.quick else (arguments.day_speed, arguments.day_sample)
-        loads += trace_loads(arguments.traces, day_speed=speed, day_sample=sample, whole_day=not arguments.quick)
+        loads += trace_loads(
+            arguments.traces, day_speed=speed, day_sample=sample, day_volume=arguments.day_volume,
+            whole_day=not arguments.quick,
+        )  # fmt: skip
     loads += steady_loads(0.25 if arguments.quick else 3.0)
     if arguments.quick:
         loads = [load for load in loads if not load.name.startswith(("Azure", "Mooncake"))]

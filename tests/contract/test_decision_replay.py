@@ -143,7 +143,7 @@ def move_block(log: list[tuple[Any, Any]]) -> int:
 
 
 def reroute(log: list[tuple[Any, Any]]) -> int:
-    where = at("RouteDecode", 20)(log)
+    where = next(i for i, (call, out) in enumerate(log) if call[0] == "RouteDecode" and "reason" in out and i > 100)
     log[where][1]["reason"] += ", so they say"
     return where
 

@@ -24,8 +24,8 @@ from tests.runtime.workload import GREEDY, Ask, Reference, tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-BACK_S = 20.0
-"""Whatever died is back within this time; measured are 1 to 5 s, the machine may be busy."""
+BACK_S = 60.0
+"""Whatever died is back within this time. Measured are 1 to 5 s; machines may be slow, and busy besides."""
 SLOW_STEPS = "\n[chaos]\nenabled = true\nleast_step_s = 0.02\n"
 """So that streams last: 150 tokens take 3 s."""
 POOL = "\n[kvcache]\nreplicas = 1\nub_memory_mib = 8\nssd_mib = 0\nslab_kib = 64\n"

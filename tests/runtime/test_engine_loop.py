@@ -274,7 +274,7 @@ def test_a_bug_in_the_loop_shows_for_ever(decode: Rig, caplog: pytest.LogCapture
 
     decode.loop.post(bug)
     wait_for(lambda: decode.loop.progress_age_s() == float("inf"), "health fails")
-    assert "engine thread died" in caplog.text
+    wait_for(lambda: "engine thread died" in caplog.text, "it is logged")
     decode.loop.stop()
 
 

@@ -10,17 +10,29 @@ from serving.config.serve import ServeConfig
 from serving.config.simulation import Executor
 from serving.quantize.run import quantise
 from serving.quantize.settings import Settings
+from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.test_batch_invariance import WIDTHS
 from tests.runtime.harness import Pools, small_config
 from tests.runtime.workload import Reference, varied_asks
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
+_MOST_INT8_OTHERS = 4
+"""Greedy answers of 40 that may differ from the plain process's in INT8. That one attends in plain heads only; absorbed
+ones agree with those to the last bits, and such a bit now and then moves an activation to the next of 255 levels, after
+which logits differ by a hundredth."""
+
 
 @pytest.fixture(scope="module")
-def int8(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reference]:
-    """The random checkpoint in INT8, and what a plain process makes of it."""
-    folder = tmp_path_factory.mktemp("int8") / "model"
-    quantise(checkpoint, folder, [], Settings(tokens=256, trials=False), lambda *_: None)
+def int8(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reference]:
+    """A random checkpoint in INT8, and what a plain process makes of it.
+
+    Of round widths, at which torch's float32 products have the same bits in any batch.
+    """
+    plain, folder = (tmp_path_factory.mktemp("int8") / name for name in ("plain", "model"))
+    plain.mkdir()
+    write_random_checkpoint(plain, **WIDTHS)
+    quantise(plain, folder, [], Settings(tokens=256, trials=False), lambda *_: None)
     return folder, Reference(folder)
 
 
@@ -45,12 +57,16 @@ async def test_tokens(
     shm: Path,
 ) -> None:
     folder, plain = (checkpoint, reference) if weights == "float" else int8
-    asks = varied_asks(block_tokens=16, step_tokens=64)[:40]
+    asks = varied_asks(block_tokens=16, step_tokens=64)
+    if weights == "int8":
+        asks = [ask for ask in asks if ask.sampling.temperature == 0 and ask.n == 1]
+    asks = asks[:40]
     mode = "aggregated" if len(roles) == 1 else "disaggregated"
     async with Pools(engine_config(folder, executor, drafts, mode), shm) as pools:
         await pools.start(*roles)
         told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
+        others = [ask for ask, answer in zip(asks, told, strict=True) if answer.tokens != plain.outputs(ask)]
+        assert len(others) <= (_MOST_INT8_OTHERS if weights == "int8" else 0), others
         for ask, answer in zip(asks, told, strict=True):
-            assert answer.tokens == plain.outputs(ask), ask
-            assert answer.finish == plain.finishes(ask), ask
+            assert ask in others or answer.finish == plain.finishes(ask), ask
         await pools.audit()

@@ -16,6 +16,7 @@ struct Pass {
     const Span* spans;
     int count;
     int layer;  // of the cache
+    bool settled = false;  // its rows are there already, and stay as they are
 };
 
 template <class T>
@@ -28,7 +29,7 @@ class BlockStep {
     void run(const Pass& pass, const cm_block& block) {
         normalise(pass.rows, block);
         project(pass.rows, block, 0, panels(block.into));
-        keep(pass, block);
+        if (!pass.settled) keep(pass, block);
         attend_and_feed(pass, block);
     }
 

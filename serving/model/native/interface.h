@@ -11,7 +11,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 2  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 3  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -120,6 +120,8 @@ typedef struct {
     const cm_sequence* sequence;
     const int32_t* ids;
     const int32_t* tables;
+    int32_t settled;  // 1: the model has left these rows in the cache before; only the draft layer's are written
+    int32_t reserved;
 } cm_batch;
 
 // What a step gives. `max_tokens` = columns of `tokens` and `drafts` (at least drafts + 1 of every sequence).

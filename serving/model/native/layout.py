@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 2
+INTERFACE = 3
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -136,6 +136,8 @@ class Batch(ctypes.Structure):
         ("sequence", _Address),
         ("ids", _Address),
         ("tables", _Address),
+        ("settled", _Int),
+        ("reserved", _Int),
     ]
 
 

@@ -23,7 +23,7 @@ class Step {
         lay_out();
         BlockStep<T> blocks(e_, w_);
         for (int layer = 0; layer < m_.layers; ++layer) {
-            blocks.run({batch_.rows, w_.spans, batch_.sequences, layer}, m_.blocks[layer]);
+            blocks.run({batch_.rows, w_.spans, batch_.sequences, layer, batch_.settled != 0}, m_.blocks[layer]);
         }
         hand_out_hidden();
         draw_tokens();

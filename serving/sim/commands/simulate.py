@@ -34,7 +34,7 @@ Examples:
 """
 
 
-_TRACE_FLAGS = {"start": 0.0, "limit": None, "rate": 1.0, "length": 1.0, "repeat": 1}
+_TRACE_FLAGS = {"start": 0.0, "limit": None, "rate": 1.0, "volume": 1.0, "length": 1.0, "repeat": 1}
 _POISSON_FLAGS = {"prompt": 4096, "output": 256, "reuse": 0.0}
 """Flags that only one kind of load has, with their defaults."""
 
@@ -57,6 +57,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     load.add_argument("--start", type=float, default=0.0, metavar="S", help="where in the trace it begins [s]")
     load.add_argument("--limit", type=int, metavar="N", help="so many requests at most")
     load.add_argument("--rate", type=float, default=1.0, metavar="X", help="play the trace X times as fast")
+    load.add_argument("--volume", type=float, default=1.0, metavar="X", help="X times a ServeGen folder's requests")
     load.add_argument("--length", type=float, default=1.0, metavar="X", help="prompts and answers X times as long")
     load.add_argument("--repeat", type=int, default=1, metavar="N", help="play it N times, each with other prefixes")
     load.add_argument("--prompt", type=int, default=4096, metavar="N", help="with --poisson: prompt tokens (4096)")
@@ -167,6 +168,7 @@ def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: i
         return open_workload(
             f.trace,
             rate=f.rate,
+            volume=f.volume,
             length=f.length,
             limit=f.limit,
             start_s=f.start,

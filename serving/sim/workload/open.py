@@ -33,6 +33,7 @@ _FORMATS = (
 )
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_IDS_BLOCK_TOKENS = 512
+_MOST_VOLUME = 1e6
 
 
 class Trace(Protocol):
@@ -60,6 +61,7 @@ def open_workload(
     repeat: int = 1,
     shard: tuple[int, int] = (0, 1),
     clients: Sequence[int] = (),
+    volume: float = 1.0,
     token_s: float = 0.0,
     kept_bytes: int = KEPT_BYTES,
 ) -> Workload:
@@ -74,7 +76,7 @@ def open_workload(
         seed: of requests that are made up (ServeGen). repeat: times that the trace is played, one after the other,
             each with prefixes of its own.
         shard: (which, of how many); see `sharding`. Together, shards are the whole.
-        clients: of a ServeGen folder; empty = all.
+        clients: of a ServeGen folder; empty = all. volume: so many times its requests in the same time.
         token_s: time that answers take per token [s], where a trace has sessions whose turns wait for answers.
         kept_bytes: traces up to this size are read and checked here, and kept; larger ones as they go, in each pass.
     Returns: count and last arrival are known for traces that are kept; of others, when the stretch ends if it does.
@@ -87,20 +89,21 @@ def open_workload(
     if not 0 <= token_s < math.inf:
         raise ConfigError(f"answers of {token_s:g} s per token; that is not negative")
     portion = Portion(repeat, limit, shard)
-    trace = find_trace(path, clients=clients, stretch=stretch, seed=seed, token_s=token_s)
+    trace = find_trace(path, clients=clients, volume=volume, stretch=stretch, seed=seed, token_s=token_s)
     block_tokens = trace.block_tokens
     scaled_block = _NO_IDS_BLOCK_TOKENS if block_tokens is None else scaling.block_tokens(block_tokens)
     keeps = _size_bytes(path, trace) <= kept_bytes
     source = _source(trace, stretch, portion.shard[1], keeps)
     replay = Replay(str(path), source, block_tokens, stretch, scaling, portion)
     count, last_s = replay.measure() if keeps else (None, replay.ends_s())
-    return Workload(_name(path, replay), replay, count=count, duration_s=last_s, block_tokens=scaled_block)
+    return Workload(_name(path, replay, volume), replay, count=count, duration_s=last_s, block_tokens=scaled_block)
 
 
 def find_trace(
     path: Path,
     *,
     clients: Sequence[int] = (),
+    volume: float = 1.0,
     stretch: Stretch | None = None,
     seed: int = 0,
     token_s: float = 0.0,
@@ -111,9 +114,13 @@ def find_trace(
     """
     if path.is_dir():
         stretch = stretch or Stretch()
-        return ServeGenTrace(path, tuple(clients), stretch.start_s, stretch.end_s, seed)
+        if not 0 < volume <= _MOST_VOLUME:
+            raise ConfigError(f"a volume of {volume:g}; it must be above 0 (and at most {_MOST_VOLUME:g})")
+        return ServeGenTrace(path, tuple(clients), stretch.start_s, stretch.end_s, seed, volume)
     if clients:
         raise ConfigError(f"{path}: only ServeGen folders have clients to choose from; leave them out")
+    if volume != 1:
+        raise ConfigError(f"{path}: only a ServeGen folder's requests are made up, at any volume; set a rate instead")
     for number, line in numbered_lines(path):
         if line.lstrip().startswith(b"{"):
             return _json_trace(path, number, line, token_s)
@@ -168,10 +175,10 @@ def _source(trace: Trace, stretch: Stretch, shards: int, keeps: bool) -> Callabl
     return lambda: sharded(stretch.of(trace.batches()), shards)
 
 
-def _name(path: Path, replay: Replay) -> str:
+def _name(path: Path, replay: Replay, volume: float) -> str:
     """The trace and what was done to it."""
     stretch, portion = replay.stretch, replay.portion
-    parts = replay.scaling.said()
+    parts = [f"{volume:g} x its requests"] * (volume != 1) + replay.scaling.said()
     if stretch != Stretch():
         end = "" if stretch.end_s == math.inf else f"{stretch.end_s:g}"
         parts.append(f"{stretch.start_s:g}-{end} s")

@@ -25,6 +25,8 @@ class ServeGenTrace:
     Attributes:
         clients: their numbers; empty = all.
         start_s, end_s: windows that lie outside are not made.
+        volume: factor on every client's rate. Windows keep their length: the day keeps its course, where a factor on
+            time would make its slopes steeper.
         block_tokens: None, since nothing is known of prefixes.
     """
 
@@ -33,6 +35,7 @@ class ServeGenTrace:
     start_s: float = 0.0
     end_s: float = math.inf
     seed: int = 0
+    volume: float = 1.0
     block_tokens: None = None
 
     def batches(self) -> Iterator[Columns]:
@@ -63,7 +66,7 @@ class ServeGenTrace:
                 f"{self.folder}: no client asks anything from {self.start_s:g} to {self.end_s:g} s; choose another "
                 "stretch or other clients"
             )
-        return sum(rates) * window_s
+        return sum(rates) * self.volume * window_s
 
     def _window(self, clients: list[Client], start_s: float, window_s: float) -> Columns:
         """All clients' requests of one window, in order of arrival."""
@@ -78,7 +81,8 @@ class ServeGenTrace:
     def _asked(self, client: Client, window: Window, window_s: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """One client's arrivals [s], prompt and output lengths [tokens] in one window."""
         rng = random_stream(self.seed, f"servegen/{client.number}/{window.start_s:g}")
-        events = stationary_events(window.gaps, window.shape, window.rate_per_s * window_s, rng)
+        rate_per_s = window.rate_per_s * self.volume
+        events = stationary_events(window.gaps, window.shape, rate_per_s * window_s, rng)
         prompt, output = client.lengths(window.start_s)
         count = len(events)
-        return window.start_s + events / window.rate_per_s, prompt.draw(count, rng), output.draw(count, rng)
+        return window.start_s + events / rate_per_s, prompt.draw(count, rng), output.draw(count, rng)

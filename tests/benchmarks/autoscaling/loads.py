@@ -16,6 +16,8 @@ CONFIG = ROOT / "deploy" / "cloudmatrix384-autoscaled.toml"
 R1_DAY = "servegen_deepseek_r1"
 MOONCAKE = "mooncake/conversation_trace.jsonl"
 AZURE = ("azure_llm_2023/AzureLLMInferenceTrace_conv.csv", "azure_llm_2023/AzureLLMInferenceTrace_code.csv")
+_DAY_BYTES = 1 << 30
+"""A whole day is kept: a run that has no hope is given up early only if the number of requests is known."""
 _IDLE_HOUR_S = 3600.0
 
 
@@ -38,24 +40,26 @@ class Load:
     searched: bool = True
 
 
-def trace_loads(traces: Path, *, day_speed: float, day_sample: int, whole_day: bool) -> list[Load]:
+def trace_loads(traces: Path, *, day_speed: float, day_sample: int, day_volume: float, whole_day: bool) -> list[Load]:
     """The traces in a folder.
 
     Args:
         day_speed: the ServeGen R1 day is played so many times as fast.
         day_sample: one of so many of its requests is kept.
+        day_volume: its clients ask so many times as much in each of its minutes.
         whole_day: else only its evening, 19:30 to midnight.
     Effects: none; traces are opened when they are played.
     """
     alone = without_prefixes(load_config(CONFIG))
     start_s = 0.0 if whole_day else 70_200.0
-    said = f"{day_speed:g} x as fast, 1 of {day_sample} requests: {day_speed / day_sample:g} x the service's rate"
+    rate = day_speed * day_volume / day_sample
+    said = f"{day_speed:g} x as fast, {day_volume:g} x its requests, 1 of {day_sample}: {rate:g} x the service's rate"
     loads = [
         Load(
             "R1 day" if whole_day else "R1 evening", said, alone,
             partial(
-                open_workload, traces / R1_DAY, rate=day_speed, shard=(0, day_sample), start_s=start_s,
-                duration_s=86_400.0 - start_s,
+                open_workload, traces / R1_DAY, rate=day_speed, volume=day_volume, shard=(0, day_sample),
+                start_s=start_s, duration_s=86_400.0 - start_s, kept_bytes=_DAY_BYTES,
             ),
         ),
         Load(

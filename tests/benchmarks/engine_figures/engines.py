@@ -171,9 +171,12 @@ class VllmEngine:
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """This process's environment with OpenMP held to `threads`, and nothing that looks for the network."""
+    """This process's environment with OpenMP held to `threads`, and nothing that looks for the network.
+
+    What our own model asks of oneDNN is no business of a peer's.
+    """
     ours = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    return os.environ | ours
+    return {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"} | ours
 
 
 def vllm_environment(peer: Vllm) -> dict[str, str]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from serving.model.native import build
+from serving.model.native.library import load
 
 FORMS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 
@@ -19,14 +20,16 @@ _DEFINES = {
     "portable": (),
     "avx2": ("-DCM_AVX2=1",),
     "avx512": ("-DCM_AVX512=1",),
-    "amx": ("-DCM_AMX=1", "-DCM_AVX512=1", "-DCM_SOFT_TILES=1"),
+    "soft_tiles": ("-DCM_AMX=1", "-DCM_AVX512=1", "-DCM_SOFT_TILES=1"),
+    "amx": ("-DCM_AMX=1", "-DCM_AVX512=1"),
 }
 _NEEDS = {
     "portable": set[str](),
     "avx2": {"avx2", "fma", "f16c"},
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"},
 }
-_NEEDS["amx"] = _NEEDS["avx512"]  # its tiles are in software here
+_NEEDS["soft_tiles"] = _NEEDS["avx512"]
+_NEEDS["amx"] = _NEEDS["avx512"] | {"amx_tile", "amx_bf16", "amx_int8"}
 
 
 def instruction_sets() -> list[str]:
@@ -40,7 +43,9 @@ def instruction_sets() -> list[str]:
 
 def compile_kernels(name: str, folder: Path) -> ctypes.CDLL:
     """The library of one instruction set; compiled unless `folder` has it for these very sources."""
-    flags = [*build._FLAGS, *build.INSTRUCTIONS.get(f"isa_{'avx512' if name == 'amx' else name}", ())]
+    if name == "amx":
+        load()  # asks the system for the tiles, on behalf of the process
+    flags = [*build._FLAGS, *build.INSTRUCTIONS.get(f"isa_{'avx512' if name == 'soft_tiles' else name}", ())]
     flags += [f"-DCM_ISA_NAMESPACE={name}", *_DEFINES[name], "-fvisibility=default", f"-I{build.SOURCES}"]
     digest = hashlib.blake2b(f"{build.source_fingerprint()} {flags}".encode() + _EXPORTS.read_bytes(), digest_size=8)
     library = folder / f"{name}-{digest.hexdigest()}.so"

@@ -1,4 +1,4 @@
-"""The native library on every instruction set that this machine can test, AMX's with its tiles in software."""
+"""The native library on every instruction set that this machine can test, and AMX's with its tiles in software."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from serving.model.native import build
 from serving.model.native.library import Library, load
 from serving.model.native.panels import PanelForms, PanelHeads, PanelLinear
 
-NAMES = ("portable", "avx2", "avx512", "amx")
+NAMES = ("portable", "avx2", "avx512", "soft_tiles", "amx")
 
 # Only what the tiles need, and quickly compiled: the soft tiles are slow anyway.
 _SOFT_FLAGS = ("-shared", "-DCM_SOFT_TILES", "-O1")
@@ -38,12 +38,12 @@ def computing_with(name: str, folder: Path) -> Iterator[Library]:
     Args:
         folder: keeps the library with soft tiles.
     """
-    library = soft_tiles(folder) if name == "amx" else load()
+    library = soft_tiles(folder) if name == "soft_tiles" else load()
     if library is None:
         pytest.skip("there is no native library here")
     before = library.instructions
     try:
-        library.use_instructions(name)
+        library.use_instructions("amx" if name == "soft_tiles" else name)
     except ModelError as error:
         pytest.skip(str(error))
     yield library

@@ -104,7 +104,7 @@ def test_read_bandwidth_is_a_number(library: Library) -> None:
 
 
 def test_tiles_are_tried_before_they_are_trusted(pytestconfig: pytest.Config) -> None:
-    with computing_with("amx", pytestconfig.cache.mkdir("native-soft-tiles")) as soft:
+    with computing_with("soft_tiles", pytestconfig.cache.mkdir("native-soft-tiles")) as soft:
         assert tiles_agree(soft.functions)
         assert trusted(soft).instructions == "amx"
 

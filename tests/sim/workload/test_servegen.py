@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.errors import ConfigError
 from serving.sim.workload.errors import TraceError
 from serving.sim.workload.open import open_workload
 from serving.sim.workload.servegen import ServeGenTrace
@@ -66,6 +67,25 @@ def test_clients_with_equal_windows_ask_apart(tmp_path: Path) -> None:
 def test_the_seed_decides(folder: Path) -> None:
     assert listed(open_workload(folder, seed=1)) == listed(open_workload(folder, seed=1))
     assert listed(open_workload(folder, seed=1)) != listed(open_workload(folder, seed=2))
+
+
+def test_a_volume_keeps_windows_and_lengths(folder: Path) -> None:
+    workload = open_workload(folder, volume=4)
+    requests = listed(workload)
+    windows = [[r for r in requests if start <= r.arrival_s < start + 600] for start in (0, 600, 1200)]
+    assert [len(window) for window in windows] == pytest.approx([2400, 7200, 2400], rel=0.1)
+    assert {(r.prompt_tokens, r.output_tokens) for r in windows[2]} == {(50, 60)}
+    assert ServeGenTrace(folder, volume=4).expected() == 12_000
+    assert workload.name.endswith(", 4 x its requests")
+
+
+def test_a_volume_that_cannot_be(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="a volume of 0; it must be above 0"):
+        open_workload(folder, volume=0)
+    path = folder / "plain.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,5,6\n")
+    with pytest.raises(ConfigError, match="only a ServeGen folder's requests are made up, at any volume"):
+        open_workload(path, volume=2)
 
 
 def test_a_folder_that_is_not_kept_gives_the_same(folder: Path) -> None:
