@@ -27,8 +27,13 @@ help: ## this list
 serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ctrl-C
 	@exec $(BIN)/cloudmatrix serve $(ARGS)
 
-test: $(VENV)/.installed-test lint ## lint, then all tests: pure ones first, real Ray clusters last
+test: $(VENV)/.installed-test lint ## lint, then all tests: a process per core for most, then real Ray clusters one by one
+ifeq ($(strip $(PYTEST_ARGS)),)
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -m slow
+else
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+endif
 
 lint: $(VENV)/.installed-test ## ruff and mypy
 	@$(BIN)/ruff check

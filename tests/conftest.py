@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 import serving.policy.router  # noqa: F401
 from serving.model.native.library import load
 
-SLOW_TIMEOUT_S = 300
+SLOW_TIMEOUT_S = 600
 
 settings.register_profile(
     "default",

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 
 
 def stop_process(pid: int) -> None:

@@ -22,7 +22,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
     "--remote-debugging-port=0", "--remote-allow-origins=*", "--disable-extensions", "--disable-default-apps",
 )  # fmt: skip
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 KEYS = {
     "Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "Space": (32, " "), "ArrowUp": (38, ""),
     "Backspace": (8, ""),

@@ -37,7 +37,7 @@ class Stream:
 
     def follows(self, reference: Reference) -> bool:
         """Every token exactly once and right."""
-        return self.finish == "length" and self.tokens == reference.output(self.ask.prompt, self.ask.sampling)
+        return self.finish == "length" and reference.confirms(self.ask.prompt, self.ask.sampling, self.tokens)
 
 
 class Streams:

@@ -20,7 +20,7 @@ from tests.e2e.server import SHARED_MEMORY, STOP_S, Server, wait_for
 from tests.e2e.topology import small
 from tests.runtime.workload import tokens
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 UB_MIB = 8
 POOL = f"""

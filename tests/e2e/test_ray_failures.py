@@ -22,7 +22,7 @@ from tests.e2e.topology import small
 from tests.kvpool.redis_process import REDIS_SERVER, needs_redis
 from tests.runtime.workload import GREEDY, Ask, Reference, tokens
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BACK_S = 60.0
 """Whatever died is back within this time. Measured are 1 to 5 s; machines may be slow, and busy besides."""

@@ -34,7 +34,7 @@ from serving.runtime.live_generation import LiveGeneration
 from tests.runtime.workload import Ask
 
 SECRET = "between gateways and instances"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """How long anything may take before a test gives up: generous, the machine may be busy."""
 
 
@@ -200,6 +200,16 @@ class Pools:
             return all(link is not None and link.status is not None for link in links)
 
         await until(all_up, "every listed instance has a link")
+
+    async def known_idle(self) -> None:
+        """Wait until the gateway has heard that every instance is at rest."""
+
+        def idle() -> bool:
+            links = self.backend.links.up()
+            told = [link.status for link in links if link.status is not None and not link.reserved_tokens]
+            return len(told) == len(links) and not any(s.queued_tokens or s.waiting or s.running for s in told)
+
+        await until(idle, "the gateway knows of no load")
 
     def unlist(self, instance: Instance) -> None:
         """Membership forgets an instance."""

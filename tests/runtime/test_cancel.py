@@ -17,7 +17,7 @@ from serving.runtime.live_generation import LiveGeneration
 from tests.runtime.harness import Pools, Told, collect, executor, small_config, until
 from tests.runtime.workload import GREEDY, Ask, Reference, tokens
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 LONG = Ask(tuple(range(200)), structs.replace(GREEDY, max_tokens=400))
 

@@ -19,7 +19,7 @@ from serving.runtime.engine_loop import EngineLoop, News, Refusal, TicketReady
 from tests.fakes.executor import FakeExecutor, reference_output
 from tests.fakes.transport import FakeFabric, FakeTransport
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 BLOCKS, BLOCK_TOKENS = 32, 4
 
 

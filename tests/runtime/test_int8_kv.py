@@ -12,7 +12,7 @@ from serving.model.kv_layout import KvDtype
 from tests.runtime.harness import Pools, small_config
 from tests.runtime.workload import Reference, varied_asks
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 
 class Int8Reference(Reference):

@@ -249,7 +249,7 @@ async def test_by_locality_a_prompt_returns_to_where_its_beginning_was_computed(
             told = await pools.ask(ask)
             assert told.tokens == reference.outputs(ask)
             assert told.cached == [64 if turn else 0], "the instance's own cache had it"
-            await asyncio.sleep(1.1)  # until the instance has told that it is idle again
+            await pools.known_idle()
         assert sorted(i.engine.snapshot(0.0).steps_total > 0 for i in pools.of("prefill")) == [False, False, True]
 
 
@@ -258,4 +258,5 @@ async def test_prompts_of_an_idle_system_take_turns(config: ServeConfig, shm: Pa
         await pools.start("prefill", "prefill", "decode")
         for turn in range(6):
             await pools.ask(Ask(tokens(random.Random(turn), 20)))
+            await pools.known_idle()
         assert [i.engine.snapshot(0.0).prompt_tokens_total for i in pools.of("prefill")] == [60, 60]

@@ -12,7 +12,7 @@ from serving.runtime.link_probe import DUMMIES_AT_ONCE, LinkProbes, PeerMemory
 
 LIMITS = LinkLimits(period_s=0.02, late_s=0.05, lost_s=0.1)
 SOURCE, OTHER = ReplicaId("prefill#0"), ReplicaId("prefill#1")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def memory(replica: ReplicaId, segment: str = "segment") -> PeerMemory:

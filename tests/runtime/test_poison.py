@@ -15,7 +15,7 @@ from serving.runtime.instance import Instance
 from tests.runtime.harness import PATIENCE_S, Pools, executor, small_config
 from tests.runtime.workload import GREEDY, Ask, Reference
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 POISON = Ask((313, 1, 2, 4), structs.replace(GREEDY, max_tokens=30))
 OTHERS = [Ask(tuple(range(start, start + 50)), structs.replace(GREEDY, max_tokens=60)) for start in range(0, 60, 10)]

@@ -20,7 +20,7 @@ from serving.runtime.instance import Instance
 from tests.runtime.harness import PATIENCE_S, Pools, executor, small_config, until
 from tests.runtime.workload import EOS, GREEDY, Ask, Reference
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 TOLERANCE = 2e-5
 """Largest difference of a log-probability that is put down to the order of sums in float32."""

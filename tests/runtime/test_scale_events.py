@@ -13,7 +13,7 @@ from serving.runtime.instance import Instance
 from tests.runtime.harness import PATIENCE_S, Pools, executor, small_config
 from tests.runtime.workload import GREEDY, Ask, Reference, rng_greedy, rng_sampled, tokens
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 EVENTS = {("prefill", "decode"): 600, ("aggregated",): 400}
 CLIENTS = 12

@@ -15,7 +15,7 @@ from tests.model.random_checkpoint import write_random_checkpoint
 from tests.runtime.harness import Pools, small_config
 from tests.runtime.workload import Ask, Reference, varied_asks
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 DEMO = Path(__file__).parents[2] / "deploy/models/storyteller"
 

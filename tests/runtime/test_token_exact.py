@@ -11,7 +11,7 @@ from serving.api.backend import SequenceUpdate
 from tests.runtime.harness import Pools, small_config
 from tests.runtime.workload import GREEDY, Ask, Reference, tokens, varied_asks
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 TOPOLOGIES = {
     "one-and-one": ("prefill", "decode"),

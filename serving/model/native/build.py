@@ -106,21 +106,47 @@ def build(
     Raises: BuildError if the compiler fails; what it said is kept beside the result as `*.log`.
     Effects: writes the result's folder.
     """
-    # Those that need flags take longest by far.
-    ordered = sorted(sources, key=lambda source: (source.stem not in instructions, source.stem))
     log = result.with_suffix(".log")
     with tempfile.TemporaryDirectory(dir=result.parent, prefix="build-") as scratch:
-        objects = [Path(scratch) / f"{source.stem}.o" for source in ordered]
+        parts = compile_parts(Path(scratch), compiler, sources, flags, instructions, log)
+        link(result, compiler, parts, flags, log)
 
-        def compile_one(source: Path, part: Path) -> None:
-            own = instructions.get(source.stem, ())
-            known = own if own and _knows(compiler, own) else ()
-            _run([*compiler, *_FLAGS, *flags, *known, "-c", str(source), "-o", str(part)], log)
 
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            list(pool.map(compile_one, ordered, objects))
+def compile_parts(
+    folder: Path,
+    compiler: Sequence[str],
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    instructions: Mapping[str, Sequence[str]],
+    log: Path,
+) -> list[Path]:
+    """Compile, side by side, into the folder.
+
+    Returns: an object file for each source.
+    Raises: BuildError if the compiler fails; `log` then holds what it said.
+    """
+    # Those that need flags take longest by far.
+    ordered = sorted(sources, key=lambda source: (source.stem not in instructions, source.stem))
+    parts = [folder / f"{source.stem}.o" for source in ordered]
+
+    def compile_one(source: Path, part: Path) -> None:
+        own = instructions.get(source.stem, ())
+        known = own if own and _knows(compiler, own) else ()
+        _run([*compiler, *_FLAGS, *flags, *known, "-c", str(source), "-o", str(part)], log)
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(compile_one, ordered, parts))
+    return parts
+
+
+def link(result: Path, compiler: Sequence[str], parts: Sequence[Path], flags: Sequence[str], log: Path) -> None:
+    """Make one of the parts; it appears complete or not at all.
+
+    Raises: BuildError if the compiler fails; `log` then holds what it said.
+    """
+    with tempfile.TemporaryDirectory(dir=result.parent, prefix="link-") as scratch:
         whole = Path(scratch) / result.name
-        _run([*compiler, *_FLAGS, *map(str, objects), *flags, "-o", str(whole)], log)
+        _run([*compiler, *_FLAGS, *map(str, parts), *flags, "-o", str(whole)], log)
         os.replace(whole, result)
 
 

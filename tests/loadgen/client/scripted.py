@@ -50,7 +50,7 @@ class Scripted:
     async def until_requests(self, count: int) -> None:
         """Wait until so many have come."""
         while len(self.requests) < count:
-            await asyncio.wait_for(self._came.wait(), 5)
+            await asyncio.wait_for(self._came.wait(), 30)
             self._came.clear()
 
     async def _step(self, step: Step, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -228,7 +228,7 @@ async def test_an_answer_that_comes_too_late() -> None:
     async with scripted([READ, HEAD + frame(CHAT[1]), HANG]) as server:
         async with client_of(server.url, request_timeout_s=0.1) as client:
             made = await ask(client)
-            await asyncio.wait_for(server.left.wait(), 5)
+            await asyncio.wait_for(server.left.wait(), 30)
     found = digest(made)
     assert (found.outcome, found.text) == (Outcome.TIMEOUT, "Once")
     assert found.error == "not complete after 0.1 s"
@@ -260,7 +260,7 @@ async def test_a_cancelled_exchange_closes_its_connection() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), 30)
         assert client.running == 0
 
 

@@ -45,7 +45,7 @@ async def test_leaving_after_chunks_of_content() -> None:
     steps = [step for number in range(8) for step in (frame(text(f" {number}")), 0.01)]
     async with scripted([READ, HEAD, frame(text("")), 0.01, *steps, HANG]) as server, client_of(server.url) as client:
         made = await ask(client, conduct=Conduct.DISCONNECT, leave_after_chunks=3, leave_after_s=30.0)
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), 30)
     found = digest(made)
     assert (found.outcome, found.text) == (Outcome.CANCELLED, " 0 1 2")
     assert found.error == "left on purpose after 3 chunks"
@@ -55,7 +55,7 @@ async def test_leaving_after_chunks_of_content() -> None:
 async def test_leaving_after_a_time() -> None:
     async with scripted([READ, HEAD, frame(text("a")), HANG]) as server, client_of(server.url) as client:
         made = await ask(client, conduct=Conduct.DISCONNECT, leave_after_s=0.05)
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), 30)
     assert digest(made).outcome is Outcome.CANCELLED
     assert made.error == "left on purpose after 0.05 s"
 
@@ -71,7 +71,7 @@ async def test_one_who_would_have_left_later_stays_to_the_end() -> None:
 async def test_giving_up() -> None:
     async with scripted([READ, HANG]) as server, client_of(server.url) as client:
         made = await ask(client, conduct=Conduct.TIMEOUT, give_up_after_s=0.05)
-        await asyncio.wait_for(server.left.wait(), 5)
+        await asyncio.wait_for(server.left.wait(), 30)
     assert digest(made).outcome is Outcome.CANCELLED
 
 

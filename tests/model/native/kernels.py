@@ -49,15 +49,16 @@ def compile_kernels(name: str, folder: Path) -> ctypes.CDLL:
     flags += [f"-DCM_ISA_NAMESPACE={name}", *_DEFINES[name], "-fvisibility=default", f"-I{build.SOURCES}"]
     digest = hashlib.blake2b(f"{build.source_fingerprint()} {flags}".encode() + _EXPORTS.read_bytes(), digest_size=8)
     library = folder / f"{name}-{digest.hexdigest()}.so"
-    if not library.exists():
-        sources = [_EXPORTS, *(build.SOURCES / other for other in ("pack.cpp", "team.cpp"))]
-        part = library.with_suffix(".part")
-        command = [*build.find_compiler(), *flags, "-shared", "-o", str(part), *map(str, sources)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr[-4000:]
-        for old in folder.glob(f"{name}-*.so"):
-            old.unlink()
-        part.replace(library)
+    with build.lock(folder / f"{name}.lock"):
+        if not library.exists():
+            sources = [_EXPORTS, *(build.SOURCES / other for other in ("pack.cpp", "team.cpp"))]
+            part = library.with_suffix(".part")
+            command = [*build.find_compiler(), *flags, "-shared", "-o", str(part), *map(str, sources)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+            assert done.returncode == 0, done.stderr[-4000:]
+            for old in folder.glob(f"{name}-*.so"):
+                old.unlink()
+            part.replace(library)
     return ctypes.CDLL(str(library))
 
 

@@ -26,8 +26,9 @@ _SOFT_INSTRUCTIONS = {"isa_amx": build.INSTRUCTIONS["isa_avx512"]}
 def soft_tiles(folder: Path) -> Library:
     """A library whose AMX kernels run without AMX; compiled once for these sources."""
     path = folder / f"soft-{build.source_fingerprint()}.so"
-    if not path.exists():
-        build.build(path, build.find_compiler(), build.library_sources(), _SOFT_FLAGS, _SOFT_INSTRUCTIONS)
+    with build.lock(folder / "soft.lock"):
+        if not path.exists():
+            build.build(path, build.find_compiler(), build.library_sources(), _SOFT_FLAGS, _SOFT_INSTRUCTIONS)
     return Library(path)
 
 

@@ -12,7 +12,7 @@ from tests.model.native.kernels import Case, Span
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 INT8_TOLERANCE = 4e-2
 
-pytestmark = pytest.mark.timeout(300)  # the first test may wait for a compiler
+pytestmark = pytest.mark.timeout(600)  # the first test may wait for a compiler
 
 
 def distance(got: Tensor, wanted: Tensor) -> float:

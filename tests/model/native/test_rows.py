@@ -15,7 +15,7 @@ from serving.model.norm import RmsNorm
 from serving.model.rope import rotate
 from tests.model.native.kernels import FORMS, Case, at
 
-pytestmark = pytest.mark.timeout(300)  # the first test may wait for a compiler
+pytestmark = pytest.mark.timeout(600)  # the first test may wait for a compiler
 
 DTYPES = (torch.float32, torch.bfloat16)
 SIZES = (1, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 100, 512, 1000)

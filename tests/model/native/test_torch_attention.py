@@ -53,7 +53,7 @@ def torch_layer(config: ModelConfig, case: Case) -> LatentAttention:
     return LatentAttention(replace(config, q_lora_rank=None), weights, LAYER)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_both_paths_give_the_same_heads(
