@@ -20,7 +20,7 @@ _RECORD = Struct("<12i3dQq")
 assert _RECORD.size == layout.SEQUENCE.itemsize, "the packed record is not cm_sequence"
 
 _NONE, _TOKEN, _LOGITS = int(layout.Draw.NONE), int(layout.Draw.TOKEN), int(layout.Draw.LOGITS)
-_NO_RULES = (0, 0, 0.0, 1.0, 0.0, 0, 0)
+_NO_RULES = (0, 0.0, 1.0, 0.0, 0, 0)
 _LARGEST_INT = (1 << 31) - 1
 
 
@@ -81,7 +81,7 @@ class NativeBatch:
             rows_of.append(rows)
             _RECORD.pack_into(
                 records, index * _RECORD.size, first, rows, step.start, table, len(tables) - table, drafts, draw,
-                next_drafts, next_token, keep, *rules,
+                next_drafts, next_token, keep, step.absorbed, *rules,
             )  # fmt: skip
         self._end(len(steps))
 
@@ -105,7 +105,7 @@ class NativeBatch:
             self.max_tokens = max(self.max_tokens, wanted)
             _RECORD.pack_into(
                 self._records, index * _RECORD.size, index, 1, step.start + len(step.tokens) - 1, table,
-                len(self._tables) - table, 0, _NONE, wanted, token, 0, *_NO_RULES,
+                len(self._tables) - table, 0, _NONE, wanted, token, 0, step.absorbed, *_NO_RULES,
             )  # fmt: skip
         self._end(len(fed))
         self.struct.settled = 1
@@ -201,8 +201,8 @@ def _native(order: SampleOrder) -> bool:
     return not (p.min_tokens and p.stop_token_ids and len(order.output) < p.min_tokens)
 
 
-def _rules(order: SampleOrder) -> tuple[int, int, float, float, float, int, int]:
+def _rules(order: SampleOrder) -> tuple[int, float, float, float, int, int]:
     """The end of a record, from `top_k` on."""
     p: SamplingParams = order.sampling
     top_k = min(max(p.top_k, 0), _LARGEST_INT)
-    return top_k, 0, p.temperature, p.top_p, p.min_p, p.seed, len(order.prompt) + len(order.output)
+    return top_k, p.temperature, p.top_p, p.min_p, p.seed, len(order.prompt) + len(order.output)

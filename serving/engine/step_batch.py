@@ -17,12 +17,12 @@ from serving.model.batch import Chunk, ForwardBatch, RowGroup, future_mask
 from serving.model.kv_cache import KvCache
 from serving.policy.step_plan import StepPlan
 
-# Chunks up to this many tokens attend row by row with absorbed weights, like decode tokens: a tail of a prompt, or a
-# decode token with its guesses, three at most, does not pay for expanding a long context.
-_MAX_ABSORBED_TOKENS = 4
-
 # Context columns below which float32 kernels add up in another order: padding keeps a row's bits.
 _MIN_COLUMNS = 16
+
+# Rows of the cache that tokens which attend by themselves gather at once: bounds memory where there are many of them,
+# as in a sequence that is computed again.
+_GATHERED_COLUMNS = 1 << 18
 
 # Scores of one query block, over all heads: bounds the memory of a chunk against a long context.
 _SCORE_ELEMENTS = 1 << 22
@@ -30,11 +30,15 @@ _QUERY_ROWS = 256
 
 
 class Feed(NamedTuple):
-    """Tokens of one sequence, fed at positions `start ...`; the block table covers them."""
+    """Tokens of one sequence, fed at positions `start ...`; the block table covers them.
+
+    `absorbed`: each attends by itself, with absorbed weights, as in `SequenceStep`.
+    """
 
     tokens: Sequence[int]
     start: int
     block_table: Sequence[BlockId]
+    absorbed: bool = False
 
 
 class _Row(NamedTuple):
@@ -59,12 +63,10 @@ class StepBatch:
 
 def step_feeds(plan: StepPlan) -> list[Feed]:
     """What a plan feeds, guesses included."""
-    return [Feed([*s.tokens, *s.drafts] if s.drafts else s.tokens, s.start, s.block_table) for s in plan.sequences]
-
-
-def attends_by_rows(feed: Feed) -> bool:
-    """Whether each token attends by itself, with absorbed weights."""
-    return len(feed.tokens) <= _MAX_ABSORBED_TOKENS
+    return [
+        Feed([*s.tokens, *s.drafts] if s.drafts else s.tokens, s.start, s.block_table, s.absorbed)
+        for s in plan.sequences
+    ]
 
 
 def build_step_batch(plan: StepPlan, cache: KvCache, heads: int) -> StepBatch:
@@ -79,7 +81,7 @@ def build_batch(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
         heads: attention heads, which bound the query block of a chunk.
     """
     single = _single_rows(feeds, cache.block_tokens)
-    chunks = [i for i, feed in enumerate(feeds) if len(feed.tokens) > _MAX_ABSORBED_TOKENS]
+    chunks = [i for i, feed in enumerate(feeds) if not feed.absorbed]
     rows: list[list[int] | range] = [[] for _ in feeds]
     tokens: list[int] = []
     positions: list[int] = []
@@ -112,7 +114,7 @@ def _single_rows(feeds: Sequence[Feed], block_tokens: int) -> list[_Row]:
     rows = [
         _Row(_padded_blocks(feed.start + offset + 1, block_tokens), index, offset)
         for index, feed in enumerate(feeds)
-        if len(feed.tokens) <= _MAX_ABSORBED_TOKENS
+        if feed.absorbed
         for offset in range(len(feed.tokens))
     ]
     rows.sort()
@@ -136,8 +138,10 @@ def _row_groups(feeds: Sequence[Feed], rows: Sequence[_Row], cache: KvCache) -> 
     groups = []
     first = 0
     for width, members in groupby(rows, lambda row: row.width):
-        groups.append(_row_group(feeds, list(members), width, first, cache))
-        first = groups[-1].last
+        alike, most = list(members), max(1, _GATHERED_COLUMNS // (width * cache.block_tokens))
+        for begin in range(0, len(alike), most):
+            groups.append(_row_group(feeds, alike[begin : begin + most], width, first, cache))
+            first = groups[-1].last
     return tuple(groups)
 
 

@@ -71,7 +71,7 @@ class TorchDrafter:
                 continue
             if step.sample is not None and step.next_drafts:
                 wishes.append(_Wish(index, len(feeds), step.start + len(following), step.next_drafts))
-            feeds.append(Feed(following, step.start, step.block_table))
+            feeds.append(Feed(following, step.start, step.block_table, step.absorbed))
             sources.append(rows_of[index])
         if not feeds:
             return [()] * len(steps)
@@ -96,7 +96,7 @@ class TorchDrafter:
             more = [wish for wish in wishes if wish.count > len(guessed)]
             if not more:
                 break
-            feeds = [Feed((0,), wish.position + ahead, steps[wish.index].block_table) for wish in more]
+            feeds = [Feed((0,), wish.position + ahead, steps[wish.index].block_table, True) for wish in more]
             batch = build_batch(feeds, self._cache, self._heads)
             order = [0] * len(more)
             for wish, (row,) in enumerate(batch.rows):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from serving.engine.decode_graphs import CudaRecorder, DecodeGraphs, records
 from serving.engine.prompt_logprobs import prompt_logprobs
-from serving.engine.step_batch import attends_by_rows, build_batch, step_feeds
+from serving.engine.step_batch import build_batch, step_feeds
 from serving.engine.torch_drafts import TorchDrafter
 from serving.errors import EngineError
 from serving.model.kv_cache import KvCache
@@ -69,7 +69,7 @@ class TorchExecutor:
     def _forward(self, plan: StepPlan) -> tuple[Tensor, tuple[Sequence[int], ...]]:
         """Hidden states of all fed tokens, and which rows are each sequence's; recorded kernels where there are any."""
         feeds = step_feeds(plan)
-        if self._graphs is not None and all(attends_by_rows(feed) for feed in feeds):
+        if self._graphs is not None and all(feed.absorbed for feed in feeds):
             hidden = self._graphs.forward(feeds)
             if hidden is not None:
                 ends = list(accumulate(len(feed.tokens) for feed in feeds))

@@ -16,6 +16,7 @@ from serving.model.model import DeepseekModel
 
 BLOCK_TOKENS = 16
 _LOGIT_ELEMENTS = 1 << 24
+_ABSORBED_TOKENS = 4  # so few are not worth expanding a long beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,8 @@ class Scorer:
         return [torch.cat(rows) for rows in parts]
 
     def _piece(self, feed: Feed, first: int) -> Feed:
-        return Feed(feed.tokens[first : first + self._chunk], feed.start + first, feed.block_table)
+        tokens = feed.tokens[first : first + self._chunk]
+        return Feed(tokens, feed.start + first, feed.block_table, len(tokens) <= _ABSORBED_TOKENS)
 
     def _pass(self, feeds: Sequence[Feed]) -> list[Tensor]:
         try:

@@ -29,12 +29,12 @@ class StepBudget:
         Effects: takes from the budget, marks the sequence as in flight; as `DraftPlanner.share`.
         """
         tokens, start = sequence.tokens, sequence.num_computed
-        known = len(tokens)
-        end = min(known, start + self.tokens_left)
+        known, prompt_tokens = len(tokens), len(sequence.spec.prompt)
+        absorbed = start >= prompt_tokens
+        end = min(known if absorbed else prompt_tokens, start + self.tokens_left)
         wanted, following = sequence.prompt_logprobs_wanted, None
         if wanted is not None:
-            prompt_tokens = len(sequence.spec.prompt)
-            if start >= prompt_tokens:
+            if absorbed:
                 wanted = None
             elif end < prompt_tokens:
                 following = tokens[end]
@@ -42,7 +42,7 @@ class StepBudget:
         self.tokens_left -= end - start
         name, fed, blocks = sequence.sequence_id, tokens.span(start, end), sequence.blocks
         if self._planner is None:
-            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following))
+            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, absorbed=absorbed))
         else:
             self._unserved = spare = max(0, self._unserved - 1)
             share = self._planner.share(
@@ -51,6 +51,6 @@ class StepBudget:
             if end < known and share.next_drafts is not None:
                 following = tokens[end]
             self.tokens_left -= len(share.drafts)
-            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, *share))
+            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, *share, absorbed))
         self.sequences.append(sequence)
         sequence.in_flight = True

@@ -34,7 +34,7 @@ class SequenceStep(Struct, frozen=True, gc=False):
     """One sequence's share of a step: feed `tokens` at positions `start ...`, write their KV, attend to all before.
 
     Args:
-        tokens: token ids fed, at least one. One token of a running sequence = a decode; more, or prompt = a chunk.
+        tokens: token ids fed, at least one; never the end of the prompt and what follows it together.
         start: tokens of this sequence that are already in the KV cache.
         block_table: block ids covering positions `0 ... start + len(tokens) - 1`; may cover more.
         sample: what to draw from the last position; None for a chunk that is not the last.
@@ -45,6 +45,9 @@ class SequenceStep(Struct, frozen=True, gc=False):
         drafts: guesses, fed at the positions behind `tokens`; only with `sample`, and covered by the block table.
         next_drafts: guesses wanted for the next step; 0 = none, but the draft layer's cache is kept up with the
             model's; None = the draft layer takes no part. The block table covers the positions that they will have.
+        absorbed: the tokens follow the prompt: each attends by itself, with absorbed weights, however many there are.
+            The prompt's attend as chunks, with plain heads, however few. The two forms differ in last bits; since a
+            token's place in its sequence decides, steps may be cut in any way, and sequences be computed again.
     """
 
     sequence_id: SequenceId
@@ -56,6 +59,7 @@ class SequenceStep(Struct, frozen=True, gc=False):
     next_prompt_token: int | None = None
     drafts: Sequence[int] = ()
     next_drafts: int | None = None
+    absorbed: bool = False
 
 
 class StepPlan(Struct, frozen=True, gc=False):

@@ -84,14 +84,16 @@ class Feeder:
         self.fed = 0
 
     def step(self, size: int | None = None, **more: Any) -> SequenceStep:
-        """Feed the next `size` tokens; None = all that are known. Samples behind the last."""
+        """Feed the next `size` tokens; None = all that are known, first the prompt's. Samples behind the last."""
         known = [*self.prompt, *self.output]
-        tokens = known[self.fed :] if size is None else known[self.fed : self.fed + size]
+        whole = self.prompt if self.fed < len(self.prompt) else known
+        tokens = whole[self.fed :] if size is None else whole[self.fed : self.fed + size]
         last = self.fed + len(tokens) == len(known)
         order = SampleOrder(self.sampling, self.prompt, list(self.output)) if last else None
         if not last:
             more.setdefault("next_prompt_token", known[self.fed + len(tokens)])
         blocks = table(self.number, self.fed + len(tokens) + 8)
+        more.setdefault("absorbed", self.fed >= len(self.prompt))
         return SequenceStep(SequenceId(f"s{self.number}"), tokens, self.fed, blocks, order, **more)
 
     def take(self, step: SequenceStep, result: SequenceResult) -> None:

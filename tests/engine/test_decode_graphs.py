@@ -41,9 +41,9 @@ def table(*blocks: int) -> list[BlockId]:
 
 FIRST = [Feed([7, 8, 9, 10, 11, 12], 0, table(5, 2)), Feed([20, 21, 22], 0, table(7)), Feed([30], 0, table(11))]
 STEPS = [
-    [Feed([13], 6, table(5, 2)), Feed([23], 3, table(7)), Feed([31], 1, table(11))],
-    [Feed([14, 15, 16], 7, table(5, 2, 9)), Feed([24], 4, table(7, 3)), Feed([32], 2, table(11))],
-    [Feed([15], 8, table(5, 2, 9)), Feed([25], 5, table(7, 3)), Feed([33], 3, table(11))],
+    [Feed([13], 6, table(5, 2), True), Feed([23], 3, table(7), True), Feed([31], 1, table(11), True)],
+    [Feed([14, 15, 16], 7, table(5, 2, 9), True), Feed([24], 4, table(7, 3), True), Feed([32], 2, table(11), True)],
+    [Feed([15], 8, table(5, 2, 9), True), Feed([25], 5, table(7, 3), True), Feed([33], 3, table(11), True)],
 ]
 
 
@@ -81,10 +81,10 @@ def test_a_step_too_large_and_a_shape_too_many_are_left_to_others(folder: Path) 
     model = load_model(folder)
     graphs = DecodeGraphs(model, KvCache(model.config, BLOCKS, BLOCK_TOKENS, model.dtype), Again())
     with torch.inference_mode():
-        assert graphs.forward([Feed([1], 0, table(0))] * (MAX_ROWS + 1)) is None
+        assert graphs.forward([Feed([1], 0, table(0), True)] * (MAX_ROWS + 1)) is None
         for count in range(MAX_GRAPHS):
             graphs._shapes[(-1, count)] = None  # type: ignore[assignment]
-        assert graphs.forward([Feed([1], 0, table(0))]) is None
+        assert graphs.forward([Feed([1], 0, table(0), True)]) is None
 
 
 @pytest.mark.parametrize(("n", "up"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 8), (9, 12), (13, 16), (100, 128)])

@@ -184,6 +184,7 @@ def test_a_resumed_sequence_goes_on_where_it_was() -> None:
 def test_a_resumed_sequence_reports_logprobs_of_its_prompt_only() -> None:
     bench = Bench()
     bench.engine.add(spec("a", output=(50, 51, 52), prompt_logprobs=0), 0.0)
+    assert bench.step() == (), "its prompt"
     (event,) = bench.step()
     assert isinstance(event, TokensEvent)
     assert event.prompt_logprobs == reference_prompt_logprobs(PROMPT)

@@ -108,7 +108,7 @@ QUANTISED = (
 )
 
 
-def _int8_checkpoint(folder: Path, **shape: Any) -> Path:
+def quantised_checkpoint(folder: Path, **shape: Any) -> Path:
     """A random checkpoint whose products, all but the gates, are INT8."""
     write_random_checkpoint(folder, **shape)
     names = [name for name in load_file(folder / "model.safetensors") if any(part in name for part in QUANTISED)]
@@ -116,7 +116,7 @@ def _int8_checkpoint(folder: Path, **shape: Any) -> Path:
 
 
 def test_int8_products_equal_torch(tmp_path: Path) -> None:
-    checkpoint = _int8_checkpoint(tmp_path)
+    checkpoint = quantised_checkpoint(tmp_path)
     native, plain = native_executor(checkpoint), torch_executor(checkpoint)
     for seed in range(4):
         step = Feeder(0, prompt(30, seed), HAND_OUT).step()
@@ -149,7 +149,7 @@ def _rounds(executor: NativeExecutor, parts: list[tuple[Feeder, list[int]]], *, 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("ragged", "int8"), [(False, False), (True, False), (True, True)])
 def test_mixed_steps_equal_lone_ones_to_the_bit(tmp_path: Path, dtype: Dtype, ragged: bool, int8: bool) -> None:
-    write = _int8_checkpoint if int8 else write_random_checkpoint
+    write = quantised_checkpoint if int8 else write_random_checkpoint
     checkpoint = write(tmp_path, dtype=dtype, **(RAGGED if ragged else {}))
     together = _rounds(native_executor(checkpoint, dtype), _mixed(0), together=True)
     alone = _rounds(native_executor(checkpoint, dtype), _mixed(0), together=False)
@@ -167,7 +167,7 @@ def test_a_row_has_the_same_bits_alone_and_among_32(tmp_path: Path, dtype: Dtype
     fed = [SequenceStep(SequenceId(f"s{i}"), prompt(starts[i], i), 0, tables[i], None) for i in range(32)]
     for step in fed:
         executor.execute(StepPlan(0, (step,)))
-    steps = [SequenceStep(SequenceId(f"s{i}"), [6 + i], starts[i], tables[i], order) for i in range(32)]
+    steps = [SequenceStep(SequenceId(f"s{i}"), [6 + i], starts[i], tables[i], order, absorbed=True) for i in range(32)]
     batch = logits_of(executor, steps)
     for index in (0, 1, 13, 31):
         assert torch.equal(logits_of(executor, [steps[index]])[0], batch[index])

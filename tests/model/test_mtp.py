@@ -33,7 +33,7 @@ def draft(model: DeepseekModel, size: int) -> tuple[Tensor, Tensor]:
     for n in pieces_of(size, LENGTH):
         pair = []
         for tokens in (TOKENS, NEXT):
-            step = SequenceStep(SequenceId("s"), tokens[start : start + n], start, table, None)
+            step = SequenceStep(SequenceId("s"), tokens[start : start + n], start, table, None, absorbed=n <= 4)
             pair.append(build_step_batch(StepPlan(0, (step,)), cache, model.config.num_attention_heads).forward)
         with torch.inference_mode():
             hidden = model.forward(pair[0], cache)

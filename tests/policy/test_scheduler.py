@@ -43,6 +43,9 @@ class Bench:
         for sequence, share in zip(planned.sequences, planned.plan.sequences, strict=True):
             assert sequence.in_flight
             assert share.start == sequence.num_computed
+            prompt = len(sequence.spec.prompt)
+            assert share.absorbed == (share.start >= prompt)
+            assert share.absorbed or share.start + len(share.tokens) <= prompt, "never both at once"
             sequence.in_flight = False
             sequence.num_computed += len(share.tokens)
             if share.sample is not None:
@@ -125,7 +128,8 @@ def test_the_latest_gives_way_and_starts_over() -> None:
     assert bench.scheduler.preemptions == 1
     bench.scheduler.running.remove(first)
     bench.scheduler.blocks.free(first)
-    assert bench.step() == [("b", 9, True)]  # prompt and output again, in one chunk
+    assert bench.step() == [("b", 7, False)]  # prompt and output again,
+    assert bench.step() == [("b", 2, True)]  # each as it was computed before
     assert second.output == [1, 1, 1]
 
 
@@ -184,7 +188,8 @@ def test_a_handoff_that_covers_a_part_is_caught_up() -> None:
     handoff.num_computed = 4
     bench.scheduler.join(handoff)
     assert handoff.phase is SequencePhase.PREFILLING
-    assert bench.step() == [("handoff", 4, True)]
+    assert bench.step() == [("handoff", 3, False)], "the rest of the prompt"
+    assert bench.step() == [("handoff", 1, True)]
 
 
 def test_only_pulling_sequences_can_join_or_be_dropped() -> None:
@@ -199,7 +204,7 @@ def test_only_pulling_sequences_can_join_or_be_dropped() -> None:
 @pytest.mark.parametrize(
     ("tokens", "shares"),
     [
-        (4, [(0, 2, 5, False), (4, 2, None, False), (8, None, None, True)]),
+        (4, [(0, 2, 5, False), (4, 2, None, False), (6, None, None, True)]),
         (6, [(0, 2, None, False), (6, None, None, True)]),  # the token after the chunk is no prompt token
     ],
 )

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 3  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 4  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -108,8 +108,8 @@ typedef struct {
     int32_t next_drafts;  // guesses wanted; 0 = only keep the draft layer's cache; -1 = draft layer takes no part
     int32_t next_token;   // token after the last row when it is known and not drawn here (an unfinished chunk), else -1
     int32_t keep_hidden;  // 1: hand out the hidden states of all rows (prompt log-probabilities)
+    int32_t absorbed;     // 1: each row attends by itself, in latent space; 0: all together, in plain heads
     int32_t top_k;        // 0 = off
-    int32_t reserved;
     double temperature, top_p, min_p;  // temperature 0 = greedy
     uint64_t seed;
     int64_t position;  // of the first token drawn; keys its random number

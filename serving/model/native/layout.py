@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 3
+INTERFACE = 4
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -152,7 +152,7 @@ class Answer(ctypes.Structure):
 
 _SEQUENCE_INTS = (
     *("first_row", "rows", "start", "table", "table_size", "drafts", "draw", "next_drafts", "next_token"),
-    *("keep_hidden", "top_k", "reserved"),
+    *("keep_hidden", "absorbed", "top_k"),
 )
 
 SEQUENCE = np.dtype(

@@ -1,0 +1,58 @@
+"""A row's bits follow from its sequence and its place there: not from how steps were cut, or how often it was computed.
+
+So a sequence that was preempted, resumed elsewhere or found its prompt's beginning in a cache goes on to the very same
+tokens, in bfloat16 and in INT8 as in float32.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from serving.engine.native_executor import NativeExecutor
+from serving.model.kv_layout import KvDtype
+from serving.policy.step_plan import StepPlan
+from tests.engine.native_pair import HAND_OUT, Feeder, logits_of, native_executor, prompt
+from tests.engine.test_native_executor import RAGGED, quantised_checkpoint
+from tests.model.random_checkpoint import Dtype, write_random_checkpoint
+
+LENGTH, TOKENS = 45, 9
+CUTS = {"one by one": [1] * LENGTH, "short tail": [43, 2], "short beginning": [3, 42], "mixed": [17, 4, 16, 5, 1, 2]}
+
+
+def feed(executor: NativeExecutor, feeder: Feeder, sizes: Sequence[int] = ()) -> list[Tensor]:
+    """Steps of these sizes, then of all that is known. Returns: logits of each draw."""
+    found, left = [], list(sizes)
+    while len(feeder.output) < TOKENS:
+        step = feeder.step(left.pop(0) if left else None)
+        if step.sample is not None:
+            found.append(logits_of(executor, [step])[0].clone())
+        feeder.take(step, executor.execute(StepPlan(0, (step,))).results[0])
+    return found
+
+
+@pytest.fixture(params=["float32", "bfloat16", "int8", "int8 ragged"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Dtype]:
+    shape: dict[str, Any] = RAGGED if "ragged" in request.param else {}
+    if "int8" in request.param:
+        return quantised_checkpoint(tmp_path, dtype="bfloat16", **shape), "bfloat16"
+    return write_random_checkpoint(tmp_path, dtype=request.param), request.param
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_however_a_sequence_is_cut_and_begun_again(checkpoint: tuple[Path, Dtype], kv_dtype: KvDtype) -> None:
+    executor = native_executor(*checkpoint, kv_dtype=kv_dtype)
+    first = Feeder(0, prompt(LENGTH), HAND_OUT)
+    wanted = feed(executor, first)
+    for number, (name, sizes) in enumerate(CUTS.items()):
+        other = Feeder(1 + number, first.prompt, HAND_OUT)
+        assert all(map(torch.equal, feed(executor, other, sizes), wanted)), name
+    for known in (1, 2, 5, 8):
+        for cut in ((), (20, 25, 1, 1), (44, 1, 4)):
+            again = Feeder(5, first.prompt, HAND_OUT)
+            again.output = first.output[:known]
+            assert all(map(torch.equal, feed(executor, again, cut), wanted[known:])), (known, cut)
+            assert again.output == first.output
