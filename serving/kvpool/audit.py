@@ -1,8 +1,8 @@
 """Proof that a memory server's ledger, its segment and its folder on disk say the same.
 
 Every byte is hashed, so it takes a while; the server works on meanwhile. An entry is held in place while it is hashed,
-the ledger's lock is not. What changes meanwhile is no fault: a file that looks wrong is so only if the ledger still
-wants it afterwards, and files are counted while nothing is written.
+the ledger's lock is not. What changes meanwhile is no fault: a file that looks wrong is looked at again, and files are
+counted, while nothing is written.
 """
 
 from dataclasses import dataclass, field
@@ -50,15 +50,15 @@ def audit(core: ServerCore, ssd: SsdWorker | None, *, repair: bool) -> dict[str,
     """
     findings = _Findings(repair)
     _check_books(core, findings)
-    suspects: dict[int, str] = {}
+    suspects: set[int] = set()
     for one in core.entries():
         findings.entries += 1
         if one.in_dram:
             _check_dram(core, one, findings)
         if one.on_ssd and ssd is not None:
             _check_ssd(ssd, one, findings, suspects)
-    if suspects:
-        _judge(core, suspects, findings)
+    if suspects and ssd is not None:
+        _judge(core, ssd, suspects, findings)
     if ssd is not None:
         _check_orphans(core, ssd, findings)
     return {
@@ -100,30 +100,52 @@ def _check_dram(core: ServerCore, one: EntryView, findings: _Findings) -> None:
         findings.wrong(f"entry {one.hash.hex()}: wrong bytes in memory", repaired=findings.repair)
 
 
-def _check_ssd(ssd: SsdWorker, one: EntryView, findings: _Findings, suspects: dict[int, str]) -> None:
+def _check_ssd(ssd: SsdWorker, one: EntryView, findings: _Findings, suspects: set[int]) -> None:
     """Reads the file of the entry."""
-    try:
-        if not ssd.files.verify(StoredEntry(one.space, one.hash, one.kind, one.nbytes, one.checksum)):
-            suspects[one.version] = "its file is missing or damaged"
-    except SsdError as error:
-        suspects[one.version] = str(error)
-    if one.version not in suspects:
+    if _fault(ssd, one) is None:
         findings.ssd_entries += 1
         findings.ssd_bytes += one.nbytes
+    else:
+        suspects.add(one.version)
 
 
-def _judge(core: ServerCore, suspects: dict[int, str], findings: _Findings) -> None:
-    """The ledger gives up a copy before its file goes, so a bad file of an entry that still has one is a fault."""
-    wrong = [one for one in core.entries() if one.on_ssd and one.version in suspects]
-    findings.skipped += len(suspects) - len(wrong)
-    findings.ssd_entries += len(wrong)
-    findings.ssd_bytes += sum(one.nbytes for one in wrong)
-    for one in wrong:
+def _fault(ssd: SsdWorker, one: EntryView) -> str | None:
+    """What is wrong with the entry's file."""
+    try:
+        right = ssd.files.verify(StoredEntry(one.space, one.hash, one.kind, one.nbytes, one.checksum))
+    except SsdError as error:
+        return str(error)
+    return None if right else "its file is missing or damaged"
+
+
+def _judge(core: ServerCore, ssd: SsdWorker, suspects: set[int], findings: _Findings) -> None:
+    """Second look at entries that the ledger has on SSD. Nothing is written or removed meanwhile.
+
+    Before, a file may have been on its way: out, since the ledger gives up a copy before its file goes; or out and in
+    again, under the same version.
+    """
+    seen: list[tuple[EntryView, str | None]] = []
+
+    def look() -> None:
+        seen.extend((one, _fault(ssd, one)) for one in core.entries() if one.on_ssd and one.version in suspects)
+
+    try:
+        if not ssd.run_between_writes(look, FENCE_S):
+            findings.wrong(f"the disk did not finish its queue within {FENCE_S:g} s; {len(suspects)} files look wrong")
+            return
+    except SsdError as error:
+        findings.wrong(str(error))
+        return
+    findings.skipped += len(suspects) - len(seen)
+    findings.ssd_entries += len(seen)
+    findings.ssd_bytes += sum(one.nbytes for one, _ in seen)
+    for one, fault in seen:
+        if fault is None:
+            continue
         if findings.repair:
             with core.changed:
                 core.manager.distrust(one.version, core.now())
                 core.dispatch()
-        fault = suspects[one.version]
         findings.wrong(f"entry {one.hash.hex()} on SSD: {fault}", repaired=findings.repair)
 
 
