@@ -80,7 +80,7 @@ async def test_two_instances_die_and_all_others_get_their_answers(
     async with Pools(small_config(checkpoint, mode=mode), shm) as pools:
         await pools.start(*roles)
         world = Deadly(pools, deadly)
-        for instance in pools.instances:
+        for instance in pools.of(victims):
             world.arm(instance)
         jobs = [asyncio.create_task(pools.ask(ask)) for ask in OTHERS]
         await asyncio.sleep(0.1)

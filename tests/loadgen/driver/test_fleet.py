@@ -72,11 +72,13 @@ def test_closed_loop_opens_its_slots_over_the_ramp(server: BlastServer) -> None:
 
 def test_duration_ends_an_endless_source_and_open_requests_drain(server: BlastServer) -> None:
     run = Run()
-    endless = scheduled((n * 0.02 for n in itertools.count()), output_tokens=40)
-    report = run.go(drive_settings(server, duration_s=0.5), endless)
+    endless = scheduled((n * 0.08 for n in itertools.count()), output_tokens=40)
+    report = run.go(drive_settings(server, duration_s=2.0, drain_s=60.0), endless)
     assert sorted(record.index for record in run.records) == list(range(25))
-    assert {record.outcome for record in run.records} == {Outcome.OK}
-    assert report.sending_ended_s < 0.5 < report.duration_s
+    outcomes = Counter(record.outcome for record in run.records)
+    assert outcomes[Outcome.OK] >= 20, "all, unless the machine pauses and what is due then cannot be sent in time"
+    assert outcomes.keys() <= {Outcome.OK, Outcome.UNFINISHED}
+    assert report.sending_ended_s < 2.0 < report.duration_s
     assert not report.interrupted
     assert run.progress[-1].draining
 

@@ -82,7 +82,7 @@ def test_a_worker_that_does_not_end_in_time_is_ended(server: BlastServer, monkey
     monkeypatch.setattr(fleet_module, "GRACE_S", 0.3)
     run = Run()
     processes = send_once(run, signal.SIGSTOP)
-    report = run.go(drive_settings(server, duration_s=0.5, drain_s=0.1), scheduled([0.0, 0.1, 0.4]))
+    report = run.go(drive_settings(server, duration_s=3.0, drain_s=0.1), scheduled([0.0, 0.1, 2.9]))
     assert report.lost_workers == [0]
     assert "did not end in time" in report.problems[0]
     wait_until_gone(processes)

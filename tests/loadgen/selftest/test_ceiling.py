@@ -10,7 +10,12 @@ from loadgen.selftest.ceiling import Ceiling, Streams, measure_ceiling
 @pytest.mark.parametrize(("backend", "tokens_per_s"), [(Backend.CHAT, None), (Backend.COMPLETIONS, 200.0)])
 def test_a_short_measurement(backend: Backend, tokens_per_s: float | None) -> None:
     cores = os.sched_getaffinity(0)
-    found = measure_ceiling(seconds=0.3, streams=8, tokens_per_answer=32, backend=backend, tokens_per_s=tokens_per_s)
+    for seconds in (0.3, 3.0, 20.0):  # a machine may pause for longer than the shortest
+        found = measure_ceiling(
+            seconds=seconds, streams=8, tokens_per_answer=32, backend=backend, tokens_per_s=tokens_per_s
+        )
+        if found.requests:
+            break
     assert os.sched_getaffinity(0) == cores
     assert found.failed == 0
     assert found.requests > 0
