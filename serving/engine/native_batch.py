@@ -88,8 +88,7 @@ class NativeBatch:
     def fill_last_rows(self, fed: Sequence[tuple[SequenceStep, int]]) -> None:
         """Lay out only the last row of some sequences, for the guesses that follow a token drawn by the caller.
 
-        The model's own cache rows stay as they are: those of a chunk were computed in another form than a single row,
-        and would change in their last bits.
+        The model's own cache rows stay as they are: others may read them meanwhile.
 
         Args:
             fed: a sequence as it was computed, and the token drawn from its last row.

@@ -109,8 +109,7 @@ class NativeExecutor:
     def _guess(self, steps: Sequence[SequenceStep], draws: dict[int, Sampled]) -> list[tuple[int, tuple[int, ...]]]:
         """Guesses for sequences whose token was drawn here: their last row once more, now with the token behind it.
 
-        The row is computed to the same bits as before (after a long chunk: up to rounding, which may make guesses worse
-        but no token); what is new is the draft layer's part.
+        The row is computed to the same bits as before; what is new is the draft layer's part.
         """
         wanted = [index for index in draws if steps[index].next_drafts is not None]
         if not wanted:

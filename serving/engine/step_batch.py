@@ -22,7 +22,7 @@ _MIN_COLUMNS = 16
 
 # Rows of the cache that tokens which attend by themselves gather at once: bounds memory where there are many of them,
 # as in a sequence that is computed again.
-_GATHERED_COLUMNS = 1 << 18
+_GATHERED_ROWS = 1 << 18
 
 # Scores of one query block, over all heads: bounds the memory of a chunk against a long context.
 _SCORE_ELEMENTS = 1 << 22
@@ -138,7 +138,7 @@ def _row_groups(feeds: Sequence[Feed], rows: Sequence[_Row], cache: KvCache) -> 
     groups = []
     first = 0
     for width, members in groupby(rows, lambda row: row.width):
-        alike, most = list(members), max(1, _GATHERED_COLUMNS // (width * cache.block_tokens))
+        alike, most = list(members), max(1, _GATHERED_ROWS // (width * cache.block_tokens))
         for begin in range(0, len(alike), most):
             groups.append(_row_group(feeds, alike[begin : begin + most], width, first, cache))
             first = groups[-1].last

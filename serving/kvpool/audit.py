@@ -5,6 +5,7 @@ the ledger's lock is not. What changes meanwhile is no fault: a file that looks 
 counted, while nothing is written.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,12 +130,7 @@ def _judge(core: ServerCore, ssd: SsdWorker, suspects: set[int], findings: _Find
     def look() -> None:
         seen.extend((one, _fault(ssd, one)) for one in core.entries() if one.on_ssd and one.version in suspects)
 
-    try:
-        if not ssd.run_between_writes(look, FENCE_S):
-            findings.wrong(f"the disk did not finish its queue within {FENCE_S:g} s; {len(suspects)} files look wrong")
-            return
-    except SsdError as error:
-        findings.wrong(str(error))
+    if not _between_writes(ssd, look, findings):
         return
     findings.skipped += len(suspects) - len(seen)
     findings.ssd_entries += len(seen)
@@ -149,6 +145,17 @@ def _judge(core: ServerCore, ssd: SsdWorker, suspects: set[int], findings: _Find
         findings.wrong(f"entry {one.hash.hex()} on SSD: {fault}", repaired=findings.repair)
 
 
+def _between_writes(ssd: SsdWorker, look: Callable[[], None], findings: _Findings) -> bool:
+    """Runs `look` while nothing is written or removed. Returns: whether it came to an end; else that is a finding."""
+    try:
+        if ssd.run_between_writes(look, FENCE_S):
+            return True
+        findings.wrong(f"the disk did not finish its queue within {FENCE_S:g} s; files were not compared")
+    except SsdError as error:
+        findings.wrong(str(error))
+    return False
+
+
 def _check_orphans(core: ServerCore, ssd: SsdWorker, findings: _Findings) -> None:
     """Files that no entry claims and that are not about to be removed. Nothing is written or removed meanwhile."""
     orphans: list[tuple[str, bool]] = []
@@ -160,12 +167,8 @@ def _check_orphans(core: ServerCore, ssd: SsdWorker, findings: _Findings) -> Non
             there -= ssd.unlinking()
         orphans.extend((path, findings.repair and _removed(ssd, path)) for path in sorted(there))
 
-    try:
-        if not ssd.run_between_writes(look, FENCE_S):
-            findings.wrong(f"the disk did not finish its queue within {FENCE_S:g} s; files were not compared")
-            return
-    except SsdError as error:
-        findings.wrong(str(error))
+    if not _between_writes(ssd, look, findings):
+        return
     for path, removed in orphans:
         findings.wrong(f"file {path} belongs to no entry", repaired=removed)
 

@@ -12,10 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from serving.engine import step_batch
 from serving.engine.native_executor import NativeExecutor
+from serving.engine.torch_executor import TorchExecutor
 from serving.model.kv_layout import KvDtype
+from serving.model.loader import load_model
 from serving.policy.step_plan import StepPlan
-from tests.engine.native_pair import HAND_OUT, Feeder, logits_of, native_executor, prompt
+from tests.engine.native_pair import HAND_OUT, Feeder, dirty_cache, far, logits_of, native_executor, prompt
 from tests.engine.test_native_executor import RAGGED, quantised_checkpoint
 from tests.model.random_checkpoint import Dtype, write_random_checkpoint
 
@@ -32,6 +35,31 @@ def feed(executor: NativeExecutor, feeder: Feeder, sizes: Sequence[int] = ()) ->
             found.append(logits_of(executor, [step])[0].clone())
         feeder.take(step, executor.execute(StepPlan(0, (step,))).results[0])
     return found
+
+
+def last_logits(executor: NativeExecutor | TorchExecutor, sizes: Sequence[int]) -> Tensor:
+    """Of a sequence that is resumed with 290 tokens behind its prompt of 20, fed in steps of these sizes."""
+    feeder = Feeder(0, prompt(20), HAND_OUT)
+    feeder.output = prompt(290, 9)
+    for size in sizes:
+        step = feeder.step(size)
+        if step.sample is not None:
+            return logits_of(executor, [step])[0].clone()
+        feeder.take(step, executor.execute(StepPlan(0, (step,))).results[0])
+    raise AssertionError("the steps do not reach the end")
+
+
+def test_hundreds_of_rows_behind_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    native = native_executor(folder, blocks=8 * 80, max_rows=300)
+    few = last_logits(native, [20, *[4] * 73])
+    assert torch.equal(last_logits(native, [20, 290]), few)
+    model = load_model(folder, dtype="float32")
+    plain = TorchExecutor(model, dirty_cache(model, blocks=8 * 80))
+    whole = last_logits(plain, [20, 290])
+    assert far(whole[None], few[None]) < 1e-4
+    monkeypatch.setattr(step_batch, "_GATHERED_ROWS", 2048)
+    assert far(last_logits(plain, [20, 290])[None], whole[None]) < 1e-6
 
 
 @pytest.fixture(params=["float32", "bfloat16", "int8", "int8 ragged"])

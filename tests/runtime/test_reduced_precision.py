@@ -18,9 +18,7 @@ from tests.runtime.workload import GREEDY, Ask, varied_asks
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 ASKS = varied_asks(block_tokens=16, step_tokens=64)[:60]
-LONG = [
-    Ask(ask.prompt[:90] or (7,), structs.replace(GREEDY, max_tokens=140, seed=i)) for i, ask in enumerate(ASKS[:30])
-]
+LONG = [Ask(ask.prompt[:90], structs.replace(GREEDY, max_tokens=140, seed=i)) for i, ask in enumerate(ASKS[:30])]
 
 
 @pytest.fixture(scope="module", params=["bfloat16", "int8"])
