@@ -150,15 +150,17 @@ def _serve(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         api_keys=tuple(arguments.api_key) if arguments.api_key else None,
     )
+    from serving.deployments.ports import reserved_port
     from serving.deployments.preflight import preflight
 
     preflight(config)
-    from serving.deployments.session import enter
+    with reserved_port(config.gateway.host, config.gateway.port, "[gateway] port or --port"):
+        from serving.deployments.session import enter
 
-    session = enter()  # before Ray is imported, which reads the environment
-    from serving.deployments.launch import serve_forever
+        session = enter()  # before Ray is imported, which reads the environment
+        from serving.deployments.launch import serve_forever
 
-    return serve_forever(config, session)
+        return serve_forever(config, session)
 
 
 def _status(arguments: argparse.Namespace) -> int:

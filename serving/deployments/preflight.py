@@ -1,14 +1,13 @@
 """What can be wrong before anything was started. Imports no Ray, so that a mistake costs a moment and one line."""
 
-import errno
 import os
-import socket
 from pathlib import Path
 
 from hardware.cost.device_file import load_device
 from hardware.units import MIB
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
+from serving.deployments.ports import require_free
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.model.config import ModelConfig
 from serving.runtime.accounted import accounted_kv
@@ -18,9 +17,9 @@ from serving.runtime.npu_of import npu_of
 def preflight(config: ServeConfig) -> None:
     """Find mistakes while nothing runs yet.
 
-    Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, a block
-        is larger than a memory server, the folder of the SSD tier cannot be written, the Redis does not answer),
-        ModelError (the model folder cannot be served).
+    Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (the dashboard's port is
+        taken, a block is larger than a memory server, the folder of the SSD tier cannot be written, the Redis does not
+        answer), ModelError (the model folder cannot be served).
     Effects: makes the folder of the SSD tier.
     """
     model = ModelConfig.from_folder(config.model.path)
@@ -29,12 +28,8 @@ def preflight(config: ServeConfig) -> None:
         npu_of(load_device(config.simulation.device))
     elif not any(config.model.path.glob("*.safetensors")):
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
-    _require_free(config.gateway.host, config.gateway.port, "[gateway] port or --port")
     if config.cluster.dashboard_port:
-        _require_free(
-            config.cluster.dashboard_host, config.cluster.dashboard_port, "[cluster] dashboard_port (0 = any)"
-        )
-
+        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, "[cluster] dashboard_port (0 = any)")
     if config.cluster.gcs_storage.startswith("redis"):
         _require_redis(config.cluster.gcs_storage, "ray")
     if config.kvcache.replicas:
@@ -81,16 +76,3 @@ def _require_redis(url: str, purpose: str) -> None:
             store.ping()
         except PoolError as error:
             raise ConfigError(f"{error}: start it, or correct the address") from error
-
-
-def _require_free(host: str, port: int, setting: str) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise ConfigError(
-                    f"port {port} on {host} is in use: stop what listens there, or set {setting}"
-                ) from error
-            raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}): set {setting}") from error

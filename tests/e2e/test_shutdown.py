@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ def test_interrupted_during_start(config: Path, moment: str) -> None:
     try:
         server.launch()
         wait_for(lambda: moment in server.out, moment)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", server.port))  # as one of Ray's processes could, before the gateway is there
         took = server.interrupt()
         server.assert_nothing_left()
         assert server.process.returncode == 0
