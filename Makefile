@@ -29,7 +29,8 @@ serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ct
 
 test: $(VENV)/.installed-test lint ## lint, then all tests: a process per core for most, then real Ray clusters one by one
 ifeq ($(strip $(PYTEST_ARGS)),)
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder
+	@# A process that dies is a failure; started again, it would leave the others waiting for ever.
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 	@$(BIN)/python -m pytest -m slow
 else
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

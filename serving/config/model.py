@@ -8,6 +8,7 @@ from serving.config.key import key
 
 DType = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
+ShortWeights = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,11 @@ class ModelConfig:
     name: str = key("name that clients send as `model`; empty = the folder's name", default="")
     dtype: DType = key("computation type; `auto` = bfloat16 on CUDA, else float32", default="auto")
     device: Device = key("where tensors live; `auto` = CUDA where there is one, else the CPU", default="auto")
+    short_weights: ShortWeights = key(
+        "bfloat16 weights in 12 bits a number, restored in cache: same results, three quarters of the memory reads;"
+        " `auto` = where the CPU has AMX",
+        default="auto",
+    )
     version: str = key("names these weights in the pool; empty = from the files' names, sizes and times", default="")
     reasoning: bool = key(
         "thinks before it answers: its generated blocks are of no use to the next turn", default=False

@@ -5,6 +5,7 @@ an image is assembled by the same code without touching a checkpoint.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 
 import torch
@@ -113,7 +114,7 @@ class Assembly:
             query_norm=self._norm(prefix + "q_a_layernorm.weight", _LATENT_NORM_EPS) if lora else None,
             query_up=self.bank.linear(prefix + "query_up", query) if lora else None,
             latent_norm=self._norm(prefix + "kv_a_layernorm.weight", _LATENT_NORM_EPS),
-            expand=self.bank.linear(prefix + "expand", expand),
+            expand=self.bank.linear(prefix + "expand", lambda: replace(expand(), many_rows=True)),
             key_absorb=self.bank.heads(prefix + "key_absorb", lambda: self._key_absorb(expand())),
             value_absorb=self.bank.heads(prefix + "value_absorb", lambda: self._value_absorb(expand())),
             out=self._linear(prefix + "o_proj"),

@@ -25,6 +25,7 @@ class LinearWeight:
         bias: `[out_features]`, floating point.
         scale: `[out_features] float32`: an int8 weight stands for `weight * scale[:, None]`.
         weight_only: whether activations are not rounded to int8 (W8A16); else they are (W8A8).
+        many_rows: always multiplied with many rows, so that a form that is read quickly does not pay.
 
     Weights of heads are `[heads, in_features, out_features]`. Such int8 ones are W8A16, their scale is
     `[heads, in_features, 1]` or `[heads, 1, out_features]`.
@@ -34,6 +35,7 @@ class LinearWeight:
     bias: Tensor | None = None
     scale: Tensor | None = None
     weight_only: bool = False
+    many_rows: bool = False
 
 
 class Linear(Protocol):

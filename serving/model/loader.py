@@ -39,6 +39,7 @@ def load_model(
     version: str = "",
     native: bool = False,
     coarse_drafts: bool = False,
+    short: bool | None = None,
 ) -> DeepseekModel:
     """Load a DeepSeek-V2/V3-style checkpoint, draft layers included.
 
@@ -54,12 +55,14 @@ def load_model(
         version: names these weights among images; empty = from the files' names, sizes and times.
         native: products as the native library's panels; CPU only.
         coarse_drafts: with `native`, draft layers in INT8: quicker guesses, hardly worse ones.
+        short: with `native`, bfloat16 weights in twelve bits a number where they can be; None = where the library
+            computes on AMX, which is known to be quicker for it. Same results.
     Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
     config = ModelConfig.from_folder(folder)
     target, kind = _device(device), _dtype(config, dtype)
-    forms = _forms(target, native, coarse_drafts)
+    forms = _forms(target, native, coarse_drafts, short)
     with torch.inference_mode():
         if images is not None:
             key = image_key(config, version or model_version(folder), kind, target, forms)
@@ -116,13 +119,14 @@ def open_checkpoint(config: ModelConfig, folder: Path, progress: Progress | None
     return checkpoint, drafts
 
 
-def _forms(device: torch.device, native: bool, coarse_drafts: bool) -> ProductForms:
+def _forms(device: torch.device, native: bool, coarse_drafts: bool, short: bool | None) -> ProductForms:
     if not native:
         return TorchForms(device)
     library = load_library() if device.type == "cpu" else None
     if library is None:
         raise ModelError(f"there is no native library for {device.type} here: load the model without it")
-    return PanelForms(library, coarse_drafts=coarse_drafts)
+    short = library.instructions == "amx" if short is None else short
+    return PanelForms(library, coarse_drafts=coarse_drafts, short=short)
 
 
 def _device(name: str) -> torch.device:

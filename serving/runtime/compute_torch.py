@@ -169,6 +169,7 @@ def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, 
             version=model.version,
             native=native,
             coarse_drafts=native and config.engine.draft_tokens > 0,
+            short=None if model.short_weights == "auto" else model.short_weights == "on",
         )
     finally:
         if images is not None:

@@ -41,7 +41,7 @@ void apply_form(Team& team, const Application& a) {
     const int padded = padded_in(w), total = w.groups * panels(w);
     const int64_t prepared_group = static_cast<int64_t>(a.rows) * digits(w.form) * padded * bytes_of(w.form);
     float* scales = reinterpret_cast<float*>(a.scratch + round_up(prepared_group * w.groups, 64));
-    const bool as_it_is = form_of<T>() == w.form && padded == w.in_features;
+    const bool as_it_is = form_of<T>() == plain_form(w.form) && padded == w.in_features;
     if (!as_it_is) team.each(a.rows, [&](int row, int) { prepare_row<T>(a, row, scales); });
     const char* data = as_it_is ? static_cast<const char*>(a.x) : a.scratch;
     const int64_t row_stride = as_it_is ? static_cast<int64_t>(w.groups) * padded : padded;

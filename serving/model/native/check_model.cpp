@@ -7,15 +7,17 @@
 namespace cm {
 namespace {
 
-// A product's shape as the model's sizes want it. Weights are of the activations' form or INT8; `form` -1 = either.
-// Those that expand latents, or are absorbed, may be W8A16.
+// A product's shape as the model's sizes want it. Weights are of the activations' form, short or not, or INT8; `form`
+// -1 = any of these. Those that expand latents, or are absorbed, may be W8A16.
 int32_t check_linear(const cm_model& m, const cm_linear& w, const char* name, int out, int in, int groups,
                      int form = -1, bool w8a16 = false) {
     if (w.out_features != out || w.in_features != in || w.groups != groups) {
         return fail(CM_BAD_ARGUMENT, "%s is %d x %d in %d groups, not %d x %d in %d", name, w.out_features,
                     w.in_features, w.groups, out, in, groups);
     }
-    const bool known = form < 0 ? w.form == m.form || w.form == CM_INT8 : w.form == form;
+    const bool shorter = w.form == CM_BF16_SHORT && in <= kMostShortInputs;
+    const bool own = w.form == m.form || (shorter && m.form == CM_BF16);
+    const bool known = form < 0 ? own || w.form == CM_INT8 : w.form == form;
     if (!known && !(w8a16 && w.form == CM_W8A16 && in <= kMostW8A16Inputs))
         return fail(CM_BAD_ARGUMENT, "%s has weights of form %d, which this model cannot use", name, w.form);
     if (w.packed == nullptr) return fail(CM_BAD_ARGUMENT, "%s has no weights", name);
@@ -59,10 +61,10 @@ int32_t check_block(const cm_model& m, const cm_block& b) {
         if (!error && b.expert_gate_up[expert].out_features != b.expert_gate_up[0].out_features) {
             return fail(CM_BAD_ARGUMENT, "expert %d has another width than expert 0", expert);
         }
-        if (!error && b.expert_gate_up[expert].form != b.expert_gate_up[0].form) {
+        if (!error && plain_form(b.expert_gate_up[expert].form) != plain_form(b.expert_gate_up[0].form)) {
             return fail(CM_BAD_ARGUMENT, "expert %d has weights of another form than expert 0", expert);
         }
-        if (!error && b.expert_down[expert].form != b.expert_down[0].form) {
+        if (!error && plain_form(b.expert_down[expert].form) != plain_form(b.expert_down[0].form)) {
             return fail(CM_BAD_ARGUMENT, "expert %d has weights of another form than expert 0", expert);
         }
     }

@@ -45,7 +45,8 @@ std::atomic<const Kernels*>& in_use() {
 int32_t check_product(const cm_linear& w) {
     const bool sizes = w.out_features > 0 && w.in_features > 0 && w.groups > 0;
     const bool w8a16 = w.form == CM_W8A16 && w.in_features <= kMostW8A16Inputs;
-    if (sizes && (w8a16 || (w.form >= CM_F32 && w.form <= CM_INT8))) return CM_OK;
+    const bool shortened = w.form == CM_BF16_SHORT && w.in_features <= kMostShortInputs;
+    if (sizes && (w8a16 || shortened || (w.form >= CM_F32 && w.form <= CM_INT8))) return CM_OK;
     return fail(CM_BAD_ARGUMENT, "a product of %d x %d in %d groups of form %d", w.out_features, w.in_features, w.groups, w.form);
 }
 
@@ -137,8 +138,12 @@ int32_t cm_pack(const void* weight, const float* scale, int32_t out_features, in
     if (cm::has_int8_weights(form) && scale == nullptr) {
         return cm::fail(CM_BAD_ARGUMENT, "INT8 weights need their scales");
     }
-    cm::pack(weight, scale, shape, packed);
-    return CM_OK;
+    try {
+        if (cm::pack(weight, scale, shape, packed)) return CM_OK;
+    } catch (const std::bad_alloc&) {
+        return cm::fail(CM_NO_MEMORY, "no memory to pack a product of %d inputs", in_features);
+    }
+    return cm::fail(CM_NO_SHORT_FORM, "the exponents of a product of %d x %d are too many", out_features, in_features);
 }
 
 int32_t cm_apply(const cm_linear* linear, const void* x, int32_t rows, int32_t form, void* y, int32_t threads) {

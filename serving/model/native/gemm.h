@@ -2,8 +2,9 @@
 //
 // Theory of operation. Few rows are bound by reading the weights: each panel streams by once, fetched ahead, two panels
 // at once where the registers suffice, so that their chains hide each other's latency. More rows run over each panel in
-// even blocks while the next panel is fetched; thousands go in runs of rows that stay in the second-level cache. None of
-// this changes a result: an output element is one chain over the inner dimension in one order.
+// even blocks while the next panel is fetched; thousands go in runs of rows that stay in the second-level cache. Panels in
+// short form are restored in cache first. None of this changes a result: an output element is one chain over the inner
+// dimension in one order.
 #pragma once
 #include <type_traits>
 
@@ -90,47 +91,83 @@ struct Ahead {
     int step;
 };
 
-// What block `block` of `blocks` fetches while it passes over a panel. The first over the first panel: that very panel, a
-// little ahead of itself (a fetch past the end harms nobody). All others: their share of the next panel, if it is ours.
-static CM_INLINE Ahead fetch(const char* panel, int64_t bytes, int block, int blocks, bool first, const char* end) {
-    if (blocks == 1 || (first && block == 0)) return {panel + kAheadBytes, kStepBytes};
-    if (panel + 2 * bytes > end) return {panel, 0};
-    const int shares = first ? blocks - 1 : blocks, share = first ? block - 1 : block;
-    return {panel + bytes + bytes / shares * share, kStepBytes / shares};
+// Where the panel in work comes from, and what is wanted after it.
+struct Stream {
+    const char* here;
+    bool from_memory;  // not yet in cache
+    const char* next;  // null: nothing
+    int64_t bytes;
+};
+
+// What block `block` of `blocks` fetches while it passes over a panel. The first over a panel that comes from memory:
+// that very panel, a little ahead of itself (a fetch past the end harms nobody). All others: their share of the next.
+static CM_INLINE Ahead fetch(const Stream& stream, int block, int blocks) {
+    if (stream.from_memory && block == 0) return {stream.here + kAheadBytes, kStepBytes};
+    if (stream.next == nullptr) return {stream.here, 0};
+    const int shares = blocks - stream.from_memory, share = block - stream.from_memory;
+    return {stream.next + stream.bytes / shares * share, kStepBytes / shares};
 }
 
-// One run of rows with all panels of the range.
+// Some rows and all panels of a range, one or two at a time.
+template <class Form>
+class PanelRun {
+  public:
+    CM_INLINE PanelRun(const cm_linear& w, int group, const Rows& x, int first, int count, Sink sink)
+        : w_(w), x_(x), sink_(sink), group_(group), first_(first), count_(count), parts_(digits(w.form)) {
+        static_assert(Form::kMaxPairedRows * 2 <= Form::kMaxRows, "two panels of few rows fit into one tile");
+        static_assert(Form::kMaxRows % 2 == 0, "both digits of a row are in one block");
+        blocks_ = (count * parts_ + Form::kMaxRows - 1) / Form::kMaxRows;
+    }
+    PanelRun(const PanelRun&) = delete;
+    PanelRun& operator=(const PanelRun&) = delete;
+
+    int blocks() const { return blocks_; }
+    bool pairs() const { return count_ * parts_ <= Form::kMaxPairedRows; }
+    // At the end. Not in a destructor: that would be for exceptions, too, and bring in what all instruction sets share.
+    CM_INLINE void release() const {
+        if (tiles_ != 0) release_tiles();
+    }
+
+    // Panel number `panel`, and the next where they are two `together`: they lie at stream.here, behind one another.
+    CM_INLINE void multiply(int panel, int together, const Stream& stream) {
+        alignas(64) float tile[Form::kMaxRows * kPanel];
+        const auto* data = static_cast<const typename Form::Number*>(x_.data) + first_ * parts_ * x_.stride;
+        for (int b = 0; b < blocks_; ++b) {
+            const int begin = count_ * b / blocks_, rows = count_ * (b + 1) / blocks_ - begin;
+            const Ahead ahead = fetch(stream, b, blocks_);
+            const Block<Form> block{data + begin * parts_ * x_.stride, x_.stride,  rows * parts_, stream.here, together,
+                                    steps(w_),                         ahead.from, ahead.step,    &tiles_,     tile};
+            multiply_block(block);
+            for (int p = 0; p < together; ++p) {
+                float* part = tile + p * rows * parts_ * kPanel;
+                const float* row_scale = has_int8_weights(w_.form) ? x_.scale + first_ + begin : nullptr;
+                finish<Form::kUnsignedRows>(part, rows, w_, group_, panel + p, row_scale);
+                sink_.store(sink_.context, first_ + begin, rows, (panel + p) * kPanel, part);
+            }
+        }
+    }
+
+  private:
+    const cm_linear& w_;
+    const Rows& x_;
+    const Sink sink_;
+    const int group_, first_, count_, parts_;
+    int blocks_, tiles_ = 0;
+};
+
 template <class Form>
 CM_INLINE void multiply_run(const cm_linear& w, int group, const Rows& x, int first, int count, int first_panel,
                             int last_panel, Sink sink) {
-    alignas(64) float tile[Form::kMaxRows * kPanel];
-    static_assert(Form::kMaxPairedRows * 2 <= Form::kMaxRows, "two panels of few rows fit into one tile");
-    static_assert(Form::kMaxRows % 2 == 0, "both digits of a row are in one block");
-    const int parts = digits(w.form), most = Form::kMaxRows / parts;
-    const int blocks = (count + most - 1) / most;
-    int tiles = 0;
+    PanelRun<Form> run(w, group, x, first, count, sink);
     const int64_t bytes = panel_bytes(w);
-    const char* const end = panel_at(w, group, last_panel);
-    const auto* data = static_cast<const typename Form::Number*>(x.data) + first * parts * x.stride;
-    for (int panel = first_panel; panel < last_panel;) {
-        const int together = count * parts <= Form::kMaxPairedRows && panel + 1 < last_panel ? 2 : 1;
+    for (int panel = first_panel, together; panel < last_panel; panel += together) {
+        together = run.pairs() && panel + 1 < last_panel ? 2 : 1;
         const char* here = panel_at(w, group, panel);
-        for (int b = 0; b < blocks; ++b) {
-            const int begin = count * b / blocks, rows = count * (b + 1) / blocks - begin;
-            const Ahead ahead = fetch(here, bytes, b, blocks, panel == first_panel, end);
-            const Block<Form> block{data + begin * parts * x.stride, x.stride,   rows * parts, here,   together,
-                                    steps(w),                        ahead.from, ahead.step,   &tiles, tile};
-            multiply_block(block);
-            for (int p = 0; p < together; ++p) {
-                float* part = tile + p * rows * parts * kPanel;
-                const float* row_scale = has_int8_weights(w.form) ? x.scale + first + begin : nullptr;
-                finish<Form::kUnsignedRows>(part, rows, w, group, panel + p, row_scale);
-                sink.store(sink.context, first + begin, rows, (panel + p) * kPanel, part);
-            }
-        }
-        panel += together;
+        const bool last = panel + 1 == last_panel;
+        run.multiply(panel, together,
+                     {here, run.blocks() == 1 || panel == first_panel, last ? nullptr : here + bytes, bytes});
     }
-    if (tiles != 0) release_tiles();
+    run.release();
 }
 
 template <class Form>
@@ -146,6 +183,22 @@ CM_NOINLINE void multiply_form(const cm_linear& w, int group, const Rows& x, int
     }
 }
 
+// Panels of short_bf16.h: few rows restore them within the kernel, step after step; more rows, once before it.
+static CM_NOINLINE void multiply_short(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
+                                       Sink sink) {
+    if (x.count <= Bf16::kMaxRestoredRows) {
+        return multiply_run<Short<Bf16>>(w, group, x, 0, x.count, first_panel, last_panel, sink);
+    }
+    alignas(64) char restored[kMostShortInputs * kPanel * 2];
+    PanelRun<Bf16> run(w, group, x, 0, x.count, sink);
+    for (int panel = first_panel; panel < last_panel; ++panel) {
+        Restoring(panel_at(w, group, panel), padded_in(w)).next(steps(w) / 2, restored);
+        const bool last = panel + 1 == last_panel;
+        run.multiply(panel, 1, {restored, false, last ? nullptr : panel_at(w, group, panel + 1), panel_bytes(w)});
+    }
+    run.release();
+}
+
 // x times the panels first_panel ... last_panel - 1 of one group. Calls store(first_row, rows, first_column, tile) for
 // every part of the result: tile [rows][32] float32 at a multiple of 64; columns past out_features hold zeros.
 template <class Store>
@@ -158,6 +211,7 @@ void multiply(const cm_linear& w, int group, const Rows& x, int first_panel, int
     switch (w.form) {
         case CM_F32: return multiply_form<F32>(w, group, x, first_panel, last_panel, sink);
         case CM_BF16: return multiply_form<Bf16>(w, group, x, first_panel, last_panel, sink);
+        case CM_BF16_SHORT: return multiply_short(w, group, x, first_panel, last_panel, sink);
         default: return multiply_form<Int8>(w, group, x, first_panel, last_panel, sink);
     }
 }

@@ -9,6 +9,7 @@ namespace cm::CM_ISA_NAMESPACE {
 
 struct TileForm {
     static constexpr int kMaxRows = 32;
+    static constexpr int kMaxRestoredRows = kMaxRows;
     static constexpr int kMaxPairedRows = 16;
     static constexpr bool kUnsignedRows = false;
     static constexpr bool kTiles = true;
@@ -45,10 +46,14 @@ static CM_INLINE void set_up(int rows, bool paired, int* tiles) {
     tile_configure(config);
 }
 
-static CM_INLINE void fetch_ahead(const char*& ahead, int ahead_step) {
+// For the next sixteen steps; with two panels the second, `panel_bytes` further on, too.
+template <int P>
+CM_INLINE void fetch_ahead(const char*& ahead, int ahead_step, int64_t panel_bytes) {
     for (int step = 0; step < kTileSteps; ++step, ahead += ahead_step) {
-        _mm_prefetch(ahead, _MM_HINT_T0);
-        _mm_prefetch(ahead + 64, _MM_HINT_T0);
+        for (int p = 0; p < P; ++p) {
+            _mm_prefetch(ahead + p * panel_bytes, _MM_HINT_T0);
+            _mm_prefetch(ahead + p * panel_bytes + 64, _MM_HINT_T0);
+        }
     }
 }
 
@@ -57,12 +62,17 @@ template <class Form, int P>
 CM_INLINE void few_rows(const Block<Form>& b) {
     constexpr int kNumbers = kStepBytes / 2 / sizeof(typename Form::Number);
     const int64_t stride = b.stride * static_cast<int64_t>(sizeof(typename Form::Number));
-    const char *panel = b.panel, *second = b.panel + static_cast<int64_t>(b.steps) * kStepBytes, *ahead = b.ahead;
+    Weights<Form, P> weights(b);
+    const char *panel = nullptr, *second = nullptr, *ahead = b.ahead;
     const auto* x = b.x;
     tile_zero<0>(), tile_zero<1>();
     if (P == 2) tile_zero<2>(), tile_zero<3>();
     for (int step = 0; step < b.steps; step += kTileSteps) {
-        fetch_ahead(ahead, b.ahead_step);
+        if (step % weights.steps() == 0) {
+            panel = weights.next(0);
+            if (P == 2) second = weights.next(1);
+        }
+        if (!is_short<Form>) fetch_ahead<P>(ahead, b.ahead_step, static_cast<int64_t>(b.steps) * kStepBytes);
         tile_load<4>(x, stride);
         tile_load<6>(panel, kStepBytes), Form::template add<0, 4, 6>();
         tile_load<7>(panel + 64, kStepBytes), Form::template add<1, 4, 7>();
@@ -85,11 +95,13 @@ template <class Form>
 CM_INLINE void many_rows(const Block<Form>& b) {
     constexpr int kNumbers = kStepBytes / 2 / sizeof(typename Form::Number);
     const int64_t stride = b.stride * static_cast<int64_t>(sizeof(typename Form::Number));
-    const char *panel = b.panel, *ahead = b.ahead;
+    Weights<Form, 1> weights(b);
+    const char *panel = nullptr, *ahead = b.ahead;
     const auto *x = b.x, *below = b.x + kTileSteps * b.stride;
     tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>();
     for (int step = 0; step < b.steps; step += kTileSteps) {
-        fetch_ahead(ahead, b.ahead_step);
+        if (step % weights.steps() == 0) panel = weights.next(0);
+        if (!is_short<Form>) fetch_ahead<1>(ahead, b.ahead_step, 0);
         tile_load<6>(panel, kStepBytes);
         tile_load<4>(x, stride), Form::template add<0, 4, 6>();
         tile_load<7>(panel + 64, kStepBytes), Form::template add<1, 4, 7>();

@@ -6,6 +6,7 @@ namespace cm::CM_ISA_NAMESPACE {
 
 struct VectorForm {
     static constexpr int kMaxRows = 6;
+    static constexpr int kMaxRestoredRows = 2;  // more pass over a panel several times
     static constexpr int kMaxPairedRows = 0;
     static constexpr bool kUnsignedRows = false;
     static constexpr bool kTiles = false;
@@ -94,13 +95,18 @@ CM_NOINLINE void fixed_block(const Block<Form>& b) {
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < kSums; ++v) sum[r][v] = Form::zero();
         const auto* x = b.x;
-        const char *panel = b.panel + part, *ahead = b.ahead + part;
-        for (int step = 0; step < b.steps; ++step) {
-            for (int line = 0; line < kVectors * 32; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T0);
-            Form::template add<R, kSums>(sum, x, b.stride, panel);
-            x += kSide;
-            panel += kStepBytes;
-            ahead += b.ahead_step;
+        const char* ahead = b.ahead + part;
+        Weights<Form, 1> weights(b);
+        for (int first = 0; first < b.steps; first += weights.steps()) {
+            const char* panel = weights.next(0) + part;
+            for (int step = 0; step < weights.steps(); ++step) {
+                for (int line = 0; line < kVectors * 32 && !is_short<Form>; line += 64)
+                    _mm_prefetch(ahead + line, _MM_HINT_T0);
+                Form::template add<R, kSums>(sum, x, b.stride, panel);
+                x += kSide;
+                panel += kStepBytes;
+                ahead += b.ahead_step;
+            }
         }
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < kVectors; ++v) {

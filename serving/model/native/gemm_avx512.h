@@ -8,6 +8,7 @@ namespace cm::CM_ISA_NAMESPACE {
 // 24 registers of sums, two or four of weights, one of x.
 struct VectorForm {
     static constexpr int kMaxRows = 12;
+    static constexpr int kMaxRestoredRows = kMaxRows;
     static constexpr int kMaxPairedRows = 6;  // with two panels at once
     static constexpr bool kUnsignedRows = false;
     static constexpr bool kTiles = false;
@@ -66,23 +67,28 @@ CM_NOINLINE void fixed_block(const Block<Form>& b) {
     constexpr int kSide = 4 / sizeof(typename Form::Number);
     const int64_t panel_bytes = static_cast<int64_t>(b.steps) * kStepBytes;
     const auto* x = b.x;
-    const char *panel = b.panel, *ahead = b.ahead;
+    const char* ahead = b.ahead;
     typename Form::Sum sum[R][P][2];
     for (int r = 0; r < R; ++r)
         for (int p = 0; p < P; ++p) sum[r][p][0] = sum[r][p][1] = Form::zero();
-    for (int step = 0; step < b.steps; ++step) {
-        for (int p = 0; p < P; ++p) {
-            _mm_prefetch(ahead + p * panel_bytes, _MM_HINT_T0);
-            _mm_prefetch(ahead + p * panel_bytes + 64, _MM_HINT_T0);
+    Weights<Form, P> weights(b);
+    for (int first = 0; first < b.steps; first += weights.steps()) {
+        const char* panel[P];
+        for (int p = 0; p < P; ++p) panel[p] = weights.next(p);
+        for (int step = 0; step < weights.steps(); ++step) {
+            for (int p = 0; p < P; ++p) {
+                if (is_short<Form>) continue;  // whoever restores fetches ahead
+                _mm_prefetch(ahead + p * panel_bytes, _MM_HINT_T0);
+                _mm_prefetch(ahead + p * panel_bytes + 64, _MM_HINT_T0);
+            }
+            for (int r = 0; r < R; ++r) {
+                const auto all = Form::all(x + r * b.stride);
+                for (int p = 0; p < P; ++p)
+                    for (int half = 0; half < 2; ++half) Form::add(sum[r][p][half], all, panel[p] + step * kStepBytes + half * 64);
+            }
+            x += kSide;
+            ahead += b.ahead_step;
         }
-        for (int r = 0; r < R; ++r) {
-            const auto all = Form::all(x + r * b.stride);
-            for (int p = 0; p < P; ++p)
-                for (int half = 0; half < 2; ++half) Form::add(sum[r][p][half], all, panel + p * panel_bytes + half * 64);
-        }
-        x += kSide;
-        panel += kStepBytes;
-        ahead += b.ahead_step;
     }
     char* to = static_cast<char*>(b.sums);
     for (int p = 0; p < P; ++p)

@@ -2,6 +2,7 @@
 #pragma once
 #include "isa.h"
 #include "pack.h"
+#include "restore.h"
 
 namespace cm::CM_ISA_NAMESPACE {
 
@@ -17,6 +18,45 @@ struct Block {
     int ahead_step;
     int* tiles;  // what the tile registers are set up for; kept from block to block, 0 = nothing (AMX only)
     void* sums;  // [panels][rows][32] float, or int32 of INT8; at a multiple of 64
+};
+
+// As Form, with panels as short_bf16.h has them.
+template <class Form>
+struct Short : Form {};
+
+template <class Form>
+constexpr bool is_short = false;
+template <class Form>
+constexpr bool is_short<Short<Form>> = true;
+
+// Where a kernel finds its weights: steps() at a time, that is all of them, or what is restored at a time.
+template <class Form, int P>
+class Weights {
+  public:
+    CM_INLINE explicit Weights(const Block<Form>& b) : b_(b) {}
+    int steps() const { return b_.steps; }
+    CM_INLINE const char* next(int panel) { return b_.panel + panel * static_cast<int64_t>(b_.steps) * kStepBytes; }
+
+  private:
+    const Block<Form>& b_;
+};
+
+template <class Form, int P>
+class Weights<Short<Form>, P> {
+  public:
+    CM_INLINE explicit Weights(const Block<Short<Form>>& b) {
+        for (int p = 0; p < P; ++p) panels_[p] = Restoring(b.panel + p * short_panel_bytes(2 * b.steps), 2 * b.steps);
+    }
+    int steps() const { return kSteps; }
+    CM_INLINE const char* next(int panel) {
+        panels_[panel].next(kSteps / 2, restored_[panel]);
+        return restored_[panel];
+    }
+
+  private:
+    static constexpr int kSteps = 16;
+    Restoring panels_[P];
+    alignas(64) char restored_[P][kSteps * kStepBytes];
 };
 
 }  // namespace cm::CM_ISA_NAMESPACE

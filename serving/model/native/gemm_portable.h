@@ -7,6 +7,7 @@ namespace cm::CM_ISA_NAMESPACE {
 
 struct PlainForm {
     static constexpr int kMaxRows = 4;
+    static constexpr int kMaxRestoredRows = kMaxRows;
     static constexpr int kMaxPairedRows = 0;
     static constexpr bool kUnsignedRows = false;
     static constexpr bool kTiles = false;
@@ -40,10 +41,13 @@ CM_NOINLINE void fixed_block(const Block<Form>& b) {
     constexpr int kSide = 4 / sizeof(typename Form::Number);
     typename Form::Sum sum[R][kPanel] = {};
     const auto* x = b.x;
-    const auto* w = reinterpret_cast<const typename Form::Number*>(b.panel);
-    for (int step = 0; step < b.steps; ++step, x += kSide, w += kPanel * kSide) {
-        for (int r = 0; r < R; ++r)
-            for (int n = 0; n < kPanel; ++n) Form::add(sum[r][n], x + r * b.stride, w + n * kSide);
+    Weights<Form, 1> weights(b);
+    for (int first = 0; first < b.steps; first += weights.steps()) {
+        const auto* w = reinterpret_cast<const typename Form::Number*>(weights.next(0));
+        for (int step = 0; step < weights.steps(); ++step, x += kSide, w += kPanel * kSide) {
+            for (int r = 0; r < R; ++r)
+                for (int n = 0; n < kPanel; ++n) Form::add(sum[r][n], x + r * b.stride, w + n * kSide);
+        }
     }
     __builtin_memcpy(b.sums, sum, sizeof sum);
 }

@@ -11,13 +11,14 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 4  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 5  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
-enum cm_form { CM_F32 = 0, CM_BF16 = 1, CM_INT8 = 2, CM_W8A16 = 3 };
+// BF16_SHORT is of weights alone, too: those of BF16 in fewer bytes, see short_bf16.h.
+enum cm_form { CM_F32 = 0, CM_BF16 = 1, CM_INT8 = 2, CM_W8A16 = 3, CM_BF16_SHORT = 4 };
 
-enum cm_error { CM_OK = 0, CM_BAD_ARGUMENT = 1, CM_NO_MEMORY = 2, CM_NOT_FINITE = 3 };
+enum cm_error { CM_OK = 0, CM_BAD_ARGUMENT = 1, CM_NO_MEMORY = 2, CM_NOT_FINITE = 3, CM_NO_SHORT_FORM = 4 };
 
 // One product y = x W^T + b, or `groups` of them side by side (one per attention head), all of the same size.
 // `packed` is what cm_pack wrote: panels of 32 output features, then (INT8, W8A16) scales and column sums; see pack.h.
@@ -143,6 +144,7 @@ const char* cm_error_text(void);       // of the last call on this thread that f
 int64_t cm_packed_bytes(int32_t out_features, int32_t in_features, int32_t groups, int32_t form);
 // weight: [groups * out_features, in_features] dense, of `form`. INT8: int8 with scale [groups * out_features]. W8A16:
 // int8 with scale [groups * out_features], then scale of inputs [groups * in_features]; a number is level * both.
+// BF16_SHORT: bfloat16; CM_NO_SHORT_FORM = its exponents are too many, pack it as BF16.
 int32_t cm_pack(const void* weight, const float* scale, int32_t out_features, int32_t in_features, int32_t groups,
                 int32_t form, void* packed);
 

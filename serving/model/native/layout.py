@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 4
+INTERFACE = 5
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -24,10 +24,14 @@ class Form(IntEnum):
     BF16 = 1
     INT8 = 2
     W8A16 = 3
+    BF16_SHORT = 4
 
 
 W8A16_INPUTS = 512
 """kMostW8A16Inputs of pack.h."""
+
+SHORT_INPUTS = 8192
+"""kMostShortInputs of short_bf16.h."""
 
 
 class Draw(IntEnum):
@@ -44,6 +48,7 @@ class Failure(IntEnum):
     BAD_ARGUMENT = 1
     NO_MEMORY = 2
     NOT_FINITE = 3
+    NO_SHORT_FORM = 4
 
 
 class Linear(ctypes.Structure):

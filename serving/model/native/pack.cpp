@@ -1,6 +1,9 @@
 #include "pack.h"
 
 #include <cstring>
+#include <vector>
+
+#include "shorten.h"
 
 namespace cm {
 namespace {
@@ -20,17 +23,34 @@ void pack_panel(const Number* weight, int rows, int in_features, int steps, Numb
     }
 }
 
-template <class Number, int Side>
-void pack_panels(const Number* weight, const cm_linear& shape, char* packed) {
+// make(dense rows, their number, where to) for each panel, until one returns false.
+template <class Number, class Make>
+bool each_panel(const Number* weight, const cm_linear& shape, char* packed, Make make) {
     for (int group = 0; group < shape.groups; ++group) {
         for (int panel = 0; panel < panels(shape); ++panel, packed += panel_bytes(shape)) {
             const int first = panel * kPanel;
             const int rows = shape.out_features - first < kPanel ? shape.out_features - first : kPanel;
             const int64_t row = static_cast<int64_t>(group) * shape.out_features + first;
-            pack_panel<Number, Side>(weight + row * shape.in_features, rows, shape.in_features, steps(shape),
-                                     reinterpret_cast<Number*>(packed));
+            if (!make(weight + row * shape.in_features, rows, packed)) return false;
         }
     }
+    return true;
+}
+
+template <class Number, int Side>
+bool pack_panels(const Number* weight, const cm_linear& shape, char* packed) {
+    return each_panel(weight, shape, packed, [&](const Number* dense, int rows, char* panel) {
+        pack_panel<Number, Side>(dense, rows, shape.in_features, steps(shape), reinterpret_cast<Number*>(panel));
+        return true;
+    });
+}
+
+bool pack_short_panels(const uint16_t* weight, const cm_linear& shape, char* packed) {
+    std::vector<uint16_t> plain(static_cast<size_t>(padded_in(shape)) * kPanel);
+    return each_panel(weight, shape, packed, [&](const uint16_t* dense, int rows, char* panel) {
+        pack_panel<uint16_t, 2>(dense, rows, shape.in_features, steps(shape), plain.data());
+        return shorten_panel(plain.data(), padded_in(shape), panel);
+    });
 }
 
 void pack_scales(const int8_t* weight, const float* scale, const cm_linear& shape, float* scales, int32_t* sums) {
@@ -57,13 +77,14 @@ void pack_input_scales(const float* scale, const cm_linear& shape, float* inputs
 
 }  // namespace
 
-void pack(const void* weight, const float* scale, const cm_linear& shape, void* packed) {
+bool pack(const void* weight, const float* scale, const cm_linear& shape, void* packed) {
     cm_linear there = shape;
     there.packed = packed;
     char* to = static_cast<char*>(packed);
     switch (shape.form) {
         case CM_F32: return pack_panels<uint32_t, 1>(static_cast<const uint32_t*>(weight), shape, to);
         case CM_BF16: return pack_panels<uint16_t, 2>(static_cast<const uint16_t*>(weight), shape, to);
+        case CM_BF16_SHORT: return pack_short_panels(static_cast<const uint16_t*>(weight), shape, to);
         default: pack_panels<int8_t, 4>(static_cast<const int8_t*>(weight), shape, to);
     }
     pack_scales(static_cast<const int8_t*>(weight), scale, shape, const_cast<float*>(scales_at(there, 0, 0)),
@@ -72,6 +93,7 @@ void pack(const void* weight, const float* scale, const cm_linear& shape, void* 
         const float* input_scale = scale + static_cast<int64_t>(shape.groups) * shape.out_features;
         pack_input_scales(input_scale, shape, const_cast<float*>(input_scales_at(there, 0)));
     }
+    return true;
 }
 
 }  // namespace cm

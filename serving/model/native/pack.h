@@ -8,11 +8,14 @@
 //     scales   [groups][panels of a group][32] float32                        INT8 and W8A16
 //     sums     [groups][panels of a group][32] int32: 128 * sum of a column   INT8 and W8A16, for unsigned activations
 //     inputs   [groups][padded_in] float32, scales of the inner dimension     W8A16 only
+//
+// Panels of BF16_SHORT are others, see short_bf16.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 #include "interface.h"
+#include "short_bf16.h"
 
 namespace cm {
 
@@ -30,16 +33,20 @@ static constexpr int64_t round_up(int64_t value, int64_t multiple) { return (val
 constexpr int kMostW8A16Inputs = 512;
 constexpr int kDigitRange = 127 * 256 + 127;
 static constexpr int digits(int form) { return form == CM_W8A16 ? 2 : 1; }
+// Of the activations that such weights are multiplied with, and of the panels that kernels read.
+static constexpr int plain_form(int form) { return form == CM_BF16_SHORT ? CM_BF16 : form; }
 static constexpr bool has_int8_weights(int form) { return form == CM_INT8 || form == CM_W8A16; }
 
 // Numbers of the inner dimension that lie side by side.
-static constexpr int side_by_side(int form) { return form == CM_F32 ? 1 : form == CM_BF16 ? 2 : 4; }
+static constexpr int side_by_side(int form) { return form == CM_F32 ? 1 : plain_form(form) == CM_BF16 ? 2 : 4; }
 static constexpr int bytes_of(int form) { return 4 / side_by_side(form); }
 
 static inline int panels(const cm_linear& w) { return (w.out_features + kPanel - 1) / kPanel; }
 static inline int padded_in(const cm_linear& w) { return static_cast<int>(round_up(w.in_features, kInnerMultiple)); }
 static inline int steps(const cm_linear& w) { return padded_in(w) / side_by_side(w.form); }
-static inline int64_t panel_bytes(const cm_linear& w) { return static_cast<int64_t>(steps(w)) * kStepBytes; }
+static inline int64_t panel_bytes(const cm_linear& w) {
+    return w.form == CM_BF16_SHORT ? short_panel_bytes(padded_in(w)) : static_cast<int64_t>(steps(w)) * kStepBytes;
+}
 static inline int64_t columns(const cm_linear& w) { return static_cast<int64_t>(w.groups) * panels(w) * kPanel; }
 
 static inline const char* panel_at(const cm_linear& w, int group, int panel) {
@@ -68,7 +75,7 @@ static inline int64_t apply_scratch_bytes(const cm_linear& w, int64_t rows) {
     return round_up(numbers * bytes_of(w.form), 64) + rows * w.groups * static_cast<int64_t>(sizeof(float));
 }
 
-// weight [groups * out_features, in_features] dense -> packed; see cm_pack.
-void pack(const void* weight, const float* scale, const cm_linear& shape, void* packed);
+// weight [groups * out_features, in_features] dense -> packed; see cm_pack. False: it has no short form.
+bool pack(const void* weight, const float* scale, const cm_linear& shape, void* packed);
 
 }  // namespace cm

@@ -5,6 +5,7 @@ model serves every process of a node.
 """
 
 import mmap
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model.forms import PackedShape, StoredProduct
 from serving.model.linear import LinearWeight
-from serving.model.native.layout import W8A16_INPUTS, Form, Linear
+from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, Linear
 from serving.model.native.library import Library
 from serving.model.shared_tensor import ALIGNMENT, address_of
 
@@ -21,6 +22,9 @@ LAYOUT = b"panels-2"
 
 _FORMS = {torch.float32: Form.F32, torch.bfloat16: Form.BF16, torch.int8: Form.INT8}
 _W8A16_LAYOUT = LAYOUT + b"/w8a16"
+_EITHER_LAYOUT = LAYOUT + b"/short"
+"""64 bytes, the first of which is the form, BF16_SHORT or BF16; then the panels."""
+_HEAD_BYTES = 64
 _ARENA_BYTES = 64 << 20
 _HUGE_PAGE = 2 << 20
 
@@ -84,63 +88,101 @@ class PanelForms:
     Args:
         library: packs and computes.
         coarse_drafts: products of draft layers in INT8, see `coarse_bank.py`.
+        short: bfloat16 weights in twelve bits a number where their exponents permit, see short_bf16.h. Same results.
     """
 
     w8a16_inputs = W8A16_INPUTS
 
-    def __init__(self, library: Library, *, coarse_drafts: bool = False) -> None:
+    def __init__(self, library: Library, *, coarse_drafts: bool = False, short: bool = False) -> None:
         self.coarse_drafts = coarse_drafts
+        self._short = short
         self._library = library
         self._arena = _Arena()
 
     def fingerprint(self) -> str:
-        """The layout's name, and whether drafts are coarse."""
-        return LAYOUT.decode() + ("/coarse-drafts" if self.coarse_drafts else "")
+        """The layout's name, whether drafts are coarse, and whether weights may be short."""
+        return LAYOUT.decode() + "/coarse-drafts" * self.coarse_drafts + "/short" * self._short
 
     def linear(self, given: LinearWeight) -> PanelLinear | PanelHeads:
         """Packed into memory of this process."""
-        shape = self.packed_shape(given)
-        memory = self._arena.take(shape.nbytes)
-        self.write(given, shape, memory)
-        weight = given.weight
-        return self.over(StoredProduct(memory, tuple(weight.shape), weight.dtype, shape.layout, given.bias))
+        for form in self._forms_to_try(given):
+            linear = _struct(given.weight.shape, form)
+            memory = self._arena.take(self._nbytes(linear))
+            if self._pack(given, linear, memory):
+                return self._product(memory, linear, given.weight.dim(), given.bias)
+            self._arena.give_back(memory)
+        raise AssertionError("the last form always can be")
 
     def heads(self, given: LinearWeight) -> PanelLinear | PanelHeads:
         """Packed into memory of this process."""
         return self.linear(given)
 
     def packed_shape(self, given: LinearWeight) -> PackedShape:
-        """Known from the shape alone."""
-        layout = _W8A16_LAYOUT if given.weight_only else LAYOUT
-        return PackedShape(layout, self._nbytes(_struct(tuple(given.weight.shape), given.weight.dtype, layout)))
+        """Known from the shape alone; where values decide on the form, there is room for the larger one."""
+        *shorter, form = self._forms_to_try(given)
+        nbytes = self._nbytes(_struct(given.weight.shape, form))
+        if shorter:
+            return PackedShape(_EITHER_LAYOUT, _HEAD_BYTES + nbytes)
+        return PackedShape(_W8A16_LAYOUT if form == Form.W8A16 else LAYOUT, nbytes)
 
     def write(self, given: LinearWeight, shape: PackedShape, memory: memoryview) -> None:
         """Packed in place.
 
         Raises: ModelError if the memory is of another size.
         """
-        linear = _struct(tuple(given.weight.shape), given.weight.dtype, shape.layout)
-        if memory.nbytes != self._nbytes(linear):
+        if memory.nbytes != self.packed_shape(given).nbytes:
             raise ModelError(f"panels of {list(given.weight.shape)} do not take {memory.nbytes} bytes")
-        heads = given.weight.dim() == 3
-        weight = (given.weight.transpose(1, 2) if heads else given.weight).contiguous()
-        scale = None if given.scale is None else _scales(given.scale.float(), linear).contiguous()
-        scale_address = None if scale is None else scale.data_ptr()
-        self._library.pack(weight.data_ptr(), scale_address, linear, address_of(memory))
+        head = _HEAD_BYTES if shape.layout == _EITHER_LAYOUT else 0
+        for form in self._forms_to_try(given):
+            if self._pack(given, _struct(given.weight.shape, form), memory[head:]):
+                memory[:head] = bytes([form]).ljust(head, b"\0") if head else b""
+                return
 
     def over(self, stored: StoredProduct) -> PanelLinear | PanelHeads:
         """The library reads the bytes where they lie.
 
         Raises: ModelError if they are not panels of this layout.
         """
-        known = stored.layout in (LAYOUT, _W8A16_LAYOUT)
-        linear = _struct(stored.shape, stored.dtype, stored.layout)
-        if not known or stored.memory.nbytes != self._nbytes(linear):
+        memory, form, planned = stored.memory, _FORMS.get(stored.dtype), _FORMS.get(stored.dtype)
+        if stored.layout == _EITHER_LAYOUT and planned == Form.BF16 and memory.nbytes > _HEAD_BYTES:
+            form = Form.BF16_SHORT if memory[0] == Form.BF16_SHORT else Form.BF16
+            memory = memory[_HEAD_BYTES:]
+        elif stored.layout == _W8A16_LAYOUT and planned == Form.INT8:
+            form = planned = Form.W8A16
+        elif stored.layout != LAYOUT:
+            planned = None
+        if form is None or planned is None or memory.nbytes != self._nbytes(_struct(stored.shape, planned)):
             raise ModelError(
                 f"{stored.memory.nbytes} bytes of layout {stored.layout!r} are no panels of {stored.shape}"
             )
-        kind = PanelHeads if len(stored.shape) == 3 else PanelLinear
-        return kind(self._library, stored.memory, linear, stored.bias)
+        linear = _struct(stored.shape, form)
+        return self._product(memory[: self._nbytes(linear)], linear, len(stored.shape), stored.bias)
+
+    def _forms_to_try(self, given: LinearWeight) -> list[Form]:
+        """The last one can always be.
+
+        Raises: ModelError if there are no panels of the weight's dtype.
+        """
+        weight = given.weight
+        if weight.dtype not in _FORMS:
+            raise ModelError(f"there are no panels of {weight.dtype}")
+        if given.weight_only:
+            return [Form.W8A16]
+        short = self._short and weight.dtype == torch.bfloat16 and not given.many_rows
+        inputs = weight.shape[1]
+        return [Form.BF16_SHORT] * (short and inputs <= SHORT_INPUTS) + [_FORMS[weight.dtype]]
+
+    def _pack(self, given: LinearWeight, linear: Linear, memory: memoryview) -> bool:
+        """Returns: False if the weight does not take this form."""
+        heads = given.weight.dim() == 3
+        weight = (given.weight.transpose(1, 2) if heads else given.weight).contiguous()
+        scale = None if given.scale is None else _scales(given.scale.float(), linear).contiguous()
+        scale_address = None if scale is None else scale.data_ptr()
+        return self._library.pack(weight.data_ptr(), scale_address, linear, address_of(memory))
+
+    def _product(self, memory: memoryview, linear: Linear, axes: int, bias: Tensor | None) -> PanelLinear | PanelHeads:
+        kind = PanelHeads if axes == 3 else PanelLinear
+        return kind(self._library, memory, linear, bias)
 
     def _nbytes(self, linear: Linear) -> int:
         return self._library.packed_bytes(linear.out_features, linear.in_features, linear.groups, Form(linear.form))
@@ -153,25 +195,32 @@ class _Arena:
     """
 
     def __init__(self) -> None:
-        self._free = memoryview(b"")
+        self._whole = memoryview(b"")
+        self._end = 0
 
     def take(self, nbytes: int) -> memoryview:
-        """Zeroed, at a multiple of 64."""
-        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        if size > self._free.nbytes:
+        """Zeroed, or given back before, at a multiple of 64."""
+        size = _aligned(nbytes)
+        if self._end + size > self._whole.nbytes:
             whole = mmap.mmap(-1, max(_ARENA_BYTES, -(-size // _HUGE_PAGE) * _HUGE_PAGE), flags=mmap.MAP_PRIVATE)
             whole.madvise(mmap.MADV_HUGEPAGE)
-            self._free = memoryview(whole)
-        taken, self._free = self._free[:nbytes], self._free[size:]
-        return taken
+            self._whole, self._end = memoryview(whole), 0
+        self._end += size
+        return self._whole[self._end - size :][:nbytes]
+
+    def give_back(self, last: memoryview) -> None:
+        """What was taken last is not used."""
+        self._end -= _aligned(last.nbytes)
 
 
-def _struct(shape: tuple[int, ...], dtype: torch.dtype, layout: bytes) -> Linear:
-    """Sizes and form of a dense weight's panels."""
-    if dtype not in _FORMS:
-        raise ModelError(f"there are no panels of {dtype}")
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _struct(shape: Sequence[int], form: Form) -> Linear:
+    """Sizes of a dense weight's panels."""
     groups, out_features, in_features = (1, *shape) if len(shape) == 2 else (shape[0], shape[2], shape[1])
-    return Linear(out_features, in_features, groups, Form.W8A16 if layout == _W8A16_LAYOUT else _FORMS[dtype])
+    return Linear(out_features, in_features, groups, form)
 
 
 def _scales(scale: Tensor, linear: Linear) -> Tensor:

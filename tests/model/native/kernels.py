@@ -51,7 +51,7 @@ def compile_kernels(name: str, folder: Path) -> ctypes.CDLL:
     library = folder / f"{name}-{digest.hexdigest()}.so"
     with build.lock(folder / f"{name}.lock"):
         if not library.exists():
-            sources = [_EXPORTS, *(build.SOURCES / other for other in ("pack.cpp", "team.cpp"))]
+            sources = [_EXPORTS, *(build.SOURCES / other for other in ("pack.cpp", "shorten.cpp", "team.cpp"))]
             part = library.with_suffix(".part")
             command = [*build.find_compiler(), *flags, "-shared", "-o", str(part), *map(str, sources)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -39,6 +39,7 @@ float from_bf16(uint16_t value) {
     return wide;
 }
 
+bool is_bf16(int form) { return form == CM_BF16 || form == CM_BF16_SHORT; }
 bool is_int8(int form) { return form == CM_INT8 || form == CM_W8A16; }
 
 struct Case {
@@ -73,19 +74,19 @@ class Product {
 
   private:
     static float rounded(float value, int form) {
-        return is_int8(form) ? std::round(value * 127) : form == CM_BF16 ? from_bf16(to_bf16(value)) : value;
+        return is_int8(form) ? std::round(value * 127) : is_bf16(form) ? from_bf16(to_bf16(value)) : value;
     }
 
     static void store(const std::vector<float>& values, int form, void* to) {
         for (size_t i = 0; i < values.size(); ++i) {
             if (form == CM_F32) static_cast<float*>(to)[i] = values[i];
-            if (form == CM_BF16) static_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
+            if (is_bf16(form)) static_cast<uint16_t*>(to)[i] = to_bf16(values[i]);
             if (is_int8(form)) static_cast<int8_t*>(to)[i] = static_cast<int8_t>(values[i]);
         }
     }
 
     Memory pack() const {
-        const size_t size = shape_.form == CM_F32 ? 4 : shape_.form == CM_BF16 ? 2 : 1;
+        const size_t size = shape_.form == CM_F32 ? 4 : is_bf16(shape_.form) ? 2 : 1;
         const Memory dense = lines(weights_.size() * size);
         store(weights_, shape_.form, dense.get());
         std::vector<float> scale(static_cast<size_t>(shape_.groups) * shape_.out, 1.0f / 127);
@@ -128,7 +129,7 @@ int check_products(std::mt19937& random) {
     const int count = 80;
     for (int i = 0; i < count; ++i) {
         const Case shape{1 + below(100), 1 + below(200), 1 + below(3), below(4) ? 1 + below(20) : 30 + below(40),
-                         below(4),       below(2),       1 + below(2), below(2) == 1};
+                         below(5),       below(2),       1 + below(2), below(2) == 1};
         const double error = Product(shape, random).error();
         if (!(error < 0.05 * std::sqrt(shape.in) + 0.02)) {
             std::printf("%d x %d, %d groups, %d rows, forms %d and %d: error %g\n", shape.out, shape.in, shape.groups,

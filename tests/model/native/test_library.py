@@ -10,7 +10,7 @@ import pytest
 from serving.errors import ModelError
 from serving.model.native import layout
 from serving.model.native import library as native
-from serving.model.native.layout import W8A16_INPUTS, Form, Linear
+from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, Linear
 from serving.model.native.library import Library, available, load, trusted
 from serving.model.native.tile_trial import tiles_agree
 from tests.model.native.native_libraries import computing_with
@@ -68,8 +68,9 @@ def test_instructions(library: Library) -> None:
 @pytest.mark.parametrize(
     "linear",
     [
-        *(Linear(0, 64, 1, 0), Linear(32, -1, 1, 0), Linear(32, 64, 0, 0), Linear(32, 64, 1, 4), Linear(32, 64, 1, -1)),
+        *(Linear(0, 64, 1, 0), Linear(32, -1, 1, 0), Linear(32, 64, 0, 0), Linear(32, 64, 1, 5), Linear(32, 64, 1, -1)),
         Linear(32, W8A16_INPUTS + 1, 1, Form.W8A16),
+        Linear(32, SHORT_INPUTS + 1, 1, Form.BF16_SHORT),
     ],
 )
 def test_products_that_cannot_be(library: Library, linear: Linear) -> None:
