@@ -48,16 +48,19 @@ def make_executor(
     step_tokens: int,
     drafts: int,
     device: str = "cpu",
+    short: bool | None = None,
 ) -> tuple[StepExecutor, DeepseekModel]:
     """An executor over a checkpoint, with a KV cache of its own.
 
     Args:
         kind: as the setting `[engine] executor`.
         drafts: guesses per step; 0 = the cache has no room for the draft layer.
+        short: bfloat16 weights in their short form, as for `load_model`.
     Returns: the executor, and the model below it.
     """
     native = kind == "native" or (kind == "auto" and device == "cpu" and available())
-    loaded = load_model(model, device=device, dtype=dtype, native=native, coarse_drafts=native and drafts > 0)
+    coarse = native and drafts > 0
+    loaded = load_model(model, device=device, dtype=dtype, native=native, coarse_drafts=coarse, short=short)
     layers = loaded.config.num_hidden_layers + (drafts > 0)
     cache = KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device, num_layers=layers)
     if native:
@@ -93,6 +96,7 @@ class BareEngine:
         step_tokens: most that one step takes in.
         drafts: most guesses of a decode step; the engine makes fewer where they do not pay.
         device: where to compute; the native executor needs `cpu`.
+        short: as for `make_executor`.
     """
 
     def __init__(
@@ -105,11 +109,14 @@ class BareEngine:
         step_tokens: int = 512,
         drafts: int = 0,
         device: str = "cpu",
+        short: bool | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         keep_freed_memory()
         blocks = -(-kv_tokens // BLOCK_TOKENS)
-        self._executor, loaded = make_executor(model, executor, dtype, blocks, threads, step_tokens, drafts, device)
+        self._executor, loaded = make_executor(
+            model, executor, dtype, blocks, threads, step_tokens, drafts, device, short
+        )
         settings = EngineSettings(
             role=EngineRole.AGGREGATED,
             block_tokens=BLOCK_TOKENS,
@@ -204,7 +211,7 @@ class BareProcess:
     """A `BareEngine` in its own process; a context manager that ends it.
 
     Args:
-        model, dtype, threads, kv_tokens, executor, step_tokens, drafts: as for `BareEngine`.
+        model, dtype, threads, kv_tokens, executor, step_tokens, drafts, short: as for `BareEngine`.
     """
 
     def __init__(
@@ -216,10 +223,11 @@ class BareProcess:
         executor: ExecutorKind = "auto",
         step_tokens: int = 512,
         drafts: int = 0,
+        short: bool | None = None,
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, model, dtype, threads, kv_tokens, executor, step_tokens, drafts)
+        arguments = (theirs, model, dtype, threads, kv_tokens, executor, step_tokens, drafts, "cpu", short)
         settings = {"GOMP_SPINCOUNT": SPINS, "OMP_NUM_THREADS": str(threads)}  # OpenMP reads them when it is loaded
         before = {name: os.environ.get(name) for name in settings}
         os.environ.update(settings)

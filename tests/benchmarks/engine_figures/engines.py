@@ -47,12 +47,18 @@ class Engine(Protocol):
 
 
 class OurEngine:
-    """The bare engine of this project: scheduler, executor and sampler, no link and no HTTP."""
+    """The bare engine of this project: scheduler, executor and sampler, no link and no HTTP.
 
-    def __init__(self, model: Path, executor: ExecutorKind, threads: int) -> None:
+    Args:
+        short: bfloat16 weights in their short form, or not; None = as it is by itself.
+    """
+
+    def __init__(self, model: Path, executor: ExecutorKind, threads: int, short: bool | None = None) -> None:
         self._random = random.Random(0)
         self._vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-        self._process = BareProcess(model, "bfloat16", threads, _KV_TOKENS, executor, step_tokens=MAX_PROMPT_TOKENS)
+        self._process = BareProcess(
+            model, "bfloat16", threads, _KV_TOKENS, executor, step_tokens=MAX_PROMPT_TOKENS, short=short
+        )
         self._process.__enter__()
 
     def decode(self, batch: int) -> float:

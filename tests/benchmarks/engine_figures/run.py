@@ -7,6 +7,7 @@ from subprocess import TimeoutExpired
 
 from serving.errors import ServingError
 from serving.model.config import ModelConfig
+from serving.model.native.library import instructions
 from tests.benchmarks.bare_engine import ExecutorKind
 from tests.benchmarks.conditions import STORYTELLER, progress
 from tests.benchmarks.engine_figures import accuracy, http_load, rounds, speculation
@@ -21,6 +22,7 @@ from tests.benchmarks.engine_figures.goals import (
     LLAMA_Q8,
     OURS_BF16,
     OURS_INT8,
+    OURS_PLAIN,
     OURS_TORCH,
     SPECULATION,
     VLLM,
@@ -81,6 +83,10 @@ class Run:
         forms = prepare(self.models, kind, self.peers)
         ours = partial(OurEngine, threads=self.threads)
         openers: dict[str, Open] = {OURS_BF16: partial(ours, forms.bf16, self.executor)}
+        if self.executor != "torch" and self._present(
+            OURS_PLAIN, "" if instructions() == "amx" else "no short form here"
+        ):
+            openers[OURS_PLAIN] = partial(ours, forms.bf16, self.executor, short=False)
         if self._present(OURS_INT8, forms.absent.get("int8", "")):
             openers[OURS_INT8] = partial(ours, _sure(forms.int8), self.executor)
         if self.torch_too:
@@ -113,7 +119,7 @@ class Run:
     def bandwidth(self) -> None:
         """Bytes that our batch-1 decode reads per second, as a share of what the machine can read."""
         shape = Shape("small", "decode", 1)
-        rate = self.book.best(OURS_BF16, shape)
+        rate = self.book.best(OURS_PLAIN, shape) or self.book.best(OURS_BF16, shape)
         if rate is None:
             self.rows.append(Row(BANDWIDTH, None, f"{shape} was not measured in this run"))
             return
