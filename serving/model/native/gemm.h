@@ -183,12 +183,9 @@ CM_NOINLINE void multiply_form(const cm_linear& w, int group, const Rows& x, int
     }
 }
 
-// Panels of short_bf16.h: few rows restore them within the kernel, step after step; more rows, once before it.
-static CM_NOINLINE void multiply_short(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
-                                       Sink sink) {
-    if (x.count <= Bf16::kMaxRestoredRows) {
-        return multiply_run<Short<Bf16>>(w, group, x, 0, x.count, first_panel, last_panel, sink);
-    }
+// Panels of short_bf16.h, each restored once before all rows pass over it.
+static CM_NOINLINE void multiply_restored(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
+                                          Sink sink) {
     alignas(64) char restored[kMostShortInputs * kPanel * 2];
     PanelRun<Bf16> run(w, group, x, 0, x.count, sink);
     for (int panel = first_panel; panel < last_panel; ++panel) {
@@ -197,6 +194,13 @@ static CM_NOINLINE void multiply_short(const cm_linear& w, int group, const Rows
         run.multiply(panel, 1, {restored, false, last ? nullptr : panel_at(w, group, panel + 1), panel_bytes(w)});
     }
     run.release();
+}
+
+// The same; few rows restore them within the kernel, step after step.
+static CM_INLINE void multiply_short(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
+                                     Sink sink) {
+    if (x.count > Bf16::kMaxRestoredRows) return multiply_restored(w, group, x, first_panel, last_panel, sink);
+    multiply_form<Short<Bf16>>(w, group, x, first_panel, last_panel, sink);
 }
 
 // x times the panels first_panel ... last_panel - 1 of one group. Calls store(first_row, rows, first_column, tile) for
