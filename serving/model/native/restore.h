@@ -76,9 +76,9 @@ class Restoring {
     CM_INLINE Restoring() = default;
     CM_INLINE Restoring(const char* panel, int padded_in)
         : unit_(panel + kShortHead), list_(reinterpret_cast<const uint32_t*>(panel + list_at(padded_in))), upper_(panel) {
-        int32_t listed;
+        uint32_t listed;
         std::memcpy(&listed, panel + kListedAt, sizeof listed);
-        list_end_ = list_ + listed;
+        list_end_ = list_ + (listed < most_listed(padded_in) ? listed : most_listed(padded_in));
     }
 
     // The next `count` units -> [count * 2 steps][32][2] at a multiple of 64.
@@ -89,13 +89,13 @@ class Restoring {
             restore_unit(unit_, upper, to + i * kUnitNumbers * 2);
         }
         auto* numbers = reinterpret_cast<uint16_t*>(to);
-        const uint32_t begin = place_;
-        place_ += static_cast<uint32_t>(count) * kUnitNumbers;
+        const uint32_t size = static_cast<uint32_t>(count) * kUnitNumbers;
         for (; list_ < list_end_; ++list_) {
-            const uint32_t place = *list_ & ((1u << kPlaceBits) - 1);
-            if (place >= place_) break;
-            numbers[place - begin] = static_cast<uint16_t>((*list_ >> kPlaceBits) << 8 | (numbers[place - begin] & 0xff));
+            const uint32_t at = (*list_ & ((1u << kPlaceBits) - 1)) - place_;
+            if (at >= size) break;  // of a later part, or, of damaged weights, of an earlier one
+            numbers[at] = static_cast<uint16_t>((*list_ >> kPlaceBits) << 8 | (numbers[at] & 0xff));
         }
+        place_ += size;
     }
 
   private:

@@ -8,7 +8,7 @@
 // numbers, less than the memory that they spare. A panel:
 //
 //     upper    [16] the upper byte that each code stands for; codes 8 ... 15 are 0 ... 7 with the sign
-//     listed   int32, how many numbers are listed; then zeros up to 64 bytes
+//     listed   uint32, how many numbers are listed; then zeros up to 64 bytes
 //     units    [padded_in / 4][192]: 128 numbers, two steps of a panel: lower bytes [2][64], codes [64]
 //     list     [padded_in / 4] uint32, unit by unit: place in the panel (24 bits), and above it the upper byte
 //
@@ -28,7 +28,7 @@ constexpr int kPlaceBits = 24;          // of an entry of the list
 constexpr int kMostShortInputs = 8192;  // half a megabyte restored: more would not stay in a core's cache
 
 static constexpr int64_t units(int64_t padded_in) { return padded_in / 4; }
-static constexpr int64_t most_listed(int64_t padded_in) { return padded_in / 4; }
+static constexpr uint32_t most_listed(int64_t padded_in) { return static_cast<uint32_t>(padded_in / 4); }
 static constexpr int64_t list_at(int64_t padded_in) { return kShortHead + units(padded_in) * kUnitBytes; }
 static constexpr int64_t short_panel_bytes(int64_t padded_in) {
     return list_at(padded_in) + most_listed(padded_in) * static_cast<int64_t>(sizeof(uint32_t));

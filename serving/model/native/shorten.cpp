@@ -37,7 +37,7 @@ bool shorten_panel(const uint16_t* numbers, int padded_in, char* panel) {
         panel[i] = static_cast<char>(upper);
     }
     auto* list = reinterpret_cast<uint32_t*>(panel + list_at(padded_in));
-    int32_t listed = 0;
+    uint32_t listed = 0;
     auto* unit = reinterpret_cast<uint8_t*>(panel + kShortHead);
     for (int64_t at = 0; at < units(padded_in) * kUnitNumbers; at += kUnitNumbers, unit += kUnitBytes) {
         for (int i = 0; i < kUnitNumbers; ++i) {

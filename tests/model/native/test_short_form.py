@@ -193,3 +193,20 @@ def test_the_library_refuses_what_cannot_be(own: Library, tmp_path: Path) -> Non
     product.linear.in_features = SHORT_INPUTS + 64
     with pytest.raises(ModelError, match="a product of 32 x 8256 in 1 groups of form 4"):
         own.apply(product.linear, 0, 1, Form.BF16, 0, 1)
+
+
+@pytest.mark.parametrize("at", [16, 17, 18, 19, 64, 64 + 32 * 192, 64 + 32 * 192 + 3])
+def test_damaged_weights_give_wrong_numbers_and_nothing_worse(library: Library, at: int) -> None:
+    """A count or a place that cannot be: nothing outside of the panel is written, a neighbour would show it."""
+    weight = random(1, 96, 128)
+    weight[0, :20] = spread(1, 20)
+    product = both(library, weight)[1]
+    assert product.form == Form.BF16_SHORT
+    whole = bytes(product.packed)
+    x = random(3, 40, 128)
+    right = product(x)
+    product.packed[at] ^= 0xFF
+    for rows in (1, 2, 7, 40):
+        assert same_bits(product(x[:rows])[:, 32:], right[:rows, 32:]), "other panels are as they were"
+    product.packed[:] = whole
+    assert same_bits(product(x), right)
