@@ -150,11 +150,11 @@ def _serve(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         api_keys=tuple(arguments.api_key) if arguments.api_key else None,
     )
-    from serving.deployments.ports import reserved_port
+    from serving.deployments.ports import GATEWAY_PORT, reserved_port
     from serving.deployments.preflight import preflight
 
     preflight(config)
-    with reserved_port(config.gateway.host, config.gateway.port, "[gateway] port or --port"):
+    with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
         from serving.deployments.session import enter
 
         session = enter()  # before Ray is imported, which reads the environment

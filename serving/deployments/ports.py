@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 from serving.errors import ConfigError
 
+GATEWAY_PORT = "[gateway] port or --port"
+"""What a user would change."""
+
 
 def require_free(host: str, port: int, setting: str) -> None:
     """Look whether a port could be listened on now.

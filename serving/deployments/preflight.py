@@ -7,7 +7,7 @@ from hardware.cost.device_file import load_device
 from hardware.units import MIB
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
-from serving.deployments.ports import require_free
+from serving.deployments.ports import GATEWAY_PORT, require_free
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.model.config import ModelConfig
 from serving.runtime.accounted import accounted_kv
@@ -17,9 +17,9 @@ from serving.runtime.npu_of import npu_of
 def preflight(config: ServeConfig) -> None:
     """Find mistakes while nothing runs yet.
 
-    Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (the dashboard's port is
-        taken, a block is larger than a memory server, the folder of the SSD tier cannot be written, the Redis does not
-        answer), ModelError (the model folder cannot be served).
+    Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, a block
+        is larger than a memory server, the folder of the SSD tier cannot be written, the Redis does not answer),
+        ModelError (the model folder cannot be served).
     Effects: makes the folder of the SSD tier.
     """
     model = ModelConfig.from_folder(config.model.path)
@@ -28,6 +28,7 @@ def preflight(config: ServeConfig) -> None:
         npu_of(load_device(config.simulation.device))
     elif not any(config.model.path.glob("*.safetensors")):
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
+    require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
     if config.cluster.dashboard_port:
         require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, "[cluster] dashboard_port (0 = any)")
     if config.cluster.gcs_storage.startswith("redis"):
