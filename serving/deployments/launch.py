@@ -6,11 +6,11 @@ Everything that can be wrong is checked before the first process starts, so that
 import contextlib
 import logging
 import os
+import queue
 import re
 import secrets
 import signal
 import sys
-import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -71,8 +71,10 @@ class Interrupt:
     """
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._asked = False
         self._raises = False
+        # Not an Event: its lock, taken by a handler that interrupts whoever holds it, would be waited for for ever.
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def install(self) -> None:
         """Take both signals over. Again after Ray has started, which takes SIGTERM for itself."""
@@ -82,18 +84,23 @@ class Interrupt:
     def raise_now(self) -> None:
         """From now on, and if asked before, raise KeyboardInterrupt."""
         self._raises = True
-        if self._asked.is_set():
+        if self._asked:
             raise Interrupted
 
     def wait(self, seconds: float | None = None) -> bool:
         """Block until asked to stop, or for so long. Returns: whether it was asked."""
         self._raises = False
-        return self._asked.wait(seconds)
+        if not self._asked:
+            with contextlib.suppress(queue.Empty):
+                self._signals.get(timeout=seconds)
+        return self._asked
 
     def _handle(self, *_: object) -> None:
-        first = not self._asked.is_set()
-        self._asked.set()
-        if first and self._raises:
+        if self._asked:
+            return
+        self._asked = True
+        self._signals.put(None)
+        if self._raises:
             raise Interrupted
 
 
