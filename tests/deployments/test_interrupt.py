@@ -1,4 +1,4 @@
-"""Signals that end a serving system: as many and as quick as they like to come."""
+"""Signals that end a serving system, wherever they strike, as many and as quick as they like to come."""
 
 import os
 import signal
@@ -22,7 +22,25 @@ def interrupt() -> Iterator[Interrupt]:
         signal.signal(kind, handler)
 
 
+# What ends with the exit code that the launcher gives, not by SIGINT.
+INSIDE_EXEC = """
+import os, signal, threading
+from serving.deployments.launch import Interrupt
+
+interrupt = Interrupt()
+interrupt.install()
+interrupt.raise_now()
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    exec("while True: pass")  # as it is while a dataclass is made
+except KeyboardInterrupt:
+    pass
+"""
 SENDER = "import os, signal, sys\nfor _ in range(20000): os.kill(int(sys.argv[1]), signal.SIGINT)"
+
+
+def test_an_interrupt_inside_exec() -> None:
+    assert subprocess.run([sys.executable, "-c", INSIDE_EXEC], timeout=50, check=False).returncode == 0
 
 
 @pytest.mark.timeout(60)

@@ -32,6 +32,14 @@ def soft_tiles(folder: Path) -> Library:
     return Library(path)
 
 
+def own_library() -> Library:
+    """This machine's; skips a test where there is none."""
+    found = load()
+    if found is None:
+        pytest.skip("there is no native library here")
+    return found
+
+
 @contextlib.contextmanager
 def computing_with(name: str, folder: Path) -> Iterator[Library]:
     """The library, computing with the named instructions for a while; skips a test whose processor lacks them.
@@ -39,9 +47,7 @@ def computing_with(name: str, folder: Path) -> Iterator[Library]:
     Args:
         folder: keeps the library with soft tiles.
     """
-    library = soft_tiles(folder) if name == "soft_tiles" else load()
-    if library is None:
-        pytest.skip("there is no native library here")
+    library = soft_tiles(folder) if name == "soft_tiles" else own_library()
     before = library.instructions
     try:
         library.use_instructions("amx" if name == "soft_tiles" else name)

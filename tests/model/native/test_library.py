@@ -11,17 +11,14 @@ from serving.errors import ModelError
 from serving.model.native import layout
 from serving.model.native import library as native
 from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, Linear
-from serving.model.native.library import Library, available, load, trusted
+from serving.model.native.library import Library, available, trusted
 from serving.model.native.tile_trial import tiles_agree
-from tests.model.native.native_libraries import computing_with
+from tests.model.native.native_libraries import computing_with, own_library
 
 
 @pytest.fixture
 def library() -> Library:
-    found = load()
-    if found is None:
-        pytest.skip("there is no native library here")
-    return found
+    return own_library()
 
 
 @pytest.mark.skipif("CI" not in os.environ, reason="at a desk without a compiler torch computes")

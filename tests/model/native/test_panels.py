@@ -20,12 +20,12 @@ from serving.model.linear import LinearWeight, PlainLinear
 from serving.model.loader import DtypeName, load_model
 from serving.model.model import DeepseekModel
 from serving.model.native.layout import Form
-from serving.model.native.library import Library, load
+from serving.model.native.library import Library
 from serving.model.native.panels import LAYOUT, PanelForms, PanelHeads, PanelLinear
 from serving.model.shared_tensor import address_of
 from tests.model.image_shelf import ImageShelf
 from tests.model.int8_checkpoint import round_to_int8
-from tests.model.native.native_libraries import quantised
+from tests.model.native.native_libraries import own_library, quantised
 from tests.model.paged import PagedRunner
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -42,10 +42,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def library() -> Library:
-    found = load()
-    if found is None:
-        pytest.skip("there is no native library here")
-    return found
+    return own_library()
 
 
 @pytest.fixture

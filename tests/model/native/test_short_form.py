@@ -16,10 +16,10 @@ from serving.model.forms import StoredProduct
 from serving.model.linear import LinearWeight
 from serving.model.loader import load_model
 from serving.model.native.layout import SHORT_INPUTS, Form
-from serving.model.native.library import Library, load
+from serving.model.native.library import Library
 from serving.model.native.panels import PanelForms, PanelHeads, PanelLinear
 from tests.model.image_shelf import ImageShelf
-from tests.model.native.native_libraries import NAMES, computing_with
+from tests.model.native.native_libraries import NAMES, computing_with, own_library
 from tests.model.native.test_panels import logits, products
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -38,10 +38,7 @@ def library(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iter
 
 @pytest.fixture
 def own() -> Library:
-    found = load()
-    if found is None:
-        pytest.skip("there is no native library here")
-    return found
+    return own_library()
 
 
 def random(seed: int, *shape: int) -> Tensor:
