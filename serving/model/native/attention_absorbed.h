@@ -53,7 +53,7 @@ class Absorbed {
         for (;;) {
             wave_.fill(job.spans, job.count, span, row);
             if (wave_.run_count == 0) return;
-            wave_.cut(m_.heads, team.threads());
+            wave_.cut(m_.heads, team.threads(), kGoodQueries<T>);
             absorb(team, job);
             team.each(wave_.item_count, [&](int item, int thread) { gather(job, wave_.items[item], thread); });
             team.each(wave_.merge_count, [&](int item, int thread) { merge_slots(wave_.merges[item], thread); });
@@ -117,13 +117,16 @@ class Absorbed {
     void gather(const AttentionJob<T>& job, const Item& item, int thread) {
         const AbsorbedThread<T> space = thread_space(thread);
         const Run& run = wave_.runs[item.run];
+        const T* own = query(run.wave_row, item.first_query);
         for (int q = 0; q < item.queries; ++q) space.total.sum[q] = 0.0f;
+        prepare_queries(space.piece, shape_, own, item.queries);
         for (int p = item.first_piece; p < item.first_piece + item.pieces; ++p) {
             const int first = p * kPiece, count = smaller(kPiece, run.context() - first);
-            find_rows(cache_, job.layer, run.table, first, count, space.piece.rows);
+            const int named = shape_.in_place ? smaller(kPiece + kListPad, run.context() - first) : count;
+            find_rows(cache_, job.layer, run.table, first, named, space.piece.rows);
             if (!shape_.in_place) copy_rows(m_, cache_, shape_, count, space.piece.copies, space.piece.rows);
             attend_piece(
-                space.piece, shape_, m_.softmax_scale, count, query(run.wave_row, item.first_query), item.queries,
+                space.piece, shape_, m_.softmax_scale, count, named, own, item.queries,
                 [&](int q) { return run.start + (item.first_query + q) / m_.heads + 1 - first; }, space.part);
             for (int q = 0; q < item.queries; ++q) {
                 if (run.slot < 0) {
@@ -133,6 +136,7 @@ class Absorbed {
                 }
             }
         }
+        release_queries<T>();
         if (run.slot < 0) finish_queries(space, run, item);
     }
 

@@ -6,6 +6,9 @@
 // merged in one by one, in their order.
 #pragma once
 #include "softmax.h"
+#if defined(CM_AMX)
+#include "attention_tiles.h"
+#endif
 
 namespace cm::CM_ISA_NAMESPACE {
 
@@ -15,7 +18,21 @@ constexpr int kAhead = 8;                           // keys that are fetched ear
 constexpr int kQueries = kRegisters == 32 ? 4 : 2;  // queries that share a load of a key,
 constexpr int kMeanQueries = 4;                     // and of a latent to be summed up
 
-constexpr int kListPad = kKeys + kAhead;
+constexpr int kListPad = 64;                        // rows that a list names past those that are asked for
+
+// Whether the kernels of attention_tiles.h do the work.
+template <class T>
+constexpr bool in_tiles = false;
+#if defined(CM_AMX)
+template <>
+constexpr bool in_tiles<bf16> = true;
+#endif
+
+// Rows that kernels want behind one another, and queries of an item that it takes for them to be at their best.
+template <class T>
+constexpr int kRowRun = in_tiles<T> ? 16 : 1;
+template <class T>
+constexpr int kGoodQueries = in_tiles<T> ? 16 : kQueries;
 
 // What the queries of an item have gathered so far: softmax(scores) * latents = out / sum, with exponents less `most`.
 struct Gathered {
@@ -29,14 +46,17 @@ struct Gathered {
 template <class T>
 struct RowShape {
     int latent, width;
-    bool in_place;  // the cache itself looks like this
+    bool in_place;   // the cache itself looks like this
+    int64_t stride;  // bytes from row to row, of a block or of copies
 
     RowShape(const cm_model& m, const cm_cache& cache) {
         constexpr int kWidth = Product<T>::kWidth;
         latent = static_cast<int>(round_up(m.kv_lora, kWidth));
         width = latent + static_cast<int>(round_up(m.rope_dim, kWidth));
         in_place = cache.form != CM_INT8 && latent == m.kv_lora && width == m.kv_lora + m.rope_dim &&
-                   cache.rope_offset == m.kv_lora * static_cast<int>(sizeof(T));
+                   cache.rope_offset == m.kv_lora * static_cast<int>(sizeof(T)) &&
+                   cache.block_tokens % kRowRun<T> == 0;
+        stride = in_place ? cache.row_bytes : width * static_cast<int64_t>(sizeof(T));
     }
 };
 
@@ -47,7 +67,7 @@ CM_INLINE void pad_parts(const cm_model& m, const RowShape<T>& shape, T* row) {
     clear_numbers(row + shape.latent + m.rope_dim, shape.width - shape.latent - m.rope_dim);
 }
 
-// Points at the rows of positions first ... first + count - 1. The list is filled up with the last one.
+// Points at the rows of positions first ... first + count - 1. The list is filled up, by kListPad, with the last one.
 template <class T>
 void find_rows(const cm_cache& cache, int layer, const int32_t* table, int first, int count, const T** rows) {
     for (int i = 0; i < count;) {
@@ -164,32 +184,75 @@ CM_NOINLINE void weighted_sum(const T* const* rows, int count, const T* weights,
 // One thread's room for a piece.
 template <class T>
 struct PieceSpace {
-    const T** rows;  // [kPiece + kListPad]
+    const T** rows;  // [kPiece + 2 kListPad]: what comes next may be asked for, too
     T* copies;       // [kPiece][width], unless the cache is read in place
     float* scores;   // [queries][kPiece]
     T* weights;      // [queries][kPiece]
+    T* turned;       // queries as attention_tiles.h wants them
 
     PieceSpace(Arena& arena, const RowShape<T>& shape, int queries) {
-        rows = arena.take<const T*>(kPiece + kListPad);
+        rows = arena.take<const T*>(kPiece + 2 * kListPad);
         copies = arena.take<T>(shape.in_place ? 0 : static_cast<int64_t>(kPiece) * shape.width);
         scores = arena.take<float>(static_cast<int64_t>(queries) * kPiece);
         weights = arena.take<T>(static_cast<int64_t>(queries) * kPiece);
+        turned = arena.take<T>(in_tiles<T> ? round_up(queries, kRowRun<T>) * shape.width : 0);
     }
 };
 
-// What `queries` get from `count` rows. seen(q): how many of them query q may see, from the first; none is allowed.
-template <class T, class Seen>
-void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float scale, int count, const T* query,
-                  int queries, Seen&& seen, const Gathered& result) {
-    const int whole = static_cast<int>(round_up(count, Product<T>::kDepth));
+// To be called before the pieces of some queries, and release_queries() after them.
+template <class T>
+void prepare_queries(const PieceSpace<T>& space, const RowShape<T>& shape, const T* query, int queries) {
+#if defined(CM_AMX)
+    if constexpr (in_tiles<T>) {
+        set_up_full_tiles();
+        turn_queries(query, queries, shape.width, space.turned);
+    }
+#endif
+}
+
+template <class T>
+void release_queries() {
+#if defined(CM_AMX)
+    if constexpr (in_tiles<T>) tile_release();
+#endif
+}
+
+// scores = queries times keys, in vectors or in tiles.
+template <class T>
+void score_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count, int named, const T* query,
+                 int queries) {
+#if defined(CM_AMX)
+    if constexpr (in_tiles<T>)
+        return score_in_tiles({space.rows, shape.stride}, count, named, space.turned, queries, shape.width,
+                              space.scores, kPiece);
+#endif
     score_keys(space.rows, count, query, queries, shape.width, space.scores);
+}
+
+// result.out = weights times latents, likewise.
+template <class T>
+void sum_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count, int queries, const Gathered& result) {
+#if defined(CM_AMX)
+    if constexpr (in_tiles<T>)
+        return weighted_sum_in_tiles(space.rows, count, space.weights, kPiece, queries, shape.latent, result.out,
+                                     result.stride);
+#endif
+    weighted_sum(space.rows, count, space.weights, queries, shape.latent, result.out, result.stride);
+}
+
+// What `queries` get from `count` of `named` rows. seen(q): how many of them query q may see, from the first; none is allowed.
+template <class T, class Seen>
+void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float scale, int count, int named,
+                  const T* query, int queries, Seen&& seen, const Gathered& result) {
+    const int whole = static_cast<int>(round_up(count, in_tiles<T> ? 32 : Product<T>::kDepth));
+    score_piece(space, shape, count, named, query, queries);
     for (int q = 0; q < queries; ++q) {
         const int visible = larger(0, smaller(count, seen(q)));
         const float* scores = space.scores + q * kPiece;
         result.most[q] = largest_of(scores, visible) * scale;
         result.sum[q] = weigh(scores, visible, whole, scale, result.most[q], space.weights + q * kPiece);
     }
-    weighted_sum(space.rows, whole, space.weights, queries, shape.latent, result.out, result.stride);
+    sum_piece(space, shape, whole, queries, result);
 }
 
 // Adds what query `from_q` of `from` got to query `q` of `to`.

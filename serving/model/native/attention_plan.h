@@ -68,11 +68,12 @@ struct Wave {
         }
     }
 
-    void cut(int heads, int threads) {
+    // Items have `good` queries or more unless threads would have nothing to do.
+    void cut(int heads, int threads, int good) {
         item_count = merge_count = 0;
         const int wanted = kItemsPerAttender * threads;
         int group = kMostQueries;
-        while (group > kQueries && count_items(heads, group) < wanted) group /= 2;
+        while (group > good && count_items(heads, group) < wanted) group /= 2;
         while (group > 1 && count_items(heads, group) < threads) group /= 2;
         const int64_t share = larger(1, static_cast<int>(count_items(heads, group) / wanted));
         int slots = 0;

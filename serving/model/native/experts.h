@@ -156,7 +156,7 @@ class Feed {
         multiply(w, 0, x, begin / kPanel, ceil_div(end, kPanel), [&](int row, int rows, int column, const float* tile) {
             for (int r = 0; r < rows; ++r)
                 convert_row(tile + r * kPanel, kPanel, gate + (row + r) * kFeedColumns + (column - begin));
-        });
+        }, panel_at(w, 0, (width + begin) / kPanel));
         // The up half begins at any column: a panel may hold a little of what is before or behind.
         const int last_panel = ceil_div(width + end, kPanel);
         multiply(w, 0, x, (width + begin) / kPanel, last_panel, [&](int row, int rows, int column, const float* tile) {
@@ -191,13 +191,16 @@ class Feed {
         const int panels = panels_per_item(all, 1, bytes, rows_, team_.threads());
         team_.each(ceil_div(all, panels), [&](int item, int) {
             const int begin = item * panels, end = begin + panels < all ? begin + panels : all;
-            for (int job = 0; routed && job < jobs_; ++job) expert_down(w_.jobs[job], begin, end);
+            for (int job = 0; routed && job < jobs_; ++job) {
+                const cm_linear& next = job + 1 < jobs_ ? b_.expert_down[w_.jobs[job + 1].expert] : b_.down;
+                expert_down(w_.jobs[job], begin, end, next.out_features ? panel_at(next, 0, begin) : nullptr);
+            }
             if (b_.down.out_features)
                 multiply(b_.down, 0, w_.net.rows(b_.down, 0, rows_), begin, end, AddToStream<T>{m_, w_});
         });
     }
 
-    void expert_down(const ExpertJob& job, int begin, int end) const {
+    void expert_down(const ExpertJob& job, int begin, int end, const char* after) const {
         const cm_linear& w = b_.expert_down[job.expert];
         multiply(w, 0, w_.inner.rows(w, job.first, job.count), begin, end,
                  [&](int row, int rows, int column, const float* tile) {
@@ -206,7 +209,7 @@ class Feed {
                          add_scaled_into(w_.x + w_.slot_row[slot] * w_.x_stride + column, w_.slot_weight[slot],
                                          tile + r * kPanel, columns_in(m_.hidden, column));
                      }
-                 });
+                 }, after);
     }
 
     const cm_model& m_;

@@ -38,7 +38,7 @@ struct Sink {
 };
 
 constexpr int64_t kRunBytes = 384 << 10;  // of x that stay in cache while all panels pass
-constexpr int kAheadBytes = 4096;
+constexpr int kAheadSteps = 32;
 
 #if !defined(CM_AMX)
 static CM_INLINE void release_tiles() {}
@@ -86,11 +86,6 @@ CM_INLINE void finish(float* tile, int rows, const cm_linear& w, int group, int 
         for (int n = 0; n < real; ++n) tile[r * kPanel + n] += bias[n];
 }
 
-struct Ahead {
-    const char* from;
-    int step;
-};
-
 // Where the panel in work comes from, and what is wanted after it.
 struct Stream {
     const char* here;
@@ -100,12 +95,17 @@ struct Stream {
 };
 
 // What block `block` of `blocks` fetches while it passes over a panel. The first over a panel that comes from memory:
-// that very panel, a little ahead of itself (a fetch past the end harms nobody). All others: their share of the next.
-static CM_INLINE Ahead fetch(const Stream& stream, int block, int blocks) {
-    if (stream.from_memory && block == 0) return {stream.here + kAheadBytes, kStepBytes};
-    if (stream.next == nullptr) return {stream.here, 0};
+// that very panel, a little ahead of itself, and the begin of the next. All others: their share of the next.
+static CM_INLINE Ahead fetch(const Stream& stream, int block, int blocks, int steps) {
+    const char* next = stream.next ? stream.next : stream.here;
+    if (stream.from_memory && block == 0) {
+        const int lead = steps < kAheadSteps ? steps : kAheadSteps;
+        if (lead == steps) return {next, kStepBytes, 0, next};
+        return {stream.here + lead * kStepBytes, kStepBytes, steps - lead, next};
+    }
+    if (stream.next == nullptr) return {next, 0, 0, next};
     const int shares = blocks - stream.from_memory, share = block - stream.from_memory;
-    return {stream.next + stream.bytes / shares * share, kStepBytes / shares};
+    return {next + stream.bytes / shares * share, kStepBytes / shares, 0, next};
 }
 
 // Some rows and all panels of a range, one or two at a time.
@@ -134,9 +134,9 @@ class PanelRun {
         const auto* data = static_cast<const typename Form::Number*>(x_.data) + first_ * parts_ * x_.stride;
         for (int b = 0; b < blocks_; ++b) {
             const int begin = count_ * b / blocks_, rows = count_ * (b + 1) / blocks_ - begin;
-            const Ahead ahead = fetch(stream, b, blocks_);
-            const Block<Form> block{data + begin * parts_ * x_.stride, x_.stride,  rows * parts_, stream.here, together,
-                                    steps(w_),                         ahead.from, ahead.step,    &tiles_,     tile};
+            const Ahead ahead = fetch(stream, b, blocks_, steps(w_));
+            const Block<Form> block{data + begin * parts_ * x_.stride, x_.stride, rows * parts_, stream.here, together,
+                                    steps(w_),                         ahead,     &tiles_,       tile};
             multiply_block(block);
             for (int p = 0; p < together; ++p) {
                 float* part = tile + p * rows * parts_ * kPanel;
@@ -157,66 +157,68 @@ class PanelRun {
 
 template <class Form>
 CM_INLINE void multiply_run(const cm_linear& w, int group, const Rows& x, int first, int count, int first_panel,
-                            int last_panel, Sink sink) {
+                            int last_panel, Sink sink, const char* after) {
     PanelRun<Form> run(w, group, x, first, count, sink);
     const int64_t bytes = panel_bytes(w);
     for (int panel = first_panel, together; panel < last_panel; panel += together) {
         together = run.pairs() && panel + 1 < last_panel ? 2 : 1;
         const char* here = panel_at(w, group, panel);
-        const bool last = panel + 1 == last_panel;
-        run.multiply(panel, together,
-                     {here, run.blocks() == 1 || panel == first_panel, last ? nullptr : here + bytes, bytes});
+        const char* next = panel + together < last_panel ? here + together * bytes : after;
+        run.multiply(panel, together, {here, run.blocks() == 1 || panel == first_panel, next, bytes});
     }
     run.release();
 }
 
 template <class Form>
-CM_NOINLINE void multiply_form(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
-                               Sink sink) {
+CM_NOINLINE void multiply_form(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel, Sink sink,
+                               const char* after) {
     const int64_t row_bytes =
         static_cast<int64_t>(padded_in(w)) * digits(w.form) * static_cast<int64_t>(sizeof(typename Form::Number));
     const int64_t fits = kRunBytes / row_bytes / Form::kMaxRows * Form::kMaxRows;
     const int run = fits < 2 * Form::kMaxRows ? 2 * Form::kMaxRows : static_cast<int>(fits);
     for (int first = 0; first < x.count; first += run) {
         const int count = x.count - first < run ? x.count - first : run;
-        multiply_run<Form>(w, group, x, first, count, first_panel, last_panel, sink);
+        multiply_run<Form>(w, group, x, first, count, first_panel, last_panel, sink, after);
     }
 }
 
 // Panels of short_bf16.h, each restored once before all rows pass over it.
 static CM_NOINLINE void multiply_restored(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
-                                          Sink sink) {
+                                          Sink sink, const char* after) {
     alignas(64) char restored[kMostShortInputs * kPanel * 2];
     PanelRun<Bf16> run(w, group, x, 0, x.count, sink);
     for (int panel = first_panel; panel < last_panel; ++panel) {
-        Restoring(panel_at(w, group, panel), padded_in(w)).next(steps(w) / 2, restored);
-        const bool last = panel + 1 == last_panel;
-        run.multiply(panel, 1, {restored, false, last ? nullptr : panel_at(w, group, panel + 1), panel_bytes(w)});
+        const char* here = panel_at(w, group, panel);
+        const char* next = panel + 1 < last_panel ? here + panel_bytes(w) : after;
+        Restoring(here, padded_in(w), next ? next : here).next(steps(w) / 2, restored);
+        run.multiply(panel, 1, {restored, false, next, panel_bytes(w)});
     }
     run.release();
 }
 
 // The same; few rows restore them within the kernel, step after step.
 static CM_INLINE void multiply_short(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
-                                     Sink sink) {
-    if (x.count > Bf16::kMaxRestoredRows) return multiply_restored(w, group, x, first_panel, last_panel, sink);
-    multiply_form<Short<Bf16>>(w, group, x, first_panel, last_panel, sink);
+                                     Sink sink, const char* after) {
+    if (x.count > Bf16::kMaxRestoredRows) return multiply_restored(w, group, x, first_panel, last_panel, sink, after);
+    multiply_form<Short<Bf16>>(w, group, x, first_panel, last_panel, sink, after);
 }
 
 // x times the panels first_panel ... last_panel - 1 of one group. Calls store(first_row, rows, first_column, tile) for
-// every part of the result: tile [rows][32] float32 at a multiple of 64; columns past out_features hold zeros.
+// every part of the result: tile [rows][32] float32 at a multiple of 64; columns past out_features hold zeros. After: the
+// panels that the caller takes next, of the same size, if it knows.
 template <class Store>
-void multiply(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel, Store&& store) {
+void multiply(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel, Store&& store,
+              const char* after = nullptr) {
     using Stored = std::remove_reference_t<Store>;
     const Sink sink{[](void* context, int first_row, int rows, int first_column, const float* tile) {
                         (*static_cast<Stored*>(context))(first_row, rows, first_column, tile);
                     },
                     const_cast<void*>(static_cast<const void*>(&store))};
     switch (w.form) {
-        case CM_F32: return multiply_form<F32>(w, group, x, first_panel, last_panel, sink);
-        case CM_BF16: return multiply_form<Bf16>(w, group, x, first_panel, last_panel, sink);
-        case CM_BF16_SHORT: return multiply_short(w, group, x, first_panel, last_panel, sink);
-        default: return multiply_form<Int8>(w, group, x, first_panel, last_panel, sink);
+        case CM_F32: return multiply_form<F32>(w, group, x, first_panel, last_panel, sink, after);
+        case CM_BF16: return multiply_form<Bf16>(w, group, x, first_panel, last_panel, sink, after);
+        case CM_BF16_SHORT: return multiply_short(w, group, x, first_panel, last_panel, sink, after);
+        default: return multiply_form<Int8>(w, group, x, first_panel, last_panel, sink, after);
     }
 }
 

@@ -48,11 +48,12 @@ static CM_INLINE void set_up(int rows, bool paired, int* tiles) {
 
 // For the next sixteen steps; with two panels the second, `panel_bytes` further on, too.
 template <int P>
-CM_INLINE void fetch_ahead(const char*& ahead, int ahead_step, int64_t panel_bytes) {
-    for (int step = 0; step < kTileSteps; ++step, ahead += ahead_step) {
+CM_INLINE void fetch_ahead(Ahead& ahead, int64_t panel_bytes) {
+    const char* from = ahead.pass(kTileSteps);
+    for (int step = 0; step < kTileSteps; ++step, from += ahead.step) {
         for (int p = 0; p < P; ++p) {
-            _mm_prefetch(ahead + p * panel_bytes, _MM_HINT_T0);
-            _mm_prefetch(ahead + p * panel_bytes + 64, _MM_HINT_T0);
+            _mm_prefetch(from + p * panel_bytes, _MM_HINT_T0);
+            _mm_prefetch(from + p * panel_bytes + 64, _MM_HINT_T0);
         }
     }
 }
@@ -63,7 +64,8 @@ CM_INLINE void few_rows(const Block<Form>& b) {
     constexpr int kNumbers = kStepBytes / 2 / sizeof(typename Form::Number);
     const int64_t stride = b.stride * static_cast<int64_t>(sizeof(typename Form::Number));
     Weights<Form, P> weights(b);
-    const char *panel = nullptr, *second = nullptr, *ahead = b.ahead;
+    const char *panel = nullptr, *second = nullptr;
+    Ahead ahead = b.ahead;
     const auto* x = b.x;
     tile_zero<0>(), tile_zero<1>();
     if (P == 2) tile_zero<2>(), tile_zero<3>();
@@ -72,7 +74,7 @@ CM_INLINE void few_rows(const Block<Form>& b) {
             panel = weights.next(0);
             if (P == 2) second = weights.next(1);
         }
-        if (!is_short<Form>) fetch_ahead<P>(ahead, b.ahead_step, static_cast<int64_t>(b.steps) * kStepBytes);
+        if (!is_short<Form>) fetch_ahead<P>(ahead, static_cast<int64_t>(b.steps) * kStepBytes);
         tile_load<4>(x, stride);
         tile_load<6>(panel, kStepBytes), Form::template add<0, 4, 6>();
         tile_load<7>(panel + 64, kStepBytes), Form::template add<1, 4, 7>();
@@ -96,12 +98,13 @@ CM_INLINE void many_rows(const Block<Form>& b) {
     constexpr int kNumbers = kStepBytes / 2 / sizeof(typename Form::Number);
     const int64_t stride = b.stride * static_cast<int64_t>(sizeof(typename Form::Number));
     Weights<Form, 1> weights(b);
-    const char *panel = nullptr, *ahead = b.ahead;
+    const char* panel = nullptr;
+    Ahead ahead = b.ahead;
     const auto *x = b.x, *below = b.x + kTileSteps * b.stride;
     tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>();
     for (int step = 0; step < b.steps; step += kTileSteps) {
         if (step % weights.steps() == 0) panel = weights.next(0);
-        if (!is_short<Form>) fetch_ahead<1>(ahead, b.ahead_step, 0);
+        if (!is_short<Form>) fetch_ahead<1>(ahead, 0);
         tile_load<6>(panel, kStepBytes);
         tile_load<4>(x, stride), Form::template add<0, 4, 6>();
         tile_load<7>(panel + 64, kStepBytes), Form::template add<1, 4, 7>();

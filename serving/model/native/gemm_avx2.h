@@ -95,17 +95,17 @@ CM_NOINLINE void fixed_block(const Block<Form>& b) {
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < kSums; ++v) sum[r][v] = Form::zero();
         const auto* x = b.x;
-        const char* ahead = b.ahead + part;
+        Ahead ahead = b.ahead;
         Weights<Form, 1> weights(b);
         for (int first = 0; first < b.steps; first += weights.steps()) {
             const char* panel = weights.next(0) + part;
             for (int step = 0; step < weights.steps(); ++step) {
+                const char* from = ahead.pass(1) + part;
                 for (int line = 0; line < kVectors * 32 && !is_short<Form>; line += 64)
-                    _mm_prefetch(ahead + line, _MM_HINT_T0);
+                    _mm_prefetch(from + line, _MM_HINT_T0);
                 Form::template add<R, kSums>(sum, x, b.stride, panel);
                 x += kSide;
                 panel += kStepBytes;
-                ahead += b.ahead_step;
             }
         }
         for (int r = 0; r < R; ++r)

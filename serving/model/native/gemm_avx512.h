@@ -67,7 +67,7 @@ CM_NOINLINE void fixed_block(const Block<Form>& b) {
     constexpr int kSide = 4 / sizeof(typename Form::Number);
     const int64_t panel_bytes = static_cast<int64_t>(b.steps) * kStepBytes;
     const auto* x = b.x;
-    const char* ahead = b.ahead;
+    Ahead ahead = b.ahead;
     typename Form::Sum sum[R][P][2];
     for (int r = 0; r < R; ++r)
         for (int p = 0; p < P; ++p) sum[r][p][0] = sum[r][p][1] = Form::zero();
@@ -76,10 +76,11 @@ CM_NOINLINE void fixed_block(const Block<Form>& b) {
         const char* panel[P];
         for (int p = 0; p < P; ++p) panel[p] = weights.next(p);
         for (int step = 0; step < weights.steps(); ++step) {
+            const char* from = ahead.pass(1);
             for (int p = 0; p < P; ++p) {
                 if (is_short<Form>) continue;  // whoever restores fetches ahead
-                _mm_prefetch(ahead + p * panel_bytes, _MM_HINT_T0);
-                _mm_prefetch(ahead + p * panel_bytes + 64, _MM_HINT_T0);
+                _mm_prefetch(from + p * panel_bytes, _MM_HINT_T0);
+                _mm_prefetch(from + p * panel_bytes + 64, _MM_HINT_T0);
             }
             for (int r = 0; r < R; ++r) {
                 const auto all = Form::all(x + r * b.stride);
@@ -87,7 +88,6 @@ CM_NOINLINE void fixed_block(const Block<Form>& b) {
                     for (int half = 0; half < 2; ++half) Form::add(sum[r][p][half], all, panel[p] + step * kStepBytes + half * 64);
             }
             x += kSide;
-            ahead += b.ahead_step;
         }
     }
     char* to = static_cast<char*>(b.sums);

@@ -6,6 +6,22 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
+// Memory that is wanted next, and is fetched step by step: at first `at`, after `turn` steps `then`.
+struct Ahead {
+    const char* at;
+    int step;  // bytes on with each step
+    int turn;
+    const char* then;
+
+    // What is to be fetched during the next `steps`, of which one may be the last before the turn.
+    CM_INLINE const char* pass(int steps) {
+        const char* from = at;
+        turn -= steps;
+        at = turn == 0 ? then : at + steps * step;
+        return from;
+    }
+};
+
 template <class Form>
 struct Block {
     const typename Form::Number* x;
@@ -14,8 +30,7 @@ struct Block {
     const char* panel;
     int panels;
     int steps;
-    const char* ahead;  // memory that is wanted next: to be fetched, `ahead_step` bytes on with each step
-    int ahead_step;
+    Ahead ahead;  // of the first panel; that of a second one lies as far on as the panel itself
     int* tiles;  // what the tile registers are set up for; kept from block to block, 0 = nothing (AMX only)
     void* sums;  // [panels][rows][32] float, or int32 of INT8; at a multiple of 64
 };
@@ -45,7 +60,8 @@ template <class Form, int P>
 class Weights<Short<Form>, P> {
   public:
     CM_INLINE explicit Weights(const Block<Short<Form>>& b) {
-        for (int p = 0; p < P; ++p) panels_[p] = Restoring(b.panel + p * short_panel_bytes(2 * b.steps), 2 * b.steps);
+        const int64_t bytes = short_panel_bytes(2 * b.steps);
+        for (int p = 0; p < P; ++p) panels_[p] = Restoring(b.panel + p * bytes, 2 * b.steps, b.ahead.then + p * bytes);
     }
     int steps() const { return kSteps; }
     CM_INLINE const char* next(int panel) {

@@ -74,18 +74,25 @@ static CM_INLINE void restore_unit(const char* unit, Upper upper, char* to) {
 class Restoring {
   public:
     CM_INLINE Restoring() = default;
-    CM_INLINE Restoring(const char* panel, int padded_in)
-        : unit_(panel + kShortHead), list_(reinterpret_cast<const uint32_t*>(panel + list_at(padded_in))), upper_(panel) {
+    // Then: memory that is wanted after the panel.
+    CM_INLINE Restoring(const char* panel, int padded_in, const char* then)
+        : unit_(panel + kShortHead),
+          ahead_(unit_ + kRestoreAhead),
+          then_(then),
+          list_(reinterpret_cast<const uint32_t*>(panel + list_at(padded_in))),
+          upper_(panel) {
         uint32_t listed;
         std::memcpy(&listed, panel + kListedAt, sizeof listed);
         list_end_ = list_ + (listed < most_listed(padded_in) ? listed : most_listed(padded_in));
+        turn_ = reinterpret_cast<const char*>(list_end_);
     }
 
     // The next `count` units -> [count * 2 steps][32][2] at a multiple of 64.
     CM_INLINE void next(int count, char* to) {
         const Upper upper = load_upper(upper_);
-        for (int i = 0; i < count; ++i, unit_ += kUnitBytes) {
-            fetch_line(unit_ + kRestoreAhead), fetch_line(unit_ + kRestoreAhead + 64), fetch_line(unit_ + kRestoreAhead + 128);
+        for (int i = 0; i < count; ++i, unit_ += kUnitBytes, ahead_ += kUnitBytes) {
+            if (ahead_ >= turn_) ahead_ = then_, turn_ = ahead_ + kRestoreAhead + kUnitBytes;
+            fetch_line(ahead_), fetch_line(ahead_ + 64), fetch_line(ahead_ + 128);
             restore_unit(unit_, upper, to + i * kUnitNumbers * 2);
         }
         auto* numbers = reinterpret_cast<uint16_t*>(to);
@@ -99,7 +106,7 @@ class Restoring {
     }
 
   private:
-    const char* unit_;
+    const char *unit_, *ahead_, *turn_, *then_;
     const uint32_t *list_, *list_end_;
     const char* upper_;
     uint32_t place_ = 0;

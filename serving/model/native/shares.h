@@ -20,6 +20,7 @@ constexpr int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 
 // Panels that an item takes of `panels` in each of `copies` independent parts.
 inline int panels_per_item(int panels, int copies, int64_t bytes_per_panel, int rows, int threads) {
     int64_t block = rows > 32 ? 8 : kItemBytes / (bytes_per_panel ? bytes_per_panel : 1);
+    if (block < 2) block = 2;  // kernels take panels in pairs
     const int64_t fair = static_cast<int64_t>(panels) * copies / (kItemsPerThread * threads);
     if (block > fair) block = fair;
     return static_cast<int>(block < 1 ? 1 : block);

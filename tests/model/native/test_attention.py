@@ -1,6 +1,7 @@
 """Attention of the native step: against float64, over every cache form, and the same bits in any company."""
 
 import ctypes
+from dataclasses import replace
 
 import pytest
 import torch
@@ -43,6 +44,20 @@ def run(
 def test_rows_in_latent_space(kernels: ctypes.CDLL, dtype: torch.dtype, block_tokens: int) -> None:
     case = Case(dtype=dtype, block_tokens=block_tokens, blocks=-(-700 // block_tokens))
     got, wanted = run(case, kernels, [(1, start, False) for start in (0, 1, 3, 15, 16, 17, 254, 255, 256, 511, 600)])
+    assert distance(got, wanted) < TOLERANCE[dtype]
+
+
+IN_PLACE = Case(kv_lora=64, rope=32, block_tokens=16, blocks=40)
+"""Rows that all kernels read where they lie in the cache."""
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("block_tokens", [16, 24, 48])
+@pytest.mark.parametrize("heads", [1, 5, 16, 20, 40])
+def test_rows_read_in_place(kernels: ctypes.CDLL, dtype: torch.dtype, block_tokens: int, heads: int) -> None:
+    case = replace(IN_PLACE, heads=heads, dtype=dtype, block_tokens=block_tokens, blocks=-(-960 // block_tokens))
+    starts = (0, 1, 14, 15, 16, 31, 32, 47, 48, 63, 64, 100, 127, 128, 255, 256, 270, 319, 320, 575, 900)
+    got, wanted = run(case, kernels, [(1, start, False) for start in starts] + [(3, 254, False), (4, 318, False)], 2)
     assert distance(got, wanted) < TOLERANCE[dtype]
 
 
@@ -99,9 +114,12 @@ def test_int8_weights_with_activations_of_16_bits(
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("form", ["float", "int8", "w8a16"])
-def test_a_row_has_the_same_bits_in_any_company(kernels: ctypes.CDLL, dtype: torch.dtype, form: str) -> None:
+@pytest.mark.parametrize(("rope", "block_tokens"), [(8, 4), (32, 16)])
+def test_a_row_has_the_same_bits_in_any_company(
+    kernels: ctypes.CDLL, dtype: torch.dtype, form: str, rope: int, block_tokens: int
+) -> None:
     int8, w8a16 = form == "int8", form == "w8a16"
-    sizes = {"heads": 5, "kv_lora": 64, "block_tokens": 4, "blocks": 200}
+    sizes = {"heads": 5, "kv_lora": 64, "rope": rope, "block_tokens": block_tokens, "blocks": 800 // block_tokens}
     case = Case(**sizes, dtype=dtype, int8_cache=int8, int8_weights=int8, w8a16=w8a16)
     cache = case.cache(kernels)
     spans = spans_of(case, [(1, start, False) for start in (0, 5, 300, 255, 256, 31, 700, 1, 77, 512, 400, 780) * 3])
@@ -116,8 +134,11 @@ def test_a_row_has_the_same_bits_in_any_company(kernels: ctypes.CDLL, dtype: tor
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_drafts_have_the_bits_of_rows_that_come_one_by_one(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
-    case = Case(heads=3, dtype=dtype, block_tokens=4, blocks=200)
+@pytest.mark.parametrize("shape", [Case(heads=3, blocks=200), replace(IN_PLACE, heads=6)])
+def test_drafts_have_the_bits_of_rows_that_come_one_by_one(
+    kernels: ctypes.CDLL, dtype: torch.dtype, shape: Case
+) -> None:
+    case = replace(shape, dtype=dtype)
     cache = case.cache(kernels)
     for start in (0, 62, 253, 254, 255, 510):
         (whole,) = spans_of(case, [(4, start, False)])
@@ -172,6 +193,17 @@ def test_what_was_never_written_is_not_read(kernels: ctypes.CDLL) -> None:
         rows[:, 0] = float("nan")
         query = case.queries(5)
         assert distance(case.attend(kernels, query, spans, cache), case.reference(query, spans)) < 1e-5
+
+
+def test_what_was_never_written_is_not_read_in_place(kernels: ctypes.CDLL) -> None:
+    """Tiles take sixteen rows at once: those of a block that are still free may hold anything, too."""
+    case = replace(IN_PLACE, dtype=torch.bfloat16)
+    cache = case.cache(kernels)
+    spans = [Span(3, 33, [7, 2, 5], False)]  # 36 tokens, 4 of the third block
+    rows = cache.view("int16").reshape(case.blocks, case.layers, case.block_tokens, -1)
+    rows[5, 1, 4:] = rows[8:] = rows[:, 0] = 0x7FC0  # NaN
+    query = case.queries(3)
+    assert distance(case.attend(kernels, query, spans, cache), case.reference(query, spans)) < TOLERANCE[case.dtype]
 
 
 def test_a_broken_row_stays_alone(kernels: ctypes.CDLL) -> None:
