@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 import serving.policy.router  # noqa: F401
 from serving.model.native.library import load
 
+pytest_plugins = ["tests.pauses"]
+
 SLOW_TIMEOUT_S = 600
 
 settings.register_profile(

@@ -57,6 +57,7 @@ def test_256_npus_are_placed_as_published(server: Server) -> None:
     assert status["kvcache"]["servers"][0]["dram"]["capacity_bytes"] == pytest.approx(4 * 2**40, rel=0.01)
 
 
+@pytest.mark.real_time
 def test_answers_come_when_the_cost_model_says(server: Server) -> None:
     asked = {"model": "deepseek-r1", "max_tokens": 171, "ignore_eos": True}
     server.post("/v1/completions", {**asked, "prompt": [41] * 4000, "max_tokens": 2})  # everything is open now

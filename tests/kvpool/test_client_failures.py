@@ -39,6 +39,7 @@ def test_a_bit_flip_is_a_miss_and_is_removed() -> None:
         client.close()
 
 
+@pytest.mark.real_time
 def test_killed_between_lookup_and_read_on_the_same_node() -> None:
     hashes = chain(10)
     with PoolCluster(1) as pool:
@@ -242,6 +243,7 @@ def test_without_time_nothing_is_begun_and_nobody_is_blamed() -> None:
         client.close()
 
 
+@pytest.mark.real_time
 def test_a_slow_disk_is_a_timeout(tmp_path: Path) -> None:
     """A frozen server cannot promote: the blocks before the first on disk are good."""
     hashes, nbytes = chain(60), 64 * KIB

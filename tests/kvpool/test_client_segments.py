@@ -108,6 +108,7 @@ def test_a_dead_owners_segment_is_dropped(segments: Path) -> None:
     assert len(mapped) == 0
 
 
+@pytest.mark.real_time
 def test_mapping_a_large_segment_holds_nobody_up(segments: Path) -> None:
     with UbSegment.create(segments / "large", 256 * MIB) as large:
         region = large.allocate(256 * MIB, "server")

@@ -87,6 +87,7 @@ def test_losses_are_counted_by_reason() -> None:
         one.cache.close()
 
 
+@pytest.mark.real_time
 def test_a_silent_server_leaves_time_to_read_from_the_other() -> None:
     hashes = chain(40)
     with PoolCluster(2) as pool:

@@ -63,6 +63,7 @@ def test_a_frame_may_come_byte_by_byte(pair: Pair) -> None:
     assert pair[1].gettimeout() == 5, "the caller's timeout is as it was"
 
 
+@pytest.mark.real_time
 def test_dripping_does_not_stretch_the_deadline(pair: Pair) -> None:
     body = m.encoder.encode(m.Forget("x" * 100))
     stop = threading.Event()

@@ -16,6 +16,8 @@ from serving.kvpool.server_link import ServerLink, hello_of
 from serving.policy.pool.view import ServerRecord, ServerState
 from tests.kvpool.client_case import soon
 
+pytestmark = pytest.mark.real_time
+
 NODE = NodeId("n0")
 Answer = Callable[[socket.socket, m.ToServer], m.Message | None]
 

@@ -126,6 +126,7 @@ def test_a_drain_with_nobody_to_take_anything_ends_at_once(pool: PoolCluster, se
     client.close()
 
 
+@pytest.mark.real_time
 def test_a_drain_whose_heir_hangs_ends_with_its_deadline(pool: PoolCluster, settle: Callable[[], Settler]) -> None:
     client = client_of(pool)
     put(client, chain(20))

@@ -278,6 +278,7 @@ def test_a_bug_in_the_loop_shows_for_ever(decode: Rig, caplog: pytest.LogCapture
     decode.loop.stop()
 
 
+@pytest.mark.real_time
 def test_an_idle_loop_sleeps(decode: Rig) -> None:
     decode.add(spec())
     decode.quiet()
@@ -293,6 +294,7 @@ def test_an_idle_loop_sleeps(decode: Rig) -> None:
     assert len(turns) <= 2
 
 
+@pytest.mark.real_time
 def test_commands_run_in_order_and_wake_the_loop(decode: Rig) -> None:
     ran: list[int] = []
     decode.quiet()

@@ -36,6 +36,7 @@ async def gateways(pools: Pools, count: int) -> AsyncIterator[list[LiveBackend]]
             one.close()
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("routing", ["load", "power_of_two"])
 async def test_a_burst_at_four_gateways_does_not_herd(
     checkpoint: Path, shm: Path, reference: Reference, routing: str

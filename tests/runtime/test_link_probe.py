@@ -5,10 +5,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from serving.errors import HandoffExpiredError, HandoffTimeoutError
 from serving.ids import NodeId, ReplicaId
 from serving.policy.link_health import LinkLimits, PathTrouble
 from serving.runtime.link_probe import DUMMIES_AT_ONCE, LinkProbes, PeerMemory
+
+pytestmark = pytest.mark.real_time
 
 LIMITS = LinkLimits(period_s=0.02, late_s=0.05, lost_s=0.1)
 SOURCE, OTHER = ReplicaId("prefill#0"), ReplicaId("prefill#1")

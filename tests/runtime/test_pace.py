@@ -1,5 +1,7 @@
 """Simulated time against real time."""
 
+import pytest
+
 from serving.runtime.pace import CATCH_UP_S, Pace
 
 
@@ -42,6 +44,7 @@ def test_steps_that_are_over_before_their_results_are_counted() -> None:
     assert (pace.steps, pace.late_steps) == (1, 1)
 
 
+@pytest.mark.real_time
 def test_a_wait_can_be_called_off() -> None:
     pace = Pace(1.0)
     pace.stop()

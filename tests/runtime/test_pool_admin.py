@@ -83,6 +83,7 @@ async def test_usage_is_asked_once_a_second(cluster: PoolCluster) -> None:
     assert first is again
 
 
+@pytest.mark.real_time
 async def test_servers_that_do_not_answer_are_told(cluster: PoolCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_admin, "USAGE_DEADLINE_S", 0.4)
     admin = admin_of(cluster)

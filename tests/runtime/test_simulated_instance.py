@@ -42,26 +42,22 @@ def ask(tokens: int, **sampling: Any) -> Ask:
     return Ask(PROMPT, SamplingParams(**{"max_tokens": tokens, "seed": 11, **sampling}))
 
 
+@pytest.mark.real_time
 async def test_a_request_takes_the_predicted_time(shm: Path) -> None:
     async with Pools(simulated(), shm) as pools:
         await pools.start("prefill", "decode")
         (prefill,), (decode,) = pools.of("prefill"), pools.of("decode")
-        late: list[float] = []
-        while not late or (late[-1] >= 0.25 and len(late) < 8):  # a pause of the machine is no fault of ours
-            before, begun = (prefill.npus.predicted_s, decode.npus.predicted_s), time.monotonic()
-            prompt = tuple(token + 300 * len(late) for token in PROMPT)  # nothing of it is in a cache
-            told = await pools.ask(Ask(prompt, ask(200).sampling))
-            elapsed = time.monotonic() - begun
-            assert len(told.tokens[0]) == 200
-            assert told.finish == [FinishReason.LENGTH]
-            prefilling, decoding = prefill.npus.predicted_s - before[0], decode.npus.predicted_s - before[1]
-            step = COST.decode_step_s(DecodeLoad(1, 400, 0.5, 2, 1))
-            assert decoding == pytest.approx(199 / 1.7 * step, rel=0.15)
-            chunk = COST.prefill_step_s(PrefillLoad(64, 64 * 160, 2))
-            assert prefilling == pytest.approx(300 / 64 * chunk, rel=0.2)
-            late.append(elapsed - prefilling - decoding)
-            assert late[-1] >= 0
-        assert late[-1] < 0.25, late
+        begun = time.monotonic()
+        told = await pools.ask(ask(200))
+        elapsed = time.monotonic() - begun
+        assert len(told.tokens[0]) == 200
+        assert told.finish == [FinishReason.LENGTH]
+        prefilling, decoding = prefill.npus.predicted_s, decode.npus.predicted_s
+        step = COST.decode_step_s(DecodeLoad(1, 400, 0.5, 2, 1))
+        assert decoding == pytest.approx(199 / 1.7 * step, rel=0.15)
+        chunk = COST.prefill_step_s(PrefillLoad(64, 64 * 160, 2))
+        assert prefilling == pytest.approx(300 / 64 * chunk, rel=0.2)
+        assert prefilling + decoding <= elapsed < prefilling + decoding + 1.0
         await pools.audit()
 
 
@@ -95,6 +91,7 @@ async def test_damaged_bytes_do_not_pass_for_a_handoff(shm: Path) -> None:
             await asyncio.to_thread(decode.loop._transport.pull, ticket, 0, [BlockId(3)])
 
 
+@pytest.mark.real_time
 async def test_time_runs_as_fast_as_the_scale_says(shm: Path) -> None:
     async with Pools(simulated(time_scale=0.25), shm) as pools:
         await pools.start("prefill", "decode")
@@ -103,7 +100,7 @@ async def test_time_runs_as_fast_as_the_scale_says(shm: Path) -> None:
         elapsed = time.monotonic() - begun
         instances = pools.instances
         predicted = sum(instance.npus.predicted_s for instance in instances)
-        assert 4 * predicted <= elapsed < 4 * predicted + 0.25
+        assert 4 * predicted <= elapsed < 4 * predicted + 1.0
         assert instances[0].facts()["time_scale"] == 0.25
         assert not instances[0].stalled(0.01)
         link = pools.backend.links.link(instances[0].place.replica)
@@ -122,6 +119,7 @@ async def test_full_hbm_holds_requests_back_instead_of_failing_them(shm: Path) -
         await pools.audit()
 
 
+@pytest.mark.real_time
 async def test_stopping_does_not_wait_for_a_step(shm: Path) -> None:
     async with Pools(simulated(time_scale=0.001), shm) as pools:
         await pools.start("prefill", "decode")

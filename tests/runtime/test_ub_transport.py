@@ -241,6 +241,7 @@ def test_a_delayed_pull_arrives_later(left: UbSegment) -> None:
     target.transport.close()
 
 
+@pytest.mark.real_time
 def test_a_pull_of_which_nothing_arrives_ends_in_time(left: UbSegment) -> None:
     way = Way()
     source, target = End(left, "prefill"), End(left, "decode", faults=way, limits=LinkLimits(0.0, 0.05, 0.1))

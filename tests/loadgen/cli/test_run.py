@@ -16,6 +16,7 @@ def result_of(folder: str) -> dict:
     return json.loads(Path(folder, "result.json").read_text())
 
 
+@pytest.mark.real_time
 def test_closed_loop(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert loadgen_run("--concurrency", "4", "--num-prompts", "20", "--num-warmups", "4", "--out", "run") == 0
     flat = result_of("run")

@@ -19,6 +19,7 @@ async def ask(client: Client, body: bytes = b"{}") -> Exchange:
     return await client.exchange(client.prepare(body, "r-1"))
 
 
+@pytest.mark.real_time
 @on_both_loops
 async def test_stamps_stand_in_order() -> None:
     script: Script = [

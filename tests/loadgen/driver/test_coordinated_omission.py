@@ -16,6 +16,8 @@ from loadgen.record import Outcome, RequestRecord
 from loadgen.selftest.process import BlastServer, start_blast_server
 from tests.loadgen.driver.driving import Run, drive_settings, scheduled, unscheduled
 
+pytestmark = pytest.mark.real_time
+
 RATE = 50.0
 RUN_S = 4.0
 STALL_AT_S = 1.0

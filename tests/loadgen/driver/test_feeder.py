@@ -16,6 +16,8 @@ from loadgen.plan import Job
 from tests.loadgen.driver.driving import scheduled, unscheduled
 from tests.loadgen.driver.test_settings import settings
 
+pytestmark = pytest.mark.real_time
+
 
 class Taker:
     """Has the feeder's side of a `WorkerProcess`, and a depth."""

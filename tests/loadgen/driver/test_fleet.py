@@ -16,6 +16,8 @@ from loadgen.record import Outcome
 from loadgen.selftest.process import BlastServer, start_blast_server
 from tests.loadgen.driver.driving import Run, dialogue, drive_settings, endpoint, scheduled, unscheduled
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[BlastServer]:

@@ -15,7 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.plan import Job
 from tests.loadgen.driver.driving import scheduled, unscheduled
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.real_time]
 
 
 class Bench:

@@ -12,6 +12,8 @@ from loadgen.driver import timerfd
 from loadgen.driver.pacer import Pacer
 from loadgen.driver.timerfd import TimerFd
 
+pytestmark = pytest.mark.real_time
+
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 

@@ -22,6 +22,8 @@ from loadgen.plan import Behaviour, Conduct, Turn
 from loadgen.record import Outcome
 from loadgen.selftest import BlastServer, start_blast_server
 
+pytestmark = pytest.mark.real_time
+
 T = TypeVar("T")
 
 
@@ -114,7 +116,8 @@ def test_paced_streams_keep_their_pace() -> None:
             times = array("d", found.chunk_times)
             assert len(times) == 21
             assert times[0] - exchange.started_s >= 0.095
-            assert 0.19 <= times[-1] - times[0] < 2.0
+            # Each token is due by the stream's clock: a late first one does not delay the last.
+            assert 0.295 <= times[-1] - exchange.started_s < 10.0
 
 
 def test_in_lockstep_all_streams_get_their_tokens_together() -> None:

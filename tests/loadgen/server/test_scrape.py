@@ -14,6 +14,8 @@ from loadgen.errors import UsageError
 from loadgen.server.scrape import Scraper, metrics_url
 from tests.loadgen.server.conftest import Answer, SmallServer
 
+pytestmark = pytest.mark.real_time
+
 Start = Callable[..., Scraper]
 
 
