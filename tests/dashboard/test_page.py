@@ -106,6 +106,29 @@ async def test_a_refusal_says_what_would_fit_and_offers_it(browser: Chromium, da
         assert dashboard.pool("decode")["target"] == 7
 
 
+async def test_a_number_typed_while_the_page_updates_is_the_number_asked_for(
+    browser: Chromium, dashboard: FakeDashboard
+) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.run(  # a look takes long, so the refused number stands for a while
+            "{ const real = window.fetch; window.fetch = (path, options) => path === 'api/pools' "
+            "? new Promise((done) => setTimeout(done, 1000)).then(() => real(path, options)) : real(path, options); }"
+        )
+        await page.click(NUMBER)
+        await page.run("document.activeElement.select()")
+        await page.type("20")
+        await page.press("Enter")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('Refused')")
+        await page.run("document.activeElement.select()")
+        assert await page.run("document.activeElement.value") == "20"
+        await page.wait("document.activeElement.value === '3'")
+        await page.type("2")
+        assert await page.run("document.activeElement.value") == "2"
+        await page.press("Enter")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('decode: 3 → 2')")
+
+
 async def test_a_hold_is_set_counted_down_and_released(browser: Chromium, dashboard: FakeDashboard) -> None:
     async with browser.page() as page:
         await open_page(page, dashboard)

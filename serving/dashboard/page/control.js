@@ -52,11 +52,18 @@ export class ScaleControl {
     show(this.keep, scaled || Boolean(pool.hold));
     this.target = pool.target;
     this.held = pool.hold;
-    if (!this.draft && !this.asking) this.number.value = pool.target;
+    if (!this.draft && !this.asking) this.follow();
     write(this.holdWords, pool.hold ? `held by ${pool.hold.by}, ${left(pool.hold.left_s)} left` : "");
     show(this.release, Boolean(pool.hold));
     for (const part of [this.minus, this.plus, this.number, this.time, this.holdButton, this.release]) part.disabled = !controls;
     this.set.disabled = !controls || !this.draft;
+  }
+
+  /** The number becomes what stands. Whoever is in it and types next means all of it, not digits after it. */
+  follow() {
+    if (this.number.valueAsNumber === this.target) return;
+    this.number.value = this.target;
+    if (document.activeElement === this.number) this.number.select();
   }
 
   press(by) {
