@@ -34,6 +34,13 @@ class EngineConfig:
         high=3,
     )
     max_model_len: int = key("longest prompt plus output [tokens]; 0 = the model's own", default=0, low=0)
+    prompt_delay_s: float = key(
+        "a prompt's turn comes so much later for every 1,000 of its tokens [s], so a short one passes a long one that "
+        "came shortly before, and none is passed for ever; 0 = strictly in order of arrival",
+        default=0.1,
+        low=0.0,
+        high=60.0,
+    )
     prefix_reuse: bool = key("reuse KV blocks of equal prompt beginnings inside an instance", default=True)
     handoff_lease_s: float = key(
         "how long prefill keeps blocks that decode has not pulled yet [s]", default=60.0, low=0.1, high=3600

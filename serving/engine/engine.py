@@ -39,7 +39,7 @@ from serving.policy.finish import Accepted
 from serving.policy.pool.outcome import FetchReport
 from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.scheduler import PlannedStep, Scheduler
-from serving.policy.sequence import LiveSequence
+from serving.policy.sequence import LiveSequence, turn_of
 from serving.policy.sequence_blocks import SequenceBlocks
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase
 from serving.policy.speculation import Speculation
@@ -299,9 +299,9 @@ class InstanceEngine:
             check_room(scheduler, self.settings.max_waiting, self._throughput)
         self._note_work(now)
         self._arrivals += 1
-        # What is taken back keeps its turn: younger prompts may wait for the very blocks that it holds.
-        arrival = self._arrivals if holder is None else holder.order[1]
-        sequence = LiveSequence(spec, arrival, now, ticket)
+        held = holder is not None
+        turn = turn_of(spec, now, self._arrivals, self.settings.prompt_delay_s, held=held)
+        sequence = LiveSequence(spec, turn, now, ticket)
         sequence.holder = holder
         self.sequences[spec.sequence_id] = sequence
         scheduler.waiting.add(sequence)

@@ -186,7 +186,7 @@ class EngineSnapshot:
         unstored_blocks_total: full blocks that were not offered to the pool because too many were waiting.
         last_progress_s: engine time of the last step, or of the moment when work appeared [s].
         has_work: something should move without outside help; true and no progress for long = stuck.
-        tokens_per_s: recent tokens computed per second of step time, prompt and output.
+        tokens_per_s: recent tokens computed per second of step time, prompt and output; 0 = not known, or not any more.
     """
 
     at_s: float

@@ -33,6 +33,7 @@ def engine_settings(
         max_waiting=pool.max_waiting,
         max_model_len=engine.max_model_len or model_len,
         handoff_lease_s=engine.handoff_lease_s,
+        prompt_delay_s=engine.prompt_delay_s,
         prefix_reuse=engine.prefix_reuse,
         pool=kvcache.replicas > 0 and engine.prefix_reuse,
         store_decoded=kvcache.stores_decoded(reasoning=config.model.reasoning),

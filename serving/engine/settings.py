@@ -33,6 +33,7 @@ class EngineSettings:
         max_waiting: sequences that may queue before the next one is refused.
         max_model_len: prompt plus output of one sequence.
         watermark_blocks: blocks that admission leaves free for the running batch to grow into.
+        prompt_delay_s: a prompt's turn comes so much later for every 1,000 of its tokens.
         handoff_lease_s: how long finished prefills wait for their acknowledgement.
         prefix_reuse: match and publish full blocks by prefix hash.
         cache_decoded: publish blocks with generated tokens too.
@@ -52,6 +53,7 @@ class EngineSettings:
     max_model_len: int = 4096
     watermark_blocks: int = 2
     handoff_lease_s: float = 30.0
+    prompt_delay_s: float = 0.0
     prefix_reuse: bool = True
     cache_decoded: bool = True
     pool: bool = False
@@ -79,6 +81,8 @@ class EngineSettings:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.speculation and not self.draft_tokens:
             raise ConfigError("speculation needs draft_tokens of at least 1")
+        if self.prompt_delay_s < 0:
+            raise ConfigError(f"prompt_delay_s must not be negative, got {self.prompt_delay_s}")
         if self.handoff_lease_s <= 0:
             raise ConfigError(f"handoff_lease_s must be positive, got {self.handoff_lease_s}")
         if self.role is not EngineRole.PREFILL and self.max_step_tokens < self.max_sequences:

@@ -65,7 +65,7 @@ def take_snapshot(
         last_progress_s=counters.progress_at,
         has_work=has_work,
         draining=draining,
-        tokens_per_s=throughput.tokens_per_s,
+        tokens_per_s=throughput.known_after(0.0 if has_work else now - counters.progress_at),
         drafts_total=drafts.verifications if drafts is not None else 0,
         draft_tokens_total=drafts.drafted if drafts is not None else 0,
         accepted_drafts_total=tuple(drafts.accepted) if drafts is not None else (),

@@ -9,8 +9,7 @@ step is formed in this order:
 3. new admissions from the queue, prompts and pulls alike.
 
 With a KV-cache pool, prompts are admitted ahead of the step that will feed them, so that their cached beginnings arrive
-while the present step computes. A preempted sequence returns to its place in the queue, which is before everything
-younger.
+while the present step computes. A preempted sequence keeps its turn.
 """
 
 from dataclasses import dataclass

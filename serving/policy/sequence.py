@@ -5,12 +5,32 @@ which catches up: in chunks while many are missing, one by one in decode. A pree
 nothing special, only one with much to catch up.
 """
 
+import math
+
 from serving.ids import BlockHash, BlockId, SequenceId
 from serving.policy.known_tokens import KnownTokens
 from serving.policy.request import HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase, next_phase
 from serving.policy.speculation import Acceptance
 from serving.policy.step_plan import SampleOrder
+
+Turn = tuple[float, int]
+"""Of two sequences with one priority the smaller goes first: engine time [s], then running number of arrivals."""
+
+
+def turn_of(spec: SequenceSpec, now: float, arrival: int, delay_s: float, *, held: bool) -> Turn:
+    """The turn of what comes now: as if it had come later, the longer its prompt is.
+
+    So a short prompt passes a long one that came shortly before, and none is passed for ever. What resumes or is handed
+    on is not delayed: somebody reads its stream. What has its blocks here goes first: others may wait for those.
+
+    Args:
+        delay_s: for every 1,000 tokens of a prompt [s].
+        held: its blocks are held in this very engine.
+    """
+    if held:
+        return (-math.inf, arrival)
+    return (now if spec.output else now + delay_s * len(spec.prompt) / 1000, arrival)
 
 
 class LiveSequence:
@@ -46,17 +66,17 @@ class LiveSequence:
         "tokens",
     )
 
-    def __init__(self, spec: SequenceSpec, arrival: int, now: float, ticket: HandoffTicket | None = None) -> None:
+    def __init__(self, spec: SequenceSpec, turn: Turn, now: float, ticket: HandoffTicket | None = None) -> None:
         """
         Args:
-            arrival: running number of arrivals; breaks ties of equal priority.
+            turn: its place among equal priorities.
             now: engine time [s]; the deadline counts from here.
             ticket: where the KV blocks are held, for an adopted sequence.
         """
         sampling = spec.sampling
         self.spec = spec
         self.sequence_id: SequenceId = spec.sequence_id
-        self.order = (spec.priority, arrival)
+        self.order = (spec.priority, turn)
         self.deadline = now + spec.time_left_s
         self.phase = SequencePhase.WAITING if ticket is None else SequencePhase.ADOPTING
         self.output: list[int] = list(spec.output)

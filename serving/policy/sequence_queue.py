@@ -1,6 +1,6 @@
-"""Sequences in service order: priority first, then arrival.
+"""Sequences in service order: priority first, then turn.
 
-A plain sorted list: queues are bounded to some hundreds, insertion is nearly always at the end, and cancelling from the
+A plain sorted list: queues are bounded to some hundreds, insertion is mostly near the end, and cancelling from the
 middle must be possible.
 """
 
@@ -8,10 +8,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from serving.errors import LedgerError
-from serving.policy.sequence import LiveSequence
+from serving.policy.sequence import LiveSequence, Turn
 
 
-def _order(sequence: LiveSequence) -> tuple[int, int]:
+def _order(sequence: LiveSequence) -> tuple[int, Turn]:
     return sequence.order
 
 

@@ -57,6 +57,19 @@ def test_a_full_queue_refuses_with_a_time() -> None:
     assert 0 < caught.value.retry_after_s < 1.0
 
 
+def test_a_short_prompt_passes_a_long_one_that_came_shortly_before() -> None:
+    bench = Bench(max_sequences=1, prompt_delay_s=100.0)  # 0.1 s a token
+    bench.engine.add(spec("first", (1,), max_tokens=2), 0.0)
+    bench.step()
+    bench.engine.add(spec("long", (1,) * 20, max_tokens=1), 0.0)
+    bench.engine.add(spec("short", (1,), max_tokens=1), 1.8)
+    bench.engine.add(spec("late", (1,), max_tokens=1), 2.0)
+    ended: list[str] = []
+    while not bench.engine.idle():
+        ended += [e.sequence_id for e in bench.step() if isinstance(e, TokensEvent) and e.finish_reason]
+    assert ended == ["first", "short", "long", "late"]
+
+
 def test_draining_refuses_the_new_and_finishes_the_old() -> None:
     bench = Bench()
     bench.engine.add(spec("a", max_tokens=2), 0.0)
@@ -284,6 +297,7 @@ def test_the_snapshot_counts() -> None:
     assert (after.prefix_queries_tokens_total, after.prefix_hits_tokens_total) == (30, 8)
     assert after.steps_total == 6
     assert after.tokens_per_s > 0
+    assert bench.engine.snapshot(bench.now + 60.0).tokens_per_s == 0, "what was long ago says nothing"
 
 
 def test_progress_is_what_a_watchdog_needs() -> None:

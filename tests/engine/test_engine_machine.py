@@ -45,10 +45,11 @@ class EngineMachine(RuleBasedStateMachine):
         store_blocks=st.sampled_from([None, 0, 3, 100]),
         drafts=st.integers(0, 3),
         guess_percent=st.sampled_from([0, 50, 90, 100]),
+        delay_s=st.sampled_from([0.0, 50.0, 5000.0]),
     )
     def build(
         self, blocks: int, step_tokens: int, sequences: int, watermark: int, reuse: bool, cache_decoded: bool,
-        disaggregated: bool, store_blocks: int | None, drafts: int, guess_percent: int,
+        disaggregated: bool, store_blocks: int | None, drafts: int, guess_percent: int, delay_s: float,
     ) -> None:  # fmt: skip
         base = EngineSettings(
             block_tokens=4,
@@ -58,6 +59,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_model_len=MAX_LEN,
             watermark_blocks=watermark,
             handoff_lease_s=3.0,
+            prompt_delay_s=delay_s,
             prefix_reuse=reuse,
             cache_decoded=cache_decoded,
             pool=reuse and store_blocks is not None,

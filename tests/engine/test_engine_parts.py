@@ -26,6 +26,7 @@ from serving.policy.step_plan import SequenceResult, StepResult
         ({"max_waiting": 0}, "max_waiting must be at least 1"),
         ({"watermark_blocks": -1}, "watermark_blocks"),
         ({"handoff_lease_s": 0.0}, "handoff_lease_s"),
+        ({"prompt_delay_s": -0.1}, "prompt_delay_s must not be negative"),
         ({"max_step_tokens": 8, "max_sequences": 9}, "at least max_sequences"),
     ],
 )
@@ -65,7 +66,7 @@ def test_stale_timers_do_not_pile_up() -> None:
 
 def test_a_ticket_ends_once() -> None:
     handoffs = HeldHandoffs(lease_s=5.0)
-    sequence = LiveSequence(SequenceSpec(SequenceId("a"), (1,), SamplingParams()), 0, 0.0)
+    sequence = LiveSequence(SequenceSpec(SequenceId("a"), (1,), SamplingParams()), (0.0, 0), 0.0)
     assert handoffs.expiry(sequence) is None
     with pytest.raises(LedgerError, match="holds no ticket"):
         handoffs.end(sequence)

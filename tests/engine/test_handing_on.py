@@ -116,6 +116,22 @@ def test_a_prefill_engine_decodes_what_it_holds_itself_and_nothing_else() -> Non
     assert bench.used == 0
 
 
+def test_what_is_taken_back_goes_before_those_who_wait_for_its_blocks() -> None:
+    bench, one = Bench(EngineRole.PREFILL, blocks=12), spec("a", tuple(range(40)))
+    bench.engine.add(one, 0.0)
+    while not (events := bench.step()):
+        pass
+    (event,) = events
+    assert isinstance(event, HandoffReadyEvent)
+    bench.engine.add(spec("b", tuple(range(20, 40))), 0.0)
+    assert bench.begin() is None, "too few blocks are free"
+    again = structs.replace(one, sequence_id=SequenceId("a@2"), output=event.tokens)
+    bench.engine.adopt(again, ticket_from(bench, event), 1.0)
+    plan = bench.begin()
+    assert plan is not None
+    assert [share.sequence_id for share in plan.sequences] == ["a@2"]
+
+
 def test_a_lease_that_runs_out_before_the_taking_back() -> None:
     bench, one, told = decoding()
     bench.engine.move_out(0.0)

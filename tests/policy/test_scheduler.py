@@ -28,7 +28,7 @@ class Bench:
     def add(self, name: str, prompt: int, priority: int = 0, ticket: HandoffTicket | None = None) -> LiveSequence:
         output = (1,) if ticket else ()
         spec = SequenceSpec(SequenceId(name), (1,) * prompt, SamplingParams(max_tokens=99), output, priority=priority)
-        sequence = LiveSequence(spec, len(self.sequences), 0.0, ticket)
+        sequence = LiveSequence(spec, (0.0, len(self.sequences)), 0.0, ticket)
         self.sequences[name] = sequence
         self.scheduler.waiting.add(sequence)
         return sequence
@@ -214,7 +214,7 @@ def test_prompt_logprob_orders_end_with_the_prompt(
     bench = Bench(tokens=tokens)
     sampling = SamplingParams(prompt_logprobs=2)
     spec = SequenceSpec(SequenceId("a"), (1, 2, 3, 4, 5, 6), sampling, output=(7, 8, 9, 10))
-    bench.scheduler.waiting.add(LiveSequence(spec, 0, 0.0))
+    bench.scheduler.waiting.add(LiveSequence(spec, (0.0, 0), 0.0))
     seen = []
     for step in range(len(shares)):
         planned = bench.scheduler.plan_step(step)

@@ -13,7 +13,7 @@ from serving.policy.sequence_blocks import SequenceBlocks, blocks_for
 
 def live(name: str, prompt: tuple[int, ...], output: tuple[int, ...] = (), **more: object) -> LiveSequence:
     sampling = SamplingParams(prompt_logprobs=more.pop("prompt_logprobs", None))  # type: ignore[arg-type]
-    return LiveSequence(SequenceSpec(SequenceId(name), prompt, sampling, output, **more), 0, 0.0)  # type: ignore[arg-type]
+    return LiveSequence(SequenceSpec(SequenceId(name), prompt, sampling, output, **more), (0.0, 0), 0.0)  # type: ignore[arg-type]
 
 
 def blocks(num: int = 8, *, prefix_reuse: bool = True, cache_decoded: bool = True) -> SequenceBlocks:
