@@ -27,7 +27,9 @@ class AutoscalerConfig:
         default="none",
     )
     period_s: float = key("between two looks [s]", default=1.0, low=0.1, high=3600)
-    utilisation: float = key("load of an instance that is aimed at", default=0.7, low=0.05, high=1.0)
+    utilisation: float = key(
+        "load of an instance that is aimed at first; promises move it", default=0.7, low=0.05, high=1.0
+    )
     hold_s: float = key("load must have been lower for this long before an instance leaves [s]", default=120.0, low=0.0)
     manual_hold_s: float = key(
         "how long a target set by hand stands against the policy, unless it says otherwise [s]", default=600.0, low=0.0

@@ -77,6 +77,7 @@ class Autoscaler:
         if not all(mind.settled(signals.now, self._settling_s(signals)) for mind in self._minds.values()):
             self._blame.clear()
         demands = self._demands(signals, outlooks)
+        self._teach(signals, demands, seconds)
         wanted = [
             self._wanted(signals, pool, demand, outlook)
             for pool, demand, outlook in zip(signals.pools, demands, outlooks, strict=True)
@@ -112,12 +113,18 @@ class Autoscaler:
         if len(signals.pools) > 1:
             prompts = self._prompts.demand(first, signals.traffic, outlooks[0])
             coming = signals.traffic.queued + first.sequences
-            decode = self._decode.demand(last, outlooks[-1], coming)
+            decode = self._decode.demand(last, outlooks[-1], coming, self._mind(last).lesson.utilisation)
             return [self._if_it_helps(prompts, signals), decode]
         decoding, computing = self._decode.now_instances(first), self._prompts.now_instances(first)
         prompts = self._prompts.demand(first, signals.traffic, outlooks[0], decoding)
-        decode = self._decode.demand(first, outlooks[0], signals.traffic.queued)
+        decode = self._decode.demand(first, outlooks[0], signals.traffic.queued, self._mind(first).lesson.utilisation)
         return [together(prompts, decode, computing, decoding)]
+
+    def _teach(self, signals: ScalingSignals, demands: list[Demand], seconds: float) -> None:
+        """What decode takes is known by an estimate with a margin; promises tell how much of that may be used."""
+        if demands and (load := demands[-1].load) is not None and (running := signals.pools[-1].running):
+            lesson = self._mind(signals.pools[-1]).lesson
+            lesson.kept(load / running, self._blame.spent, seconds)
 
     def _settling_s(self, signals: ScalingSignals) -> float:
         """From a change until the answers are those of the pools as they are now."""

@@ -11,6 +11,8 @@ MAX_RETRY_S = 60.0
 """Beyond a minute the estimate says more about noise than about the queue."""
 UNKNOWN_RETRY_S = 1.0
 """Answer before anything was measured."""
+FORGET_HALF_LIVES = 3.0
+"""So long after its last step an idle instance's rate is not known any more."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,18 @@ class Throughput:
     def tokens_per_s(self) -> float:
         """Recent rate; 0 when unknown."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    def known_after(self, idle_s: float) -> float:
+        """The rate, as far as it still says something about what comes next.
+
+        An instance that one bad step made look slow gets nothing while others are idle too, so it could never show that
+        it is not slow any more. Work that it gets for being unknown again does.
+
+        Args:
+            idle_s: since the last step, with nothing to do since.
+        Returns: tokens per second; 0 when unknown.
+        """
+        return self.tokens_per_s if idle_s < FORGET_HALF_LIVES * self.half_life_s else 0.0
 
 
 def retry_after_s(queued_tokens: int, tokens_per_s: float) -> float:

@@ -11,42 +11,28 @@ deploy/cloudmatrix384-autoscaled.toml.
 
 DIR holds servegen_deepseek_r1/ (github.com/alibaba/ServeGen, data/reason/deepseek-r1), azure_llm_2023/ (github.com/
 Azure/AzurePublicDataset) and mooncake/conversation_trace.jsonl (github.com/kvcache-ai/Mooncake). Without it only the
-made-up loads are played.
+made-up loads are played. `cloudmatrix compile` makes it faster.
 """
 
 import argparse
-import dataclasses
 import json
 import sys
 from pathlib import Path
 
-import numpy as np
-
-from serving.sim.result import SimResult
-from tests.benchmarks.autoscaling.best_split import best_split
-from tests.benchmarks.autoscaling.loads import Load, steady_loads, trace_loads
-from tests.benchmarks.autoscaling.plot import write_plot
-from tests.benchmarks.autoscaling.trial import Split, Trial, autoscaled, static
-from tests.benchmarks.conditions import conditions, progress, show_conditions
-
-GOAL_RATIO = 0.75
-GOAL_CHANGES = 1.0
-_MOSTLY = 80
-"""Percent of the time."""
-_HEAD = ("load", "way", "requests", "attained", "TTFT", "TPOT", "NPU-h", "÷ static", "changes/h", "instances")
+from serving.sim.compilation.choose import prefer_compiled
+from tests.benchmarks.conditions import conditions, show_conditions
 
 
 def main() -> int:
     """Play and print."""
     arguments = _arguments()
-    loads = _loads(arguments)
-    found = conditions(None, loads={load.name: load.said for load in loads})
+    compiled = not arguments.interpreted and prefer_compiled()
+    from tests.benchmarks.autoscaling.play import chosen_loads, play_all  # simulates: not before that choice
+
+    loads = chosen_loads(arguments)
+    found = conditions(None, loads={load.name: load.said for load in loads}, compiled=compiled)
     show_conditions(found)
-    print(_line(_HEAD), flush=True)
-    told: dict[str, dict[str, object]] = {}
-    for load in loads:
-        trials = _play(load, arguments.plot if load is loads[0] else None, baseline=not arguments.slo_only)
-        told[load.name] = {trial.way: dataclasses.asdict(trial) for trial in trials}
+    told = play_all(loads, arguments.plot, baseline=not arguments.slo_only)
     print(json.dumps({"benchmark": "autoscaler", "conditions": found, "trials": told}, default=str))
     return 0
 
@@ -64,78 +50,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--day-sample", type=int, default=8, help="keep one of so many of its requests (default 8)")
     parser.add_argument("--day-volume", type=float, default=1.0, help="so many times its requests in the same time")
     parser.add_argument("--slo-only", action="store_true", help="neither baseline nor static splits")
+    parser.add_argument("--interpreted", action="store_true", help="run the sources, even if they have been compiled")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the first load's run, SVG or PNG")
     return parser.parse_args()
-
-
-def _loads(arguments: argparse.Namespace) -> list[Load]:
-    loads: list[Load] = []
-    if arguments.traces is not None:
-        speed, sample = (16.0, 32) if arguments.quick else (arguments.day_speed, arguments.day_sample)
-        loads += trace_loads(
-            arguments.traces, day_speed=speed, day_sample=sample, day_volume=arguments.day_volume,
-            whole_day=not arguments.quick,
-        )  # fmt: skip
-    loads += steady_loads(0.25 if arguments.quick else 3.0)
-    if arguments.quick:
-        loads = [load for load in loads if not load.name.startswith(("Azure", "Mooncake"))]
-    names = tuple(arguments.load or ())
-    return [load for load in loads if not names or load.name.startswith(names)]
-
-
-def _play(load: Load, plot: Path | None, *, baseline: bool) -> list[Trial]:
-    """Everything about one load."""
-    progress(f"{load.name}: slo")
-    slo, result = autoscaled(load, "slo")
-    _print(load, slo, None)
-    trials, best = [slo], None
-    if load.searched and baseline:
-        needed = min(load.config.slo.attainment, slo.attainment)
-        best = _search(load, result, needed)
-        if best is not None:
-            _print(load, best, best)
-            _print(load, slo, best)
-            trials.append(best)
-    if baseline:
-        progress(f"{load.name}: requests")
-        trials.append(autoscaled(load, "requests")[0])
-        _print(load, trials[-1], best)
-    if plot is not None:
-        npus = None if best is None else round(best.npu_hours / best.hours)
-        write_plot(plot, load, result, npus)
-    return trials
-
-
-def _search(load: Load, result: SimResult, needed: float) -> Trial | None:
-    """The best static split; sizes that the autoscaler hardly ever exceeded are a good guess."""
-    sizes = Split(load.config.prefill.npus_per_instance, load.config.decode.npus_per_instance)
-    prefill = np.percentile([point.prefill_npus for point in result.timeline], _MOSTLY) / sizes.prefill
-    decode = np.percentile([point.decode_npus for point in result.timeline], _MOSTLY) / sizes.decode
-
-    def probe(split: Split) -> Trial:
-        progress(f"{load.name}: {split.prefill} + {split.decode}")
-        return static(load, split, needed)[0]
-
-    best, _ = best_split(probe, Split(round(prefill), round(decode)), sizes, load.config.cluster.npus, needed)
-    return best
-
-
-def _print(load: Load, trial: Trial, best: Trial | None) -> None:
-    ratio = f"{trial.npu_hours / best.npu_hours:.2f}" if best is not None else ""
-    print(
-        _line(
-            (
-                load.name, trial.way, f"{trial.requests:,}", f"{trial.attainment:.2%}", f"{trial.ttft:.2%}",
-                f"{trial.tpot:.2%}", f"{trial.npu_hours:.1f}", ratio, f"{trial.changes_per_hour:.1f}", trial.sizes,
-            )
-        ),
-        flush=True,
-    )  # fmt: skip
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    widths = (14, 16, 9, 9, 8, 8, 8, 9, 10, 0)
-    return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from serving.deployments.scaling.sight import ReplicaPhase, SeenMember, Sight
+from serving.policy.scaling.decode_ability import TPOT_SPREAD, DecodeAbility
 
 START_S = 5.0
 """Before any start was seen."""
@@ -20,8 +21,6 @@ MIN_BUSY_S = 0.02
 """Shorter stretches of work say nothing: clocks and announcements are not that exact."""
 PROMPT_SHARE = 8
 """Work counts as computing prompts when it read this many prompt tokens for each one that it generated."""
-SAME_BATCH = 0.25
-"""Spread of batch sizes below which a slope would be noise (variance, in squared sequences)."""
 
 
 @dataclass(slots=True)
@@ -43,43 +42,6 @@ class PromptRate:
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
-@dataclass(slots=True)
-class DecodeFit:
-    """Time per token against sequences at once: a line by least squares, with forgetting."""
-
-    weight: float = 0.0
-    batch: float = 0.0
-    tpot: float = 0.0
-    batch_batch: float = 0.0
-    batch_tpot: float = 0.0
-
-    def observe(self, sequences: float, tpot_s: float, busy_s: float) -> None:
-        """A stretch of decoding so many sequences at once, each waiting `tpot_s` for a token."""
-        keep = 0.5 ** (busy_s / HALF_LIFE_S)
-        self.weight = self.weight * keep + busy_s
-        self.batch = self.batch * keep + busy_s * sequences
-        self.tpot = self.tpot * keep + busy_s * tpot_s
-        self.batch_batch = self.batch_batch * keep + busy_s * sequences * sequences
-        self.batch_tpot = self.batch_tpot * keep + busy_s * sequences * tpot_s
-
-    def most(self, tpot_s: float, configured: int) -> float:
-        """Sequences that one instance can decode at once within a promised time per token.
-
-        Args:
-            configured: that it may hold; the answer while nothing was measured, and the largest there is.
-        """
-        if not self.weight:
-            return float(configured)
-        batch, tpot = self.batch / self.weight, self.tpot / self.weight
-        spread = self.batch_batch / self.weight - batch * batch
-        slope = (self.batch_tpot / self.weight - batch * tpot) / spread if spread > SAME_BATCH else 0.0
-        if slope > 0:
-            best = batch + (tpot_s - tpot) / slope
-        else:  # one batch size so far: within the promise nothing says where it ends
-            best = configured if tpot <= tpot_s else batch * tpot_s / tpot
-        return min(float(configured), max(1.0, best))
-
-
 @dataclass(frozen=True, slots=True)
 class _Before:
     """An instance's counters at the look before."""
@@ -96,7 +58,7 @@ class Abilities:
 
     def __init__(self) -> None:
         self._prompts: dict[str, PromptRate] = {}
-        self._decodes: dict[str, DecodeFit] = {}
+        self._decodes: dict[str, DecodeAbility] = {}
         self._before: dict[str, _Before] = {}
         self._began: dict[tuple[str, str], float] = {}
         self._starts: deque[float] = deque(maxlen=STARTS_KEPT)
@@ -113,9 +75,9 @@ class Abilities:
         """Prompt tokens that one busy instance of the pool computes per second; 0 = not known yet."""
         return self._prompts.get(pool, PromptRate()).tokens_per_s
 
-    def most_sequences(self, pool: str, tpot_s: float, configured: int) -> float:
-        """As `DecodeFit.most`."""
-        return self._decodes.get(pool, DecodeFit()).most(tpot_s, configured)
+    def most_sequences(self, pool: str, tpot_s: float, configured: int, spread: float = TPOT_SPREAD) -> float:
+        """As `DecodeAbility.most`."""
+        return self._decodes.get(pool, DecodeAbility()).most(tpot_s, configured, spread)
 
     @property
     def start_s(self) -> float:
@@ -138,7 +100,7 @@ class Abilities:
             self._prompts.setdefault(member.pool, PromptRate()).observe(prompts, busy)
         elif generated > 0 and before.running and now.running:
             sequences = (before.running + now.running) / 2
-            self._decodes.setdefault(member.pool, DecodeFit()).observe(sequences, busy * sequences / generated, busy)
+            self._decodes.setdefault(member.pool, DecodeAbility()).see(sequences, busy * sequences / generated, busy)
 
     def _observe_starts(self, sight: Sight) -> None:
         seen = set()

@@ -9,6 +9,7 @@ from serving.deployments.scaling.measure import Abilities
 from serving.deployments.scaling.room import Size, offered, used
 from serving.deployments.scaling.sight import ReplicaPhase, SeenDeployment, SeenMember, Sight
 from serving.deployments.scaling.totals import Totals
+from serving.policy.scaling.decode_ability import CROWD_SPREAD
 from serving.policy.scaling.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
 
 KVCACHE = "kvcache"
@@ -140,6 +141,8 @@ def _pool(config: ServeConfig, pool: str, sight: Sight, abilities: Abilities, he
         max_sequences=abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences),
         low=low,
         high=high,
+        crowd=abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences, CROWD_SPREAD),
+        seats=section.max_sequences,
         held_until=held_until,
     )
 

@@ -16,6 +16,9 @@ from serving.policy.scaling.promises import PromiseWindow
 from serving.policy.scaling.prompt_work import PromptWork
 from serving.policy.scaling.signals import PoolSignals, ScalingSignals
 
+MEANT = 0.8
+"""Of the promises that may be broken: the others are for what nobody foresees."""
+
 
 @dataclass(slots=True)
 class Blame:
@@ -38,6 +41,12 @@ class Blame:
         """Count the answers since the last look."""
         self._ttft.add(gains.ttft_met, gains.ttft_missed, gains.seconds)
         self._tpot.add(gains.tpot_met, gains.tpot_missed, gains.seconds)
+
+    @property
+    def spent(self) -> float:
+        """Promises broken in the last minutes, of those that are meant to be: 1 = just as many."""
+        allowed = MEANT * (1.0 - self.slo.attainment) * max(self._ttft.trend_answers, self._tpot.trend_answers)
+        return (self._ttft.trend_missed + self._tpot.trend_missed) / max(1.0, allowed)
 
     def clear(self) -> None:
         """Forget: a pool has changed, and what comes from now on is to be judged by itself."""

@@ -31,10 +31,8 @@ FEWEST = 5.0
 KV_AIM = 0.9
 """Fill of the KV blocks that is aimed at: the rest is for sequences that still grow."""
 FULL = 0.9
-"""Of sequences or KV blocks: the next one waits or slows the others down."""
-
-BURST_AIM = 0.9
-"""Load of an instance that the answer to a burst aims at."""
+"""Of seats or KV blocks: the next sequence may have to wait. Of the sequences that get their tokens in time, too, where
+nobody says how many may crowd for a while."""
 
 
 @dataclass(slots=True)
@@ -76,11 +74,12 @@ class DecodeWork:
         """
         return pool.waiting + elsewhere > 0 and self.now_instances(pool) >= FULL * max(1, pool.running)
 
-    def demand(self, pool: PoolSignals, outlook: Outlook, coming: int = 0) -> Demand:
+    def demand(self, pool: PoolSignals, outlook: Outlook, coming: int = 0, aim: float = FULL) -> Demand:
         """Load and urgency.
 
         Args:
             coming: sequences that still wait elsewhere and will be decoded here.
+            aim: load of an instance that is planned with.
         Effects: none.
         """
         if pool.max_sequences <= 0 and pool.kv_blocks_total <= 0:
@@ -90,7 +89,7 @@ class DecodeWork:
         surely = self._fast.surely(self._course)
         sure = self._in_a_while(self._surely_here(pool), surely, outlook.start_s)
         noise, heading = self._noise(outlook.start_s), max(expected, self._course.level * residence)
-        urgent, why_urgent = self._urgent(pool, outlook, coming)
+        urgent, why_urgent = self._urgent(pool, outlook, coming, aim)
         return Demand(
             load=self._instances(pool, expected),
             noise=self._instances(pool, noise),
@@ -114,25 +113,32 @@ class DecodeWork:
         now = pool.sequences - SURE_NOW * self._stock.scatter
         return max(0.0, smooth, now)
 
-    def _urgent(self, pool: PoolSignals, outlook: Outlook, coming: int) -> tuple[float, str]:
+    def _urgent(self, pool: PoolSignals, outlook: Outlook, coming: int, aim: float) -> tuple[float, str]:
         """What is surely too much is answered by what is likely: one large step, not many small ones."""
         arrivals = self._fast.surely(self._course)
-        crowded = max(1.0, self.now_instances(pool) / max(1, pool.running))  # too many at once all stay longer
-        come = self._in_a_while(pool.sequences + coming, arrivals, outlook.start_s / crowded)
+        longer = max(1.0, self.now_instances(pool) / max(1, pool.running))  # too many at once all stay longer
+        come = self._in_a_while(pool.sequences + coming, arrivals, outlook.start_s / longer)
         rise = self._climb.ahead(outlook.start_s, self._course)
         rises = rise.surely > 0.0
         soon = max(come, pool.sequences + rise.surely) if rises else come
-        if self._at_once(pool, soon) <= FULL * outlook.there:
+        if self._at_once(pool, soon, aim) <= outlook.there:
             return 0.0, ""
         soon = max(come, pool.sequences + rise.likely) if rises else come
         ahead = f"{soon:.0f} sequences in {outlook.start_s:.0f} s"
         why = f"{ahead}, {pool.sequences} now, {pool.waiting + coming} waiting"
-        return self._at_once(pool, soon) / BURST_AIM, why
+        return self._at_once(pool, soon, aim), why
 
-    def _at_once(self, pool: PoolSignals, sequences: float) -> float:
-        """Instances that so many sequences take, with as many KV blocks each as they have at this moment."""
+    def _at_once(self, pool: PoolSignals, sequences: float, aim: float) -> float:
+        """Instances that so many sequences must have at once, with as many KV blocks each as they have at this moment.
+
+        Args:
+            aim: load of an instance that is planned with: no less is too much.
+        """
         blocks = pool.kv_blocks_used * sequences / max(1, pool.sequences)
-        return max(self._by_sequences(pool, sequences), self._by_blocks(pool, blocks))
+        crowd = max(pool.crowd or FULL * pool.max_sequences, aim * pool.max_sequences)
+        slow = sequences / crowd if crowd > 0 else 0.0
+        seats = sequences / pool.seats if pool.seats > 0 else 0.0
+        return max(slow, seats / FULL, self._by_blocks(pool, blocks) / FULL)
 
     def _in_a_while(self, sequences: float, arrivals: float, seconds: float) -> float:
         residence = self.residence_s

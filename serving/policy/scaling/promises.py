@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from serving.policy.scaling.recent import Recent
 
 WINDOW_S = 60.0
+TREND_S = 600.0
+"""Over so long it shows whether more or less is missed than may be."""
 BUDGET_S = 3600.0
 """What may be missed is counted over so long: a bad minute in an hour that kept the promise is no reason to grow."""
 FEWEST = 10
@@ -24,6 +26,8 @@ class PromiseWindow:
     goal: float
     _met: Recent = field(default_factory=lambda: Recent(WINDOW_S))
     _missed: Recent = field(default_factory=lambda: Recent(WINDOW_S))
+    _trend_met: Recent = field(default_factory=lambda: Recent(TREND_S))
+    _trend_missed: Recent = field(default_factory=lambda: Recent(TREND_S))
     _long_met: Recent = field(default_factory=lambda: Recent(BUDGET_S))
     _long_missed: Recent = field(default_factory=lambda: Recent(BUDGET_S))
 
@@ -31,6 +35,8 @@ class PromiseWindow:
         """Count the answers of the last `seconds`."""
         self._met.add(met, seconds)
         self._missed.add(missed, seconds)
+        self._trend_met.add(met, seconds)
+        self._trend_missed.add(missed, seconds)
         self._long_met.add(met, seconds)
         self._long_missed.add(missed, seconds)
 
@@ -48,6 +54,16 @@ class PromiseWindow:
     def share(self) -> float | None:
         """Kept; None if there was nothing to keep."""
         return self._met.total / self.answers if self.answers else None
+
+    @property
+    def trend_missed(self) -> float:
+        """Broken in the last minutes; a change of the pool is part of it."""
+        return self._trend_missed.total
+
+    @property
+    def trend_answers(self) -> float:
+        """Judged in the last minutes."""
+        return self._trend_met.total + self._trend_missed.total
 
     @property
     def broken(self) -> bool:

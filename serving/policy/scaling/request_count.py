@@ -62,7 +62,13 @@ class RequestCountScaler:
         room = self._room.see(signals)
         wanted = [self._wanted(signals, place) for place in range(len(signals.pools))]
         wishes = [
-            Wish(pool.target, want.target, min(pool.target, want.target), 0, pool.npus_per_instance)
+            Wish(
+                pool.target,
+                want.target,
+                min(pool.low, want.target),
+                min(pool.target, want.target),
+                pool.npus_per_instance,
+            )
             for pool, want in zip(signals.pools, wanted, strict=True)
             if want.kind is not ScaleKind.HELD
         ]
@@ -89,9 +95,9 @@ class RequestCountScaler:
         why = f"{requests} requests at {self.requests_per_instance:g} an instance"
         if pool.target == 0:
             woken = under_way(signals) > 0
-            return PoolTarget(
-                pool.pool, 0, want if woken or pool.low else 0, ScaleKind.WAKE if woken else ScaleKind.STAY, why
-            )
+            size = want if woken or pool.low else 0
+            kind = ScaleKind.STAY if not size else ScaleKind.WAKE if woken else ScaleKind.FIT
+            return PoolTarget(pool.pool, 0, size, kind, why)
         direction = (want > pool.target) - (want < pool.target)
         passed = self._delays.setdefault(pool.pool, _Delay()).passed(now, direction)
         if passed < (self.up_delay_s if direction > 0 else self.down_delay_s):

@@ -24,6 +24,8 @@ class PoolSignals(Struct, frozen=True, gc=False):
         tokens_per_s: prompt tokens that one busy instance computes per second; 0 = not known yet.
         max_sequences: that one instance can decode at once within the promised time per token; 0 = not known.
         low, high: bounds of the target.
+        crowd: sequences that it can decode at once for a while without breaking that promise, which is a mean over a
+            request's life; 0 = not known. seats: that it can hold, in time or not; 0 = not known.
         held_until: time until which a person's target stands; 0 = none.
     """
 
@@ -42,6 +44,8 @@ class PoolSignals(Struct, frozen=True, gc=False):
     max_sequences: float
     low: int
     high: int
+    crowd: float = 0.0
+    seats: int = 0
     held_until: float = 0.0
 
 

@@ -13,7 +13,7 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.policy.scaling.decision import Scaler
 from serving.sim.core.scaling import Scaling, configured_scaler
-from serving.sim.core.scaling_signals import SignalReader, capacities
+from serving.sim.core.scaling_signals import SignalReader
 from serving.sim.core.supernode import Supernode
 from serving.sim.core.timeline import Timeline
 from serving.sim.core.troubles import Troubles
@@ -96,7 +96,7 @@ def simulate(
 def _scaling(node: Supernode, scaler: Scaler | None) -> Scaling | None:
     if scaler is None:
         return None
-    return Scaling(node, scaler, SignalReader(node, capacities(node.config, node.times)))
+    return Scaling(node, scaler, SignalReader(node))
 
 
 def _run(node: Supernode, stop_s: float, progress: Progress | None) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from serving.config.scaling import SloConfig
-from serving.policy.scaling.blame import Blame
+from serving.policy.scaling.blame import MEANT, Blame
 from serving.policy.scaling.demand import Outlook
-from serving.policy.scaling.lesson import FORGET_S, LEAST, Lesson
+from serving.policy.scaling.lesson import FALL, FORGET_S, LEAST, MOST, RISE_PER_S, Lesson
 from serving.policy.scaling.promises import PromiseWindow
 from serving.policy.scaling.prompt_work import PromptWork
 from serving.policy.scaling.regret import Regret
@@ -59,6 +59,50 @@ def test_a_lesson_lowers_the_aim_and_is_forgotten() -> None:
     assert lesson.utilisation == pytest.approx(0.7 * LEAST)
     lesson.forget(FORGET_S)
     assert lesson.utilisation == pytest.approx(0.7 - 0.7 * (1 - LEAST) / 2.71828, rel=1e-3)
+
+
+def test_promises_that_are_kept_raise_the_aim_as_long_as_fewer_break_than_may() -> None:
+    lesson = Lesson(0.8)
+    lesson.kept(0.8, 0.0, 1800.0)
+    assert lesson.utilisation == pytest.approx(0.8 * (1 + 1800 * RISE_PER_S))
+    risen = lesson.utilisation
+    lesson.kept(0.8, 1.0, 1800.0)
+    assert lesson.utilisation == risen, "just as many as may"
+    lesson.kept(0.5, 0.0, 1800.0)
+    lesson.kept(0.5, 9.0, 1800.0)
+    assert lesson.utilisation == risen, "half empty instances say nothing"
+    lesson.kept(0.84, 1.5, 600.0)
+    assert lesson.utilisation == pytest.approx(risen - 0.8 * 0.5 * 600 * RISE_PER_S)
+    before = lesson.utilisation
+    lesson.kept(0.84, 50.0, 100.0)
+    assert lesson.utilisation == pytest.approx(before - 0.8 * FALL * 100 * RISE_PER_S)
+
+
+def test_the_aim_rises_and_falls_within_bounds() -> None:
+    lesson = Lesson(0.8)
+    for _ in range(100):
+        lesson.kept(2.0, 0.0, 3600.0)
+    assert lesson.utilisation == pytest.approx(0.8 * MOST)
+    lesson.learn(0.9)
+    assert lesson.utilisation == pytest.approx(0.9 * 0.95), "what broke them counts more than what was kept"
+    for _ in range(100):
+        lesson.kept(2.0, 9.0, 3600.0)
+        lesson.forget(3600.0)
+    assert lesson.utilisation == pytest.approx(0.8), "below what is configured only lessons lead"
+
+
+def test_what_is_missed_is_counted_in_parts_of_what_may_be() -> None:
+    blame = Blame(SloConfig(attainment=0.99))
+    assert blame.spent == 0.0
+    blame.see(gains(ttft_met=1990, ttft_missed=10, tpot_met=1990, tpot_missed=10))
+    assert blame.spent == pytest.approx(1 / MEANT), "a request must get both"
+    blame.clear()
+    assert blame.spent == pytest.approx(1 / MEANT), "a change of the pool is part of the trend"
+    blame.see(gains(ttft_met=2000, tpot_met=2000))
+    assert blame.spent == pytest.approx(0.5 / MEANT)
+    for _ in range(600):
+        blame.see(gains(tpot_met=1))
+    assert blame.spent == 0.0, "that was long ago"
 
 
 def test_only_loads_that_should_have_been_fine_teach() -> None:

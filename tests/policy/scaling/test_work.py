@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from serving.policy.scaling.decode_work import DecodeWork
+from serving.policy.scaling.decode_work import FULL, DecodeWork
 from serving.policy.scaling.demand import Demand, Outlook, together, unknown
 from serving.policy.scaling.gains import CacheGains, cache_gains, traffic_gains
 from serving.policy.scaling.prompt_work import PromptWork
@@ -169,8 +169,22 @@ def test_longer_answers_are_seen_although_no_more_requests_come() -> None:
         work.see(gains(arrived=2, finished=0), decode(sequences=120 + 2 * second))
     demand = work.demand(decode(sequences=160), outlook(start_s=30.0))
     assert demand.why_urgent == "198 sequences in 30 s, 160 now, 0 waiting"
-    assert demand.urgent == pytest.approx(1.98 / 0.9)
+    assert demand.urgent == pytest.approx(1.98 / FULL)
     assert work.demand(decode(sequences=160), outlook(4, start_s=30.0)).urgent == 0.0
+
+
+def test_who_has_no_seat_waits_however_fast_the_others_are() -> None:
+    work = decoded()
+    assert work.demand(decode(sequences=190, crowd=110.0), outlook(), coming=15).urgent == 0.0, "a crowd for a while"
+    assert work.demand(decode(sequences=190, crowd=110.0, seats=100), outlook(), coming=15).urgent > 2.0
+    assert work.demand(decode(sequences=190, crowd=110.0, kv_blocks_used=1800), outlook(), coming=15).urgent > 2.0
+
+
+def test_what_is_planned_with_is_no_crowd() -> None:
+    work = decoded()
+    busy = decode(sequences=225, crowd=110.0)
+    assert work.demand(busy, outlook(), coming=15).urgent > 2.0
+    assert work.demand(busy, outlook(), coming=15, aim=1.2).urgent == 0.0
 
 
 def test_waiting_requests_are_sequences_to_come() -> None:
@@ -185,7 +199,7 @@ def test_before_a_residence_is_known_sequences_stay() -> None:
     work = DecodeWork()
     assert work.residence_s == 0.0
     work.see(gains(arrived=3), decode(sequences=300))
-    assert work.demand(decode(sequences=300), outlook()).urgent == pytest.approx(3.0 / 0.9)
+    assert work.demand(decode(sequences=300), outlook()).urgent == pytest.approx(3.0 / FULL)
 
 
 def test_full_means_that_somebody_waits_for_room() -> None:

@@ -231,3 +231,11 @@ def scripted_run(seed: int) -> bytes:
 def test_the_same_seed_gives_the_same_history() -> None:
     assert scripted_run(1) == scripted_run(1)
     assert scripted_run(1) != scripted_run(2)
+
+
+def test_what_decode_can_take_is_learned_from_its_steps() -> None:
+    scaler = ScriptedScaler([])
+    simulate(config(), burst(300, output=64, every_s=0.1), scaler=scaler)
+    told = [one.pool("decode") for one in scaler.seen]
+    assert len({one.max_sequences for one in told}) > 1, "the cost model's number was only the beginning"
+    assert all(1 <= one.max_sequences <= one.crowd <= one.seats for one in told)
