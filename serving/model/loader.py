@@ -55,8 +55,8 @@ def load_model(
         version: names these weights among images; empty = from the files' names, sizes and times.
         native: products as the native library's panels; CPU only.
         coarse_drafts: with `native`, draft layers in INT8: quicker guesses, hardly worse ones.
-        short: with `native`, bfloat16 weights in twelve bits a number where they can be; None = where the library
-            computes on AMX, which is known to be quicker for it. Same results.
+        short: with `native`, bfloat16 weights in twelve bits a number where they can be; None = where that is
+            known to be quicker (`Library.short_weights_pay`). Same results.
     Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
@@ -125,7 +125,7 @@ def _forms(device: torch.device, native: bool, coarse_drafts: bool, short: bool 
     library = load_library() if device.type == "cpu" else None
     if library is None:
         raise ModelError(f"there is no native library for {device.type} here: load the model without it")
-    short = library.instructions == "amx" if short is None else short
+    short = library.short_weights_pay if short is None else short
     return PanelForms(library, coarse_drafts=coarse_drafts, short=short)
 
 

@@ -65,8 +65,9 @@ async def test_a_pair_whose_path_is_broken_is_avoided_and_all_others_go_on(
         assert target.facts()["handoff_failures_total"] == 0, "nothing was even tried"
         target._transport._faults = None
         await until(lambda: not troubles("decode")[target.place.replica].lost, "dummies have found it whole again")
-        await finish(pools, [asyncio.create_task(pools.ask(ask)) for ask in ASKS], reference)
-        assert broken.engine.snapshot(0.0).handoffs_out_total > before
+        async with asyncio.timeout(PATIENCE_S):  # one that a pause made look slow gets work once that is forgotten
+            while broken.engine.snapshot(0.0).handoffs_out_total == before:
+                await finish(pools, [asyncio.create_task(pools.ask(ask)) for ask in ASKS], reference)
 
 
 async def test_a_path_that_breaks_under_way_costs_time_and_nothing_else(

@@ -106,6 +106,11 @@ int32_t cm_interface(void) { return CM_INTERFACE; }
 
 const char* cm_instructions(void) { return cm::kernels().name; }
 
+int32_t cm_short_weights_pay(void) {
+    const cm::Kernels* used = &cm::kernels();
+    return used == cm::amx_kernels() || (used == cm::avx512_kernels() && cm::is_zen5());
+}
+
 // For layout.py: bytes of a struct of interface.h, 0 for an unknown one.
 extern "C" CM_EXPORT int64_t cm_size_of(const char* name) {
     const std::pair<const char*, size_t> sizes[] = {

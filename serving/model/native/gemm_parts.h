@@ -35,9 +35,12 @@ struct Block {
     void* sums;  // [panels][rows][32] float, or int32 of INT8; at a multiple of 64
 };
 
-// As Form, with panels as short_bf16.h has them.
+// As Form, with panels as short_bf16.h has them. In vectors one at a time: a pair, restored in turns, is two streams of
+// memory, and a fifth slower (Zen 5, batch 1).
 template <class Form>
-struct Short : Form {};
+struct Short : Form {
+    static constexpr int kMaxPairedRows = Form::kTiles ? Form::kMaxPairedRows : 0;
+};
 
 template <class Form>
 constexpr bool is_short = false;

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 5  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 6  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -140,6 +140,7 @@ typedef struct cm_engine cm_engine;
 
 int32_t cm_interface(void);
 const char* cm_instructions(void);     // what the kernels use here: "amx", "avx512", "avx2" or "portable"
+int32_t cm_short_weights_pay(void);    // 1: BF16_SHORT has been measured to be faster than BF16 on such a processor
 const char* cm_error_text(void);       // of the last call on this thread that failed
 int64_t cm_packed_bytes(int32_t out_features, int32_t in_features, int32_t groups, int32_t form);
 // weight: [groups * out_features, in_features] dense, of `form`. INT8: int8 with scale [groups * out_features]. W8A16:

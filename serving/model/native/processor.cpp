@@ -63,11 +63,20 @@ bool has_amx() {
 }
 #endif
 
+bool is_zen5() {
+    constexpr uint32_t kAuth = 0x68747541, kEnti = 0x69746e65, kCamd = 0x444d4163;
+    const Answer vendor = ask(0, 0);
+    if (vendor.ebx != kAuth || vendor.edx != kEnti || vendor.ecx != kCamd) return false;
+    const uint32_t version = ask(1, 0).eax, family = version >> 8 & 15, more = version >> 20 & 255;
+    return family == 15 && family + more >= 26;
+}
+
 }  // namespace cm
 
 #else
 
 namespace cm {
+bool is_zen5() { return false; }
 bool has_avx2() { return false; }
 bool has_avx512() { return false; }
 bool has_amx() { return false; }

@@ -7,7 +7,7 @@ from subprocess import TimeoutExpired
 
 from serving.errors import ServingError
 from serving.model.config import ModelConfig
-from serving.model.native.library import instructions
+from serving.model.native.library import load
 from tests.benchmarks.bare_engine import ExecutorKind
 from tests.benchmarks.conditions import STORYTELLER, progress
 from tests.benchmarks.engine_figures import accuracy, http_load, rounds, speculation
@@ -83,9 +83,9 @@ class Run:
         forms = prepare(self.models, kind, self.peers)
         ours = partial(OurEngine, threads=self.threads)
         openers: dict[str, Open] = {OURS_BF16: partial(ours, forms.bf16, self.executor)}
-        if self.executor != "torch" and self._present(
-            OURS_PLAIN, "" if instructions() == "amx" else "no short form here"
-        ):
+        library = load()
+        short = library is not None and library.short_weights_pay
+        if self.executor != "torch" and self._present(OURS_PLAIN, "" if short else "no short form here"):
             openers[OURS_PLAIN] = partial(ours, forms.bf16, self.executor, short=False)
         if self._present(OURS_INT8, forms.absent.get("int8", "")):
             openers[OURS_INT8] = partial(ours, _sure(forms.int8), self.executor)

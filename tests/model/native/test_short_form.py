@@ -1,6 +1,7 @@
 """bfloat16 weights in twelve bits: what comes back is every bit of what went in, whatever the numbers are."""
 
 import mmap
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,17 +172,23 @@ def test_a_model_of_short_weights(tmp_path: Path, own: Library) -> None:
     assert len(shelf.stored) == 2, "who wants them otherwise has an image of its own"
 
 
-@pytest.mark.parametrize(("instructions", "form"), [("amx", Form.BF16_SHORT), ("avx512", Form.BF16)])
-def test_they_are_short_by_themselves_on_amx(
-    own: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, instructions: str, form: Form
+@pytest.mark.parametrize(("pay", "form"), [(True, Form.BF16_SHORT), (False, Form.BF16)])
+def test_they_are_short_by_themselves_where_that_pays(
+    own: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pay: bool, form: Form
 ) -> None:
-    class Named(Library):
-        instructions = property(lambda self: instructions)
+    class Knowing(Library):
+        short_weights_pay = property(lambda self: pay)
 
-    monkeypatch.setattr(loader, "load_library", lambda: Named(own.path))
+    monkeypatch.setattr(loader, "load_library", lambda: Knowing(own.path))
     model = load_model(write_random_checkpoint(tmp_path), dtype="bfloat16", native=True)
     assert isinstance(model.head, PanelLinear)
     assert model.head.form == form
+
+
+def test_they_pay_with_amx_and_on_zen_5(library: Library) -> None:
+    told = dict(re.findall(r"^(vendor_id|cpu family)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
+    zen5 = told.get("vendor_id") == "AuthenticAMD" and int(told["cpu family"]) >= 26
+    assert library.short_weights_pay == (library.instructions == "amx" or (library.instructions == "avx512" and zen5))
 
 
 def test_the_library_refuses_what_cannot_be(own: Library, tmp_path: Path) -> None:
