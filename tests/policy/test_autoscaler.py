@@ -103,10 +103,10 @@ def test_an_idle_pool_shrinks_to_its_least_with_patience() -> None:
     scaler = Autoscaler(SLO, CONFIG)
     assert not story(scaler, 120, (prefill(4), decode(4))).changes
     decision = story(scaler, 2, (prefill(4), decode(4, low=4)), begin=120)
-    assert [one.target for one in decision.targets] == [3, 4]
-    assert target(decision, "prefill").reason.endswith("3 would have done for 120 s")
+    assert [one.target for one in decision.targets] == [2, 4]
+    assert target(decision, "prefill").reason.endswith("2 would have done for 120 s")
     decision = story(scaler, 62, (prefill(2), decode(4, low=2)), begin=122)
-    assert [one.target for one in decision.targets] == [1, 3]
+    assert [one.target for one in decision.targets] == [1, 2]
 
 
 def test_zero_needs_permission_and_time_and_ends_with_the_first_request() -> None:

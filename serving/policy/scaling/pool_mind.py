@@ -18,6 +18,8 @@ MEMORIES = 3.0
 """A system fills up for this many times as long as work stays in it."""
 STEP = 3
 """A pool shrinks by no more than one part of so many at a time, and shows how the rest does."""
+PLENTY = 2
+"""But at once to so many times what it needs: that many have nothing to show."""
 TRIFLE = 12
 """It neither grows by plan nor shrinks by less than one part of so many: that would only be taken back."""
 WARM_S = 10.0
@@ -114,7 +116,8 @@ class PoolMind:
         if planned > size:
             self._regret.grew(now)
             return Wanted(max(planned, size + trifle), ScaleKind.FORECAST, f"{what} needs {planned}")
-        enough = max(1, pool.low, self._patience.highest, self._regret.least(now, load), size - max(1, size // STEP))
+        step = min(size - max(1, size // STEP), PLENTY * max(1, calm))
+        enough = max(1, pool.low, self._patience.highest, self._regret.least(now, load), step)
         if size - enough >= trifle and self._patient(now, demand.memory_s):
             self._regret.shrank(now, enough, load, demand.noise)
             return Wanted(enough, ScaleKind.FORECAST, f"{what}; {enough} would have done for {self.hold_s:.0f} s")

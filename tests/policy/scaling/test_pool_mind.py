@@ -71,6 +71,15 @@ def test_it_shrinks_to_the_most_that_was_needed_and_rests() -> None:
     assert asked(mind, 125.0, needs(0.3), size=3).target == 2, "a third at a time"
 
 
+@pytest.mark.parametrize(("load", "sizes"), [(0.0, [9, 2, 1]), (0.3, [9, 2, 1]), (1.3, [9, 4, 3, 2]), (3.4, [9, 6, 5])])
+def test_it_shrinks_at_once_to_twice_what_it_needs(load: float, sizes: list[int]) -> None:
+    mind, size, seen = PoolMind(0.7, 60.0), 9, [9]
+    for now in range(400):
+        size = asked(mind, float(now), needs(load), size=size).target
+        seen += [size] if size != seen[-1] else []
+    assert seen == sizes
+
+
 def test_a_large_pool_does_not_shrink_for_a_trifle() -> None:
     mind = PoolMind(0.7, 60.0)
     assert all(asked(mind, float(now), needs(18.5), size=28).target == 28 for now in range(100))
