@@ -4,6 +4,7 @@ Ray gives it NPUs and a node, watches its health and replaces it; requests reach
 """
 
 import asyncio
+import gc
 import logging
 import os
 import time
@@ -61,8 +62,11 @@ class InstanceDeployment:
         )
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         view = await self._find_pool(config) if self._pool is not None else None
+        gc.disable()  # torch brings 100,000 objects that stay: walking through them again and again is a fifth of a start
         self._instance = await asyncio.to_thread(Instance, config, self._place, secret, read_remote, view)
         self._address = await self._instance.start()
+        gc.freeze()
+        gc.enable()
         self._announcer = Announcer()
         self._announcer.start(self._describe)
         self._stopped = False

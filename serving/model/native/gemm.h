@@ -132,11 +132,19 @@ class PanelRun {
     CM_INLINE void multiply(int panel, int together, const Stream& stream) {
         alignas(64) float tile[Form::kMaxRows * kPanel];
         const auto* data = static_cast<const typename Form::Number*>(x_.data) + first_ * parts_ * x_.stride;
+        if (has_int8_weights(w_.form)) fetch_scales(panel, together);
         for (int b = 0; b < blocks_; ++b) {
             const int begin = count_ * b / blocks_, rows = count_ * (b + 1) / blocks_ - begin;
-            const Ahead ahead = fetch(stream, b, blocks_, steps(w_));
-            const Block<Form> block{data + begin * parts_ * x_.stride, x_.stride, rows * parts_, stream.here, together,
-                                    steps(w_),                         ahead,     &tiles_,       tile};
+            // Ahead is made in place: a copy would be read back before its parts are written, and wait for them.
+            const Block<Form> block{data + begin * parts_ * x_.stride,
+                                    x_.stride,
+                                    rows * parts_,
+                                    stream.here,
+                                    together,
+                                    steps(w_),
+                                    fetch(stream, b, blocks_, steps(w_)),
+                                    &tiles_,
+                                    tile};
             multiply_block(block);
             for (int p = 0; p < together; ++p) {
                 float* part = tile + p * rows * parts_ * kPanel;
@@ -148,6 +156,16 @@ class PanelRun {
     }
 
   private:
+    // What finish() will want of these panels: a few lines of memory that it would have to wait for.
+    CM_INLINE void fetch_scales(int panel, int together) const {
+        const float* scales = scales_at(w_, group_, panel);
+        const int32_t* sums = sums_at(w_, group_, panel);
+        for (int column = 0; column < together * kPanel; column += 16) {
+            __builtin_prefetch(scales + column);
+            if (Form::kUnsignedRows) __builtin_prefetch(sums + column);
+        }
+    }
+
     const cm_linear& w_;
     const Rows& x_;
     const Sink sink_;
