@@ -62,7 +62,7 @@ class InstanceDeployment:
         )
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         view = await self._find_pool(config) if self._pool is not None else None
-        gc.disable()  # torch brings 100,000 objects that stay: walking through them again and again is a fifth of a start
+        gc.disable()  # torch brings 100,000 objects that stay: walking through them is a fifth of a start
         self._instance = await asyncio.to_thread(Instance, config, self._place, secret, read_remote, view)
         self._address = await self._instance.start()
         gc.freeze()

@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Sequence
 from struct import Struct
 
-import numpy as np
 import torch
 
 from serving.ids import BlockId
@@ -158,7 +157,7 @@ class NativeAnswer:
         """Make room for a step's answer. Effects: what was read from here before may be overwritten."""
         self._sequences, self._drafting = batch.sequences, batch.drafting
         wanted = batch.sequences * batch.max_tokens
-        if wanted > self._tokens.shape[0]:
+        if wanted > len(self._tokens):
             self._make_room(2 * wanted)
         self.struct.max_tokens = batch.max_tokens
         if batch.special:
@@ -176,18 +175,18 @@ class NativeAnswer:
         """Guesses for each sequence."""
         return self._lists(self._draft_counts, self._drafts) if self._drafting else [()] * self._sequences
 
-    def _lists(self, counts: np.ndarray, values: np.ndarray) -> list[tuple[int, ...]]:
+    def _lists(self, counts: "array[int]", values: "array[int]") -> list[tuple[int, ...]]:
         width = self.struct.max_tokens
-        sizes: list[int] = counts[: self._sequences].tolist()
-        flat: list[int] = values[: self._sequences * width].tolist()
+        sizes, flat = counts[: self._sequences], values[: self._sequences * width]
         if width == 1:
             return [(value,) if size else () for value, size in zip(flat, sizes, strict=True)]
         return [tuple(flat[row * width : row * width + size]) for row, size in enumerate(sizes)]
 
     def _make_room(self, entries: int) -> None:
-        self._token_counts, self._tokens, self._draft_counts, self._drafts = np.zeros((4, entries), dtype=np.int32)
-        self.struct.token_counts, self.struct.tokens = self._token_counts.ctypes.data, self._tokens.ctypes.data
-        self.struct.draft_counts, self.struct.drafts = self._draft_counts.ctypes.data, self._drafts.ctypes.data
+        arrays = [array("i", bytes(4 * entries)) for _ in range(4)]
+        self._token_counts, self._tokens, self._draft_counts, self._drafts = arrays
+        places = [one.buffer_info()[0] for one in arrays]
+        self.struct.token_counts, self.struct.tokens, self.struct.draft_counts, self.struct.drafts = places
 
 
 def _native(order: SampleOrder) -> bool:
