@@ -4,7 +4,7 @@ Each load is played under `[autoscaler] policy = "slo"`, under "requests" (repli
 on the best static split: the fewest NPUs that, kept from the first to the last request, keep both promises for as many
 requests as `[slo] attainment` asks, or as the SLO policy kept if that is fewer. It is found by simulation.
 NPU-hours count every instance that serves, comes up or leaves, while requests arrive. The pools are those of
-deploy/cloudmatrix384-autoscaled.toml.
+deploy/cloudmatrix384-autoscaled.toml; larger decode instances serve more per NPU, but there are fewer sizes to choose.
 
   python -m tests.benchmarks.bench_autoscaler --traces DIR [--plot day.svg]
   python -m tests.benchmarks.bench_autoscaler --traces DIR --quick
@@ -49,6 +49,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--day-speed", type=float, default=8.0, help="the R1 day so many times as fast (default 8)")
     parser.add_argument("--day-sample", type=int, default=8, help="keep one of so many of its requests (default 8)")
     parser.add_argument("--day-volume", type=float, default=1.0, help="so many times its requests in the same time")
+    parser.add_argument("--decode-npus", type=int, default=32, metavar="N", help="of a decode instance (default 32)")
     parser.add_argument("--slo-only", action="store_true", help="neither baseline nor static splits")
     parser.add_argument("--interpreted", action="store_true", help="run the sources, even if they have been compiled")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the first load's run, SVG or PNG")

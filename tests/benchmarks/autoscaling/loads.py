@@ -91,6 +91,15 @@ def idle_hour() -> Workload:
     return Workload("an idle hour", requests, count=len(requests), duration_s=_IDLE_HOUR_S)
 
 
+def resized(load: Load, decode_npus: int) -> Load:
+    """The same with decode instances of another size, as many at most as fit beside one of prefill."""
+    config = load.config
+    most = min(config.autoscaler.max_decode, (config.cluster.npus - config.prefill.npus_per_instance) // decode_npus)
+    scaler = replace(config.autoscaler, max_decode=most)
+    decode = replace(config.decode, npus_per_instance=decode_npus, replicas=min(config.decode.replicas, most))
+    return replace(load, config=replace(config, decode=decode, autoscaler=scaler))
+
+
 def without_prefixes(config: ServeConfig) -> ServeConfig:
     """For traces that say nothing of prefixes: no KV-cache pool, whose servers would only store."""
     return replace(

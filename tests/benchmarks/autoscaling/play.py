@@ -8,7 +8,7 @@ import numpy as np
 
 from serving.sim.result import SimResult
 from tests.benchmarks.autoscaling.best_split import best_split
-from tests.benchmarks.autoscaling.loads import Load, steady_loads, trace_loads
+from tests.benchmarks.autoscaling.loads import Load, resized, steady_loads, trace_loads
 from tests.benchmarks.autoscaling.plot import write_plot
 from tests.benchmarks.autoscaling.trial import Split, Trial, autoscaled, static
 from tests.benchmarks.conditions import progress
@@ -46,6 +46,7 @@ def chosen_loads(arguments: argparse.Namespace) -> list[Load]:
     loads += steady_loads(0.25 if arguments.quick else 3.0)
     if arguments.quick:
         loads = [load for load in loads if not load.name.startswith(("Azure", "Mooncake"))]
+    loads = [resized(load, arguments.decode_npus) for load in loads]
     names = tuple(arguments.load or ())
     return [load for load in loads if not names or load.name.startswith(names)]
 
