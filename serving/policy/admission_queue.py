@@ -75,6 +75,8 @@ class AdmissionQueue:
         Returns: accepted: it waits, and the next `take` may be it. A refusal says when to come back.
         Effects: books it, or keeps room for its return.
         """
+        if not is_open:  # that nothing starts now says nothing of how fast the queue is worked off when it can be
+            self._waited_from = None
         self._promises.expire(now)
         claimed = self._promises.claim(one.mark, now)
         waits = len(self._lines)

@@ -78,6 +78,19 @@ def test_while_no_instance_is_there_everything_waits() -> None:
     assert queue.overdue(20.0, before=3.5) == (1,)
 
 
+def test_an_outage_that_is_over_does_not_make_the_queue_look_slow() -> None:
+    queue = full()
+    for second in range(1, 60):
+        assert [queue.take(1, second), queue.take(2, second)] == [second - 1, None]
+        assert queue.offer(asks(second + 3), 2, second).accepted
+    refused = queue.offer(asks(100, mark=1), 2, 59.5, is_open=False)
+    assert refused.retry_after_s == 3.0, "a start a second, and some caution"
+    over = 90.0
+    assert [queue.take(1, over), queue.take(2, over)] == [59, None]
+    assert queue.offer(asks(63), 2, over).accepted
+    assert queue.offer(asks(101), 2, over + 5.0).retry_after_s == 3.0, "the promise is void, the rate is as it was"
+
+
 def test_deadlines_pass_while_waiting_and_those_who_left_are_not_told() -> None:
     queue = AdmissionQueue(LIMITS)
     for number in range(4):
