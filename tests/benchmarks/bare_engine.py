@@ -25,6 +25,7 @@ from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.torch_executor import TorchExecutor
 from serving.ids import SequenceId
 from serving.model.kv_cache import KvCache
+from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.model.native.library import available
@@ -49,6 +50,7 @@ def make_executor(
     drafts: int,
     device: str = "cpu",
     short: bool | None = None,
+    kv_dtype: KvDtype = "auto",
 ) -> tuple[StepExecutor, DeepseekModel]:
     """An executor over a checkpoint, with a KV cache of its own.
 
@@ -56,13 +58,16 @@ def make_executor(
         kind: as the setting `[engine] executor`.
         drafts: guesses per step; 0 = the cache has no room for the draft layer.
         short: bfloat16 weights in their short form, as for `load_model`.
+        kv_dtype: as the setting `[engine] kv_dtype`.
     Returns: the executor, and the model below it.
     """
     native = kind == "native" or (kind == "auto" and device == "cpu" and available())
     coarse = native and drafts > 0
     loaded = load_model(model, device=device, dtype=dtype, native=native, coarse_drafts=coarse, short=short)
     layers = loaded.config.num_hidden_layers + (drafts > 0)
-    cache = KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device, num_layers=layers)
+    cache = KvCache(
+        loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device, num_layers=layers, kv_dtype=kv_dtype
+    )
     if native:
         return NativeExecutor(loaded, cache, threads=threads, max_rows=step_tokens), loaded
     return TorchExecutor(loaded, cache), loaded
@@ -96,7 +101,7 @@ class BareEngine:
         step_tokens: most that one step takes in.
         drafts: most guesses of a decode step; the engine makes fewer where they do not pay.
         device: where to compute; the native executor needs `cpu`.
-        short: as for `make_executor`.
+        short, kv_dtype: as for `make_executor`.
     """
 
     def __init__(
@@ -110,12 +115,13 @@ class BareEngine:
         drafts: int = 0,
         device: str = "cpu",
         short: bool | None = None,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
         torch.set_num_threads(threads)
         keep_freed_memory()
         blocks = -(-kv_tokens // BLOCK_TOKENS)
         self._executor, loaded = make_executor(
-            model, executor, dtype, blocks, threads, step_tokens, drafts, device, short
+            model, executor, dtype, blocks, threads, step_tokens, drafts, device, short, kv_dtype
         )
         settings = EngineSettings(
             role=EngineRole.AGGREGATED,
@@ -211,7 +217,7 @@ class BareProcess:
     """A `BareEngine` in its own process; a context manager that ends it.
 
     Args:
-        model, dtype, threads, kv_tokens, executor, step_tokens, drafts, short: as for `BareEngine`.
+        model, dtype, threads, kv_tokens, executor, step_tokens, drafts, short, kv_dtype: as for `BareEngine`.
     """
 
     def __init__(
@@ -224,10 +230,11 @@ class BareProcess:
         step_tokens: int = 512,
         drafts: int = 0,
         short: bool | None = None,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, model, dtype, threads, kv_tokens, executor, step_tokens, drafts, "cpu", short)
+        arguments = (theirs, model, dtype, threads, kv_tokens, executor, step_tokens, drafts, "cpu", short, kv_dtype)
         settings = {"GOMP_SPINCOUNT": SPINS, "OMP_NUM_THREADS": str(threads)}  # OpenMP reads them when it is loaded
         before = {name: os.environ.get(name) for name in settings}
         os.environ.update(settings)

