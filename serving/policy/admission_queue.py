@@ -120,15 +120,20 @@ class AdmissionQueue:
     def withdraw(self, number: int) -> bool:
         """A request gives up waiting. Returns: False if it did not wait."""
         self._since.pop(number, None)
-        return self._lines.remove(number) is not None
+        found = self._lines.remove(number) is not None
+        if not self._lines:
+            self._waited_from = None
+        return found
 
     def overdue(self, now: float, before: float | None = None) -> tuple[int, ...]:
         """Those whose deadline has passed; they no longer wait.
 
         Args:
-            before: also those that have been waiting since before then.
+            before: also those that have been waiting since before then, as no instance is there.
         """
         gone = []
+        if before is not None:
+            self._waited_from = None
         while self._deadlines and self._deadlines[0][0] < now:
             _, number = heappop(self._deadlines)
             if self.withdraw(number):
@@ -188,7 +193,7 @@ class AdmissionQueue:
         """Refuse what could not start before its deadline at the rate that was measured."""
         if not self._rate.measured or self._rate.tokens_per_s <= 0:
             return None
-        _, own = self._lines.of(one.key)
+        own = self._lines.ahead(one.key, one.priority)
         ahead = min(float(self.tokens), own / self._lines.share(one.key, one.weight))
         late_s = ahead / self._rate.tokens_per_s - (one.deadline - now)
         if late_s <= 0:

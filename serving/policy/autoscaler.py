@@ -159,11 +159,14 @@ class Autoscaler:
 
     def _share_out(self, signals: ScalingSignals, wanted: list[Wanted], room: Room) -> list[PoolTarget]:
         free = [place for place, want in enumerate(wanted) if want.kind is not ScaleKind.HELD]
-        held = sum(
-            pool.target * pool.npus_per_instance for place, pool in enumerate(signals.pools) if place not in free
-        )
+        frozen = [pool for place, pool in enumerate(signals.pools) if place not in free]
+        held = sum(pool.target * pool.npus_per_instance for pool in frozen)
+        missing = sum(max(0, pool.target - pool.running) * pool.npus_per_instance for pool in frozen)
+        planned = sum(pool.target * pool.npus_per_instance for pool in signals.pools)
+        held -= min(missing, max(0, planned - room.npus))  # what has no place is not taken out of the others
         wishes = [_wish(signals.pools[place], wanted[place].target, place == len(wanted) - 1) for place in free]
-        shares = share_out(wishes, max(0, room.npus - held))
+        kept = _kept(signals, [signals.pools[place] for place in free], wishes, frozen)
+        shares = share_out(wishes, max(room.npus - held, kept if frozen else 0))
         targets = [
             PoolTarget(pool.pool, pool.target, want.target, want.kind, want.reason)
             for pool, want in zip(signals.pools, wanted, strict=True)
@@ -179,6 +182,17 @@ def _wish(pool: PoolSignals, want: int, keeps: bool) -> Wish:
     lacks = keeps and pool.running < pool.target
     least = min(pool.low, want)
     return Wish(pool.target, want, least, min(pool.target, want) if lacks else least, pool.npus_per_instance)
+
+
+def _kept(signals: ScalingSignals, free: list[PoolSignals], wishes: list[Wish], frozen: list[PoolSignals]) -> int:
+    """NPUs that no hold may take from the other pools: it freezes its own pool, it does not close them.
+
+    Their least, as far as they have it already, and as far as there is hardware beside what the held ones really have.
+    """
+    least = [min(wish.least, wish.before) * wish.npus for wish in wishes]
+    there = [min(wish.least, wish.before, pool.running) * wish.npus for wish, pool in zip(wishes, free, strict=True)]
+    placed = sum((pool.running + pool.draining) * pool.npus_per_instance for pool in frozen)
+    return max(sum(there), min(sum(least), signals.npus_total - placed))
 
 
 def _cut(signals: ScalingSignals, wanted: Wanted, place: int, share: int, room: Room) -> PoolTarget:

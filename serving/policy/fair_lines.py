@@ -9,7 +9,7 @@ Within a line the lowest priority value is next, then the oldest; but every eigh
 request. So no priority waits for ever: a request with n older ones in its line starts within 8 * (n + 1) starts of it.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
@@ -22,13 +22,15 @@ OLDEST_EVERY = 8
 class _Line:
     """One key's requests that wait."""
 
-    __slots__ = ("by_priority", "order", "starts", "tokens", "virtual", "weight")
+    __slots__ = ("by_priority", "order", "starts", "tokens", "tokens_of", "virtual", "weight")
 
     def __init__(self, weight: float, virtual: float) -> None:
         self.weight = weight
         self.virtual = virtual
         self.starts = 0
         self.tokens = 0
+        self.tokens_of: Counter[int] = Counter()
+        """By priority."""
         self.order: OrderedDict[int, Applicant] = OrderedDict()
         """By number, oldest first."""
         self.by_priority: list[tuple[int, int]] = []
@@ -74,6 +76,7 @@ class FairLines:
         line.weight = one.weight
         line.order[one.number] = one
         line.tokens += one.tokens
+        line.tokens_of[one.priority] += one.tokens
         heappush(line.by_priority, (one.priority, one.number))
         self._key_of[one.number] = one.key
         self.tokens += one.tokens
@@ -106,6 +109,9 @@ class FairLines:
         line = self._lines[key]
         one = line.order.pop(number)
         line.tokens -= one.tokens
+        line.tokens_of[one.priority] -= one.tokens
+        if not line.tokens_of[one.priority]:
+            del line.tokens_of[one.priority]
         self.tokens -= one.tokens
         if len(line.by_priority) > 2 * len(line.order) + 64:
             line.by_priority = [(other.priority, other.number) for other in line.order.values()]
@@ -116,6 +122,14 @@ class FairLines:
         """Requests of a key that wait, and their tokens."""
         line = self._lines.get(key)
         return (len(line.order), line.tokens) if line is not None else (0, 0)
+
+    def ahead(self, key: str, priority: int) -> float:
+        """Tokens of the key's line that start before a newcomer of this priority."""
+        line = self._lines.get(key)
+        if line is None:
+            return 0.0
+        before = sum(tokens for other, tokens in line.tokens_of.items() if other <= priority)
+        return min(float(line.tokens), before * OLDEST_EVERY / (OLDEST_EVERY - 1))
 
     def share(self, key: str, weight: float) -> float:
         """Of what is started, which part a key gets while all that wait go on waiting."""
@@ -134,5 +148,7 @@ class FairLines:
         if [line.tokens for line in self._lines.values()] != sums:
             raise LedgerError("a line's tokens are not those of its requests")
         for line in self._lines.values():
+            if sum(line.tokens_of.values()) != line.tokens:
+                raise LedgerError("a line's tokens by priority are not all of its tokens")
             if not {(one.priority, one.number) for one in line.order.values()} <= set(line.by_priority):
                 raise LedgerError("a request would never be found by its priority")

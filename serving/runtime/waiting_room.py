@@ -84,9 +84,10 @@ class WaitingRoom:
         if not self._waiting:
             return []
         gone = [(self._waiting.pop(number), _LATE) for number in self._queue.overdue(now)]
-        if self._closed_since is not None and now - self._closed_since > self._role_wait_s:
+        if self._closed_since is not None:
             reason = f"no instance came up within {self._role_wait_s:g} s"
-            for number in self._queue.overdue(now, now - self._role_wait_s):
+            long_enough = now - self._closed_since > self._role_wait_s
+            for number in self._queue.overdue(now, now - self._role_wait_s if long_enough else 0.0):
                 gone.append((self._waiting.pop(number), Fail(FailKind.UNAVAILABLE, reason)))
         return gone
 

@@ -91,6 +91,33 @@ def test_an_outage_that_is_over_does_not_make_the_queue_look_slow() -> None:
     assert queue.offer(asks(101), 2, over + 5.0).retry_after_s == 3.0, "the promise is void, the rate is as it was"
 
 
+def test_an_outage_that_nobody_outlasts_is_no_time_of_a_slow_queue_either() -> None:
+    queue = full()
+    for second in range(1, 60):
+        assert [queue.take(1, second), queue.take(2, second)] == [second - 1, None]
+        assert queue.offer(asks(second + 3), 2, second).accepted
+    assert len(queue.overdue(80.0, before=75.0)) == 4, "no instance came; they are told so"
+    for number in range(63, 67):
+        assert queue.offer(asks(number), 2, 3660.0).accepted
+    assert [queue.take(1, 3661.0), queue.take(2, 3661.0)] == [63, None]
+    assert queue.offer(asks(67), 2, 3661.0).accepted
+    assert queue.offer(asks(68), 2, 3661.0).retry_after_s == 3.0
+
+
+def test_who_overtakes_those_that_wait_is_not_too_late_because_of_them() -> None:
+    queue = AdmissionQueue(AdmissionLimits(100, 100_000, 2))
+    for number in range(50):
+        assert queue.offer(asks(number), 2, 0.0).accepted
+    for second in range(1, 60):
+        assert queue.take(1, second) == second - 1
+        assert queue.take(2, second) is None
+        assert queue.offer(asks(second + 49), 2, second).accepted
+    late = queue.offer(asks(200, deadline=69.0), 2, 59.0)
+    assert (late.accepted, late.reason[:28]) == (False, "it could not start before it")
+    assert queue.offer(asks(201, deadline=69.0, priority=-1), 2, 59.0).accepted
+    assert not queue.offer(asks(202, deadline=59.5, priority=-1), 2, 59.0).accepted, "one of its own kind is before it"
+
+
 def test_deadlines_pass_while_waiting_and_those_who_left_are_not_told() -> None:
     queue = AdmissionQueue(LIMITS)
     for number in range(4):

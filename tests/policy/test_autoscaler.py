@@ -152,6 +152,25 @@ def test_a_held_pool_stands_and_the_plan_works_around_it() -> None:
     assert "5 wanted, 2 fit: 4 of 40 NPUs are free" in cut.reason
 
 
+@pytest.mark.parametrize(("held", "target"), [("prefill", 6), ("decode", 3)])
+def test_a_hold_of_all_npus_does_not_close_the_other_pool(held: str, target: int) -> None:
+    """It did: decode went to 0 with all its streams, because somebody held prefill at more than the budget."""
+    before = {"prefill": 2, "decode": 2} | {held: target}
+    until = {name: 1e9 if name == held else 0.0 for name in before}
+    pools = (
+        prefill(before["prefill"], held_until=until["prefill"]),
+        decode(before["decode"], sequences=60, held_until=until["decode"]),
+    )
+    decision = story(Autoscaler(SLO, CONFIG), 100, pools, rate=5, npus_free=0, npus_total=24)
+    assert {one.pool: one.target for one in decision.targets} == {"prefill": 1, "decode": 1} | {held: target}
+
+
+def test_a_held_pool_without_a_place_takes_nothing_from_the_other() -> None:
+    pools = (prefill(2), decode(1, target=3, starting=2, sequences=60, held_until=1e9))
+    decision = story(Autoscaler(SLO, CONFIG), 100, pools, rate=10, npus_free=0, npus_total=16)
+    assert [one.target for one in decision.targets] == [2, 3]
+
+
 def test_no_growth_without_npus() -> None:
     decision = story(Autoscaler(SLO, CONFIG), 120, (prefill(1), decode(1, sequences=10)), rate=15, npus_free=0)
     assert (target(decision, "prefill").target, target(decision, "prefill").kind) == (1, ScaleKind.STAY)

@@ -89,7 +89,7 @@ def scaler(policy: str) -> Scaler:
     return make_scaler("slo" if policy == "slo" else "requests", SloConfig(), CONFIG)
 
 
-def check(signals: ScalingSignals, decision: ScalingDecision) -> None:
+def check(signals: ScalingSignals, decision: ScalingDecision, policy: str) -> None:
     """Of one look."""
     assert [target.pool for target in decision.targets[: len(signals.pools)]] == [pool.pool for pool in signals.pools]
     free_to_change = []
@@ -107,7 +107,12 @@ def check(signals: ScalingSignals, decision: ScalingDecision) -> None:
         for pool, target in zip(signals.pools, decision.targets, strict=False)
     }
     held = sum(taken[pool.pool] for pool in signals.pools if pool.held_until > signals.now)
-    assert sum(taken.values()) <= max(signals.npus_total, held)
+    kept = sum(min(pool.low, pool.target) * pool.npus_per_instance for pool, _ in free_to_change) if held else 0
+    frozen = [pool for pool in signals.pools if pool.held_until > signals.now]
+    placed = sum(min(pool.target, pool.running) * pool.npus_per_instance for pool in frozen)
+    assert sum(taken.values()) - held <= max(signals.npus_total - placed, kept), "what a hold lacks is nobody's"
+    if held and policy == "slo":
+        assert all(size >= min(pool.low, pool.target, pool.running) for pool, size in free_to_change if pool.low)
     least = sum(pool.low * pool.npus_per_instance for pool, _ in free_to_change)
     planned = sum(pool.target * pool.npus_per_instance for pool in signals.pools)
     claimed = sum(pool.starting * pool.npus_per_instance for pool in signals.pools) + planned
@@ -131,7 +136,7 @@ def test_bounds_budget_and_holds(looks: list[ScalingSignals], policy: str) -> No
     for signals in looks:
         decision = one.decide(signals)
         if policy == "slo" or signals.cache is None:
-            check(signals, decision)
+            check(signals, decision, policy)
 
 
 @given(histories(), st.sampled_from(["slo", "requests"]))
