@@ -18,7 +18,7 @@ from serving.errors import ScaleError
 
 logger = logging.getLogger(__name__)
 
-DEADLINE_S = 4.0
+DEADLINE_S = 6.0
 """For an answer; the path's own deadline is shorter and says more."""
 CONNECT_DEADLINE_S = 10.0
 """For the first answer, which waits for the connection."""

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 GAUGES = frozenset({"queued", "queued_tokens", "oldest_wait_s"})
 RETRY_S = 0.5
+BEHIND_S = 1.0
+"""How long a look is taken to have lasted that seems to be older than the one before."""
 
 
 class AutoscalerDeployment:
@@ -80,7 +82,7 @@ class RisingTraffic:
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
         self._last: Traffic | None = None
-        self._now = 0.0
+        self._now = self._shift_s = 0.0
 
     def upon(self, signals: ScalingSignals) -> ScalingSignals:
         """The same look, on top of all that was counted before."""
@@ -92,5 +94,12 @@ class RisingTraffic:
             signals.traffic, **{name: value + self._offsets.get(name, 0) for name, value in counted.items()}
         )
         self._last = traffic
-        self._now = max(self._now + 1e-3, signals.now)
-        return replace(signals, now=self._now, traffic=traffic)
+        if signals.now + self._shift_s <= self._now:  # a new board on a clock that was set back
+            self._shift_s = self._now + BEHIND_S - signals.now
+        self._now = signals.now + self._shift_s
+        pools = tuple(replace(pool, held_until=self._shifted(pool.held_until)) for pool in signals.pools)
+        cache = signals.cache and replace(signals.cache, held_until=self._shifted(signals.cache.held_until))
+        return replace(signals, now=self._now, pools=pools, cache=cache, traffic=traffic)
+
+    def _shifted(self, held_until: float) -> float:
+        return held_until + self._shift_s if held_until else 0.0

@@ -41,14 +41,15 @@ class Timers:
     def due(self, now: float) -> list[SequenceId]:
         """Take out everything whose time has come, stale entries left aside.
 
+        Returns: each once, although a deadline and a lease may come together.
         Effects: removes the entries.
         """
-        taken: list[SequenceId] = []
+        taken: dict[SequenceId, None] = {}
         while self._heap and self._heap[0][0] <= now:
             at, sequence_id = heappop(self._heap)
             if self._is_live(sequence_id, at):
-                taken.append(sequence_id)
-        return taken
+                taken[sequence_id] = None
+        return list(taken)
 
     def next_at(self) -> float | None:
         """The next time that matters; None without one.

@@ -141,6 +141,7 @@ class Autoscaler:
     def _wanted(self, signals: ScalingSignals, pool: PoolSignals, demand: Demand, outlook: Outlook) -> Wanted:
         now, mind = signals.now, self._mind(pool)
         if pool.held_until > now:
+            mind.wanted(now, pool, demand)  # for what it remembers: the hold's end begins no new day
             return Wanted(pool.target, ScaleKind.HELD, f"held for {pool.held_until - now:.0f} s more; {demand.why}")
         if self._idle.over(now) and pool.low == 0:
             kind = ScaleKind.ZERO if pool.target else ScaleKind.STAY

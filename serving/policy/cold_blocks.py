@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from serving.ids import BlockId
 
 _SWEEP_AT = 1024
-"""Taken places that are left in the list at least, before they are swept."""
+"""Taken or void places that are left in the list at least, before they are swept."""
 
 
 class ColdBlocks:
@@ -51,6 +51,9 @@ class ColdBlocks:
         """Take out one that is here, wherever it is."""
         self._void[block] = self._void.get(block, 0) + 1
         self._size -= 1
+        if len(self._places) - self._front > 2 * self._size + _SWEEP_AT:  # matched again and again, and never evicted
+            self._places, self._front = list(self), 0
+            self._void.clear()
 
     def take(self, count: int) -> list[BlockId]:
         """Take out the oldest ones; there must be as many."""

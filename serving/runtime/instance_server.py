@@ -17,6 +17,7 @@ from serving.engine.events import (
     AdoptedEvent,
     FailedEvent,
     HandoffClosedEvent,
+    HandoffEnd,
     HandoffFailedEvent,
     HandoffReadyEvent,
     LeavingEvent,
@@ -255,8 +256,21 @@ class InstanceServer:
         for connection, items in frames.items():
             try:
                 connection.send(m.Frame(self._step, tuple(items)))
-            except LinkError as error:  # news that cannot be told must not be waited for
-                connection.close(str(error))
+            except LinkError:
+                self._send_singly(connection, items)
+
+    def _send_singly(self, connection: Connection, items: Iterable[m.News]) -> None:
+        """News that are too large for one frame. Effects: a sequence whose own are too large is refused, and ended."""
+        for item in items:
+            try:
+                connection.send(m.Frame(self._step, (item,)))
+            except LinkError as error:
+                name = item.first.sequence_id if isinstance(item, m.Prefilled) else item.sequence_id
+                reason = f"the answer is too large to be sent, ask for fewer log-probabilities: {error}"
+                connection.send(m.Frame(self._step, (m.Refused(name, FailKind.INVALID, reason),)))
+                self._forget(name)
+                if self._engine_loop is not None:
+                    self._engine_loop.post(partial(_cancel, name))
 
     def _add(self, spec: SequenceSpec, engine: InstanceEngine, now: float) -> None:
         """On the engine's thread."""
@@ -310,6 +324,8 @@ def _wire(item: News) -> tuple[m.News | None, bool]:
             return _tokens(item, item.finish_reason), item.finish_reason is not None
         case TicketReady(ready=ready, ticket=ticket):
             return m.Prefilled(_tokens(ready, None), ticket), False
+        case HandoffClosedEvent(sequence_id=sequence_id, end=HandoffEnd.EXPIRED):
+            return m.Lost(sequence_id, "its handoff expired"), True  # for a gateway that has not got the ticket yet
         case HandoffClosedEvent():
             return None, True
         case LeavingEvent(sequence_id=sequence_id, handoff=handoff):

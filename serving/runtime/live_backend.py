@@ -186,6 +186,7 @@ class LiveBackend:
                 self._carry_out(generation, choice, choice.journal.start())
 
     def _stop_choice(self, generation: LiveGeneration, choice: Choice) -> None:
+        choice.need = choice.waiting_since = None
         self._carry_out(generation, choice, choice.journal.cancel())
         self._close_if_done(generation)
 
@@ -374,12 +375,13 @@ class LiveBackend:
         self, generation: LiveGeneration, choice: Choice, need: c.NeedPrefill | c.NeedDecode, waited_s: float
     ) -> None:
         limit_s = self._config.gateway.role_wait_s
-        if waited_s > limit_s and not (need.alone and self._router.open()):  # else it waits for its turn
+        self._route(generation, choice, need)  # first: this process may have been stopped while one came up
+        if generation.closed or choice.need is None or waited_s <= limit_s:
+            return
+        if not (need.alone and self._router.open()):  # else it waits for its turn
             role = "prefill" if isinstance(need, c.NeedPrefill) else "decode"
             reason = f"no {role} instance came up within {limit_s:g} s"
             self._fail(generation, c.Fail(c.FailKind.UNAVAILABLE, reason))
-        else:
-            self._route(generation, choice, need)
 
     @staticmethod
     def _now() -> float:

@@ -45,6 +45,18 @@ def test_prefill_holds_its_blocks_for_the_handoff() -> None:
     assert (snapshot.held, snapshot.running, snapshot.has_work) == (1, 0, False)
 
 
+def test_a_deadline_and_a_lease_that_pass_together_end_a_handoff_once() -> None:
+    """They killed the engine, when its process had been stopped over both."""
+    bench = Bench(EngineRole.PREFILL)
+    bench.engine.add(replace(spec("a"), time_left_s=20.0), bench.now)
+    bench.step()
+    bench.engine.next_action(bench.now + 3600.0)
+    (closed,) = bench.engine.take_events()
+    assert isinstance(closed, HandoffClosedEvent)
+    assert closed.end is HandoffEnd.EXPIRED
+    assert bench.used == 0
+
+
 def test_release_frees_and_keeps_the_content() -> None:
     bench = Bench(EngineRole.PREFILL)
     event = held(bench)

@@ -152,6 +152,26 @@ def test_a_held_pool_stands_and_the_plan_works_around_it() -> None:
     assert "5 wanted, 2 fit: 4 of 40 NPUs are free" in cut.reason
 
 
+def first_shrink(held: range) -> int:
+    """When decode, with 9 instances, shrinks first after its load fell at 960 s."""
+    scaler, size, arrived = Autoscaler(SLO, CONFIG), 9, 0
+    for second in range(1500):
+        rate = 28 if second < 960 else 12
+        arrived += rate
+        known = {"arrived": arrived, "arrived_tokens": arrived * 100, "uncached_tokens": arrived * 100}
+        told = Traffic(**known, finished=max(0, arrived - 20 * rate), ttft_met=arrived, tpot_met=arrived)
+        pool = decode(size, sequences=20 * rate, held_until=float(held.stop) if second in held else 0.0)
+        size = target(scaler.decide(look(float(second), (prefill(1), pool), told)), "decode").target
+        if second > 900 and size < 8:
+            return second
+    raise AssertionError("it never shrank")
+
+
+def test_after_a_hold_a_pool_shrinks_no_sooner_than_without_it() -> None:
+    """It shrank at the first free look, and said that less would have done for all the time."""
+    assert first_shrink(range(400, 1000)) >= first_shrink(range(0)) >= 960 + CONFIG.hold_s
+
+
 @pytest.mark.parametrize(("held", "target"), [("prefill", 6), ("decode", 3)])
 def test_a_hold_of_all_npus_does_not_close_the_other_pool(held: str, target: int) -> None:
     """It did: decode went to 0 with all its streams, because somebody held prefill at more than the budget."""

@@ -55,3 +55,15 @@ def test_places_that_were_taken_are_swept() -> None:
         cold.extend(blocks(1, 2))
         assert cold.take(2) == blocks(1, 2)
     assert len(cold._places) < 2 * cold_blocks._SWEEP_AT + 2
+
+
+def test_a_working_set_that_is_matched_and_never_evicted_takes_no_more_and_more_room() -> None:
+    """It did: 2 KiB for each request with the same prefix of 256 blocks, and a stall at the first eviction."""
+    cold, prefix = ColdBlocks(), blocks(*range(256))
+    cold.extend(prefix)
+    for _ in range(1000):
+        for block in prefix:
+            cold.remove(block)
+        cold.extend(prefix)
+    assert len(cold._places) <= 2 * len(prefix) + 1024 + len(prefix)
+    assert list(cold) == list(prefix) == cold.take(len(prefix))

@@ -5,17 +5,20 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from serving.ids import GatewayId, SequenceId
+from serving.engine.events import HandoffClosedEvent, HandoffEnd, TokensEvent
+from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.link import messages as m
 from serving.policy.journal_commands import FailKind
-from serving.policy.request import FinishReason, SamplingParams, SequenceSpec
+from serving.policy.request import FinishReason, SamplingParams, SequenceSpec, TokenLogprobs
 from serving.policy.step_plan import StepPlan
 from serving.runtime.instance import Instance
+from serving.runtime.instance_server import InstanceServer
 from tests.runtime.harness import SECRET, Pools, executor, small_config, until
 from tests.runtime.wire import RawGateway
 from tests.runtime.workload import GREEDY, Reference
@@ -213,3 +216,46 @@ async def test_a_report_counts_what_arrives_while_a_step_runs(pools: Pools) -> N
     for _ in range(2):
         await gateway.news()
     await gateway.close()
+
+
+class _Frames:
+    """A gateway's connection that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.news: list[m.News] = []
+
+    def send(self, frame: m.Frame) -> bool:
+        m.encode(frame)  # raises what a connection raises
+        self.news += frame.news
+        return True
+
+
+def _served(*names: str) -> tuple[InstanceServer, _Frames]:
+    welcome = m.Welcome(ReplicaId("p#0"), "prefill", NodeId("n"), "l", 4, 32, 128)
+    server, frames = InstanceServer(welcome, SECRET), _Frames()
+    server._owner.update(dict.fromkeys(map(SequenceId, names), cast(Any, frames)))
+    return server, frames
+
+
+async def test_an_answer_that_is_too_large_ends_its_own_request_only() -> None:
+    server, frames = _served("near", "large", "far")
+    row = TokenLogprobs(100_000, -1.23456, tuple((100_000 + i, -12.345678 - i) for i in range(20)))
+    large = TokensEvent(SequenceId("large"), 0, (1,), prompt_logprobs=(row,) * 100_000, cached_tokens=0)
+    server._dispatch([TokensEvent(SequenceId("near"), 5, (7,)), large, TokensEvent(SequenceId("far"), 5, (8,))])
+    near, refused, far = frames.news
+    assert isinstance(near, m.Tokens)
+    assert isinstance(far, m.Tokens)
+    assert (near.tokens, far.tokens) == ((7,), (8,))
+    assert isinstance(refused, m.Refused)
+    assert (refused.sequence_id, refused.kind) == ("large", FailKind.INVALID)
+    assert refused.reason.startswith("the answer is too large to be sent, ask for fewer log-probabilities")
+    assert set(server._owner) == {"near", "far"}
+
+
+async def test_a_gateway_without_the_ticket_is_told_that_the_handoff_expired() -> None:
+    """It waited for the ticket until the request's deadline."""
+    server, frames = _served("a", "b")
+    server._dispatch([HandoffClosedEvent(SequenceId("a"), "t", HandoffEnd.EXPIRED)])
+    server._dispatch([HandoffClosedEvent(SequenceId("b"), "u", HandoffEnd.RELEASED)])
+    assert frames.news == [m.Lost(SequenceId("a"), "its handoff expired")]
+    assert not server._owner

@@ -7,7 +7,6 @@ route or from a script: it is brought down to what fits, and holds its pool like
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 from serving.config.serve import ServeConfig
 from serving.deployments.scaling.answers import ScaleAnswer, ScaleRefusal
+from serving.deployments.scaling.clock import steady_s
 from serving.deployments.scaling.gateways import Gateways
 from serving.deployments.scaling.holds import Holds
 from serving.deployments.scaling.ledger import Ledger
@@ -62,11 +62,11 @@ class ScalingBoard:
 
     Args:
         folder: where ledger and holds are kept; None = memory only.
-        clock: seconds since 1970.
+        clock: seconds since 1970; never goes back.
     """
 
     def __init__(
-        self, config: ServeConfig, port: ClusterPort, folder: Path | None, clock: Callable[[], float] = time.time
+        self, config: ServeConfig, port: ClusterPort, folder: Path | None, clock: Callable[[], float] = steady_s
     ) -> None:
         self._config = config
         self._port = port
@@ -82,8 +82,9 @@ class ScalingBoard:
         self._asked = asyncio.Event()
         self._starved: set[str] = set()
         self._looked_for_policy = 0.0
-        self._unanswered: dict[str, tuple[PoolTarget, str]] = {}
-        """What Serve was asked for, and by whom, without an answer: if it comes all the same, nobody set it past us."""
+        self._unanswered: dict[str, tuple[PoolTarget, str, float]] = {}
+        """What Serve was asked for, by whom, and for how long it was to be held [s], without an answer: if it comes all
+        the same, nobody set it past us."""
 
     # ---- looking -----------------------------------------------------------------------------------------------------
 
@@ -117,6 +118,7 @@ class ScalingBoard:
         if report.starved and report.gateway not in self._starved:
             self._asked.set()
         (self._starved.add if report.starved else self._starved.discard)(report.gateway)
+        self._starved &= self._gateways.names
         targets = {pool: seen.target for pool, seen in self._sight.deployments.items()}
         return self._gateways.news(report.gateway, targets, self._clock())
 
@@ -160,7 +162,7 @@ class ScalingBoard:
                 return ScaleRefusal("no_room", message, room)
             held_s = self._default_hold_s if hold_s is None else hold_s
             reason = f"asked for by hand{f', held for {words(held_s)}' if held_s else ''}"
-            await self._set(pool, before, replicas, ScaleKind.HELD, reason, by)
+            await self._set(pool, before, replicas, ScaleKind.HELD, reason, by, held_s)
             self._holds.set(pool, held_s, by, self._clock())
             return self._answer(pool, before, f"{pool}: {before} -> {replicas}; {reason}")
 
@@ -173,14 +175,14 @@ class ScalingBoard:
         refusal = self._refusal(pool, hold_s)
         if refusal is not None:
             return refusal
-        now = self._clock()
         held_s = self._config.autoscaler.manual_hold_s if hold_s is None else hold_s
-        target = self._sight.deployments[pool].target
-        was_held = self._holds.hold(pool, now) is not None
-        self._holds.set(pool, held_s, by, now)
-        reason = f"held for {words(held_s)}" if held_s else "released" if was_held else "was not held"
-        if held_s or was_held:
-            self._ledger.add(now, pool, target, target, ScaleKind.HELD, reason, by)
+        async with self._lock:  # not while the policy's target is on its way
+            now, target = self._clock(), self._sight.deployments[pool].target
+            was_held = self._holds.hold(pool, now) is not None
+            self._holds.set(pool, held_s, by, now)
+            reason = f"held for {words(held_s)}" if held_s else "released" if was_held else "was not held"
+            if held_s or was_held:
+                self._ledger.add(now, pool, target, target, ScaleKind.HELD, reason, by)
         return self._answer(pool, target, f"{pool} stays at {target}: {reason}" if held_s else f"{pool}: {reason}")
 
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
@@ -252,8 +254,10 @@ class ScalingBoard:
         if meant is None or target == meant:
             self._holds.aim(pool, target)
             return
-        late, by = self._unanswered.pop(pool, (None, REST))
-        if late is not None and late.target == target and by == AUTOSCALER:
+        late, by, held_s = self._unanswered.pop(pool, (None, REST, 0.0))
+        if late is not None and late.target == target:
+            if by != AUTOSCALER:
+                self._holds.set(pool, held_s, by, self._clock())
             self._holds.aim(pool, target)
             self._write(pool, meant, target, late.kind, late.reason, by)
             return
@@ -265,10 +269,12 @@ class ScalingBoard:
         if target > room:
             await self._set(pool, target, room, ScaleKind.FIT, f"{target} replicas do not fit, {room} do", REST)
 
-    async def _set(self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> None:
+    async def _set(
+        self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str, held_s: float = 0.0
+    ) -> None:
         """Serve's scale API, the ledger, and what is known from now on."""
         if target != before:
-            self._unanswered[pool] = PoolTarget(pool, before, target, kind, reason), by
+            self._unanswered[pool] = PoolTarget(pool, before, target, kind, reason), by, held_s
             await self._port.set_target(pool, target)
         self._unanswered.pop(pool, None)
         self._holds.aim(pool, target)

@@ -60,6 +60,11 @@ class Gateways:
         self._counters.update(report.gateway, counters, now)
         self._buckets.update(report.gateway, buckets, now)
 
+    @property
+    def names(self) -> set[str]:
+        """Gateways that reported shortly before the newest report."""
+        return set(self._reports)
+
     def mark(self, now: float) -> None:
         """Remember the totals of this moment, for the last minute. Call it about once a second."""
         self._marks.append(_Mark(now, tuple(self._counters.sums), tuple(self._buckets.sums)))

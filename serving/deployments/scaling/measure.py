@@ -15,6 +15,8 @@ from serving.policy.scaling.decode_ability import TPOT_SPREAD, DecodeAbility
 START_S = 5.0
 """Before any start was seen."""
 STARTS_KEPT = 8
+PLACED_S = 3.0
+"""A replica that has no node for longer than this waits for hardware, which is no part of its start."""
 HALF_LIFE_S = 30.0
 """Of busy time: a measurement counts half after an instance has worked for as long again."""
 MIN_BUSY_S = 0.02
@@ -109,7 +111,9 @@ class Abilities:
                 key = pool, replica.name
                 seen.add(key)
                 if replica.phase is ReplicaPhase.STARTING:
-                    self._began.setdefault(key, replica.started_at or sight.at)
+                    began = self._began.setdefault(key, replica.started_at or sight.at)
+                    if replica.node is None and sight.at - began > PLACED_S:  # it waits for hardware
+                        self._began[key] = sight.at
                 elif replica.phase is ReplicaPhase.SERVING and key in self._began:
                     self._starts.append(max(0.0, sight.at - self._began.pop(key)))
         if not self._founded and sight.deployments:  # those of the system's own start say little about later ones

@@ -6,7 +6,6 @@ its own REST API; they are not promised to stay, so they are called here and now
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -17,6 +16,7 @@ from serving.deployments.membership import NAME as MEMBERSHIP
 from serving.deployments.membership import NAMESPACE, Member, read_members
 from serving.deployments.pool_control import NAME as POOL_CONTROL
 from serving.deployments.scaling.board import ClusterSilentError
+from serving.deployments.scaling.clock import steady_s
 from serving.deployments.scaling.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.ids import NodeId
 from serving.policy.pool.view import PoolView
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 CONTROLLER = "SERVE_CONTROLLER_ACTOR"
 CONTROLLER_NAMESPACE = "serve"
 CALL_DEADLINE_S = 2.0
+REMEMBER_S = 10.0
+"""How long a replica that Serve has is a member without being listed; longer than instances need to announce anew."""
 _LEAVING = frozenset({"STOPPING", "STOPPED", "PENDING_MIGRATION"})
 _SERVING = frozenset({"RUNNING", "UPDATING"})
 
@@ -44,6 +46,8 @@ class RayCluster:
         self._pools = tuple(pools)
         self._with_cache = with_cache
         self._actors: dict[str, Any] = {}
+        self._met: dict[str, float] = {}
+        """When each member was last listed."""
 
     async def look(self, before: Sight) -> Sight:
         """As `ClusterPort.look`."""
@@ -57,9 +61,10 @@ class RayCluster:
         listed = application["deployments"]
         deployments = {name: seen_deployment(one) for name, one in listed.items() if name in self._pools}
         others = {name: int(one["target_num_replicas"]) for name, one in listed.items() if name not in self._pools}
-        known = before.members if members is None else seen_members(members)
+        now = steady_s()
+        known = before.members if members is None else self._members(seen_members(members), before, deployments, now)
         view: PoolView | None = cache if cache is not None else before.cache
-        return Sight(time.time(), deployments, nodes, known, view, others)
+        return Sight(now, deployments, nodes, known, view, others)
 
     async def set_target(self, pool: str, replicas: int) -> None:
         """As `ClusterPort.set_target`."""
@@ -69,6 +74,17 @@ class RayCluster:
             CONTROLLER_NAMESPACE,
             lambda actor: actor.update_deployment_replicas.remote(deployment, replicas),
         )
+
+    def _members(
+        self, listed: dict[str, SeenMember], before: Sight, deployments: dict[str, SeenDeployment], now: float
+    ) -> dict[str, SeenMember]:
+        """Who is listed, and for a while who was, if Serve still has the replica: a membership that was started again
+        knows nobody at first, which must not look as if all sequences had left and come back.
+        """
+        here = {replica.name for deployment in deployments.values() for replica in deployment.replicas}
+        self._met |= dict.fromkeys(listed, now)
+        self._met = {name: at for name, at in self._met.items() if name in here and now - at <= REMEMBER_S}
+        return {name: one for name, one in before.members.items() if name in self._met} | listed
 
     async def prepare(self) -> None:
         """Import what the first scaling needs, which takes most of a second.

@@ -175,6 +175,56 @@ def test_what_serve_does_although_it_did_not_answer_was_not_set_past_the_board(
     assert pool_row(board, "decode")["hold"]["by"] == "rest", "this was somebody else"
 
 
+def test_a_person_whose_target_comes_late_gets_the_hold_that_was_asked_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = board_of(cluster)
+
+    async def late(pool: str, replicas: int) -> None:
+        raise ClusterSilentError("no answer in time")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "set_target", late)
+        with pytest.raises(ClusterSilentError):
+            asyncio.run(board.scale("decode", 2, 86400.0, "cli"))
+    cluster.set_past_the_board("decode", 2)
+    asyncio.run(board.look())
+    assert rows(board) == [("decode", 1, 2, "held", "cli")]
+    assert pool_row(board, "decode")["hold"] == {"left_s": 86400.0, "by": "cli"}
+
+
+def test_a_hold_waits_for_the_target_that_is_on_its_way(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said that the pool stays at 1 while it went to 2."""
+    board = board_of(cluster)
+    set_target = cluster.set_target
+
+    async def slow(pool: str, replicas: int) -> None:
+        await asyncio.sleep(0.01)
+        await set_target(pool, replicas)
+
+    async def scene() -> ScaleAnswer | ScaleRefusal:
+        await board.look()
+        monkeypatch.setattr(cluster, "set_target", slow)
+        growing = asyncio.create_task(board.apply([wanted("decode", 1, 2)]))
+        await asyncio.sleep(0)
+        answer = await board.hold("decode", 600.0, "cli")
+        await growing
+        return answer
+
+    answer = asyncio.run(scene())
+    assert isinstance(answer, ScaleAnswer)
+    assert answer.message == "decode stays at 2: held for 10 min"
+    assert [row[:3] for row in rows(board)] == [("decode", 1, 2), ("decode", 2, 2)]
+
+
+def test_gateways_that_die_starving_are_forgotten(cluster: FakeCluster) -> None:
+    board = board_of(cluster)
+    for number in range(100):
+        cluster.now += 10.0
+        board.report(GatewayReport(f"g{number}", Traffic(queued=1), 1, EMPTY, EMPTY, starved=True))
+    assert board._starved == {"g99"}
+
+
 # ---- past the board --------------------------------------------------------------------------------------------------
 
 

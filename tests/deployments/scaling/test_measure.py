@@ -76,3 +76,16 @@ def test_starts_are_timed_from_the_wish_to_the_first_look_that_sees_them_serve()
     abilities.observe(sight(20, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
     abilities.observe(sight(23.5, decode=deployment(2, first, replica("d2", phase=SERVING))))
     assert abilities.start_s == 4.0
+
+
+def test_waiting_for_hardware_is_no_part_of_a_start() -> None:
+    """A replica that waited 20 minutes for a node made every later start look as long."""
+    abilities = Abilities()
+    first = replica("d1", started_at=0.0)
+    abilities.observe(sight(9, decode=deployment(1, first)))
+    for at in range(20, 1220):
+        abilities.observe(sight(at, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
+    for at in range(1220, 1225):
+        abilities.observe(sight(at, decode=deployment(2, first, replica("d2", "b", STARTING, 19.5))))
+    abilities.observe(sight(1225, decode=deployment(2, first, replica("d2", "b", SERVING, 19.5))))
+    assert 5.0 <= abilities.start_s <= 9.0

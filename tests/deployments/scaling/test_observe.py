@@ -3,9 +3,10 @@
 import pytest
 
 from serving.deployments.membership import Member
-from serving.deployments.scaling.observe import seen_deployment, seen_members
-from serving.deployments.scaling.sight import ReplicaPhase
+from serving.deployments.scaling.observe import REMEMBER_S, RayCluster, seen_deployment, seen_members
+from serving.deployments.scaling.sight import ReplicaPhase, Sight
 from serving.ids import NodeId, ReplicaId
+from tests.deployments.scaling.case import deployment, member, replica
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,21 @@ def test_members_go_by_the_name_that_serve_knows() -> None:
     one = Member(ReplicaId("decode#abc"), "decode", NodeId("n"), "h", 1, "i", {"running": 2})
     ((name, seen),) = seen_members([one]).items()
     assert (name, seen.pool, seen.facts["running"]) == ("abc", "decode", 2)
+
+
+def test_a_membership_that_was_started_again_does_not_empty_the_pools() -> None:
+    """It did for a look or two, and sequences that seemed to leave and come back were a burst to the policy."""
+    cluster, there = RayCluster("app", ["decode"], with_cache=False), {"decode": deployment(1, replica("a"))}
+    one = member("a", "decode", running=5)
+
+    def look(listed: bool, at: float, known: bool = True, here: bool = True) -> list[str]:
+        before = Sight(0.0, members={"a": one} if known else {})
+        found = cluster._members({"a": one} if listed else {}, before, there if here else {}, at)
+        return list(found)
+
+    assert look(listed=False, known=False, at=0.0) == []
+    assert look(listed=True, known=False, at=1.0) == ["a"]
+    assert look(listed=False, at=1.0 + REMEMBER_S) == ["a"]
+    assert look(listed=False, at=1.1 + REMEMBER_S) == []
+    assert look(listed=True, at=20.0) == ["a"]
+    assert look(listed=False, at=21.0, here=False) == [], "Serve has it no longer"

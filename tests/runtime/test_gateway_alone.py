@@ -1,0 +1,94 @@
+"""One gateway's backend, with links that only note what is sent: what no real instance does at will."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from serving.api.backend import GenerationJob
+from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
+from serving.link import messages as m
+from serving.policy.request import HandoffTicket, SamplingParams, SequenceSpec
+from serving.runtime.live_backend import LiveBackend
+from tests.runtime.harness import small_config
+
+pytestmark = pytest.mark.asyncio
+
+
+class Link:
+    """An instance that is up, heard of at a time, and silent."""
+
+    used, still_since, up = False, None, True
+    reserved_tokens = reserved_sequences = reserved_blocks = 0
+
+    def __init__(self, pool: str, heard_at: float) -> None:
+        self.replica = ReplicaId(f"{pool}#0")
+        self.heard_at = heard_at
+        self.sent: list[m.Message] = []
+        self.welcome = m.Welcome(self.replica, pool, NodeId("n"), "l", 16, 100, 4096)
+        self.status = m.Status(0, 0, 0, 100, draining=False, progress_age_s=0.0, tokens_per_s=0.0)
+
+    def send(self, message: m.Message) -> bool:
+        self.sent.append(message)
+        return True
+
+
+def linked(backend: LiveBackend, pool: str, heard_at: float | None = None) -> Link:
+    link = Link(pool, asyncio.get_running_loop().time() if heard_at is None else heard_at)
+    backend.links._links[link.replica] = cast(Any, link)
+    return link
+
+
+def job(sequences: int) -> GenerationJob:
+    few = SamplingParams(max_tokens=4)
+    specs = (SequenceSpec(SequenceId(f"r/{i}"), (1, 2, 3), few) for i in range(sequences))
+    return GenerationJob(RequestId("r"), tuple(specs))
+
+
+def _end(backend: LiveBackend) -> None:
+    assert backend._sweeper is not None
+    backend._sweeper.cancel()
+
+
+def starved(backend: LiveBackend) -> bool:
+    return backend.starved
+
+
+async def test_a_gateway_that_was_stopped_looks_for_an_instance_before_it_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = small_config(Path("/nowhere"), mode="aggregated")
+    backend = LiveBackend(GatewayId("g"), "s", config, ["aggregated"])
+    start = backend._now()
+    now = [start]
+    monkeypatch.setattr(backend, "_now", lambda: now[0])
+    link = linked(backend, "aggregated", heard_at=start - 5.0)  # nobody believes that it is there
+    generation = backend.submit(job(1))
+    now[0] = start + 1.0
+    backend._sweep(now[0])
+    assert not link.sent
+    now[0] = start + config.gateway.role_wait_s + 5.0  # stopped until here; what came meanwhile is read first
+    link.heard_at = asyncio.get_running_loop().time()
+    backend._sweep(now[0])
+    assert [type(message) for message in link.sent] == [m.Add]
+    assert not generation.closed
+    _end(backend)
+
+
+async def test_a_choice_that_is_stopped_while_its_handoff_waits_no_longer_asks_for_an_instance() -> None:
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere")), ["prefill", "decode"])
+    prefill = linked(backend, "prefill")
+    generation = backend.submit(job(2))
+    for i, add in enumerate(list(prefill.sent)):
+        assert isinstance(add, m.Add)
+        ticket = HandoffTicket(f"t{i}", prefill.replica, NodeId("n"), "/s", "l", 3, ())
+        first = m.Tokens(add.spec.sequence_id, 0, (7,), cached_tokens=0)
+        backend._on_frame(cast(Any, prefill), m.Frame(1, (m.Prefilled(first, ticket),)))
+    assert starved(backend)
+    generation.stop(0)
+    decode = linked(backend, "decode")
+    backend._sweep(backend._now())
+    assert [type(message) for message in decode.sent] == [m.Adopt], "the other choice goes on"
+    assert not starved(backend)
+    _end(backend)
