@@ -37,6 +37,7 @@ class PoolOrders:
         """Blocks that were not stored because too many were waiting."""
         self._skipped: dict[BlockHash, str] = {}
         """The newest of them, with their namespaces; some may have been overwritten, or stored by others, since."""
+        self._leaving = False
 
     @property
     def tables(self) -> Collection[Sequence[BlockId]]:
@@ -94,13 +95,21 @@ class PoolOrders:
     def hand_over(self) -> None:
         """The engine leaves: order the storing of all blocks that were skipped and are still here.
 
-        Effects: pins them until `stored`, however many they are.
+        Effects: pins them until `stored`, part by part: streams that still run here need room to grow.
         """
-        skipped, self._skipped = self._skipped, {}
+        self._leaving = True
+        self._order_skipped()
+
+    def _order_skipped(self) -> None:
+        pool = self._blocks.pool
+        room = max(self._settings.max_store_blocks, pool.num_free // 2) - self.pinned_blocks
         found: dict[str, list[tuple[BlockHash, BlockId]]] = {}
-        for prefix_hash, namespace in skipped.items():
-            for block in self._blocks.pool.match((prefix_hash,), 1):
+        while self._skipped and room > 0:
+            prefix_hash = next(iter(self._skipped))
+            namespace = self._skipped.pop(prefix_hash)
+            for block in pool.match((prefix_hash,), 1):
                 found.setdefault(namespace, []).append((prefix_hash, block))
+                room -= 1
         for namespace, pairs in found.items():
             for first in range(0, len(pairs), _ORDER_BLOCKS):
                 hashes, blocks = zip(*pairs[first : first + _ORDER_BLOCKS], strict=True)
@@ -139,3 +148,5 @@ class PoolOrders:
             raise LedgerError(f"store order {order_id} ended twice, or was never given")
         self.pinned_blocks -= len(blocks)
         self._blocks.pool.release(blocks)
+        if self._leaving:
+            self._order_skipped()

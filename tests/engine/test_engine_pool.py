@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from serving.engine.events import EngineAction, FetchOrder, StoreOrder, TokensEvent
+from serving.engine.events import EngineAction, EngineEvent, FetchOrder, StoreOrder, TokensEvent
 from serving.engine.settings import EngineRole
 from serving.errors import ConfigError, LedgerError
 from serving.ids import SequenceId
@@ -59,8 +59,10 @@ class PoolBench(Bench):
                 self.store()
             events += [e for e in self.engine.take_events() if isinstance(e, TokensEvent)]
         self.act()
-        while self.stores:
-            self.store()
+        while self.engine.snapshot(self.now).storing_blocks:
+            while self.stores:
+                self.store()
+            self.act()
         return events
 
 
@@ -194,6 +196,34 @@ def test_blocks_are_pinned_until_they_are_stored() -> None:
     assert (bench.used, bench.engine.snapshot(0.0).storing_blocks) == (2, 2)
     bench.store()
     assert (bench.used, bench.engine.snapshot(0.0).storing_blocks) == (0, 0)
+
+
+def test_an_engine_that_leaves_stores_what_it_skipped_and_lets_its_streams_grow_meanwhile() -> None:
+    """It pinned everything at once: a stream that still ran was preempted, and stood still until all was stored."""
+    bench = PoolBench(max_store_blocks=1)
+    prompts = {f"old{i}": tuple(range(100 * i, 100 * i + 16)) for i in range(6)}
+    for name, prompt in prompts.items():
+        bench.engine.add(spec(name, prompt, max_tokens=1), 0.0)
+        bench.finish()
+    bench.engine.add(spec("run", tuple(range(900, 908)), max_tokens=50), 0.0)
+    bench.act()
+    bench.fetch()
+    bench.engine.drain()
+    events: list[EngineEvent] = []
+    for _ in range(60):  # nothing is stored for so long
+        plan = bench.act().plan
+        if plan is not None:
+            bench.engine.step_finished(bench.executor.execute(plan), 0.0)
+        events += bench.engine.take_events()
+    assert sum(len(event.tokens) for event in events if isinstance(event, TokensEvent)) == 50
+    snapshot = bench.engine.snapshot(0.0)
+    assert (snapshot.preemptions_total, bench.engine.idle()) == (0, True)
+    assert snapshot.storing_blocks > 1, "half of what is free"
+    while bench.engine.snapshot(0.0).storing_blocks:
+        bench.store()
+        bench.act()
+    old = {("default", one) for prompt in prompts.values() for one in prefix_hashes(prompt, 4)}
+    assert len(old & bench.cache.pool.blocks.keys()) > 16, "of 24: the stream needed the blocks of some"
 
 
 def test_prompts_are_fetched_ahead_of_their_step() -> None:
