@@ -1,7 +1,7 @@
 """Feeds `policy.router` with what the links know, and remembers what was just sent where."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.policy.gateway_router import GatewayRouter
@@ -104,7 +104,8 @@ class PoolRouter:
             self._reserve.book(spec.sequence_id, decision.replica, left)
             return decision
         # A prefill pool that is gone is no reason to fail: a decode instance computes prompts too, only less well.
-        views = _open(self._staying(self._prefill) or self._views(self._decode), closed)
+        views = self._staying(self._prefill) or self._views(self._decode)
+        views = _open((self._roomy(tokens) if journal.output else ()) or views, closed)
         avoid = prefills_to_avoid([view.replica for view in views], self._links.troubles(self._decode))
         decision = self._router.prefill(views, need.tokens, (*need.exclude, *avoid), spec.prompt_hashes)
         self._book(decision, blocks)
@@ -112,6 +113,14 @@ class PoolRouter:
 
     def _staying(self, pool: str) -> list[InstanceView]:
         return [view for view in self._views(pool) if not view.draining]
+
+    def _roomy(self, tokens: int) -> list[InstanceView]:
+        """Where a stream can go on that may have outgrown the prefill instances since it began at one of them."""
+        for pool in (self._prefill, self._decode):
+            found = [view for view in self._staying(pool) if view.kv_blocks_total * self._block_tokens > tokens]
+            if found:
+                return found
+        return []
 
     def _book(self, decision: RouteDecision, blocks: int) -> None:
         link = self._links.link(decision.replica)
@@ -145,5 +154,5 @@ class PoolRouter:
         ]
 
 
-def _open(views: list[InstanceView], closed: Collection[ReplicaId | None]) -> list[InstanceView]:
-    return [view for view in views if view.replica not in closed] if closed else views
+def _open(views: Sequence[InstanceView], closed: Collection[ReplicaId | None]) -> list[InstanceView]:
+    return [view for view in views if view.replica not in closed]

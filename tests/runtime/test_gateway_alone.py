@@ -9,7 +9,9 @@ import pytest
 from serving.api.backend import GenerationJob
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.link import messages as m
+from serving.policy.journal_commands import NeedPrefill, SendPrefill
 from serving.policy.request import HandoffTicket, SamplingParams, SequenceSpec
+from serving.policy.request_journal import SequenceJournal
 from serving.runtime.live_backend import LiveBackend
 from tests.runtime.harness import small_config
 
@@ -22,11 +24,11 @@ class Link:
     used, still_since, up = False, None, True
     reserved_tokens = reserved_sequences = reserved_blocks = 0
 
-    def __init__(self, pool: str, heard_at: float) -> None:
+    def __init__(self, pool: str, heard_at: float, kv_blocks: int) -> None:
         self.replica = ReplicaId(f"{pool}#0")
         self.heard_at = heard_at
         self.sent: list[m.Message] = []
-        self.welcome = m.Welcome(self.replica, pool, NodeId("n"), "l", 16, 100, 4096)
+        self.welcome = m.Welcome(self.replica, pool, NodeId("n"), "l", 16, kv_blocks, 4096)
         self.status = m.Status(0, 0, 0, 100, draining=False, progress_age_s=0.0, tokens_per_s=0.0)
 
     def send(self, message: m.Message) -> bool:
@@ -34,8 +36,8 @@ class Link:
         return True
 
 
-def linked(backend: LiveBackend, pool: str, heard_at: float | None = None) -> Link:
-    link = Link(pool, asyncio.get_running_loop().time() if heard_at is None else heard_at)
+def linked(backend: LiveBackend, pool: str, heard_at: float | None = None, kv_blocks: int = 100) -> Link:
+    link = Link(pool, asyncio.get_running_loop().time() if heard_at is None else heard_at, kv_blocks)
     backend.links._links[link.replica] = cast(Any, link)
     return link
 
@@ -92,3 +94,20 @@ async def test_a_choice_that_is_stopped_while_its_handoff_waits_no_longer_asks_f
     assert [type(message) for message in decode.sent] == [m.Adopt], "the other choice goes on"
     assert not starved(backend)
     _end(backend)
+
+
+async def test_a_stream_that_outgrew_the_prefill_instances_goes_on_at_a_decode_instance() -> None:
+    """The prefill instance refused it as too long, and the client was told to shorten its prompt in mid-stream."""
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere")), ["prefill", "decode"])
+    prefill, decode = linked(backend, "prefill", kv_blocks=20), linked(backend, "decode")
+    block_tokens = backend._router._block_tokens
+    spec = SequenceSpec(SequenceId("r/0"), tuple(range(5)), SamplingParams(max_tokens=9999))
+    journal = SequenceJournal(spec, 0.0)
+    journal.start()
+    (add,) = journal.prefill_routed(prefill.replica, 0.0)
+    assert isinstance(add, SendPrefill)
+    journal.tokens(add.spec.sequence_id, 0, tuple(range(20 * block_tokens - 6)))
+    need = NeedPrefill(len(spec.prompt) + len(journal.output))
+    assert backend._router.decide(need, journal).replica == prefill.replica, "it holds one more"
+    journal.tokens(add.spec.sequence_id, 20 * block_tokens - 6, (1,))
+    assert backend._router.decide(need, journal).replica == decode.replica
