@@ -32,6 +32,8 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {"isa_avx2": _AVX2, "isa_avx512": _A
 
 _COMPILERS = ("c++", "g++", "clang++")
 _LIMIT_S = 600.0
+_KEPT = 8
+"""Libraries that stay in the cache: of checkouts and compilers that are used side by side."""
 
 
 class BuildError(Exception):
@@ -82,6 +84,9 @@ def cached_library(announce: Callable[[str], None], folder: Path = SOURCES) -> P
             if not library.exists():
                 announce("compiling the native step for this machine, once: about half a minute")
                 build(library, compiler, library_sources(folder))
+                forget_old(library, "cm_native-*.so", _KEPT)
+    with contextlib.suppress(OSError):  # gone this moment, or another user's file system: it is only about its age
+        os.utime(library)
     return library
 
 
@@ -191,6 +196,28 @@ def writable_folder() -> Path:
             if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK):
                 return folder
     raise BuildError(f"neither {home} nor {private} can be written")
+
+
+def forget_old(newest: Path, pattern: str, kept: int) -> None:
+    """Delete what was used longest ago. Whoever has it loaded keeps it.
+
+    Args:
+        newest: was just made; lies where the others do.
+        pattern: of the names that count, files or folders; the lock beside one goes with it.
+        kept: how many stay.
+    Effects: deletes; what cannot be deleted stays.
+    """
+    aged = []
+    for path in newest.parent.glob(pattern):
+        with contextlib.suppress(OSError):  # somebody else deletes, too
+            aged.append((path != newest, -path.stat().st_mtime_ns, path))
+    for _, _, old in sorted(aged)[kept:]:
+        with contextlib.suppress(OSError):
+            if old.is_dir():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.unlink()
+            old.with_name(f"{old.name}.lock").unlink()
 
 
 @contextlib.contextmanager

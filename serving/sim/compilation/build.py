@@ -19,7 +19,7 @@ from pathlib import Path
 
 from serving.compiled import PACKAGES, ROOT, SUFFIX, build_name
 from serving.errors import ConfigError
-from serving.model.native.build import BuildError, lock, writable_folder
+from serving.model.native.build import BuildError, forget_old, lock, writable_folder
 from serving.sim.compilation.modules import COMPILED
 
 Progress = Callable[[int, int], None]
@@ -64,7 +64,7 @@ def build(progress: Progress, result: Path | None = None, *, optimize: int = 2) 
                 made = Path(scratch) / "made"
                 _collect(Path(scratch), made)
                 os.replace(made, result)
-            _forget_old(result)
+            forget_old(result, f"modules-*{SUFFIX}", _KEPT)
     return result
 
 
@@ -124,10 +124,3 @@ def _collect(scratch: Path, made: Path) -> None:
             target = made / path.relative_to(scratch)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)
-
-
-def _forget_old(newest: Path) -> None:
-    builds = sorted(newest.parent.glob(f"modules-*{SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in builds[_KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
-        old.with_name(f"{old.name}.lock").unlink(missing_ok=True)

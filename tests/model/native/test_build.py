@@ -51,9 +51,9 @@ def test_it_is_built_once(sources: Path, cache: Path, said: list[str]) -> None:
     first = build.cached_library(said.append, sources)
     assert first.parent == cache / "cloudmatrix-infer"
     assert len(said) == 1
-    made = first.stat().st_mtime_ns
+    made = first.stat().st_ino
     assert build.cached_library(said.append, sources) == first
-    assert (len(said), first.stat().st_mtime_ns) == (1, made)
+    assert (len(said), first.stat().st_ino) == (1, made)
     assert [path.name for path in first.parent.iterdir() if path.name.startswith("build-")] == []
 
 
@@ -62,6 +62,27 @@ def test_other_sources_are_another_library(sources: Path, cache: Path, said: lis
     (sources / "more.h").write_text("// a header counts too\n")
     assert build.cached_library(said.append, sources) != first
     assert len(said) == 2
+
+
+def test_libraries_that_nobody_used_for_long_go(sources: Path, cache: Path, said: list[str]) -> None:
+    folder = build.writable_folder()
+    for age in range(20):
+        old = folder / f"cm_native-{age:02}.so"
+        old.touch()
+        old.with_name(f"{old.name}.lock").touch()
+        os.utime(old, (1e9 - age, 1e9 - age))
+    (folder / "modules-of-somebody-else.so").mkdir()
+    first = build.cached_library(said.append, sources)
+    others = [f"cm_native-{age:02}.so" for age in range(7)]
+    kept = sorted([first.name, "modules-of-somebody-else.so", *others])
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*kept, *(f"{name}.lock" for name in kept[:8])])
+
+
+def test_a_library_in_use_counts_as_new(sources: Path, cache: Path, said: list[str]) -> None:
+    first = build.cached_library(said.append, sources)
+    os.utime(first, (1e9, 1e9))
+    build.cached_library(said.append, sources)
+    assert first.stat().st_mtime > 1e9 + 1
 
 
 def test_another_compiler_makes_another_library(

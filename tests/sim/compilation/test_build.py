@@ -10,7 +10,7 @@ import pytest
 from serving import compiled
 from serving.compiled import ROOT, SUFFIX, build_name, fingerprint
 from serving.errors import ConfigError
-from serving.model.native.build import BuildError
+from serving.model.native.build import BuildError, forget_old
 from serving.sim.compilation import build as builder
 from serving.sim.compilation import choose
 from serving.sim.compilation.modules import COMPILED
@@ -98,5 +98,6 @@ def test_a_build_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, t
 def test_old_builds_go(tmp_path: Path) -> None:
     for number in range(6):
         (tmp_path / f"modules-{number}{SUFFIX}").mkdir()
-    builder._forget_old(tmp_path / f"modules-5{SUFFIX}")
-    assert sum(1 for _ in tmp_path.iterdir()) == builder._KEPT
+    forget_old(tmp_path / f"modules-5{SUFFIX}", f"modules-*{SUFFIX}", 4)
+    assert (tmp_path / f"modules-5{SUFFIX}").is_dir()
+    assert sum(1 for _ in tmp_path.iterdir()) == 4
