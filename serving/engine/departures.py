@@ -51,9 +51,6 @@ class Departures:
         elif phase in (SequencePhase.WAITING, SequencePhase.ADOPTING):
             scheduler.waiting.remove(sequence)
             self.finish(sequence)
-        elif sequence.in_flight:
-            scheduler.running.remove(sequence)
-            sequence.advance(PhaseEvent.CLOSE)
         else:
             self.leave_batch(sequence)
 
@@ -64,9 +61,12 @@ class Departures:
         self.finish(sequence)
 
     def leave_batch(self, sequence: LiveSequence) -> None:
-        """Finish a running sequence that is in no step."""
+        """Take a sequence out of the batch. Effects: it is finished, or closes until the step that it is in ends."""
         self._scheduler.running.remove(sequence)
-        self.finish(sequence)
+        if sequence.in_flight:
+            sequence.advance(PhaseEvent.CLOSE)
+        else:
+            self.finish(sequence)
 
     def finish(self, sequence: LiveSequence) -> None:
         """The last act: blocks go back, the engine forgets the sequence."""

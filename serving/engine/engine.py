@@ -4,6 +4,7 @@ Theory of operation. A driver, live or simulated, owns the engine from one threa
 
     next_action(now) ──► plan ──► executor ──► step_finished(result, now)   (or step_failed)
                     └──► pulls ─► transport ─► pull_finished(...)            (any time, several at once)
+    foresee(now) ──► plan of the step after the running one; run behind it: step_followed in place of both
     add / adopt / release / cancel / drain / move_out                        (any time, during a step too)
     take_events() after each call that may have news
 
@@ -12,6 +13,7 @@ and gives its blocks back when that reports. The engine holds no clock, no threa
 """
 
 from serving.engine.audit import check_engine
+from serving.engine.booking import Booking
 from serving.engine.departures import Departures
 from serving.engine.events import (
     AdoptedEvent,
@@ -23,27 +25,28 @@ from serving.engine.events import (
     HandoffFailedEvent,
     PullOrder,
 )
-from serving.engine.handing_on import ask_to_leave, hand_on_event, ready_to_leave
+from serving.engine.handing_on import ask_to_leave, ready_to_leave
 from serving.engine.handoffs import HeldHandoffs, pull_order, ticket_of
+from serving.engine.holding import Holding
 from serving.engine.intake import adoptable_hashes, check_adoption, check_room, check_spec, usable_drafts
-from serving.engine.outcome import accepted_from, answered, book_step, handoff_event, tokens_event
+from serving.engine.outcome import answered
 from serving.engine.pool_orders import PoolOrders
-from serving.engine.settings import EngineRole, EngineSettings
+from serving.engine.settings import EngineSettings
 from serving.engine.snapshot import EngineCounters, take_snapshot
 from serving.engine.timers import Timers
 from serving.errors import HandoffError, LedgerError, ServingError, UnavailableError
-from serving.ids import BlockHash, SequenceId
+from serving.ids import SequenceId
 from serving.policy.block_pool import BlockPool
 from serving.policy.draft_planner import DraftPlanner
-from serving.policy.finish import Accepted
+from serving.policy.following import plan_following
 from serving.policy.pool.outcome import FetchReport
 from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.scheduler import PlannedStep, Scheduler
 from serving.policy.sequence import LiveSequence, turn_of
 from serving.policy.sequence_blocks import SequenceBlocks
-from serving.policy.sequence_phase import PhaseEvent, SequencePhase
+from serving.policy.sequence_phase import SequencePhase
 from serving.policy.speculation import Speculation
-from serving.policy.step_plan import SequenceResult, SequenceStep, StepResult
+from serving.policy.step_plan import StepPlan, StepResult
 from serving.policy.throughput import Throughput
 
 
@@ -68,10 +71,14 @@ class InstanceEngine:
         self.sequences: dict[SequenceId, LiveSequence] = {}  # for others to read, never to change
         self._events: list[EngineEvent] = []
         self._departures = Departures(self.scheduler, self._handoffs, self.sequences, self._events)
+        self._holding = Holding(self.scheduler, self._handoffs, self._timers, self.sequences, self._events)
         self._in_flight: PlannedStep | None = None
+        self._foreseen: PlannedStep | None = None
         self._throughput = Throughput()
         self._pool = PoolOrders(settings, self._blocks)
         self._counters = EngineCounters()
+        parts = self._pool, self._drafts, self._counters, self._holding, self._departures, self._events
+        self._booking = Booking(settings.role, self.max_len, self._blocks, *parts)
         self._arrivals = 0
         self._draining = False
 
@@ -162,7 +169,7 @@ class InstanceEngine:
         for sequence_id in self._timers.due(now):
             self._departures.time_is_up(self.sequences[sequence_id])
         for sequence in ready_to_leave(self.scheduler.running) if self._draining else ():
-            self._hand_on(sequence, now)
+            self._holding.hand_on(sequence, now)
         pulls = self.start_pulls(now) if self.scheduler.waiting.items else ()
         planned = self.scheduler.plan_step(self._counters.steps)
         pulls += self.start_pulls(now) if self.scheduler.waiting.items else ()  # handoffs queued behind prompts
@@ -192,18 +199,40 @@ class InstanceEngine:
         Raises: LedgerError if it does not belong to that plan.
         Effects: events for all new tokens; finished and cancelled sequences give their blocks back.
         """
-        planned = self._land(now)
-        fed = 0
-        for sequence, step, outcome in answered(planned, result):
-            fed += max(len(step.tokens), len(outcome.tokens))
-            sequence.in_flight = False
-            if sequence.phase is SequencePhase.CLOSING:
-                self._departures.finish(sequence)
-            else:
-                self._settle(sequence, step, outcome, now)
-        self._throughput.observe(fed, result.elapsed_s)
-        if self._drafts is not None:
-            self._drafts.measure(planned.plan, result)
+        self._take(self._land(now), result, now)
+
+    def foresee(self, now: float) -> StepPlan | None:
+        """The step after the one in flight, if all that is missing is the tokens that this one draws.
+
+        A driver may run it right behind the one in flight, and say so with `step_followed`; or forget it.
+
+        Returns: None where the next step may be another one; see `plan_following`.
+        Raises: LedgerError if no plan is in flight.
+        Effects: grows block tables.
+        """
+        if self._in_flight is None:
+            raise LedgerError("foresee called while no step is in flight")
+        due = self._timers.next_at()
+        if self._draining or (due is not None and due <= now):
+            return None
+        self._foreseen = plan_following(self.scheduler, self._in_flight, self._counters.steps, self.max_len)
+        return self._foreseen.plan if self._foreseen is not None else None
+
+    def step_followed(self, result: StepResult, now: float) -> EngineAction:
+        """Take the result of the plan in flight; the one that was foreseen runs since it ended.
+
+        Returns: as `next_action`; no pulls and no fetches.
+        Raises: LedgerError if nothing was foreseen, or the result does not belong to the plan.
+        Effects: as `step_finished`, but what ends only closes, until the step that runs now has ended, too.
+        """
+        following = self._foreseen
+        if following is None:
+            raise LedgerError("a step was followed by one that nobody had foreseen")
+        landed = self._land(now)
+        self._in_flight = following
+        self._counters.steps += 1
+        self._take(landed, result, now)
+        return EngineAction((), following.plan, self._timers.next_at(), (), self._pool.take_stores())
 
     def step_failed(self, error: ServingError, now: float) -> None:
         """The plan in flight could not be executed. Its sequences fail, the engine goes on.
@@ -314,56 +343,25 @@ class InstanceEngine:
         return sequence
 
     def _land(self, now: float) -> PlannedStep:
-        planned, self._in_flight = self._in_flight, None
+        planned, self._in_flight, self._foreseen = self._in_flight, None, None
         if planned is None:
             raise LedgerError("a step ended while none was in flight")
         self._counters.progress_at = now
         return planned
 
-    def _settle(self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, now: float) -> None:
-        """Book one sequence's share of a step that was executed."""
-        book_step(sequence, step, outcome)
-        self._note_full(sequence)
-        if sequence.phase is SequencePhase.PREFILLING:
-            self._counters.prompt_tokens += len(step.tokens)
-        accepted = accepted_from(sequence, step, outcome, self.max_len)
-        if accepted is None:
-            return
-        self._counters.generated_tokens += len(accepted.tokens)
-        drafts = self._drafts.book(sequence, step, outcome, accepted) if self._drafts is not None else None
-        if accepted.finish_reason is None and self.settings.role is EngineRole.PREFILL and not sequence.stays:
-            self._hold(sequence, accepted, outcome, now)
-            return
-        self._events.append(tokens_event(sequence, accepted, outcome, drafts))
-        if len(accepted.tokens) > 1:
-            self._note_full(sequence)
-        if accepted.finish_reason is not None:
-            self._departures.leave_batch(sequence)
-        elif sequence.phase is SequencePhase.PREFILLING:
-            sequence.advance(PhaseEvent.PROMPT_DONE)
-
-    def _note_full(self, sequence: LiveSequence) -> None:
-        self._blocks.publish(sequence)
-        self._pool.note_full(sequence)
-
-    def _hold(self, sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, now: float) -> None:
-        """Prefill is done: keep the blocks for whoever pulls them."""
-        sequence.advance(PhaseEvent.PROMPT_HELD)
-        ticket_id, hashes = self._keep(sequence, now)
-        self._events.append(handoff_event(sequence, accepted, outcome, ticket_id, hashes, self.settings.block_tokens))
-
-    def _hand_on(self, sequence: LiveSequence, now: float) -> None:
-        """A stream is to go on elsewhere: keep the blocks likewise."""
-        sequence.advance(PhaseEvent.HAND_ON)
-        ticket_id, hashes = self._keep(sequence, now)
-        self._events.append(hand_on_event(sequence, ticket_id, hashes, self.settings.block_tokens))
-
-    def _keep(self, sequence: LiveSequence, now: float) -> tuple[str, tuple[BlockHash, ...]]:
-        """Take a sequence out of the batch and hold its blocks. Returns: its ticket, and hashes of its full blocks."""
-        self.scheduler.running.remove(sequence)
-        ticket_id = self._handoffs.hold(sequence, now)
-        self._timers.set(self._handoffs.expires_at[ticket_id], sequence.sequence_id, len(self.sequences))
-        return ticket_id, self._blocks.full_hashes(sequence)
+    def _take(self, planned: PlannedStep, result: StepResult, now: float) -> None:
+        """Book a step that has ended; its sequences may be in the next one already."""
+        fed, following = 0, self._in_flight is not None
+        for sequence, step, outcome in answered(planned, result):
+            fed += max(len(step.tokens), len(outcome.tokens))
+            sequence.in_flight = following
+            if sequence.phase is not SequencePhase.CLOSING:
+                self._booking.settle(sequence, step, outcome, now)
+            elif not following:
+                self._departures.finish(sequence)
+        self._throughput.observe(fed, result.elapsed_s)
+        if self._drafts is not None:
+            self._drafts.measure(planned.plan, result)
 
     def _adopted(self, sequence: LiveSequence, now: float) -> None:
         """The handed-off KV is here: pulled, cached, or taken over from the sequence that held it."""

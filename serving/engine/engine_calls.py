@@ -171,6 +171,40 @@ class StepFinished(CallRecord, frozen=True):
         engine.step_finished(self.result, self.now)
 
 
+class Foresee(CallRecord, frozen=True):
+    """The step after the one in flight."""
+
+    now: float
+
+    def on(self, engine: InstanceEngine) -> StepPlan | None:
+        """Carry it out."""
+        return engine.foresee(self.now)
+
+    def keep(self, output: StepPlan | None) -> tuple[KeptStep, ...]:
+        """As `NextAction`."""
+        return _kept(output) if output is not None else ()
+
+    def facts(self, kept: tuple[KeptStep, ...]) -> object:
+        """The plan by sequence: start, blocks with a checksum."""
+        return [(name, start, len(blocks), checksum(blocks)) for name, start, _, blocks, *_ in kept]
+
+
+class StepFollowed(CallRecord, frozen=True):
+    """The result of the plan in flight, behind which the next one runs."""
+
+    result: StepResult
+    now: float
+
+    def on(self, engine: InstanceEngine) -> EngineAction:
+        """Carry it out."""
+        return engine.step_followed(self.result, self.now)
+
+    def facts(self, output: EngineAction) -> object:
+        """The number of the step that runs, and what is to be stored."""
+        assert output.plan is not None
+        return {"wake_at": output.wake_at, "step": output.plan.step, "stores": plain(output.stores)}
+
+
 class StepFailed(CallRecord, frozen=True):
     """The plan in flight could not be executed."""
 
@@ -237,6 +271,8 @@ EngineCall = (
     | NextAction
     | StartPulls
     | StepFinished
+    | Foresee
+    | StepFollowed
     | StepFailed
     | PullFinished
     | FetchFinished

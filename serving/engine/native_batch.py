@@ -51,8 +51,13 @@ class NativeBatch:
         """Rows whose hidden states are handed out."""
         return sum(self.rows_of[index] for index in self.hidden_of)
 
-    def fill(self, steps: Sequence[SequenceStep]) -> None:
-        """Lay out the sequences of a plan. Effects: replaces what was there."""
+    def fill(self, steps: Sequence[SequenceStep], unknown: int = 0) -> None:
+        """Lay out the sequences of a plan.
+
+        Args:
+            unknown: tokens that each is going to have, beyond those known now, before this step begins.
+        Effects: replaces what was there.
+        """
         self._begin(steps)
         records, ids, tables, rows_of = self._records, self._ids, self._tables, self.rows_of
         for index, step in enumerate(steps):
@@ -61,7 +66,7 @@ class NativeBatch:
             tables += step.block_table
             order, next_drafts = step.sample, -1 if step.next_drafts is None else step.next_drafts
             if order is not None and _native(order):
-                draw, rules, next_token, drafts = _TOKEN, _rules(order), -1, len(step.drafts)
+                draw, rules, next_token, drafts = _TOKEN, _rules(order, unknown), -1, len(step.drafts)
                 if drafts:
                     ids += step.drafts
                 if next_drafts > 0:
@@ -83,6 +88,11 @@ class NativeBatch:
                 next_drafts, next_token, keep, step.absorbed, *rules,
             )  # fmt: skip
         self._end(len(steps))
+
+    def put_tokens(self, tokens: Sequence[int]) -> None:
+        """Replace the tokens that are fed: one for each sequence of a plan that was laid out before they were known."""
+        assert len(tokens) == self.struct.rows, "the library has the array's address: it must not move"
+        self._arrays[0][:] = array("i", tokens)
 
     def fill_last_rows(self, fed: Sequence[tuple[SequenceStep, int]]) -> None:
         """Lay out only the last row of some sequences, for the guesses that follow a token drawn by the caller.
@@ -199,8 +209,8 @@ def _native(order: SampleOrder) -> bool:
     return not (p.min_tokens and p.stop_token_ids and len(order.output) < p.min_tokens)
 
 
-def _rules(order: SampleOrder) -> tuple[int, float, float, float, int, int]:
+def _rules(order: SampleOrder, unknown: int) -> tuple[int, float, float, float, int, int]:
     """The end of a record, from `top_k` on."""
     p: SamplingParams = order.sampling
     top_k = min(max(p.top_k, 0), _LARGEST_INT)
-    return top_k, p.temperature, p.top_p, p.min_p, p.seed, len(order.prompt) + len(order.output)
+    return top_k, p.temperature, p.top_p, p.min_p, p.seed, len(order.prompt) + len(order.output) + unknown

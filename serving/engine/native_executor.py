@@ -6,7 +6,8 @@ logits that it hands out: same draws, by the same rules. Nothing about sequences
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -50,6 +51,8 @@ class NativeExecutor:
         context = min(model.config.max_position_embeddings + _DRAFT_POSITIONS, room)
         self._engine = _Engine(library, self._bound, kv_cache, threads, max_rows, context)
         self._batch = NativeBatch()
+        self._drawn: tuple[int, list[tuple[int, ...]]] = (-1, [])
+        """Number of the last step, and what it drew."""
         self._answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, model.dtype)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -59,21 +62,42 @@ class NativeExecutor:
             finite); discard the step then.
         Effects: writes the fed tokens' KV into the blocks of each block table.
         """
+        return self._run(plan, None)
+
+    def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
+        """As `PreparingExecutor.prepare`."""
+        batch = NativeBatch()
+        batch.fill(plan.sequences, unknown=1)
+        return None if batch.special else partial(self._run, plan, batch)
+
+    def _run(self, plan: StepPlan, prepared: NativeBatch | None) -> StepResult:
+        """As `execute`.
+
+        Args:
+            prepared: the plan, laid out for the tokens that the last step drew.
+        """
         begun = time.perf_counter()
         try:
-            results = self._results(plan.sequences) if plan.sequences else ()
+            results = self._results(plan, prepared) if plan.sequences else ()
         except EngineError as error:
             raise EngineError(f"step {plan.step} failed: {error}") from error
         except Exception as error:  # whatever torch or a malformed plan raises: the port promises typed errors only
             raise EngineError(f"step {plan.step} failed: {error!r}") from error
         return StepResult(plan.step, results, time.perf_counter() - begun)
 
-    def _results(self, steps: Sequence[SequenceStep]) -> tuple[SequenceResult, ...]:
-        batch, answer = self._batch, self._answer
-        batch.fill(steps)
+    def _results(self, plan: StepPlan, prepared: NativeBatch | None) -> tuple[SequenceResult, ...]:
+        steps, answer = plan.sequences, self._answer
+        batch = prepared or self._batch
+        if prepared is None:
+            batch.fill(steps)
+        else:
+            last, drawn = self._drawn
+            assert last == plan.step - 1, f"prepared to follow step {plan.step - 1}, called after step {last}"
+            batch.put_tokens([token for (token,) in drawn])
         answer.prepare(batch)
         self._engine.step(batch, answer)
         tokens, drafts = answer.tokens(), answer.drafts()
+        self._drawn = plan.step, tokens
         if not batch.special:
             pairs = zip(steps, tokens, drafts, strict=True)
             return tuple([SequenceResult(step.sequence_id, own, (), (), guessed) for step, own, guessed in pairs])

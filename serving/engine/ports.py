@@ -1,7 +1,7 @@
 """What an engine needs from outside: something that computes a step, something that moves KV blocks, a shared cache."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from serving.ids import BlockHash, BlockId
 from serving.policy.pool.outcome import FetchReport, StoreReport
@@ -21,6 +21,22 @@ class StepExecutor(Protocol):
 
         Raises: ServingError subclasses only; the engine then fails the plan's sequences, not the process.
         Effects: writes the fed tokens' KV into the blocks of each block table.
+        """
+        ...
+
+
+@runtime_checkable
+class PreparingExecutor(StepExecutor, Protocol):
+    """An executor that lays out a step before its tokens are known, so that it can begin when the one before ends."""
+
+    def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
+        """Lay out the plan that may follow the one which is computed now; its tokens are `UNKNOWN`.
+
+        Called by another thread than `execute`, while that runs.
+
+        Returns: what runs it, as `execute` would, if it is called right after the step before; it need not be. None if
+            such a plan needs more than the tokens.
+        Effects: none.
         """
         ...
 

@@ -14,7 +14,7 @@ from serving.ids import SequenceId
 from serving.policy.decision_log import perform
 from serving.policy.pool.outcome import FetchReport
 from serving.policy.request import HandoffTicket, SequenceSpec
-from serving.policy.step_plan import StepResult
+from serving.policy.step_plan import StepPlan, StepResult
 
 Note = Callable[[c.EngineCall, object], None]
 """Takes one call and what came of it; called on the engine's thread, must return at once."""
@@ -23,7 +23,7 @@ Note = Callable[[c.EngineCall, object], None]
 class RecordedEngine:
     """Carries out each call on `engine` and notes it.
 
-    A call that only empties a list which is empty is not noted: what it would have said is said by the next one.
+    A call that only empties a list which is empty, or foresees nothing, is not noted: it changes nothing.
     """
 
     def __init__(self, engine: InstanceEngine, note: Note) -> None:
@@ -71,6 +71,19 @@ class RecordedEngine:
     def step_finished(self, result: StepResult, now: float) -> None:
         """The result of the plan in flight."""
         self._do(c.StepFinished(result, now))
+
+    def foresee(self, now: float) -> StepPlan | None:
+        """The step after the one in flight."""
+        plan = self._engine.foresee(now)
+        if plan is not None:
+            call = c.Foresee(now)
+            self._note(call, call.keep(plan))
+        return plan
+
+    def step_followed(self, result: StepResult, now: float) -> EngineAction:
+        """The result of the plan in flight, behind which the next one runs."""
+        action: EngineAction = self._do(c.StepFollowed(result, now))
+        return action
 
     def step_failed(self, error: ServingError, now: float) -> None:
         """The plan in flight could not be executed."""

@@ -155,9 +155,22 @@ class Scheduler:
             raise LedgerError(f"sequence {sequence.sequence_id} is not being pulled")
         self.pulling.remove(sequence)
 
+    def may_admit(self) -> bool:
+        """Whether the next step might begin with somebody who waits."""
+        return bool(self.waiting.items) and self._busy() < self.limits.max_sequences
+
+    @property
+    def guesses(self) -> bool:
+        """Whether steps may give a sequence several tokens."""
+        return self._planner is not None or self.limits.draft_tokens > 0
+
     def queued_tokens(self) -> int:
         """Tokens that must be computed before everything known here has caught up."""
         return sum(s.num_missing for group in (self.waiting, self.running, self.fetching) for s in group)
+
+    def _busy(self) -> int:
+        """Sequences that have blocks here."""
+        return len(self.running.items) + len(self.pulling) + len(self.fetching)
 
     def _room_ahead(self) -> int:
         """Tokens that may still be admitted ahead of their step; 0 without a pool."""
@@ -170,7 +183,7 @@ class Scheduler:
         waiting = self.waiting.items
         if not waiting or waiting[0].phase is not phase:  # the head is never overtaken
             return None
-        busy = len(self.running.items) + len(self.pulling) + len(self.fetching)
+        busy = self._busy()
         keep_free = self.limits.watermark_blocks if busy else 0
         room = AdmissionRoom(self.limits.max_sequences - busy, keep_free)
         sequence = admit_head(self.waiting, self.blocks, room, phase)

@@ -16,6 +16,9 @@ from msgspec import Struct
 from serving.ids import BlockId, SequenceId
 from serving.policy.request import SamplingParams, TokenLogprobs
 
+UNKNOWN = -1
+"""In place of a token that the step before this one draws: the plan was made while that one ran."""
+
 
 class SampleOrder(Struct, frozen=True, gc=False):
     """Sample one token from the last fed position of a sequence.
@@ -34,7 +37,8 @@ class SequenceStep(Struct, frozen=True, gc=False):
     """One sequence's share of a step: feed `tokens` at positions `start ...`, write their KV, attend to all before.
 
     Args:
-        tokens: token ids fed, at least one; never the end of the prompt and what follows it together.
+        tokens: token ids fed, at least one; never the end of the prompt and what follows it together. `UNKNOWN` = what
+            the step before drew for this sequence, which stands at the same place of its plan.
         start: tokens of this sequence that are already in the KV cache.
         block_table: block ids covering positions `0 ... start + len(tokens) - 1`; may cover more.
         sample: what to draw from the last position; None for a chunk that is not the last.

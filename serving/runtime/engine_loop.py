@@ -1,89 +1,46 @@
 """The thread that drives one engine: it does all the waiting that the engine must not do.
 
 Commands come in from other threads through a deque; events go out through one callback per turn, so that a whole step
-leaves as one frame. KV moves (checksums on the source, copies on the target) run on side threads, so that a step never
-waits for them.
-
-Nor do they wait for a step: what comes in while one runs is obeyed meanwhile, on a thread of its own, so that a handoff
-is pulled during the step and takes part in the next one. The engine belongs to whoever holds the lock, which is free
-while the executor works. News of one step goes out while the next one runs, so that nobody's encoding stands between
-two steps.
+leaves as one frame. A step never waits for KV moves, nor do they wait for a step: what comes in while one runs is
+obeyed meanwhile, on a thread of its own, so that a handoff is pulled during the step and takes part in the next one.
+The engine belongs to whoever holds the lock, which is free while the executor works. News of one step goes out while
+the next one runs, so that nobody's encoding stands between two steps.
 
     engine thread   obey, plan │ execute ························ │ obey, finish
     beside it                       deliver, obey, begin pulls
+
+While a batch only decodes, and nothing comes in, not even the plan does: it is made, and laid out, while the step
+before runs, and the next one begins with that one's tokens as soon as they are there. They are booked meanwhile.
+
+    engine thread   execute n ························· │ execute n + 1 ·····················
+    beside it          foresee n + 1, prepare it            book n, deliver, foresee n + 2 ...
 """
 
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-
-from msgspec.structs import replace
+from functools import partial
 
 from hardware.clock import Clock
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import (
-    AdoptedEvent,
-    EngineAction,
-    FailedEvent,
-    HandoffClosedEvent,
-    HandoffFailedEvent,
-    HandoffReadyEvent,
-    LeavingEvent,
-    PullOrder,
-    TokensEvent,
-)
-from serving.engine.ports import ContextCache, KvTransport, StepExecutor
-from serving.errors import HandoffError, ServingError
+from serving.engine.events import EngineAction, HandoffReadyEvent
+from serving.engine.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
+from serving.errors import ServingError
 from serving.ids import SequenceId
 from serving.policy.health import StepLimits, StepWatch
-from serving.policy.request import HandoffTicket
 from serving.policy.step_plan import StepPlan, StepResult
+from serving.runtime.engine_news import Command, News, Refusal
+from serving.runtime.kv_moves import KvMoves
 from serving.runtime.pool_worker import PoolWorker
 
 logger = logging.getLogger(__name__)
 
-Command = Callable[[InstanceEngine, float], None]
 MAX_IDLE_WAIT_S = 1.0
 SNAPSHOT_PERIOD_S = 0.1
 TURN_S = 0.2
 """A turn without a step takes less, or it hangs."""
 STEP_LIMITS = StepLimits(floor_s=2.5, factor=4.0, first_s=30.0)
-
-
-@dataclass(frozen=True, slots=True)
-class TicketReady:
-    """A held sequence's blocks are registered; whoever owns the sequence may have it adopted."""
-
-    ready: HandoffReadyEvent
-    ticket: HandoffTicket
-
-    @property
-    def sequence_id(self) -> SequenceId:
-        """The sequence."""
-        return self.ready.sequence_id
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The engine would not take a sequence."""
-
-    sequence_id: SequenceId
-    error: ServingError
-
-
-News = (
-    TokensEvent
-    | HandoffClosedEvent
-    | AdoptedEvent
-    | HandoffFailedEvent
-    | FailedEvent
-    | LeavingEvent
-    | TicketReady
-    | Refusal
-)
 
 
 class EngineLoop:
@@ -93,7 +50,7 @@ class EngineLoop:
         on_step: told the tokens and the duration [s] of each step.
         cache: the KV-cache pool; there must be one if the engine's settings say so.
         time_scale: seconds of `clock` in one real second.
-        pulls_at_once: handoffs that may be pulled side by side; the transport must allow it.
+        pulls_at_once: see `KvMoves`.
         step_limits: how long a step may take before the engine counts as hanging, in time of `clock`.
         deliver: called with everything one turn produced, by one thread at a time.
     """
@@ -114,7 +71,7 @@ class EngineLoop:
     ) -> None:
         self.engine = engine
         self._executor = executor
-        self._transport = transport
+        self._preparing = executor if isinstance(executor, PreparingExecutor) else None
         self._clock = clock
         self._send = deliver
         self._outbox: deque[News] = deque()
@@ -128,23 +85,23 @@ class EngineLoop:
         self._watch = StepWatch(step_limits)
         self._step_tokens = 0
         self._meanwhile = threading.Event()
+        self._ahead: tuple[StepPlan, Callable[[], StepResult]] | None = None
+        """The step that may follow the one which runs, and what runs it."""
+        self._unbooked: StepResult | None = None
+        """Of the step behind which the present one runs."""
         self._stopping = False
         self._crash: BaseException | None = None
         self._busy_since: float | None = None
         self._turn_since: float | None = None
         """When the present turn began; None between turns."""
-        self._pulls: dict[SequenceId, float] = {}
-        """When each pull under way began."""
         self._last_turn = clock.now()
         self._snapshot_at: float = clock.now()
         self.snapshot = engine.snapshot(clock.now())
         """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works; read from any thread."""
         self.busy_s = 0.0
         """Time spent in steps so far [s]."""
-        self.pull_seconds = 0.0
-        """Time spent pulling KV blocks so far [s]."""
-        self.pull_failures = 0
-        self._side = ThreadPoolExecutor(max_workers=pulls_at_once, thread_name_prefix=f"{name}-kv")
+        self.moves = KvMoves(transport, clock, self.post, self._deliver, name, pulls_at_once)
+        """Its counts are read from any thread."""
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
         self._thread = threading.Thread(target=self._run, args=(self._turn,), name=name, daemon=True)
         self._beside = threading.Thread(target=self._run, args=(self._beside_step,), name=f"{name}-beside", daemon=True)
@@ -167,7 +124,7 @@ class EngineLoop:
         for thread in (self._thread, self._beside):
             if thread.is_alive():
                 thread.join(timeout_s)
-        self._side.shutdown(wait=True, cancel_futures=True)
+        self.moves.stop()
         if self._pool is not None:
             self._pool.stop()
 
@@ -193,24 +150,19 @@ class EngineLoop:
         """How long there has been work without progress [s]; 0 when idle. Infinite after a crash.
 
         Three ways to stand still: a turn of the loop that does not end, turns that compute nothing, and a pull that
-        outlasts its ticket. A pull that is only slow is the path's trouble, see `pull_age_s`.
+        outlasts its ticket. A pull that is only slow is the path's trouble, see `KvMoves.pull_age_s`.
         """
         if self._crash is not None:
             return float("inf")
         now, snapshot = self._clock.now(), self.snapshot
         stalled = now - snapshot.last_progress_s if snapshot.has_work else 0.0
-        stalled = max(stalled, self.pull_age_s() - self.engine.settings.handoff_lease_s)
+        stalled = max(stalled, self.moves.pull_age_s() - self.engine.settings.handoff_lease_s)
         if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self._time_scale:
             stalled = max(stalled, now - turn_since)
         busy_since = self._busy_since
         if busy_since is None and not self._commands:
             return max(0.0, stalled)
         return max(0.0, stalled, now - max(self._last_turn, busy_since or 0.0))
-
-    def pull_age_s(self) -> float:
-        """For how long the oldest pull has been under way [s]; 0 without one."""
-        begun = list(self._pulls.values())
-        return self._clock.now() - min(begun) if begun else 0.0
 
     def step_limit_s(self) -> float:
         """How long the step that runs now, or the next one, may take before `progress_age_s` tells a hang [s]."""
@@ -237,7 +189,7 @@ class EngineLoop:
             self._begin(action)
             if action.plan is not None:
                 self._busy_since = self._busy_since or clock.now()
-                self._step(action.plan)
+                self._steps(action.plan)
             self._collect(engine)
             self._last_turn = now = clock.now()
             if action.plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
@@ -252,7 +204,7 @@ class EngineLoop:
     def _begin(self, action: EngineAction) -> None:
         """Start what runs beside steps."""
         for order in action.pulls:
-            self._side.submit(self._pull, order)
+            self.moves.pull(order)
         if self._pool is not None:
             for fetch in action.fetches:
                 self._pool.fetch(fetch)
@@ -265,24 +217,47 @@ class EngineLoop:
         self._meanwhile.clear()
         self._flush()
         with self._lock:
-            if self._stepping and self._obey():
-                for order in self.engine.start_pulls(self._clock.now()):
-                    self._side.submit(self._pull, order)
-                self._collect(self.engine)
-                self._look(self._clock.now())
+            if self._stepping:
+                self._book()
+                if self._obey():
+                    for order in self.engine.start_pulls(self._clock.now()):
+                        self.moves.pull(order)
+                    self._collect(self.engine)
+                    self._look(self._clock.now())
+                self._look_ahead()
         self._flush()
 
-    def _execute(self, plan: StepPlan) -> StepResult:
+    def _look_ahead(self) -> None:
+        """Prepare the step behind the one that runs, if it can be told by now; the lock is held."""
+        if self._preparing is None or self._ahead is not None:
+            return
+        plan = self.engine.foresee(self._clock.now())
+        run = self._preparing.prepare(plan) if plan is not None else None
+        if plan is not None and run is not None:
+            self._ahead = plan, run
+
+    def _book(self) -> None:
+        """Book the step behind which the present one runs, unless that has been done; the lock is held."""
+        result, self._unbooked = self._unbooked, None
+        if result is None:
+            return
+        now = self._clock.now()
+        self._begin(self.engine.step_followed(result, now))
+        self._collect(self.engine)
+        if now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+            self._look(now)
+
+    def _execute(self, run: Callable[[], StepResult]) -> StepResult:
         """Run a step. Effects: gives the engine free meanwhile; the lock is held again in the end.
 
         Raises: as `StepExecutor.execute`.
         """
         self._stepping = True
-        if self._commands or self._outbox:
+        if self._commands or self._outbox or self._preparing is not None:
             self._meanwhile.set()
         self._lock.release()
         try:
-            return self._executor.execute(plan)
+            return run()
         finally:
             self._lock.acquire()
             self._stepping = False
@@ -290,6 +265,8 @@ class EngineLoop:
     def _obey(self) -> bool:
         """Carry out the commands that have come in; the lock is held. Returns: whether there were any."""
         obeyed = bool(self._commands)
+        if obeyed:
+            self._ahead = None  # who has just come in is not to wait for a step that was planned before
         while self._commands:
             self._commands.popleft()(self.engine, self._clock.now())
         return obeyed
@@ -306,28 +283,45 @@ class EngineLoop:
             wait = min(wait, max(0.0, (wake_at - self._clock.now()) / self._time_scale))
         self._wake.wait(wait)
 
-    def _step(self, plan: StepPlan) -> None:
+    def _steps(self, plan: StepPlan) -> None:
+        """Run a step, and behind it those that could be prepared meanwhile; the lock is held."""
+        result = self._step(plan, partial(self._executor.execute, plan))
+        while result is not None and self._ahead is not None:
+            if self._commands or self._stopping or self._crash is not None:
+                break
+            following, self._ahead = self._ahead, None
+            self._unbooked = result
+            self._last_turn = self._turn_since = self._clock.now()
+            result = self._step(*following)
+        self._ahead = None
+        if result is not None:
+            self._obey()  # first, so that blocks whose copies are done make room for those of this step
+            self.engine.step_finished(result, self._clock.now())
+
+    def _step(self, plan: StepPlan, run: Callable[[], StepResult]) -> StepResult | None:
+        """Run one step. Returns: None if it failed, and the engine has been told."""
         self._step_tokens = plan.num_tokens
         begun = self._clock.now()
         try:
-            result = self._execute(plan)
+            result = self._execute(run)
         except ServingError as error:
             logger.exception("step %d failed; its %d sequences fail with it", plan.step, len(plan.sequences))
+            self._book()
             self._obey()
             self.engine.step_failed(error, self._clock.now())
-            return
+            return None
+        self._book()
         self.busy_s += result.elapsed_s
         self._watch.observe(plan.num_tokens, self._clock.now() - begun)
         if self._on_step is not None:
             self._on_step(plan.num_tokens, result.elapsed_s)
-        self._obey()  # first, so that blocks whose copies are done make room for those of this step
-        self.engine.step_finished(result, self._clock.now())
+        return result
 
     def _collect(self, engine: InstanceEngine) -> None:
         """Take the engine's events; the lock is held. Effects: handoffs are registered, the rest is to be delivered."""
         for event in engine.take_events():
             if isinstance(event, HandoffReadyEvent):
-                self._side.submit(self._register, event)
+                self.moves.register(event)
             else:
                 self._outbox.append(event)
 
@@ -342,35 +336,3 @@ class EngineLoop:
         """Deliver, behind what was collected before."""
         self._outbox.extend(news)
         self._flush()
-
-    def _register(self, event: HandoffReadyEvent) -> None:
-        try:
-            ticket = self._transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
-        except Exception as exception:
-            logger.exception("could not register the KV blocks of %s", event.sequence_id)
-            error = HandoffError(f"could not register KV blocks: {exception}")
-            self.post(lambda engine, now: engine.cancel(event.sequence_id, now))
-            self._deliver([Refusal(event.sequence_id, error)])
-            return
-        self._deliver([TicketReady(event, replace(ticket, drafts=event.drafts))])
-
-    def _pull(self, order: PullOrder) -> None:
-        error: HandoffError | None = None
-        moved = 0
-        self._pulls[order.sequence_id] = begun = self._clock.now()
-        try:
-            moved = self._transport.pull(order.ticket, order.first_block, order.blocks)
-        except HandoffError as caught:
-            error = caught
-        except Exception as caught:
-            logger.exception("pull of %s failed in an unforeseen way", order.sequence_id)
-            error = HandoffError(f"pull failed: {caught}")
-        elapsed = self._clock.now() - begun
-        self._pulls.pop(order.sequence_id, None)
-
-        def report(engine: InstanceEngine, now: float) -> None:
-            self.pull_seconds += elapsed
-            self.pull_failures += error is not None
-            engine.pull_finished(order.sequence_id, error, moved, now)
-
-        self.post(report)

@@ -6,12 +6,13 @@ the slow link between instances lies deeper, in the transport itself: link probe
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from serving.config.chaos import ChaosConfig
-from serving.engine.ports import KvTransport, StepExecutor
+from serving.engine.ports import KvTransport, PreparingExecutor, StepExecutor
 from serving.ids import BlockHash, BlockId, ReplicaId
 from serving.policy.pool.outcome import FetchReport, StoreReport
 from serving.policy.request import HandoffTicket
@@ -64,8 +65,16 @@ class LastingSteps:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """As `StepExecutor.execute`. Effects: waits out the rest of the least time."""
+        return self._last(partial(self._inner.execute, plan))
+
+    def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
+        """As `PreparingExecutor.prepare`, if the one inside can do that."""
+        run = self._inner.prepare(plan) if isinstance(self._inner, PreparingExecutor) else None
+        return partial(self._last, run) if run is not None else None
+
+    def _last(self, run: Callable[[], StepResult]) -> StepResult:
         begun = time.perf_counter()
-        result = self._inner.execute(plan)
+        result = run()
         left = self._least_s - (time.perf_counter() - begun)
         if left > 0:
             self._sleep(left)

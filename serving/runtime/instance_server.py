@@ -30,7 +30,8 @@ from serving.link.connection import Connection
 from serving.policy.journal_commands import FailKind
 from serving.policy.link_health import PathTrouble
 from serving.policy.request import FinishReason, SequenceSpec
-from serving.runtime.engine_loop import EngineLoop, News, Refusal, TicketReady
+from serving.runtime.engine_loop import EngineLoop
+from serving.runtime.engine_news import News, Refusal, TicketReady
 
 logger = logging.getLogger(__name__)
 

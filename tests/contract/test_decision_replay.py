@@ -82,7 +82,7 @@ async def mixed_life(config: ServeConfig, shm: Path) -> int:
 def fail_some_pulls(pools: Pools, rng: random.Random) -> None:
     """One pull in twenty ends in an error."""
     for instance in pools.of("decode"):
-        transport: Any = instance.loop._transport
+        transport: Any = instance.loop.moves._transport
         pull = transport.pull
 
         def sometimes(*arguments: Any, _pull: Callable[..., int] = pull) -> int:

@@ -8,22 +8,18 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from serving.engine.engine import InstanceEngine
 from serving.engine.events import (
     AdoptedEvent,
     EngineEvent,
     FailedEvent,
-    FetchOrder,
     HandoffClosedEvent,
     HandoffFailedEvent,
     HandoffReadyEvent,
     LeavingEvent,
-    PullOrder,
-    StoreOrder,
     TokensEvent,
 )
 from serving.engine.settings import EngineRole, EngineSettings
-from serving.errors import HandoffError, OverloadedError, RequestError, ServingError, UnavailableError
+from serving.errors import HandoffError, OverloadedError, RequestError, UnavailableError
 from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.policy.journal_commands import (
     AtSource,
@@ -40,87 +36,9 @@ from serving.policy.journal_commands import (
 from serving.policy.request import SequenceSpec
 from serving.policy.request_journal import Commands, SequenceJournal
 from serving.policy.router import InstanceView, route_decode, route_prefill
-from serving.policy.step_plan import StepPlan
-from tests.fakes.executor import FakeExecutor
-from tests.fakes.pool import FakeContextCache, FakePool
-from tests.fakes.transport import FakeFabric, FakeTransport
-
-
-class FakeInstance:
-    """One engine with its executor and transport, moved by hand."""
-
-    def __init__(
-        self, replica: ReplicaId, settings: EngineSettings, num_blocks: int, fabric: FakeFabric, pool: FakePool
-    ) -> None:
-        self.replica = replica
-        self.engine = InstanceEngine(settings, num_blocks)
-        self.executor = FakeExecutor(num_blocks, settings.block_tokens)
-        self.executor.max_len = self.engine.max_len
-        self.transport = FakeTransport(fabric, replica, self.executor)
-        self.plan: StepPlan | None = None
-        self.pulls: list[PullOrder] = []
-        self.cache = FakeContextCache(pool, self.executor)
-        self.fetches: list[FetchOrder] = []
-        self.stores: list[StoreOrder] = []
-        self.wake_at: float | None = None
-
-    def begin_step(self, now: float) -> None:
-        """Ask for the next action unless a step runs."""
-        if self.plan is None:
-            action = self.engine.next_action(now)
-            self.plan, self.wake_at = action.plan, action.wake_at
-            if self.plan is not None:
-                rows = self.plan.num_tokens + sum(len(step.drafts) for step in self.plan.sequences)
-                assert rows <= self.engine.settings.max_step_tokens, "a step is too large"
-            self.pulls.extend(action.pulls)
-            self.fetches.extend(action.fetches)
-            self.stores.extend(action.stores)
-
-    def end_step(self, now: float, error: ServingError | None = None) -> None:
-        """Execute the running step, or let it fail after it has written."""
-        if self.plan is None:
-            return
-        plan, self.plan = self.plan, None
-        self.executor.fail_next = error
-        try:
-            result = self.executor.execute(plan)
-        except ServingError as failure:
-            if failure is not error:
-                raise  # not the failure that the test asked for
-            self.engine.step_failed(failure, now)
-        else:
-            self.engine.step_finished(result, now)
-
-    def end_pull(self, index: int, now: float, error: HandoffError | None = None) -> None:
-        """Do one of the running pulls."""
-        order = self.pulls.pop(index)
-        self.transport.fail_next = error
-        try:
-            moved = self.transport.pull(order.ticket, order.first_block, order.blocks)
-        except HandoffError as failure:
-            self.engine.pull_finished(order.sequence_id, failure, 0, now)
-        else:
-            self.engine.pull_finished(order.sequence_id, None, moved, now)
-        self.transport.fail_next = None
-
-    def end_fetch(self, index: int, now: float, lose_after: int | None = None) -> None:
-        """Do one of the running fetches."""
-        order = self.fetches.pop(index)
-        self.cache.lose_after = lose_after
-        report = self.cache.fetch(order.namespace, order.hashes, order.blocks)
-        self.engine.fetch_finished(order.sequence_id, report, now)
-
-    def end_store(self, index: int, now: float, *, dropped: bool = False) -> None:
-        """Do, or drop, one of the stores."""
-        order = self.stores.pop(index)
-        if not dropped:
-            self.cache.store(order.namespace, order.hashes, order.blocks)
-        self.engine.store_finished(order.order_id, now)
-
-    @property
-    def busy(self) -> bool:
-        """Something of it runs."""
-        return bool(self.plan or self.pulls or self.fetches or self.stores)
+from tests.engine.fake_instance import FakeInstance
+from tests.fakes.pool import FakePool
+from tests.fakes.transport import FakeFabric
 
 
 @dataclass
@@ -156,6 +74,8 @@ class Cluster:
         self._num_blocks = num_blocks
         self._waiting: list[tuple[Record, NeedPrefill | NeedDecode]] = []
         """What no instance is there for."""
+        self.looks_ahead = False
+        """Steps are prepared while those before run."""
         self.at_source = 0
         """Handoffs that were decoded where they lay."""
 
@@ -230,6 +150,8 @@ class Cluster:
                     instance.end_fetch(0, self.now)
                 while instance.stores:
                     instance.end_store(0, self.now)
+                if self.looks_ahead:
+                    instance.foresee(self.now)
                 instance.end_step(self.now)
                 self.carry_news()
                 instance.begin_step(self.now)

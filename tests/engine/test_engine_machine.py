@@ -10,7 +10,8 @@ from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import EngineError, HandoffError
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.request import SamplingParams, SequenceSpec
-from tests.engine.cluster import Cluster, FakeInstance, Record
+from tests.engine.cluster import Cluster, Record
+from tests.engine.fake_instance import FakeInstance
 from tests.fakes.executor import STOP_TOKEN, reference_output, reference_prompt_logprobs
 
 MAX_LEN = 40
@@ -43,13 +44,15 @@ class EngineMachine(RuleBasedStateMachine):
         cache_decoded=st.booleans(),
         disaggregated=st.booleans(),
         store_blocks=st.sampled_from([None, 0, 3, 100]),
-        drafts=st.integers(0, 3),
+        drafts=st.sampled_from([0, 0, 0, 1, 2, 3]),
         guess_percent=st.sampled_from([0, 50, 90, 100]),
         delay_s=st.sampled_from([0.0, 50.0, 5000.0]),
+        looks_ahead=st.booleans(),
     )
     def build(
         self, blocks: int, step_tokens: int, sequences: int, watermark: int, reuse: bool, cache_decoded: bool,
         disaggregated: bool, store_blocks: int | None, drafts: int, guess_percent: int, delay_s: float,
+        looks_ahead: bool,
     ) -> None:  # fmt: skip
         base = EngineSettings(
             block_tokens=4,
@@ -71,6 +74,7 @@ class EngineMachine(RuleBasedStateMachine):
         roles = [EngineRole.PREFILL] * 2 + [EngineRole.DECODE] * 2 if disaggregated else [EngineRole.AGGREGATED] * 4
         named = {name: replace(base, role=role) for name, role in zip(REPLICAS, roles, strict=True)}
         self.cluster = Cluster(named, blocks, max_attempts=10_000)
+        self.cluster.looks_ahead = looks_ahead
         for instance in self.cluster.instances.values():
             instance.executor.guess_percent = guess_percent
         self.count = 0
@@ -90,6 +94,18 @@ class EngineMachine(RuleBasedStateMachine):
     def begin(self, index: int) -> None:
         self.instance(index).begin_step(self.cluster.now)
         self.cluster.carry_news()
+
+    @rule(index=st.integers(0, 3))
+    def foresee(self, index: int) -> None:
+        self.instance(index).foresee(self.cluster.now)
+
+    @rule(index=st.integers(0, 3))
+    def decode_on(self, index: int) -> None:
+        """Some steps, each prepared while the one before runs, if it can be."""
+        for _ in range(4):
+            self.begin(index)
+            self.foresee(index)
+            self.end(index)
 
     @rule(index=st.integers(0, 3))
     def end(self, index: int) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.ids import ReplicaId
-from tests.engine.cluster import Cluster, FakeInstance, Record
+from tests.engine.cluster import Cluster, Record
+from tests.engine.fake_instance import FakeInstance
 from tests.engine.test_engine_pair import SMALL, assert_exact, random_spec, stems
 
 EVENTS = 1_000

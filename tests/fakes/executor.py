@@ -4,14 +4,16 @@ The next token is a checksum of everything that the sequence can see through its
 the same from the plain token list: an engine that mixes up one block, feeds a token twice or skips one disagrees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import pack
 from zlib import crc32
+
+from msgspec.structs import replace
 
 from serving.errors import EngineError, ServingError
 from serving.ids import BlockId
 from serving.policy.request import FinishReason, SamplingParams, SequenceSpec, TokenLogprobs
-from serving.policy.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
+from serving.policy.step_plan import UNKNOWN, SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
 
 VOCAB = 64
 STOP_TOKEN = 7
@@ -76,6 +78,7 @@ class FakeExecutor:
         self.steps = 0
         self.fail_next: ServingError | None = None
         """Raised by the next step, after it has written."""
+        self._last: StepResult | None = None
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step over the arena.
@@ -91,7 +94,28 @@ class FakeExecutor:
             raise error
         results = tuple(self._answer(step) for step in plan.sequences)
         rows = plan.num_tokens + sum(len(step.drafts) for step in plan.sequences)
-        return StepResult(plan.step, results, self.step_s + self.token_s * rows)
+        self._last = StepResult(plan.step, results, self.step_s + self.token_s * rows)
+        return self._last
+
+    def prepare(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """As `PreparingExecutor.prepare`; whatever the engine learns later is not seen."""
+        outputs = [tuple(step.sample.output) for step in plan.sequences if step.sample is not None]
+        if any(tuple(step.tokens) != (UNKNOWN,) for step in plan.sequences) or len(outputs) != len(plan.sequences):
+            raise EngineError("only steps of single, unknown tokens are prepared")
+
+        def run() -> StepResult:
+            last = self._last
+            if last is None or last.step != plan.step - 1:
+                raise EngineError(f"step {plan.step} was prepared to follow another one")
+            steps = []
+            for step, output, drawn in zip(plan.sequences, outputs, last.results, strict=True):
+                if drawn.sequence_id != step.sequence_id or step.sample is None:
+                    raise EngineError(f"{step.sequence_id} stands at another place of the step before")
+                order = SampleOrder(step.sample.sampling, step.sample.prompt, (*output, *drawn.tokens))
+                steps.append(replace(step, tokens=drawn.tokens, sample=order))
+            return self.execute(StepPlan(plan.step, tuple(steps)))
+
+        return run
 
     def history(self, table: Sequence[BlockId], length: int) -> list[int]:
         """What a sequence sees at its first `length` positions."""

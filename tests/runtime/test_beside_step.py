@@ -10,7 +10,7 @@ from serving.engine.events import AdoptedEvent
 from serving.engine.settings import EngineRole
 from serving.errors import EngineError
 from serving.policy.step_plan import StepPlan, StepResult
-from serving.runtime.engine_loop import Refusal, TicketReady
+from serving.runtime.engine_news import Refusal, TicketReady
 from tests.fakes.transport import FakeFabric
 from tests.runtime.test_engine_loop import PATIENCE_S, Rig, spec, wait_for
 

@@ -15,7 +15,8 @@ from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import EngineError, HandoffError, InvalidRequestError, UnavailableError
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
-from serving.runtime.engine_loop import EngineLoop, News, Refusal, TicketReady
+from serving.runtime.engine_loop import EngineLoop
+from serving.runtime.engine_news import News, Refusal, TicketReady
 from tests.fakes.executor import FakeExecutor, reference_output
 from tests.fakes.transport import FakeFabric, FakeTransport
 
@@ -118,8 +119,8 @@ def test_kv_moves_from_one_loop_to_another(prefill: Rig, decode: Rig) -> None:
     assert (*ready.ready.tokens, *tokens) == reference_output(spec())[0]
     prefill.quiet()
     decode.quiet()
-    assert decode.loop.pull_seconds > 0
-    assert decode.loop.pull_failures == 0
+    assert decode.loop.moves.pull_seconds > 0
+    assert decode.loop.moves.pull_failures == 0
 
 
 def test_a_failed_pull_is_news_and_counted(prefill: Rig, decode: Rig) -> None:
@@ -129,7 +130,7 @@ def test_a_failed_pull_is_news_and_counted(prefill: Rig, decode: Rig) -> None:
     decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
     failed: HandoffFailedEvent = decode.wait(HandoffFailedEvent)
     assert "cable pulled" in failed.reason
-    assert decode.loop.pull_failures == 1
+    assert decode.loop.moves.pull_failures == 1
     decode.quiet()
     prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
     prefill.quiet()
@@ -254,7 +255,7 @@ def test_a_hanging_pull_shows_and_ages_when_its_ticket_is_void(prefill: Rig, dec
     prefill.add(spec("s@1"))
     ready: TicketReady = prefill.wait(TicketReady)
     decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
-    wait_for(lambda: decode.loop.pull_age_s() > 0.2, "it shows")
+    wait_for(lambda: decode.loop.moves.pull_age_s() > 0.2, "it shows")
     assert decode.loop.progress_age_s() == 0.0, "a slow path is no hanging engine"
     lease_s = decode.engine.settings.handoff_lease_s
     object.__setattr__(decode.engine.settings, "handoff_lease_s", 0.1)
@@ -265,7 +266,7 @@ def test_a_hanging_pull_shows_and_ages_when_its_ticket_is_void(prefill: Rig, dec
     prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
     prefill.quiet()
     decode.quiet()
-    assert decode.loop.pull_age_s() == 0.0
+    assert decode.loop.moves.pull_age_s() == 0.0
 
 
 def test_a_bug_in_the_loop_shows_for_ever(decode: Rig, caplog: pytest.LogCaptureFixture) -> None:

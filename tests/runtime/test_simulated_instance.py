@@ -88,7 +88,7 @@ async def test_damaged_bytes_do_not_pass_for_a_handoff(shm: Path) -> None:
         ticket = prefill._transport.register("t", [BlockId(0)], [], 16)
         prefill._transport._arena[:16] = b"fedcba9876543210"
         with pytest.raises(HandoffError):
-            await asyncio.to_thread(decode.loop._transport.pull, ticket, 0, [BlockId(3)])
+            await asyncio.to_thread(decode.loop.moves._transport.pull, ticket, 0, [BlockId(3)])
 
 
 @pytest.mark.real_time

@@ -1,0 +1,99 @@
+"""Moves the KV blocks of one engine's handoffs, on threads of their own: checksums on the source, copies on the target.
+
+A step never waits for them; their ends reach the engine as commands.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from msgspec.structs import replace
+
+from hardware.clock import Clock
+from serving.engine.engine import InstanceEngine
+from serving.engine.events import HandoffReadyEvent, PullOrder
+from serving.engine.ports import KvTransport
+from serving.errors import HandoffError
+from serving.ids import SequenceId
+from serving.runtime.engine_news import Command, News, Refusal, TicketReady
+
+logger = logging.getLogger(__name__)
+
+
+class KvMoves:
+    """Registers what others are to pull, and pulls what is handed to this engine.
+
+    Args:
+        post: gives the engine a command; callable from any thread.
+        deliver: sends news; callable from any thread.
+        at_once: moves side by side; the transport must allow it.
+    """
+
+    def __init__(
+        self,
+        transport: KvTransport,
+        clock: Clock,
+        post: Callable[[Command], None],
+        deliver: Callable[[list[News]], None],
+        name: str,
+        at_once: int,
+    ) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._post = post
+        self._deliver = deliver
+        self._pulls: dict[SequenceId, float] = {}
+        """When each pull under way began."""
+        self.pull_seconds = 0.0
+        """Time spent pulling KV blocks so far [s]."""
+        self.pull_failures = 0
+        self._threads = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix=f"{name}-kv")
+
+    def pull_age_s(self) -> float:
+        """For how long the oldest pull has been under way [s]; 0 without one."""
+        begun = list(self._pulls.values())
+        return self._clock.now() - min(begun) if begun else 0.0
+
+    def pull(self, order: PullOrder) -> None:
+        """Begin a pull. Effects: the engine is told how it ended."""
+        self._threads.submit(self._pull, order)
+
+    def register(self, event: HandoffReadyEvent) -> None:
+        """Begin to register the blocks of a held sequence. Effects: `TicketReady`; or it is cancelled, and refused."""
+        self._threads.submit(self._register, event)
+
+    def stop(self) -> None:
+        """Wait for what has begun; the rest is dropped."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _register(self, event: HandoffReadyEvent) -> None:
+        try:
+            ticket = self._transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
+        except Exception as exception:
+            logger.exception("could not register the KV blocks of %s", event.sequence_id)
+            error = HandoffError(f"could not register KV blocks: {exception}")
+            self._post(lambda engine, now: engine.cancel(event.sequence_id, now))
+            self._deliver([Refusal(event.sequence_id, error)])
+            return
+        self._deliver([TicketReady(event, replace(ticket, drafts=event.drafts))])
+
+    def _pull(self, order: PullOrder) -> None:
+        error: HandoffError | None = None
+        moved = 0
+        self._pulls[order.sequence_id] = begun = self._clock.now()
+        try:
+            moved = self._transport.pull(order.ticket, order.first_block, order.blocks)
+        except HandoffError as caught:
+            error = caught
+        except Exception as caught:
+            logger.exception("pull of %s failed in an unforeseen way", order.sequence_id)
+            error = HandoffError(f"pull failed: {caught}")
+        elapsed = self._clock.now() - begun
+        self._pulls.pop(order.sequence_id, None)
+
+        def report(engine: InstanceEngine, now: float) -> None:
+            self.pull_seconds += elapsed
+            self.pull_failures += error is not None
+            engine.pull_finished(order.sequence_id, error, moved, now)
+
+        self._post(report)
