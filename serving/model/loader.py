@@ -15,9 +15,11 @@ from serving.model.forms import ProductForms, TorchForms
 from serving.model.image import image_key, model_version
 from serving.model.image_model import assemble_from, plan_image, write_image
 from serving.model.image_store import ImageStore
+from serving.model.last_level_cache import last_level_cache_bytes
 from serving.model.model import DeepseekModel
 from serving.model.native.library import load as load_library
 from serving.model.native.panels import PanelForms
+from serving.model.size import weight_bytes
 from serving.model.tensors import model_tensors, mtp_layers, mtp_optional, mtp_tensors
 from serving.model.weight_bank import FreshBank
 
@@ -56,13 +58,14 @@ def load_model(
         native: products as the native library's panels; CPU only.
         coarse_drafts: with `native`, draft layers in INT8: quicker guesses, hardly worse ones.
         short: with `native`, bfloat16 weights in twelve bits a number where they can be; None = where that is
-            known to be quicker (`Library.short_weights_pay`). Same results.
+            known to be quicker (`Library.short_weights_pay`) and the last-level cache does not hold them all. Same
+            results.
     Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
     config = ModelConfig.from_folder(folder)
     target, kind = _device(device), _dtype(config, dtype)
-    forms = _forms(target, native, coarse_drafts, short)
+    forms = _forms(Path(folder), target, native, coarse_drafts, short)
     with torch.inference_mode():
         if images is not None:
             key = image_key(config, version or model_version(folder), kind, target, forms)
@@ -119,13 +122,14 @@ def open_checkpoint(config: ModelConfig, folder: Path, progress: Progress | None
     return checkpoint, drafts
 
 
-def _forms(device: torch.device, native: bool, coarse_drafts: bool, short: bool | None) -> ProductForms:
+def _forms(folder: Path, device: torch.device, native: bool, coarse_drafts: bool, short: bool | None) -> ProductForms:
     if not native:
         return TorchForms(device)
     library = load_library() if device.type == "cpu" else None
     if library is None:
         raise ModelError(f"there is no native library for {device.type} here: load the model without it")
-    short = library.short_weights_pay if short is None else short
+    if short is None:
+        short = library.short_weights_pay and weight_bytes(folder, torch.bfloat16) > last_level_cache_bytes()
     return PanelForms(library, coarse_drafts=coarse_drafts, short=short)
 
 

@@ -78,7 +78,8 @@ class EngineLoop:
         self._delivering = threading.Lock()
         self._on_step = on_step
         self._time_scale = time_scale
-        self._commands: deque[Command] = deque()
+        self._commands: deque[tuple[Command, bool]] = deque()
+        """Each with whether it is quiet, see `post`."""
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._stepping = False
@@ -128,9 +129,13 @@ class EngineLoop:
         if self._pool is not None:
             self._pool.stop()
 
-    def post(self, command: Command) -> None:
-        """Run `command(engine, now)` before the next step, maybe during this one. Callable from any thread."""
-        self._commands.append(command)
+    def post(self, command: Command, *, quiet: bool = False) -> None:
+        """Run `command(engine, now)` before the next step, maybe during this one. Callable from any thread.
+
+        Args:
+            quiet: it concerns no sequence that waits or computes: a step that was prepared stands.
+        """
+        self._commands.append((command, quiet))
         self._wake.set()
         if self._stepping:
             self._meanwhile.set()
@@ -265,10 +270,11 @@ class EngineLoop:
     def _obey(self) -> bool:
         """Carry out the commands that have come in; the lock is held. Returns: whether there were any."""
         obeyed = bool(self._commands)
-        if obeyed:
-            self._ahead = None  # who has just come in is not to wait for a step that was planned before
         while self._commands:
-            self._commands.popleft()(self.engine, self._clock.now())
+            command, quiet = self._commands.popleft()
+            if not quiet:
+                self._ahead = None  # who has just come in is not to wait for a step that was planned before
+            command(self.engine, self._clock.now())
         return obeyed
 
     def _look(self, now: float) -> None:
@@ -286,17 +292,16 @@ class EngineLoop:
     def _steps(self, plan: StepPlan) -> None:
         """Run a step, and behind it those that could be prepared meanwhile; the lock is held."""
         result = self._step(plan, partial(self._executor.execute, plan))
-        while result is not None and self._ahead is not None:
-            if self._commands or self._stopping or self._crash is not None:
+        while result is not None:
+            self._obey()  # first, so that blocks whose copies are done make room for those of this step
+            if self._ahead is None or self._stopping or self._crash is not None:
+                self.engine.step_finished(result, self._clock.now())
                 break
             following, self._ahead = self._ahead, None
             self._unbooked = result
             self._last_turn = self._turn_since = self._clock.now()
             result = self._step(*following)
         self._ahead = None
-        if result is not None:
-            self._obey()  # first, so that blocks whose copies are done make room for those of this step
-            self.engine.step_finished(result, self._clock.now())
 
     def _step(self, plan: StepPlan, run: Callable[[], StepResult]) -> StepResult | None:
         """Run one step. Returns: None if it failed, and the engine has been told."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import (
@@ -18,6 +19,14 @@ from serving.ids import SequenceId
 from serving.policy.request import HandoffTicket
 
 Command = Callable[[InstanceEngine, float], None]
+
+
+class Post(Protocol):
+    """Gives an engine a command; see `EngineLoop.post`."""
+
+    def __call__(self, command: Command, *, quiet: bool = False) -> None:
+        """Callable from any thread; returns at once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ class InstanceServer:
             rest = engine.idle() and not engine.snapshot(now).storing_blocks
             loop.call_soon_threadsafe(tell, rest)
 
-        self._engine_loop.post(look)
+        self._engine_loop.post(look, quiet=True)
         return await answer
 
     def _accept_connection(self) -> Connection:
@@ -192,7 +192,7 @@ class InstanceServer:
                 self._forget(sequence_id)
                 loop.post(lambda engine, now: engine.cancel(sequence_id, now))
             case m.Release(ticket_id=ticket_id, distrust=distrust):
-                loop.post(lambda engine, now: engine.release(ticket_id, now, distrust=distrust))
+                loop.post(lambda engine, now: engine.release(ticket_id, now, distrust=distrust), quiet=True)
             case m.Hello():
                 raise LinkError("a second Hello")
         return None

@@ -15,7 +15,7 @@ from serving.engine.events import HandoffReadyEvent, PullOrder
 from serving.engine.ports import KvTransport
 from serving.errors import HandoffError
 from serving.ids import SequenceId
-from serving.runtime.engine_news import Command, News, Refusal, TicketReady
+from serving.runtime.engine_news import News, Post, Refusal, TicketReady
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class KvMoves:
     """Registers what others are to pull, and pulls what is handed to this engine.
 
     Args:
-        post: gives the engine a command; callable from any thread.
+        post: gives the engine a command.
         deliver: sends news; callable from any thread.
         at_once: moves side by side; the transport must allow it.
     """
@@ -33,7 +33,7 @@ class KvMoves:
         self,
         transport: KvTransport,
         clock: Clock,
-        post: Callable[[Command], None],
+        post: Post,
         deliver: Callable[[list[News]], None],
         name: str,
         at_once: int,

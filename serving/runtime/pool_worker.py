@@ -8,17 +8,16 @@ batch; how many may wait is bounded by the engine, which pins their blocks.
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import FetchOrder, StoreOrder
 from serving.engine.ports import ContextCache
 from serving.policy.pool.outcome import FetchReport, MissReason
+from serving.runtime.engine_news import Post
 
 logger = logging.getLogger(__name__)
 
-Command = Callable[[InstanceEngine, float], None]
 BATCH_BLOCKS = 64
 """Blocks of one batch of stores: enough to make the two round trips cheap, few enough to unpin them soon."""
 STOP_DEADLINE_S = 5.0
@@ -33,7 +32,7 @@ class PoolWorker:
         post: hands a command to the engine's thread.
     """
 
-    def __init__(self, cache: ContextCache, post: Callable[[Command], None], name: str) -> None:
+    def __init__(self, cache: ContextCache, post: Post, name: str) -> None:
         self._cache = cache
         self._post = post
         self._fetcher = ThreadPoolExecutor(max_workers=FETCHES_AT_ONCE, thread_name_prefix=f"{name}-fetch")
@@ -98,4 +97,4 @@ class PoolWorker:
             for order_id in ended:
                 engine.store_finished(order_id, now)
 
-        self._post(unpin)
+        self._post(unpin, quiet=True)

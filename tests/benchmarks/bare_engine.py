@@ -1,29 +1,34 @@
-"""The engine with nothing around it: one process, one thread of control, no link, no gateway, no HTTP.
+"""The engine with nothing around it: one process, no link, no gateway, no HTTP.
+
+Batches decode in the loop that drives served instances; the rest is measured call by call, in one thread of control.
 
 It has a process of its own, as served instances do, in which OpenMP's workers look out for work for some microseconds
 and then sleep: spinning on, they would take the cores from whatever is measured in turns with them; sleeping at once,
 they would halve the speed of several threads.
 """
 
+import math
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 
+from hardware.clock import WallClock
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import TokensEvent
 from serving.engine.native_executor import NativeExecutor
 from serving.engine.ports import StepExecutor
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.torch_executor import TorchExecutor
-from serving.ids import SequenceId
+from serving.ids import ReplicaId, SequenceId
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
@@ -31,11 +36,16 @@ from serving.model.model import DeepseekModel
 from serving.model.native.library import available
 from serving.policy.request import SamplingParams, SequenceSpec
 from serving.runtime.allocator import keep_freed_memory
+from serving.runtime.engine_loop import EngineLoop
+from serving.runtime.engine_news import News
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.transport import FakeFabric, FakeTransport
 
 BLOCK_TOKENS = 16
 SPINS = "2000"
 WARM_STEPS = 4
 _ENDLESS = 2048  # output tokens of a sequence that is cancelled long before
+_LOOK_S = 5.0
 DType = Literal["float32", "bfloat16"]
 ExecutorKind = Literal["auto", "native", "torch"]
 
@@ -91,6 +101,13 @@ class Alone:
     accepted: tuple[int, ...] = ()
 
 
+class _Frame(NamedTuple):
+    """What the loop told at once."""
+
+    at_s: float
+    tokens: int
+
+
 class BareEngine:
     """An aggregated engine over an executor, with the settings that served instances have by default.
 
@@ -133,6 +150,7 @@ class BareEngine:
             speculation=drafts > 0,
         )
         self._engine = InstanceEngine(settings, blocks)
+        self._clock = WallClock()
         self._served = 0
 
     def first_token_s(self, prompt: Sequence[int]) -> float:
@@ -142,7 +160,7 @@ class BareEngine:
         while not self._step():
             pass
         elapsed = time.perf_counter() - begun
-        self._engine.cancel(sequence, time.perf_counter())
+        self._engine.cancel(sequence, self._clock.now())
         return elapsed
 
     def generate_s(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> float:
@@ -159,32 +177,46 @@ class BareEngine:
     def decode_tokens_per_s(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
         """Tokens per second of `steps` steps in which all prompts decode together; all sequences end there."""
         sequences = [self._add(prompt, _ENDLESS) for prompt in prompts]
+        frames: list[_Frame] = []
         begun_ones: set[SequenceId] = set()
-        while len(begun_ones) < len(sequences):
-            begun_ones.update(event.sequence_id for event in self._step_events())
-        for _ in range(WARM_STEPS):
-            self._step()
-        begun = time.perf_counter()
-        tokens = sum(self._step() for _ in range(steps))
-        elapsed = time.perf_counter() - begun
+        enough = threading.Event()
+
+        def told(news: list[News]) -> None:
+            events = [item for item in news if isinstance(item, TokensEvent)]
+            begun_ones.update(event.sequence_id for event in events)
+            tokens = sum(len(event.tokens) for event in events)
+            if len(begun_ones) == len(sequences):
+                frames.append(_Frame(time.perf_counter(), tokens))
+            if len(frames) > WARM_STEPS + steps:
+                enough.set()
+
+        transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
+        loop = EngineLoop(self._engine, self._executor, transport, self._clock, told)
+        loop.start()
+        while not enough.wait(_LOOK_S):
+            assert loop.progress_age_s() < math.inf, "the engine died"
+        loop.stop()
         for sequence in sequences:
-            self._engine.cancel(sequence, time.perf_counter())
+            self._engine.cancel(sequence, self._clock.now())
+        self._engine.take_events()
         assert self._engine.idle(), "a cancelled sequence is still there"
+        timed = frames[WARM_STEPS : WARM_STEPS + steps + 1]
+        tokens = sum(frame.tokens for frame in timed[1:])
         assert tokens >= len(prompts) * steps, f"{tokens} tokens came"
-        return tokens / elapsed
+        return tokens / (timed[-1].at_s - timed[0].at_s)
 
     def decode_alone(self, prompt: Sequence[int], max_tokens: int) -> "Alone":
         """One sequence by itself, from its first token to its last."""
         self._add(prompt, max_tokens)
         while not self._step():
             pass
-        before = self._engine.snapshot(time.perf_counter())
+        before = self._engine.snapshot(self._clock.now())
         begun, tokens, steps = time.perf_counter(), 0, 0
         while not self._engine.idle():
             tokens += self._step()
             steps += 1
         elapsed = time.perf_counter() - begun
-        after = self._engine.snapshot(time.perf_counter())
+        after = self._engine.snapshot(self._clock.now())
         accepted = zip(after.accepted_drafts_total, before.accepted_drafts_total, strict=True)
         return Alone(
             tokens,
@@ -199,7 +231,7 @@ class BareEngine:
         self._served += 1
         sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
         name = SequenceId(str(self._served))
-        self._engine.add(SequenceSpec(name, tuple(prompt), sampling), time.perf_counter())
+        self._engine.add(SequenceSpec(name, tuple(prompt), sampling), self._clock.now())
         return name
 
     def _step(self) -> int:
@@ -207,9 +239,9 @@ class BareEngine:
         return sum(len(event.tokens) for event in self._step_events())
 
     def _step_events(self) -> list[TokensEvent]:
-        action = self._engine.next_action(time.perf_counter())
+        action = self._engine.next_action(self._clock.now())
         assert action.plan is not None, "the engine has nothing to do"
-        self._engine.step_finished(self._executor.execute(action.plan), time.perf_counter())
+        self._engine.step_finished(self._executor.execute(action.plan), self._clock.now())
         return [event for event in self._engine.take_events() if isinstance(event, TokensEvent)]
 
 

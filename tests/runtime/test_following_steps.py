@@ -116,6 +116,21 @@ def test_what_comes_in_takes_part_in_the_very_next_step(rig: Rig, steps: Prepari
         assert output(rig, name) == reference_output(spec(name, max_tokens=length))[0]
 
 
+def test_what_concerns_nobody_in_the_batch_leaves_the_prepared_step_alone(rig: Rig, steps: Preparing) -> None:
+    running_ahead(rig, steps, "a")
+    ahead = rig.loop._ahead
+    obeyed: list[float] = []
+    rig.loop.post(lambda engine, now: obeyed.append(now), quiet=True)
+    wait_for(lambda: len(obeyed) == 1, "it is carried out during the step")
+    assert rig.loop._ahead is ahead
+    rig.loop.post(lambda engine, now: obeyed.append(now))
+    wait_for(lambda: len(obeyed) == 2 and rig.loop._ahead is not None, "the step is prepared anew")
+    assert rig.loop._ahead is not ahead
+    steps.release()
+    rig.quiet()
+    assert output(rig, "a") == reference_output(spec("a", max_tokens=40))[0]
+
+
 def test_news_of_a_step_goes_out_while_the_next_one_runs(rig: Rig, steps: Preparing) -> None:
     running_ahead(rig, steps, "a")
     number = steps.plans[-1].step

@@ -172,14 +172,17 @@ def test_a_model_of_short_weights(tmp_path: Path, own: Library) -> None:
     assert len(shelf.stored) == 2, "who wants them otherwise has an image of its own"
 
 
-@pytest.mark.parametrize(("pay", "form"), [(True, Form.BF16_SHORT), (False, Form.BF16)])
+@pytest.mark.parametrize(
+    ("pay", "cache", "form"), [(True, 1000, Form.BF16_SHORT), (True, 1 << 30, Form.BF16), (False, 1000, Form.BF16)]
+)
 def test_they_are_short_by_themselves_where_that_pays(
-    own: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pay: bool, form: Form
+    own: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pay: bool, cache: int, form: Form
 ) -> None:
     class Knowing(Library):
         short_weights_pay = property(lambda self: pay)
 
     monkeypatch.setattr(loader, "load_library", lambda: Knowing(own.path))
+    monkeypatch.setattr(loader, "last_level_cache_bytes", lambda: cache)
     model = load_model(write_random_checkpoint(tmp_path), dtype="bfloat16", native=True)
     assert isinstance(model.head, PanelLinear)
     assert model.head.form == form
