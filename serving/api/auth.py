@@ -26,7 +26,7 @@ class ApiKeyMiddleware:
         """Check HTTP requests; everything else passes."""
         if scope["type"] == "http":
             raw = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-            header = None if raw is None else raw.decode("latin-1")
+            header = None if raw is None else _text(raw)
             look = self._keys.glance if scope["path"] in OPEN_PATHS else self._keys.identify
             try:
                 scope.setdefault("state", {})["tenant"] = look(header)
@@ -34,3 +34,11 @@ class ApiKeyMiddleware:
                 await send_error(send, reply_for(error))
                 return
         await self._app(scope, receive, send)
+
+
+def _text(header: bytes) -> str:
+    """Most clients send other letters than English ones as UTF-8, some as HTTP once said, as Latin-1."""
+    try:
+        return header.decode()
+    except UnicodeDecodeError:
+        return header.decode("latin-1")

@@ -38,11 +38,15 @@ async def read_body(request: Request, limit: int) -> bytes:
 async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
     """Read and validate. `body_size` of the request's state is then the body's length in bytes.
 
+    The type must be declared: a page of any web site can send bodies without one, but not JSON, to a server that did
+    not invite it.
+
     Raises: UnsupportedMediaTypeError, PayloadTooLargeError, InvalidRequestError, ClientDisconnect.
     """
-    declared = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if declared != "application/json" and not declared.endswith("+json"):
-        raise UnsupportedMediaTypeError(f"the body must be declared as application/json, not '{declared[:80]}'")
+        what = f"'{declared[:80]}'" if declared else "nothing"
+        raise UnsupportedMediaTypeError(f"the body must be declared as 'Content-Type: application/json', not {what}")
     raw = await read_body(request, limit)
     request.state.body_size = len(raw)
     try:

@@ -145,7 +145,8 @@ class Choice:
         logprobs, last = update.logprobs, len(tokens) - 1
         for i, token in enumerate(tokens):
             if self._options.logprobs is not None:
-                out.logprobs.append(LogprobEntry(token, self.text_length, logprobs[i] if i < len(logprobs) else None))
+                offset = self.text_length + (self._stops.held if self._stops is not None else 0)
+                out.logprobs.append(LogprobEntry(token, offset, logprobs[i] if i < len(logprobs) else None))
             self.completion_tokens += 1
             self._emit("" if silent_last and i == last else self._detokenizer.push((token,)), out)
             if out.finish is not None:
@@ -155,10 +156,10 @@ class Choice:
 
     def _emit(self, piece: str, out: Visible) -> None:
         """Let text out through the stop strings; ends the choice when one is complete."""
-        if self._stops is None or self.completion_tokens <= self._options.min_tokens:
+        if self._stops is None:
             self._let_out(piece, out)
             return
-        match = self._stops.push(piece)
+        match = self._stops.push(piece, armed=self.completion_tokens > self._options.min_tokens)
         self._let_out(match.text, out)
         if match.stopped_by is not None:
             self.finished = True

@@ -12,6 +12,9 @@ from serving.api.tokenizer import Tokenizer
 from serving.api.translate import Kind, Order
 from serving.api.usage import times, usage
 
+_MANY = 1000
+"""Log-probabilities; about 10 ms."""
+
 
 class FullResponse:
     """Collects all that became visible and encodes it once."""
@@ -35,6 +38,11 @@ class FullResponse:
         self._logprobs[index].extend(out.logprobs)
         if out.finish is not None:
             self._ends[index] = out
+
+    @property
+    def short(self) -> bool:
+        """Whether the body is made in no time."""
+        return self._order.options.prompt_logprobs is None and sum(map(len, self._logprobs)) < _MANY
 
     def body(self) -> bytes:
         """The response body."""

@@ -8,7 +8,7 @@ sent. The HTTP status goes out with the first update, so that anything that fail
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from starlette.responses import Response
@@ -79,11 +79,15 @@ class GenerationResponse(Response):
                 while run.open:
                     for index, out in await run.next():
                         response.add(index, out)
+                # Thousands of log-probabilities take a while, in which other streams must not stand still.
+                body = response.body() if response.short else await asyncio.to_thread(response.body)
         except Exception as error:
             run.failed = True
             await send_error(send, reply_logged(error, self._order.response_id))
             return
-        await send_json(send, 200, response.body())
+        with suppress(TimeoutError):  # the client does not read
+            async with asyncio.timeout(limit_s):
+                await send_json(send, 200, body)
 
     async def _stream(self, run: Run, send: Send, limit_s: float) -> None:
         encoder = StreamEncoder(self._order, run.choices, self._tokenizer, self._timing(run))
@@ -99,15 +103,17 @@ class GenerationResponse(Response):
                             self._quiet = False
                             await send({"type": "http.response.body", "body": body, "more_body": True})
                         batch = await run.next()
-                    body = encoder.batch(batch) + encoder.closing()
+                await send({"type": "http.response.body", "body": encoder.batch(batch) + encoder.closing()})
+            return
         except Exception as error:
             run.failed = True
             reply = reply_logged(error, self._order.response_id)
             if not started:
                 await send_error(send, reply)
                 return
-            body = event(reply.body()) + DONE
-        await send({"type": "http.response.body", "body": body})
+        with suppress(TimeoutError):  # the client does not read; that may have been the error
+            async with asyncio.timeout(self._settings.deadline_grace_s):
+                await send({"type": "http.response.body", "body": event(reply.body()) + DONE})
 
     def _timing(self, run: Run) -> Timing | None:
         """The times to tell the client."""

@@ -156,8 +156,7 @@ def info_router(endpoint: Endpoint) -> APIRouter:
         """Token ids of a prompt or a conversation."""
         body = await parse_body(request, TokenizeRequest, settings.max_body_bytes)
         endpoint.check_model(body.model)
-        ids = await asyncio.to_thread(_tokenize, body, model)
-        strings = [model.tokenizer.token_string(i) for i in ids] if body.return_token_strs else None
+        ids, strings = await asyncio.to_thread(_tokenize, body, model)
         answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": strings}
         return json_response(answer)
 
@@ -191,12 +190,16 @@ def generation_router(endpoint: Endpoint) -> APIRouter:
     return router
 
 
-def _tokenize(body: TokenizeRequest, model: ServedModel) -> list[int]:
-    """Exactly one of `prompt` and `messages`; special tokens are added to prompts unless told otherwise."""
+def _tokenize(body: TokenizeRequest, model: ServedModel) -> tuple[list[int], list[str] | None]:
+    """Ids, and how the vocabulary spells them if that is wanted.
+
+    Exactly one of `prompt` and `messages` is there; special tokens are added to prompts unless told otherwise.
+    """
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either 'prompt' or 'messages'", param="prompt", code="invalid_value")
     if body.messages is not None:
         text, special = render_chat(model, body.messages, body), bool(body.add_special_tokens)
     else:
         text, special = body.prompt or "", body.add_special_tokens is not False
-    return model.tokenizer.encode(text, add_special_tokens=special)
+    ids = model.tokenizer.encode(text, add_special_tokens=special)
+    return ids, [model.tokenizer.token_string(i) for i in ids] if body.return_token_strs else None

@@ -1,6 +1,6 @@
 """Sampling fields of a request, with the model's defaults, to one immutable `SamplingParams`."""
 
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from serving.api.schema import GenerationRequest
 from serving.api.settings import ApiSettings, ServedModel
@@ -10,8 +10,17 @@ from serving.policy.request import SamplingParams
 T = TypeVar("T")
 
 SEED_SPACE = 2**64
+_LEAST_TEMPERATURE = 1e-5
 MAX_BIASES = 1024
 """Each biased token costs the sampler of every step; OpenAI's own limit is of this order."""
+
+
+class Fields(NamedTuple):
+    """What a kind of request calls its fields; errors name them."""
+
+    prompt: str
+    limit: str
+    logprobs: str
 
 
 def sampling_params(
@@ -23,17 +32,21 @@ def sampling_params(
     seed: int,
     logprobs: int | None,
     prompt_logprobs: int | None,
+    fields: Fields,
 ) -> SamplingParams:
     """Sampling of one sequence. A request's own value wins over generation_config.json, which wins over neutral.
 
     Raises: InvalidRequestError for biases outside the vocabulary, contradicting limits, too many logprobs.
     """
-    for name, asked in (("logprobs", logprobs), ("prompt_logprobs", prompt_logprobs)):
+    for name, asked in ((fields.logprobs, logprobs), ("prompt_logprobs", prompt_logprobs)):
         if asked is not None and asked > settings.max_logprobs:
             raise InvalidRequestError(
                 f"'{name}' may ask for at most {settings.max_logprobs} alternatives", param=name, code="invalid_value"
             )
-    min_tokens = body.min_tokens or 0
+    min_tokens, stop_ids = body.min_tokens or 0, _stop_token_ids(body, model)
+    if min_tokens and len(stop_ids) >= model.token_limit:
+        message = "'min_tokens' leaves no token to choose: all of them are stop tokens"
+        raise InvalidRequestError(message, param="min_tokens", code="invalid_value")
     if min_tokens > max_tokens:
         raise InvalidRequestError(
             f"'min_tokens' ({min_tokens}) must not exceed the maximum of {max_tokens} output tokens",
@@ -44,7 +57,7 @@ def sampling_params(
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        temperature=_first(body.temperature, defaults.temperature),
+        temperature=_temperature(_first(body.temperature, defaults.temperature)),
         top_p=_first(body.top_p, defaults.top_p),
         top_k=max(0, _first(body.top_k, defaults.top_k)),  # -1 is another spelling of "off"
         min_p=_first(body.min_p, defaults.min_p),
@@ -53,13 +66,13 @@ def sampling_params(
         frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias=_logit_bias(body.logit_bias or {}, model.token_limit),
         seed=seed % SEED_SPACE,
-        stop_token_ids=_stop_token_ids(body, model),
+        stop_token_ids=stop_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
     )
 
 
-def output_limit(model: ServedModel, prompt_tokens: int, asked: int | None) -> int:
+def output_limit(model: ServedModel, prompt_tokens: int, asked: int | None, fields: Fields) -> int:
     """Output tokens of one sequence: what was asked, else all that fits.
 
     Raises: ContextLengthError when prompt and output do not fit together.
@@ -71,7 +84,7 @@ def output_limit(model: ServedModel, prompt_tokens: int, asked: int | None) -> i
         raise ContextLengthError(
             f"This model's maximum context length is {model.max_model_len} tokens. However, {detail}your prompt "
             f"contains {prompt_tokens} tokens. Shorten the prompt or ask for fewer output tokens.",
-            param="max_tokens" if asked and prompt_tokens < model.max_model_len else "prompt",
+            param=fields.limit if asked and prompt_tokens < model.max_model_len else fields.prompt,
         )
     if asked is not None:
         return asked
@@ -99,8 +112,22 @@ def stop_strings(stop: str | list[str] | None, settings: ApiSettings) -> tuple[s
 
 
 def _stop_token_ids(body: GenerationRequest, model: ServedModel) -> tuple[int, ...]:
-    ends = () if body.ignore_eos else model.eos_ids
-    return tuple(sorted({*ends, *(body.stop_token_ids or ())}))
+    """Raises: InvalidRequestError for ids that no model of this vocabulary can say."""
+    limit = model.token_limit
+    own = body.stop_token_ids or ()
+    if any(token >= limit for token in own):
+        raise InvalidRequestError(
+            f"'stop_token_ids' holds {max(own)}, which is no token id below {limit}",
+            param="stop_token_ids",
+            code="invalid_value",
+        )
+    ends = () if body.ignore_eos else (token for token in model.eos_ids if token < limit)
+    return tuple(sorted({*ends, *own}))
+
+
+def _temperature(asked: float) -> float:
+    """Below a hundred-thousandth a draw is the likeliest token, but for rounding: then it shall be just that."""
+    return asked if asked >= _LEAST_TEMPERATURE else 0.0
 
 
 def _logit_bias(bias: dict[str, Any], limit: int) -> tuple[tuple[int, float], ...]:

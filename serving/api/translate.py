@@ -10,14 +10,18 @@ from typing import Any
 
 from serving.api.backend import GenerationJob
 from serving.api.prompts import encode_prompt, render_chat, split_prompts
-from serving.api.sampling import output_limit, sampling_params, stop_strings
+from serving.api.sampling import Fields, output_limit, sampling_params, stop_strings
 from serving.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from serving.api.settings import ApiSettings, ServedModel
+from serving.api.stop_strings import StopSet
 from serving.api.tenant import Tenant
 from serving.errors import InvalidRequestError
 from serving.ids import RequestId, SequenceId
 from serving.policy.pool.namespaces import request_salt
 from serving.policy.request import SamplingParams, SequenceSpec
+
+_NO_STOPS = StopSet(())
+_COMPLETION = Fields("prompt", "max_tokens", "logprobs")
 
 
 class Kind(Enum):
@@ -32,12 +36,12 @@ class OutputOptions:
     """How tokens become visible output. The same for all choices of a request.
 
     Args:
-        min_tokens: stop strings are looked for only after so many tokens.
+        min_tokens: a stop string counts only if it ends after so many tokens.
         eos_ids: tokens whose stop is not worth a `stop_reason`.
         discard: `max_tokens = 0`: one token is computed and not shown.
     """
 
-    stops: tuple[str, ...] = ()
+    stops: StopSet = _NO_STOPS
     include_stop: bool = False
     min_tokens: int = 0
     skip_special_tokens: bool = True
@@ -89,9 +93,11 @@ def chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSet
     ids = encode_prompt(model, text, add_special_tokens=special, param="messages", must_fit=must_fit)
     asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     if asked == 0:
-        raise InvalidRequestError("'max_tokens' must be at least 1", param="max_tokens", code="invalid_value")
-    return _order(Kind.CHAT, body, model, settings, tenant, [ids], asked, logprobs, echo=False)
+        raise InvalidRequestError(f"'{limit}' must be at least 1", param=limit, code="invalid_value")
+    fields = Fields("messages", limit, "top_logprobs")
+    return _order(Kind.CHAT, body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
 
 
 def completion_order(body: CompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant) -> Order:
@@ -110,7 +116,7 @@ def completion_order(body: CompletionRequest, model: ServedModel, settings: ApiS
         raise _too_many(settings)
     must_fit = body.truncate_prompt_tokens is None
     ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
-    return _order(Kind.COMPLETION, body, model, settings, tenant, ids, asked, body.logprobs, echo=echo)
+    return _order(Kind.COMPLETION, body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo)
 
 
 def _order(
@@ -122,6 +128,7 @@ def _order(
     prompts: list[list[int]],
     asked: int | None,
     logprobs: int | None,
+    fields: Fields,
     *,
     echo: bool,
 ) -> Order:
@@ -136,11 +143,12 @@ def _order(
     prompt_logprobs = body.prompt_logprobs
     if echo and logprobs is not None:
         prompt_logprobs = max(logprobs, prompt_logprobs or 0)
-    seed = secrets.randbits(63) if body.seed is None else body.seed
     discard = asked == 0
     sequences: list[SequenceSpec] = []
     for ids in prompts:
-        limit = output_limit(model, len(ids), asked)
+        limit = output_limit(model, len(ids), asked, fields)
+        # Equal prompts of one request are the usual way to ask for several answers: each has chance of its own.
+        seed = secrets.randbits(63) if body.seed is None else body.seed
         for i in range(n):
             sampling = sampling_params(
                 body,
@@ -150,6 +158,7 @@ def _order(
                 seed=seed + i,
                 logprobs=None if discard else logprobs,
                 prompt_logprobs=prompt_logprobs,
+                fields=fields,
             )
             sequences.append(_sequence(response_id, len(sequences), ids, sampling, body, settings, tenant))
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -180,7 +189,7 @@ def _output_options(
     discard: bool,
 ) -> OutputOptions:
     return OutputOptions(
-        stops=stop_strings(body.stop, settings),
+        stops=StopSet(stop_strings(body.stop, settings)),
         include_stop=bool(body.include_stop_str_in_output),
         min_tokens=body.min_tokens or 0,
         skip_special_tokens=body.skip_special_tokens is not False,

@@ -29,6 +29,13 @@ def check_namespaces(namespaces: tuple[NamespaceConfig, ...], gateway: GatewayCo
     twice = _repeated([namespace.name for namespace in namespaces])
     if twice:
         raise ConfigError(f"two [[namespaces]] are called {twice!r}: give each its own name")
+    for where, keys in (
+        *((f"[[namespaces]] {n.name} api_keys", n.api_keys) for n in namespaces),
+        ("[gateway] api_keys", gateway.api_keys),
+        ("[gateway] admin_keys", gateway.admin_keys),
+    ):
+        if any(key != key.strip() for key in keys):
+            raise ConfigError(f"{where} holds a key that begins or ends with a space: nobody can send it")
     owners: dict[str, str] = {}
     for where, keys in (
         *((f"[[namespaces]] {n.name}", n.api_keys) for n in namespaces),

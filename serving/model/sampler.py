@@ -123,8 +123,8 @@ def _adjusted(logits: Tensor, orders: Sequence[SampleOrder]) -> Tensor:
 
 def _adjust_row(row: Tensor, order: SampleOrder) -> None:
     p = order.sampling
-    if len(order.output) < p.min_tokens and p.stop_token_ids:
-        row[list(p.stop_token_ids)] = float("-inf")
+    if len(order.output) < p.min_tokens:
+        row[[token for token in p.stop_token_ids if token < len(row)]] = float("-inf")
     if p.logit_bias:
         biased, biases = zip(*p.logit_bias, strict=True)
         row.index_add_(0, torch.tensor(biased, device=row.device), torch.tensor(biases, device=row.device))
@@ -149,7 +149,9 @@ def _draw(logits: Tensor, orders: Sequence[SampleOrder]) -> list[int]:
     total = sums[:, -1:]
     below = torch.nextafter(total, torch.zeros_like(total))  # a product rounded up to the total would find no id
     target = torch.minimum(_column(at, logits) * total, below)
-    tokens: list[int] = torch.searchsorted(sums, target, right=True)[:, 0].tolist()
+    found = torch.searchsorted(sums, target, right=True)[:, 0]
+    # Weights that are no numbers end behind the last id: whatever such a request gets, it must not fail its batch.
+    tokens: list[int] = found.clamp_(max=logits.shape[1] - 1).tolist()
     return tokens
 
 

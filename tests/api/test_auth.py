@@ -19,6 +19,13 @@ def test_keys_are_needed_and_checked(served: ServedModel) -> None:
         assert post(app, "/v1/chat/completions", BODY, headers={"authorization": f"bearer {key}"}).status_code == 200
 
 
+def test_keys_with_letters_of_any_language(served: ServedModel) -> None:
+    app = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("schlüssel"),))).app
+    for encoding in ("utf-8", "latin-1"):
+        header = "Bearer schlüssel".encode(encoding)
+        assert post(app, "/v1/chat/completions", BODY, headers={"authorization": header}).status_code == 200
+
+
 def test_probes_are_open_and_everything_else_is_not(served: ServedModel) -> None:
     app = Harness(served, KEYS).app
     assert OPEN_PATHS == {"/health", "/ready", "/metrics", "/version", "/ping"}

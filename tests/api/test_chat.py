@@ -132,6 +132,12 @@ def test_stop_strings_wait_for_min_tokens(harness: Harness) -> None:
     assert chat(harness.app, stop="dog", min_tokens=needed).json()["choices"][0]["message"]["content"] == "dog dog "
 
 
+def test_a_stop_string_may_begin_within_min_tokens(harness: Harness) -> None:
+    harness.script_of = lambda _: harness.say("a dog lived", end=False)
+    begun = len(harness.say("a dog", end=False).tokens)
+    assert chat(harness.app, stop="dog lived", min_tokens=begun).json()["choices"][0]["message"]["content"] == "a "
+
+
 def test_stop_token_gives_a_reason_and_no_text(harness: Harness) -> None:
     dog = harness.model.tokenizer.encode(" dog", add_special_tokens=False)[0]
     harness.script_of = lambda _: harness.say("a dog lived")

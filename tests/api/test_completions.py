@@ -79,6 +79,16 @@ def test_scoring_a_prompt_as_evaluation_harnesses_do(harness: Harness, max_token
     assert harness.backend.jobs[0].sequences[0].sampling.prompt_logprobs == 1
 
 
+def test_logprob_offsets_count_what_a_stop_string_holds_back(harness: Harness) -> None:
+    harness.script_of = lambda _: harness.say("The dog was happy and played")
+    plain, held = (
+        complete(harness.app, logprobs=0, max_tokens=100, **more).json()["choices"][0]
+        for more in ({}, {"stop": ["was happy but"]})
+    )
+    assert held["text"] == plain["text"]
+    assert held["logprobs"]["text_offset"] == plain["logprobs"]["text_offset"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprob_offsets_point_into_the_text(harness: Harness, stream: bool) -> None:
     harness.script_of = lambda _: harness.say("a dog größe 你好 lived", per_update=2)

@@ -135,3 +135,16 @@ def test_updates_that_waited_go_out_in_one_message(harness: Harness) -> None:
         assert all(body["body"].endswith(b"\n\n") for body in bodies)
 
     run(test)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_never_reads_is_given_up(served: ServedModel, stream: bool) -> None:
+    harness = Harness(served, ApiSettings(request_timeout_s=0.1, deadline_grace_s=0.1))
+
+    async def test() -> None:
+        harness.script_of = lambda _: harness.say("Once upon a time")
+        _, task = start(harness.app, PATH, {**CHAT, "stream": stream}, slow_send=asyncio.Event().wait)
+        await task
+        assert harness.metrics.in_flight == 0
+
+    run(test)

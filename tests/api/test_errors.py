@@ -75,9 +75,14 @@ def check(reply: Response, status: int, param: str | None = None, code: str | No
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"frequency_penalty": -3}, "frequency_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty"),
         ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"stop_token_ids": [100_000]}, "stop_token_ids"),
+        ({"stop_token_ids": list(range(400)), "min_tokens": 1}, "min_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_completion_tokens": 100_000}, "max_completion_tokens"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
@@ -210,12 +215,11 @@ def test_routes_methods_and_media_types(harness: Harness) -> None:
         check(reply, 415, code="unsupported_media_type")
 
 
-def test_json_with_charset_or_without_a_declared_type(harness: Harness) -> None:
+def test_json_with_charset_or_another_name(harness: Harness) -> None:
     body = json.dumps({"prompt": "x"}).encode()
     for headers in (
         {"content-type": "application/json; charset=utf-8"},
         {"content-type": "application/vnd.x+json"},
-        {},
     ):
         assert request(harness.app, "POST", "/v1/completions", content=body, headers=headers).status_code == 200
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.api.stop_strings import StopStrings
+from serving.api.stop_strings import StopSet, StopStrings
 
 TEXT = st.text(alphabet="abc", max_size=30)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), min_size=1, max_size=3).map(tuple)
@@ -20,7 +20,7 @@ def naive(text: str, stops: tuple[str, ...], include: bool) -> tuple[str, str | 
 
 
 def run(pieces: list[str], stops: tuple[str, ...], include: bool) -> tuple[list[str], str | None]:
-    matcher = StopStrings(stops, include=include)
+    matcher = StopStrings(StopSet(stops), include=include)
     out = []
     for piece in pieces:
         match = matcher.push(piece)
@@ -46,7 +46,7 @@ def test_nothing_of_a_stop_string_leaks_and_nothing_else_is_held(text: str, stop
     """Character by character: what is out so far is always a prefix of the final text, and what is held back is
     always the start of some stop string."""
     final, _ = naive(text, stops, include=False)
-    matcher = StopStrings(stops)
+    matcher = StopStrings(StopSet(stops))
     out = ""
     for end, char in enumerate(text, 1):
         match = matcher.push(char)
@@ -58,13 +58,42 @@ def test_nothing_of_a_stop_string_leaks_and_nothing_else_is_held(text: str, stop
         assert held == "" or any(stop.startswith(held) and stop != held for stop in stops)
 
 
+@given(TEXT, STOPS, st.integers(0, 30))
+def test_matches_count_from_where_they_are_armed(text: str, stops: tuple[str, ...], armed_from: int) -> None:
+    matcher = StopStrings(StopSet(stops))
+    out, stopped = "", None
+    for position, char in enumerate(text):
+        match = matcher.push(char, armed=position >= armed_from)
+        out += match.text
+        if match.stopped_by is not None:
+            stopped = match.stopped_by
+            break
+    ends = [end for end in range(armed_from + 1, len(text) + 1) if any(text[:end].endswith(stop) for stop in stops)]
+    if not ends:
+        assert (out + matcher.flush(), stopped) == (text, None)
+        return
+    longest = max((stop for stop in stops if text[: ends[0]].endswith(stop)), key=len)
+    assert stopped == longest
+    # What of it had gone out before it counted cannot be taken back.
+    assert out in (text[: ends[0] - len(longest)], text[: len(out)])
+
+
+def test_long_stop_strings_cost_their_length() -> None:
+    stops = StopSet(tuple("a" * 1023 + chr(ord("b") + number) for number in range(16)))
+    assert sum(len(steps) for steps in stops.steps) == 16 * 1024
+    many = [StopStrings(stops) for _ in range(256)]
+    assert all(one._set is stops for one in many)
+    match = many[0].push("a" * 2000 + "c")
+    assert (match.text, match.stopped_by) == ("a" * 977, stops.stops[1])
+
+
 def test_flush_ends_what_was_held() -> None:
-    matcher = StopStrings(("END",))
+    matcher = StopStrings(StopSet(("END",)))
     assert matcher.push("the EN").text == "the "
     assert matcher.flush() == "EN"
     assert matcher.flush() == ""
 
 
 def test_included_stop_string_stays_in_the_text() -> None:
-    match = StopStrings(("\n\n",), include=True).push("one\n\ntwo")
+    match = StopStrings(StopSet(("\n\n",)), include=True).push("one\n\ntwo")
     assert (match.text, match.stopped_by) == ("one\n\n", "\n\n")

@@ -1,9 +1,11 @@
 """Fields of a request to what the backend is told."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from serving.api.settings import ApiSettings, ServedModel
 from serving.policy.pool.namespaces import namespace_salt, request_salt
 from serving.policy.request import SamplingParams
 from tests.api.support import EOS, MAX_MODEL_LEN, Harness, chat, complete
@@ -121,3 +123,20 @@ def test_prompt_may_fill_the_context_but_for_the_output(harness: Harness, room: 
     prompt = [9] * (MAX_MODEL_LEN - room)
     assert complete(harness.app, prompt=prompt, max_tokens=room).status_code == 200
     assert complete(harness.app, prompt=prompt, max_tokens=room + 1).status_code == 400
+
+
+def test_a_temperature_of_next_to_nothing_is_greedy(harness: Harness) -> None:
+    assert [sampling(harness, temperature=t).temperature for t in (1e-310, 1e-8, 1e-5, 0.1)] == [0, 0, 1e-5, 0.1]
+
+
+def test_equal_prompts_have_chance_of_their_own(harness: Harness) -> None:
+    prompts = ["Once upon a time"] * 3
+    assert complete(harness.app, prompt=prompts, n=2).status_code == 200
+    assert len({one.sampling.seed for one in harness.backend.jobs[-1].sequences}) == 6
+    assert complete(harness.app, prompt=prompts, n=2, seed=5).status_code == 200
+    assert [one.sampling.seed for one in harness.backend.jobs[-1].sequences] == [5, 6] * 3
+
+
+def test_end_tokens_beyond_the_vocabulary_are_none(served: ServedModel) -> None:
+    harness = Harness(replace(served, eos_ids=(EOS, 10**6)), ApiSettings())
+    assert sampling(harness).stop_token_ids == (EOS,)

@@ -35,6 +35,10 @@ REFUSED = {
     ),
     "a key twice": (f'{ACME}api_keys = ["k", "k"]\n', "[[namespaces]] acme api_keys holds a key twice: remove one"),
     "everybody's key twice": ('[gateway]\napi_keys = ["k", "k"]\n', "[gateway] api_keys holds a key twice"),
+    "a key that nobody can send": (
+        f'{ACME}api_keys = ["k "]\n',
+        "[[namespaces]] acme api_keys holds a key that begins",
+    ),
     "an admin key twice": ('[gateway]\nadmin_keys = ["k", "k"]\n', "[gateway] admin_keys holds a key twice"),
 }
 

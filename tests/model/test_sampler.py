@@ -237,3 +237,21 @@ def test_equals_its_written_definition(seed: int, temperature: float, top_p: flo
     logits = torch.randn(1, 60, generator=torch.Generator().manual_seed(seed % 1000)) * 2
     one = order(seed=seed, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     assert sample(logits, [one])[0].token == plain_draw(logits[0], one)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"min_tokens": 2, "stop_token_ids": (1, 2**31 - 1)},
+        {"min_tokens": 2, "stop_token_ids": (0, 1, 2)},
+        {"repetition_penalty": 1e-300},
+        {"repetition_penalty": 1e-300, "top_p": 0.5, "top_k": 2},
+        {"temperature": 1e-310},
+        {"temperature": 5e-324, "min_p": 0.1},
+    ],
+)
+def test_what_cannot_be_sampled_gives_some_token_and_leaves_its_neighbours_alone(sampling: dict[str, Any]) -> None:
+    rows = torch.tensor([[4.0, -2.0, 3.0]]).expand(2, -1)
+    strange, neighbour = sample(rows, [order((0, 2), **sampling), order(temperature=0.9, seed=5)])
+    assert strange.token in range(3)
+    assert neighbour.token == draw([4.0, -2.0, 3.0], temperature=0.9, seed=5)
