@@ -27,6 +27,7 @@ from serving.errors import HandoffError, LinkError, OverloadedError, RequestErro
 from serving.ids import SequenceId
 from serving.link import messages as m
 from serving.link.connection import Connection
+from serving.link.listener import Listener
 from serving.policy.journal_commands import FailKind
 from serving.policy.link_health import PathTrouble
 from serving.policy.request import FinishReason, SequenceSpec
@@ -64,7 +65,6 @@ class InstanceServer:
         self._welcome = welcome
         self._secret = secret
         self._gateways: dict[Connection, m.Hello | None] = {}
-        self._stopped = False
         self._strangers: set[Connection] = set()
         """Connected, but did not say Hello yet."""
         self._unseen: dict[SequenceId, int] = {}
@@ -72,7 +72,7 @@ class InstanceServer:
         self._owner: dict[SequenceId, Connection] = {}
         self._empty = asyncio.Event()
         self._empty.set()
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._engine_loop: EngineLoop | None = None
         self._asyncio_loop: asyncio.AbstractEventLoop | None = None
         self._status_task: asyncio.Task[None] | None = None
@@ -80,21 +80,24 @@ class InstanceServer:
         self.draining = False
 
     async def start(self, engine_loop: EngineLoop, host: str) -> tuple[str, int]:
-        """Listen on `host` at a free port. Returns: the address bound."""
+        """Listen on `host` at a free port.
+
+        Returns: the address bound.
+        Raises: OSError if the host cannot be bound.
+        """
         self._engine_loop = engine_loop
         self._asyncio_loop = asyncio.get_running_loop()
-        self._server = await self._asyncio_loop.create_server(self._accept_connection, host, 0, backlog=64)
+        self._listener = Listener(self._accept_connection)
+        bound = self._listener.start(host)
         self._status_task = asyncio.create_task(self._status_forever())
-        bound = self._server.sockets[0].getsockname()
-        return str(bound[0]), int(bound[1])
+        return bound
 
     async def stop(self) -> None:
         """Close every link and stop listening."""
         if self._status_task is not None:
             self._status_task.cancel()
-        self._stopped = True
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            await self._listener.stop()
         for connection in [*self._gateways, *self._strangers]:
             connection.close("the instance stops")
 
@@ -166,8 +169,7 @@ class InstanceServer:
         assert self._asyncio_loop is not None
         connection = Connection(self._on_frame, self._on_closed)
         self._strangers.add(connection)
-        # One that the kernel had accepted before the server closed is let go as soon as it has a transport to close.
-        self._asyncio_loop.call_later(HELLO_DEADLINE_S if not self._stopped else 0.0, self._require_hello, connection)
+        self._asyncio_loop.call_later(HELLO_DEADLINE_S, self._require_hello, connection)
         return connection
 
     def _require_hello(self, connection: Connection) -> None:
@@ -200,8 +202,6 @@ class InstanceServer:
     def _greet(self, connection: Connection, message: m.ToInstance) -> None:
         if not isinstance(message, m.Hello) or not hmac.compare_digest(message.secret, self._secret):
             raise LinkError("the first frame must be a Hello with the cluster's secret")
-        if self._stopped:
-            raise LinkError("the instance has stopped")
         if message.protocol != m.PROTOCOL:
             raise LinkError(f"protocol {message.protocol}, this instance speaks {m.PROTOCOL}")
         self._gateways[connection] = message

@@ -121,6 +121,7 @@ def _instance_class(options: Options) -> Any:
             if options.step_s is not None:
                 step_s = PREFILL_STEP_S if pool == "prefill" else options.step_s
                 loop._executor = PacedExecutor(step_s, options.tokens)
+            loop._preparing = None
             loop._executor = MeteredExecutor(loop._executor, options.meters / f"{pool}-{os.getpid()}.meter")
 
     return BenchmarkInstance

@@ -23,7 +23,7 @@ from serving.config.gateway import GatewayConfig
 from serving.config.model import ModelConfig
 from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
-from serving.engine.ports import StepExecutor
+from serving.engine.ports import PreparingExecutor, StepExecutor
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.policy.pool.view import PoolView
 from serving.policy.request import FinishReason, PoolUse, SequenceSpec
@@ -71,6 +71,20 @@ class HookedExecutor:
         if self.before is not None:
             self.before(plan)
         return self._executor.execute(plan)
+
+    def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
+        """Lay the step out; the hook runs when the step does. Its tokens are not known then."""
+        run = self._executor.prepare(plan) if isinstance(self._executor, PreparingExecutor) else None
+        if run is None:
+            return None
+
+        def hooked() -> StepResult:
+            self.steps += 1
+            if self.before is not None:
+                self.before(plan)
+            return run()
+
+        return hooked
 
 
 @dataclass
@@ -181,7 +195,8 @@ class Pools:
             threads=1,
         )
         instance = Instance(self.config, place, SECRET, read_from, self._pool_view)
-        instance.loop._executor = HookedExecutor(instance.loop._executor)
+        hooked = HookedExecutor(instance.loop._executor)
+        instance.loop._executor = instance.loop._preparing = hooked
         host, port = await instance.start()
         self.instances.append(instance)
         if listed:
@@ -217,16 +232,13 @@ class Pools:
 
     def relist(self, instance: Instance) -> None:
         """Membership tells of an instance that was started unlisted."""
-        place, server = instance.place, instance.server._server
-        assert server is not None
-        host, port = server.sockets[0].getsockname()
+        place, listener = instance.place, instance.server._listener
+        assert listener is not None
+        host, port = listener.address
         self._members[place.replica] = Member(place.replica, place.pool, place.node, host, port)
 
     async def retire(self, instance: Instance, drain_s: float = 0.0) -> None:
         """What a replica does that is to go: leave, then stop. Nothing must be left of it."""
-        replica = instance.place.replica
-        # asyncio forgets to close a connection whose server is closed between accepting it and making its transport.
-        await until(lambda: replica not in self._members or self.backend.links.link(replica) is not None, "a link")
         await instance.server.leave(drain_s)
         self.unlist(instance)
         instance.engine.check()

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from serving.errors import DeadlineError
 from serving.policy.step_plan import StepPlan
 from serving.runtime.instance import Instance
 from serving.runtime.live_generation import LiveGeneration
-from tests.runtime.harness import Pools, Told, collect, executor, small_config, until
+from tests.runtime.harness import PATIENCE_S, Pools, Told, collect, executor, small_config, until
 from tests.runtime.workload import GREEDY, Ask, Reference, tokens
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -25,6 +26,22 @@ LONG = Ask(tuple(range(200)), structs.replace(GREEDY, max_tokens=400))
 def slow(step_s: float) -> Callable[[StepPlan], None]:
     """A hook that makes every step last at least so long."""
     return lambda plan: time.sleep(step_s)
+
+
+class Gate:
+    """Holds an instance's engine before it feeds a token at `position`, until something else has happened."""
+
+    def __init__(self, instance: Instance, position: int) -> None:
+        self._open = threading.Event()
+        self._position = position
+        executor(instance).before = self._before
+
+    def open(self) -> None:
+        self._open.set()
+
+    def _before(self, plan: StepPlan) -> None:
+        if any(step.start >= self._position for step in plan.sequences):
+            assert self._open.wait(PATIENCE_S)
 
 
 async def read_until(generation: LiveGeneration, count: int) -> list[int]:
@@ -99,9 +116,13 @@ def slow_pull(instance: Instance, started: asyncio.Event, go_on: asyncio.Event) 
 async def test_while_decoding(checkpoint: Path, shm: Path) -> None:
     async with Pools(small_config(checkpoint), shm) as pools:
         await pools.start("prefill", "decode")
+        (decode,) = pools.of("decode")
+        gate = Gate(decode, 400)
         generation = pools.submit(LONG)
         await read_until(generation, 5)
         generation.cancel()
+        await until(lambda: not decode.server.open_sequences, "the instance knows")
+        gate.open()
         await pools.audit()
         assert pools.of("decode")[0].engine.snapshot(0.0).generated_tokens_total < 300
 

@@ -43,8 +43,8 @@ async def pools(checkpoint: Path, shm: Path) -> AsyncIterator[Pools]:
 
 
 def address(instance: Instance) -> tuple[str, int]:
-    assert instance.server._server is not None
-    host, port = instance.server._server.sockets[0].getsockname()
+    assert instance.server._listener is not None
+    host, port = instance.server._listener.address
     return host, port
 
 
