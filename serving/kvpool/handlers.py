@@ -39,6 +39,8 @@ class Desk:
 
 Answer = m.Message | tuple[m.Message, memoryview]
 _DONE = m.Done()
+_REMOVAL_S = 5.0
+"""A deletion is answered when its files are gone, but after so long in any case."""
 
 
 def handle(desk: Desk, session: Session, message: m.Message, payload: memoryview) -> Answer:
@@ -250,6 +252,8 @@ def _forget(desk: Desk, _session: Session, message: m.Forget, _payload: memoryvi
     with core.changed:
         nbytes, entries = core.manager.delete_namespace(message.namespace, core.now())
         core.dispatch()
+    if desk.ssd is not None:  # an answer means that a restart brings nothing back
+        desk.ssd.run_between_writes(lambda: None, _REMOVAL_S)
     return m.Data({"bytes": nbytes, "entries": entries})
 
 

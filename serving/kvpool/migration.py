@@ -9,7 +9,7 @@ import heapq
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from serving.errors import PoolError
@@ -43,6 +43,7 @@ BATCH_ENTRIES = 64
 BATCH_S = 5.0
 LEASE_S = 30.0
 _SSD_WAIT_S = 5.0
+_NOT_YET = "not yet written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Migrator:
         self._leaving = leaving or self._server in ring.draining
         home = self._client.placement.links.get(self._server)
         if home is None:
-            return Settled()
+            return Settled(left=1)  # the view does not name this very server now: nobody knows what is left
         try:
             strays = self._strays(home, ring, deadline)
         except PoolError as error:
@@ -180,10 +181,34 @@ class Migrator:
                 deadline,
                 batch[0].kind,
             )
-            return self._drop(home, ready, outcomes, deadline)
+            return self._drop(home, ready, self._confirmed(batch[0].space, ready, outcomes, owners, deadline), deadline)
         except PoolError as error:
             logger.warning("entries of this server cannot be moved now: %s", error)
             return []
+
+    def _confirmed(
+        self,
+        space: Space,
+        ready: Sequence[tuple[Entry, Found]],
+        outcomes: Sequence[str],
+        owners: Mapping[BlockHash, ServerLink | None],
+        deadline: float,
+    ) -> list[str]:
+        """The outcomes, less what is said to be present at an owner and is not: somebody may only be writing it."""
+        asked: dict[ServerLink, list[int]] = defaultdict(list)
+        for index, ((entry, _), what) in enumerate(zip(ready, outcomes, strict=True)):
+            owner = owners[entry.hash]
+            if what == PRESENT and owner is not None:
+                asked[owner].append(index)
+        confirmed = list(outcomes)
+        for owner, indices in asked.items():
+            hashes = tuple(ready[index][0].hash for index in indices)
+            found = owner.ask(Looked, Lookup(space, hashes, LEASE_S), deadline).found
+            owner.post(Release(tuple(one.version for one in found if one is not None)), deadline)
+            for index, one in zip(indices, found, strict=True):
+                if one is None:
+                    confirmed[index] = _NOT_YET
+        return confirmed
 
     def _in_memory(self, home: ServerLink, batch: Sequence[Entry], deadline: float) -> dict[int, Found]:
         """The entries' places in memory, leased; those on SSD are loaded first."""

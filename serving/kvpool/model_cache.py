@@ -39,6 +39,10 @@ POLL_S = 0.05
 PATIENCE_S = 120.0
 ROOM_S = 3.0
 """How long a server may take to make room by writing others to its SSD."""
+_REPORT_S = 30.0
+"""A server that is told of wrong bytes reads the whole image before it answers."""
+_UNHOLD_TRIES = 5
+_UNHOLD_PAUSE_S = 0.3
 
 
 class Where(Enum):
@@ -251,11 +255,11 @@ class ModelCache:
 
         def end(wrong: bool) -> None:
             self._holds[place] -= 1
-            with contextlib.suppress(PoolError):
-                if wrong:
-                    link.ask(Done, Report((version,)), soon())
-                if self._holds[place] <= 0:
-                    link.ask(Done, Unhold((version,)), soon())
+            if wrong:
+                with contextlib.suppress(PoolError):
+                    link.ask(Done, Report((version,)), soon(_REPORT_S))
+            if self._holds[place] <= 0:
+                _insist(lambda: link.ask(Done, Unhold((version,)), soon()))
 
         return end
 
@@ -371,3 +375,12 @@ def _prefetch(cache: ModelCache, key: str) -> None:
         cache.bring(key)
     finally:
         cache.close()
+
+
+def _insist(ask: Callable[[], object]) -> None:
+    """Ask again if it fails: a hold that is not ended keeps its memory for as long as this process lives."""
+    for _ in range(_UNHOLD_TRIES):
+        with contextlib.suppress(PoolError):
+            ask()
+            return
+        time.sleep(_UNHOLD_PAUSE_S)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from hardware.errors import HardwareError
 from hardware.ub.copy import Hashed, checksum, copy_checked
@@ -180,7 +181,7 @@ class PrefixRead:
                 self._fail(indices[0], reason_of(error))
                 continue
             late = self._deadline - time.monotonic() < LAST_WORD_S
-            for index, found in zip(indices, answer, strict=False):
+            for index, found in zip_longest(indices, answer[: len(indices)]):  # too short an answer: all gone
                 if found is None:
                     self._fail(index, MissReason.TIMEOUT if late else MissReason.GONE)
                 else:

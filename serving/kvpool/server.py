@@ -222,6 +222,7 @@ class MemoryServer:
         while not self._stop.is_set():
             with core.changed:
                 now = core.now()
+                core.manager.disk_hangs(self._ssd is not None and self._ssd.hangs)
                 core.manager.tick(now)
                 core.dispatch()
                 core.changed.notify_all()

@@ -6,6 +6,7 @@ writes and removals, and those keep their order; a load that comes too late find
 """
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -24,6 +25,10 @@ PAUSE_S = 1.0
 """After a failed write the disk is left alone for so long; what would leave memory for it is dropped meanwhile."""
 QUIET_S = 60.0
 _JOIN_S = 5.0
+_LAST_REMOVALS_S = 4.0
+"""Removals that are queued when a server stops are carried out for so long: what was deleted must not come back."""
+HANG_S = 10.0
+"""A write that takes longer: until it returns, nothing more is ordered to the disk."""
 
 Job = Callable[[], None]
 
@@ -40,6 +45,8 @@ class SsdWorker:
         self._started = False
         self._stopping = False
         self._paused_until = 0.0
+        self._writing_since: float | None = None
+        self._last_removal = math.inf
         self._told_at: dict[str, float] = {}
         self._threads = [
             threading.Thread(target=self._read_forever, name="kvpool-ssd-read", daemon=True),
@@ -56,10 +63,11 @@ class SsdWorker:
         self._started = True
 
     def stop(self) -> None:
-        """Ends after the piece of work in hand; what is queued is left undone.
+        """Ends after the piece of work in hand and what is to be removed; other things that are queued are left undone.
 
         Effects: the threads end; a thread that the disk holds up is left behind.
         """
+        self._last_removal = time.monotonic() + _LAST_REMOVALS_S
         self._stopping = True
         self._reads.put(None)
         self._writes.put(None)
@@ -116,6 +124,12 @@ class SsdWorker:
         return {"loads": self._reads.qsize(), "writes": self._writes.qsize()}
 
     @property
+    def hangs(self) -> bool:
+        """Whether a write has not returned for `HANG_S`."""
+        since = self._writing_since
+        return since is not None and time.monotonic() - since > HANG_S
+
+    @property
     def dead(self) -> bool:
         """Whether one of the threads has ended, although nobody asked for that."""
         return self._started and not self._stopping and not all(thread.is_alive() for thread in self._threads)
@@ -123,23 +137,28 @@ class SsdWorker:
     def _read_forever(self) -> None:
         while (order := self._reads.get()) is not None and not self._stopping:
             start = time.perf_counter()
-            good = self._load(order)
+            found = self._load(order)
+            good = found is True
             self._core.meters.observe("ssd_load", time.perf_counter() - start, (("ssd_bytes_read", order.nbytes),))
             with self._core.changed:
-                if not good and self._core.manager.found(order.version) is not None:  # not removed meanwhile
+                if found is False and self._core.manager.found(order.version) is not None:  # not removed meanwhile
                     self._core.meters.add("damaged_ssd")
                     logger.warning("entry %s on SSD is gone or damaged; it is not served", order.hash.hex())
-                self._core.manager.loaded(order.version, good, self._core.now())
+                self._core.manager.loaded(order.version, good, self._core.now(), unreadable=found is None)
                 self._tell()
 
     def _write_forever(self) -> None:
-        while (order := self._writes.get()) is not None and not self._stopping:
+        while (order := self._writes.get()) is not None:
+            if self._stopping and (not isinstance(order, Unlink) or time.monotonic() > self._last_removal):
+                continue
+            self._writing_since = time.monotonic()
             if isinstance(order, Spill):
                 self._spill_and_tell(order)
             elif isinstance(order, Unlink):
                 self._unlink(order)
             else:
                 order()
+            self._writing_since = None
 
     def _spill_and_tell(self, order: Spill) -> None:
         start = time.perf_counter()
@@ -160,12 +179,13 @@ class SsdWorker:
         self._core.dispatch()
         self._core.changed.notify_all()
 
-    def _load(self, order: Load) -> bool:
+    def _load(self, order: Load) -> bool | None:
+        """Returns: False if what is there is something else; None if the disk cannot read, which may pass."""
         try:
             return self.files.read(_stored(order), self._core.view(order.offset, order.nbytes))
         except SsdError as error:
             self._complain("ssd_read_errors", error)
-            return False
+            return None
 
     def _spill(self, order: Spill) -> bool:
         if time.monotonic() < self._paused_until:

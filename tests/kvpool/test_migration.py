@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from serving.ids import BlockHash
+from serving.kvpool import messages as m
 from serving.kvpool.client import PoolClient
 from serving.kvpool.migration import Migrator, Settled
 from serving.policy.pool.entry import Kind
 from serving.policy.pool.ring import HashRing, RingServer, ring_of
 from tests.kvpool.client_case import BLOCK, KIB, MIB, SPACE, chain, client_of, entries_of, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
+from tests.kvpool.raw_client import RawClient
 from tests.kvpool.test_client_failures import flip_bit
 
 
@@ -161,8 +163,26 @@ def test_without_a_target_nothing_moves_and_nothing_is_lost() -> None:
         pool.unlisted.add(1)
         pool.drain(0)
         assert settle(pool, 0) == Settled(), "a last server keeps what it has"
-        assert Migrator(mover, "kv-7").settle(ring, soon()) == Settled()
+        assert Migrator(mover, "kv-7").settle(ring, soon()) == Settled(left=1), "nobody knows what kv-7 has"
         pool.process(0).kill()
         assert Migrator(mover, "kv-0").settle(ring, soon()).left == 1
+        mover.close()
+        client.close()
+
+
+def test_what_somebody_only_begins_to_write_at_the_owner_is_kept() -> None:
+    hashes = chain(20)
+    with PoolCluster(1) as pool:
+        client, mover = client_of(pool), client_of(pool)
+        put(client, hashes)
+        pool.add()
+        pool.drain(0)
+        with RawClient(pool.process(1).record) as other:
+            wish = m.Reserve(SPACE, Kind.CONTEXT, tuple((block, BLOCK) for block in hashes))
+            other.ask(wish, m.Reserved)
+            settled = Migrator(mover, "kv-0").settle(ring_of(pool.view()), soon(), leaving=True)
+        assert settled == Settled(0, 20)
+        assert held(client, 0) == set(hashes)
+        assert get(client, hashes).blocks == 20
         mover.close()
         client.close()

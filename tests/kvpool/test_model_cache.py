@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from serving.errors import PoolTimeoutError
 from serving.ids import NodeId
 from serving.kvpool.extent_map import ExtentMap
+from serving.kvpool.messages import Unhold
 from serving.kvpool.model_cache import MappedModel, ModelCache, Where
 from serving.kvpool.model_peer import ModelEntry, look
 from serving.kvpool.placement import Scope
@@ -362,3 +364,23 @@ def test_a_hash_is_taken_unless_told_otherwise(pool: PoolCluster, cache: ModelCa
     spoil(pool, 0, "m@1")
     assert loaded(a_cache(pool.view, verify=False), "m@1").data != content(1)
     assert cache.load("m@1") is None
+
+
+def test_a_hold_is_ended_even_if_the_server_does_not_answer_at_first(
+    cache: ModelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cache.store("m@1", SIZE, filling(1))
+    image = loaded(cache, "m@1")
+    ask = ServerLink.ask
+    failed: list[Unhold] = []
+
+    def ask_late(self: ServerLink, kind: Any, message: Any, *rest: Any, **named: Any) -> Any:
+        if isinstance(message, Unhold) and len(failed) < 2:
+            failed.append(message)
+            raise PoolTimeoutError("late")
+        return ask(self, kind, message, *rest, **named)
+
+    monkeypatch.setattr(ServerLink, "ask", ask_late)
+    image.release()
+    assert len(failed) == 2
+    assert cache.store("m@2", 12 * MIB, filling(2)), "a held image would leave no room"

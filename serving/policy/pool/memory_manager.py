@@ -75,8 +75,11 @@ class MemoryManager:
         Effects: evicts; may order spills.
         """
         self._expire(now)
-        reserve = self._writers.reserve
-        return tuple([reserve(space, hash, nbytes, client, now, kind) for hash, nbytes in items])
+        return self._writers.reserve(space, items, client, now, kind)
+
+    def disk_hangs(self, hangs: bool) -> None:
+        """Whether a write has been under way for too long: then what must leave memory is dropped from now on."""
+        self._spills.hanging = hangs
 
     def commit(self, version: int, checksum: int, client: int, now: float) -> bool:
         """The bytes are written: lookups find the entry from now on.
@@ -258,14 +261,15 @@ class MemoryManager:
         self._spills.finish(version, ok)
         self._room_may_be_free(now)
 
-    def loaded(self, version: int, ok: bool, now: float) -> None:
+    def loaded(self, version: int, ok: bool, now: float, *, unreadable: bool = False) -> None:
         """A load has ended.
 
         Args:
             ok: the bytes are in place and verified; else the entry is removed for good.
+            unreadable: the disk could not read just now: the entry stays.
         Raises: LedgerError if no load of this version is under way.
         """
-        self._promotions.finish(version, ok)
+        self._promotions.finish(version, ok, unreadable=unreadable)
         self._room_may_be_free(now)
 
     def restore(

@@ -38,7 +38,7 @@ class Promotions:
         return entry is not None and (entry.loading or version in self._waiting)
 
     def retry(self, now: float) -> None:
-        """Serve those that wait, oldest first, and give up those that waited for too long."""
+        """Serve those that wait, in turns, and give up those that waited for too long."""
         tries = 0
         for version, until in list(self._waiting.items()):
             entry = self._inventory.visible(version)
@@ -49,14 +49,16 @@ class Promotions:
                 self._inventory.counters.promotion_failures += 1
             elif tries < _TRIES:
                 tries += 1
-                if self._try(entry, now):
-                    del self._waiting[version]
+                del self._waiting[version]
+                if not self._try(entry, now):
+                    self._waiting[version] = until  # behind the others: what never finds room holds up nobody
 
-    def finish(self, version: int, ok: bool) -> None:
+    def finish(self, version: int, ok: bool, *, unreadable: bool = False) -> None:
         """A load has ended.
 
         Args:
             ok: its bytes are in its extent and have the right checksum; else it is removed for good.
+            unreadable: nothing is known of its bytes, the disk could not read just now; it stays where it is.
         Raises: LedgerError if no load of this version is under way.
         """
         inventory = self._inventory
@@ -74,7 +76,8 @@ class Promotions:
             inventory.unpinned(entry)
         else:
             inventory.counters.promotion_failures += 1
-            inventory.hide(entry)
+            if not unreadable:
+                inventory.hide(entry)
 
     def __len__(self) -> int:
         return len(self._waiting)

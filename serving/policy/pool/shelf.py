@@ -7,6 +7,7 @@ their time limits, and the counts of hashes asked for and missed. The driver end
     entry = shelf.entries.get(hash)              there, if `entry.shown`
     shelf.use(entry, now)                        a lookup has found it
     shelf.lend(entry) ... shelf.give_back(entry) nobody may evict it meanwhile
+    shelf.use_known(hash, now)                   reserve: first of all, of a chain the last block first
     entry = shelf.admit(hash, nbytes, ...)       reserve
     shelf.finish(entry, now)                     commit; of a chain the last block first
 """
@@ -81,14 +82,19 @@ class Shelf:
         for entry in entries:
             self._promotions.want(entry, now)
 
+    def use_known(self, hash: BlockHash, now: float) -> None:
+        """Somebody wishes to write this: a use, if it is there."""
+        known = self.entries.get(hash)
+        if known is not None:
+            self._writers.use(known, now)
+
     def admit(self, hash: BlockHash, nbytes: int, client: int, now: float) -> Entry | GrantStatus:
         """Room for a new context entry, to be ended with `finish`.
 
-        Returns: the entry, or PRESENT (which counts as a use), FULL, QUOTA, TOO_LARGE.
+        Returns: the entry, or PRESENT, FULL, QUOTA, TOO_LARGE.
         Effects: evicts; may order spills.
         """
-        known = self.entries.get(hash)
-        if known is not None:
-            self._writers.present(known, now)
+        if hash in self.entries:
+            self._writers.count_present()
             return GrantStatus.PRESENT
         return self._writers.admit(self.space, self._account, hash, nbytes, client, now)

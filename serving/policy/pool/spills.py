@@ -39,6 +39,8 @@ class Spills:
         self._limit = inventory.settings.max_spills
         self._files: dict[tuple[Space, BlockHash], int] = {}
         self._later: OrderedDict[int, Entry] = OrderedDict()
+        self.hanging = False
+        """The disk does not come back from a write: nothing more is ordered there."""
 
     @property
     def waiting(self) -> bool:
@@ -56,7 +58,7 @@ class Spills:
             leaving: its extent is to be freed afterwards, unless somebody uses it by then.
         Effects: may order entries away from SSD that were used longest ago, never leased ones.
         """
-        if not self.possible(entry):
+        if self.hanging or not self.possible(entry):
             return SpillStart.NO_ROOM
         key = (entry.space, entry.hash)
         if self.under_way >= self._limit or key in self._files:

@@ -1,5 +1,7 @@
 """How entries come in: reserved, written by a client, committed; or dropped on the way."""
 
+from collections.abc import Sequence
+
 from serving.errors import LedgerError
 from serving.ids import BlockHash
 from serving.policy.pool.entries import Entry
@@ -29,14 +31,27 @@ class Writers:
         self._lease_s = inventory.settings.write_lease_s
         self._write_through = inventory.settings.write_through
 
-    def reserve(self, space: Space, hash: BlockHash, nbytes: int, client: int, now: float, kind: Kind) -> Grant:
-        """Room for one entry. Raises: LedgerError for a size below one byte."""
+    def reserve(
+        self, space: Space, items: Sequence[tuple[BlockHash, int]], client: int, now: float, kind: Kind
+    ) -> tuple[Grant, ...]:
+        """Room for entries; those that are there are used.
+
+        Raises: LedgerError for a size below one byte.
+        """
+        known = self._inventory.of(space)
+        # Before any room is made, so that none of them leaves for the others; and in this order, because the tail of
+        # a chain is to leave first, so its head must count as used last.
+        for hash, _ in reversed(items):
+            if (entry := known.get(hash)) is not None:
+                self.use(entry, now)
+        return tuple([self._reserve(space, hash, nbytes, client, now, kind) for hash, nbytes in items])
+
+    def _reserve(self, space: Space, hash: BlockHash, nbytes: int, client: int, now: float, kind: Kind) -> Grant:
         if nbytes < 1:
             raise LedgerError(f"an entry of {nbytes} bytes")
         inventory = self._inventory
-        known = inventory.of(space).get(hash)
-        if known is not None:
-            self.present(known, now)
+        if hash in inventory.of(space):
+            self.count_present()
             return _PRESENT
         account = inventory.accounts.of(space.namespace)
         entry = self.admit(space, account, hash, nbytes, client, now, kind)
@@ -45,11 +60,14 @@ class Writers:
         self._reservations.add(entry, client, now + (self._lease_s if kind is Kind.CONTEXT else MODEL_LEASE_S))
         return Grant(GrantStatus.GRANTED, entry.version, inventory.base_offset + entry.offset)
 
-    def present(self, entry: Entry, now: float) -> None:
+    def use(self, entry: Entry, now: float) -> None:
         """Somebody wishes to write what is there, or is being written: a use."""
-        self._inventory.counters.present += 1
         if entry.shown:
             self._inventory.touch_one(entry, now)
+
+    def count_present(self) -> None:
+        """One entry less to write."""
+        self._inventory.counters.present += 1
 
     def admit(
         self,

@@ -205,7 +205,11 @@ class VirtualPool:
         dropped: dict[str, int] = {}
         present = 0
         servers: dict[VirtualServer, None] = {}
-        for block, places in zip(hashes, routes.primary(hashes), strict=True):
+        homes = routes.primary(hashes)
+        for block, places in zip(reversed(hashes), reversed(homes), strict=True):
+            if places:
+                places[0].shelf.use_known(block, now)
+        for block, places in zip(hashes, homes, strict=True):
             if not places:
                 why = MissReason.UNREACHABLE.value if self._members.ring.primary(block) else NO_SERVER
                 dropped[why] = dropped.get(why, 0) + 1

@@ -31,6 +31,8 @@ def told(manager: MemoryManager, indices: Sequence[int], pages: int, now: float)
 def shelved(manager: MemoryManager, indices: Sequence[int], pages: int, now: float) -> list[str]:
     """The same with a shelf."""
     shelf = manager.shelf(SPACE)
+    for index in reversed(indices):
+        shelf.use_known(named(index), now)
     made = [shelf.admit(named(index), pages * PAGE, CLIENT, now) for index in indices]
     for one in reversed(made):
         if isinstance(one, Entry):

@@ -1,0 +1,102 @@
+"""Disks that hang, that cannot be written, and servers that stop with much to remove."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from serving.kvpool import messages as m
+from serving.kvpool import ssd_worker
+from serving.kvpool.server import MemoryServer
+from serving.kvpool.ssd_files import SsdFiles
+from serving.policy.pool.entry import GrantStatus
+from serving.policy.pool.view import ServerState
+from tests.kvpool.raw_client import RawClient, hash_of
+from tests.kvpool.test_server_life import eventually, settings_in
+from tests.kvpool.test_ssd_server import data_of, put_patiently, stored_files, wait_for_ssd
+
+
+def started(segments: Path, folder: Path, **changes: object) -> MemoryServer:
+    server = MemoryServer(settings_in(segments, name="kv-0", ssd_folder=folder, ssd_bytes=64 << 20, **changes))
+    server.start()
+    return server
+
+
+def test_a_write_that_does_not_return_costs_no_more_than_the_disk(
+    segments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(ssd_worker, "HANG_S", 0.3)
+    monkeypatch.setattr(SsdFiles, "write", lambda self, entry, data: gate.wait(60))
+    server = started(segments, tmp_path)
+    try:
+        with RawClient(server.record(ServerState.ACTIVE)) as client:
+            small = bytes(16 << 10)  # many more blocks than may be on their way to the disk at a time
+            number = 0
+            while client.put(hash_of(number), small) is not GrantStatus.FULL:
+                number += 1
+            assert eventually(lambda: client.put(hash_of(1000), small) is not GrantStatus.FULL)
+            for later in range(1001, 1009):
+                assert client.put(hash_of(later), small) is not GrantStatus.FULL
+                assert client.get(hash_of(later)) == small
+            with server._core.changed:
+                server._core.manager.check()
+    finally:
+        gate.set()
+        server.stop()
+
+
+def test_a_file_system_that_has_become_read_only_is_still_read(
+    segments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = started(segments, tmp_path, write_through=True)
+    with RawClient(server.record(ServerState.ACTIVE)) as client:
+        for number in range(10):
+            put_patiently(client, number)
+        wait_for_ssd(client, 10)
+    server.stop()
+
+    def read_only(*_args: object, **_named: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", read_only)
+    server = started(segments, tmp_path, write_through=True)
+    with RawClient(server.record(ServerState.ACTIVE)) as client:
+        assert all(client.get(hash_of(number)) == data_of(number) for number in range(10))
+        assert client.audit()["entries"] == 10
+    server.stop()
+
+
+@pytest.mark.parametrize("how", ["forgotten", "stopped"])
+def test_what_was_deleted_does_not_come_back(
+    segments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    server = started(segments, tmp_path, write_through=True)
+    files = server._ssd.files if server._ssd is not None else None
+    assert files is not None
+    with RawClient(server.record(ServerState.ACTIVE)) as client:
+        for number in range(15):
+            put_patiently(client, number)
+        wait_for_ssd(client, 15)
+        unlink, gate = files.unlink, threading.Event()
+
+        def slow(path: str) -> None:
+            gate.wait(0.02)
+            unlink(path)
+
+        monkeypatch.setattr(files, "unlink", slow)
+        if how == "forgotten":
+            client.ask(m.Forget("default"), m.Data)
+            assert stored_files(tmp_path) == [], "the answer means that they are gone"
+        else:
+            with server._core.changed:
+                server._core.manager.delete_namespace("default", server._core.now())
+                server._core.dispatch()
+    server.stop()
+    assert stored_files(tmp_path) == []
+    successor = started(segments, tmp_path, write_through=True)
+    with RawClient(successor.record(ServerState.ACTIVE)) as client:
+        assert client.audit()["entries"] == 0
+    successor.stop()
