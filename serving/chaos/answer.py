@@ -1,5 +1,6 @@
 """What came back for one request, and whether it is what the undisturbed system had said. Pure."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -88,8 +89,8 @@ def _logprobs(value: dict[str, Any] | None) -> list[float]:
     if not value:
         return []
     if value.get("content") is not None:
-        return [entry["logprob"] for entry in value["content"]]
-    return [one for one in value.get("token_logprobs") or () if one is not None]
+        return [float(entry["logprob"]) for entry in value["content"]]
+    return [float(one) for one in value.get("token_logprobs") or () if one is not None]
 
 
 def difference(answer: Answer, reference: Answer) -> str | None:
@@ -117,9 +118,9 @@ def difference(answer: Answer, reference: Answer) -> str | None:
 
 
 def logprob_distance(answer: Answer, reference: Answer) -> float:
-    """Largest difference of two log-probabilities of the same token."""
+    """Largest difference of two log-probabilities of the same token; infinite where one is no number."""
     pairs = [
-        abs(a - b)
+        0.0 if a == b else math.inf if math.isnan(a - b) else abs(a - b)
         for got, wanted in zip(answer.choices, reference.choices, strict=True)
         for a, b in zip(got.logprobs, wanted.logprobs, strict=False)
     ]

@@ -1,11 +1,21 @@
 """The end of a run: is everything that was taken given back? Asked of the gateway, of the pool and of the machine."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from serving.chaos.result import Leaks
-from serving.chaos.targets import Target, alive, listed, mapped_segments, replica_processes, segments
+from serving.chaos.targets import (
+    Target,
+    alive,
+    belongs_to_dead,
+    listed,
+    mapped_segments,
+    replica_processes,
+    segments,
+    sizes,
+)
 from serving.errors import UnavailableError
 from serving.gateway_client import ask_gateway
 
@@ -18,24 +28,26 @@ _WRONG_BYTES = "wrong bytes in memory"
 
 
 def busy(status: dict[str, Any]) -> dict[str, int]:
-    """Counts of `GET /cluster` that are zero at rest, and are not. Effects: none."""
+    """Counts of `GET /cluster` that are zero at rest, and are not; replicas that a pool lacks too. Effects: none."""
     left = {f"gateway {name}": int(count) for name, count in status["gateway"].items() if count}
     for pool in status["pools"]:
         for replica in pool["replicas"]:
             left |= {f"{replica['replica']} {name}": int(replica[name]) for name in REPLICA_COUNTS if replica[name]}
+    there = Counter(pool for pool, _, _ in listed(status))
+    left |= {f"{pool} replicas missing": n - there[pool] for pool, n in sizes(status).items() if n > there[pool]}
     for server in status.get("kvcache", {}).get("servers", ()):
         left |= {f"{server['name']} entries {name}": int(count) for name, count in server["in_use"].items() if count}
     return left
 
 
 def look_for_leaks(
-    url: str, api_key: str | None, session: str, hurt: Iterable[Target], settle_s: float, *, flips: bool
+    url: str, api_key: str | None, session: str, hurt: Iterable[Target], settle_s: float, *, bits: int
 ) -> Leaks:
     """Wait until the system is at rest, then look at everything. Blocks for as long as that takes.
 
     Args:
         hurt: replicas that were killed or frozen, and have not survived: their processes must be gone.
-        flips: bits of stored blocks were turned over, so that the pool's audit may find some.
+        bits: of stored blocks that were turned over: so many wrong blocks may the pool's audit find, and remove.
     """
     leaks = Leaks()
     hurt = list(hurt)
@@ -45,7 +57,7 @@ def look_for_leaks(
     leaks.processes = _strays(url, api_key, session, hurt)
     _wait(lambda: not _orphans(session), deadline)
     leaks.segments = [f"UB segment {name} belongs to nobody" for name in _orphans(session)]
-    _audit_pool(url, api_key, leaks, flips=flips)
+    _audit_pool(url, api_key, leaks, bits)
     return leaks
 
 
@@ -80,9 +92,9 @@ def _strays(url: str, api_key: str | None, session: str, hurt: Iterable[Target])
 
 
 def _orphans(session: str) -> list[str]:
-    """Segments that no living replica maps."""
+    """Segments that no living replica maps, or whose owner is dead: whoever pulled from it may map it still."""
     mapped = {name for pid in replica_processes(session) for name in mapped_segments(pid)}
-    return [name for name in segments(session) if name not in mapped]
+    return [name for name in segments(session) if name not in mapped or belongs_to_dead(name)]
 
 
 def _wait(condition: Callable[[], bool], deadline: float) -> None:
@@ -90,21 +102,24 @@ def _wait(condition: Callable[[], bool], deadline: float) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _audit_pool(url: str, api_key: str | None, leaks: Leaks, *, flips: bool) -> None:
+def _audit_pool(url: str, api_key: str | None, leaks: Leaks, bits: int) -> None:
     """The pool's own proof that ledgers, memory and disk agree."""
     try:
-        if "kvcache" not in ask_gateway(url, "/cluster", api_key):
+        servers = sizes(ask_gateway(url, "/cluster", api_key)).get("kvcache")
+        if servers is None:
             return
-        found = ask_gateway(
-            url, "/pool/audit", api_key, method="POST", body={"repair": flips}, deadline_s=POOL_AUDIT_DEADLINE_S
-        )
+        body = {"repair": bits > 0}
+        found = ask_gateway(url, "/pool/audit", api_key, method="POST", body=body, deadline_s=POOL_AUDIT_DEADLINE_S)
     except UnavailableError as error:
         leaks.pool.append(f"KV-cache pool: no audit ({error})")
         return
     leaks.pool += [f"KV-cache pool: {name} did not answer the audit" for name in found["silent"]]
+    unknown = servers - len(found["servers"]) - len(found["silent"])
+    if unknown > 0:
+        leaks.pool.append(f"KV-cache pool: {unknown} of {servers} memory servers are not there to be audited")
     for name, answer in found["servers"].items():
         for problem in answer["problems"]:
-            if flips and _WRONG_BYTES in problem:
+            if _WRONG_BYTES in problem and leaks.repaired_flips < bits:
                 leaks.repaired_flips += 1
             else:
                 leaks.pool.append(f"{name}: {problem}")

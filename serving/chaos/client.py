@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from serving.chaos.answer import Answer
+from serving.errors import ConfigError
 
 _MOST_LINE = 1 << 20
 _SHOWN = 300
@@ -32,8 +33,14 @@ class Endpoint:
 
     @classmethod
     def of(cls, url: str, api_key: str | None = None) -> "Endpoint":
-        """From a base URL. Effects: none."""
+        """From a base URL.
+
+        Raises: ConfigError if it is more than a host and a port, or not plain HTTP.
+        Effects: none.
+        """
         parts = urlsplit(url)
+        if parts.scheme != "http" or parts.path not in ("", "/"):
+            raise ConfigError(f"--url {url}: name the gateway itself, such as http://127.0.0.1:8000")
         return cls(parts.hostname or "127.0.0.1", parts.port or 80, api_key)
 
 

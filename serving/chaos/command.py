@@ -26,7 +26,7 @@ Examples:
   cloudmatrix chaos --scenario deploy/chaos/kills.toml --duration 5m --seed 3 --out chaos1
   cloudmatrix chaos --scenario deploy/chaos/everything.toml --url http://127.0.0.1:8000
 --out writes report.html and report.json, and copies the replicas' logs if something went wrong. Ctrl-C ends the load
-early; the report comes all the same.
+early, a second one the waiting behind it; the report comes all the same.
 Exit code: 0 = nothing lost, different or left behind; 1 = something was; 2 = the run could not be done.
 """
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
@@ -109,6 +109,7 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
     from serving.errors import UnavailableError
 
     system: OwnSystem | None = None if arguments.url else OwnSystem(_config(scenario, arguments))
+    run: ChaosRun | None = None
     with ChaosProgress(duration_s, quiet=arguments.quiet) as progress:
         if system is not None:
             progress.stage("starting a system")
@@ -120,9 +121,10 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
                 if arguments.out and not find(run).clean:
                     keep_logs(run.session, arguments.out / "logs")
         except (KeyboardInterrupt, asyncio.CancelledError):
-            raise UnavailableError("interrupted before there was anything to report") from None
+            if run is None:
+                raise UnavailableError("interrupted before there was anything to report") from None
         if system is not None:
-            run.leaks.after_stop = left_after(run.session)
+            run.leaks.after_stop = system.left + left_after(run.session)
     return run
 
 
@@ -149,16 +151,23 @@ def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:
 
 
 def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> int:
-    """The schedule, against a system with every pool that the scenario gives a weight."""
+    """The schedule, against the very system that would be hurt."""
     from serving.chaos.progress import minutes
     from serving.chaos.scenario import POOLS_OF
     from serving.chaos.schedule import plan_faults
 
-    pools = ("prefill", "decode", "kvcache") if arguments.config is None else _pools_of(arguments.config)
+    pools = _pools_at(arguments) if arguments.url else _pools_of(_config(scenario, arguments))
     for planned in plan_faults(scenario, arguments.seed, duration_s, pools):
         whom = f" {' or '.join(planned.pools)}" if POOLS_OF[planned.kind] else ""
         print(f"{minutes(planned.at_s)} {planned.kind}{whom}")
     return EXIT_CLEAN
+
+
+def _pools_at(arguments: argparse.Namespace) -> tuple[str, ...]:
+    from serving.chaos.targets import sizes
+    from serving.gateway_client import ask_gateway
+
+    return tuple(sizes(ask_gateway(arguments.url, "/cluster", arguments.api_key)))
 
 
 def _pools_of(config: Path) -> tuple[str, ...]:

@@ -17,9 +17,8 @@ _MOST_LINES = 20
 def print_report(run: ChaosRun, found: Findings, console: Console) -> None:
     """Prints what a run proved."""
     console.print(f"[bold]{escape(run.scenario)}[/], seed {run.seed}, {run.model}: {verdict(run, found)}")
-    hit = sum(bool(event.target) or event.kind == "cancel_burst" for event in run.events)
     console.print(
-        f"duration      {minutes(run.duration_s).strip()} of {minutes(run.asked_s).strip()}, {hit} faults"
+        f"duration      {minutes(run.duration_s).strip()} of {minutes(run.asked_s).strip()}, {found.hits} faults"
         f"{', ended early' if run.interrupted else ''}"
     )
     console.print(
@@ -48,6 +47,7 @@ def verdict(run: ChaosRun, found: Findings) -> str:
         f"{len(found.leaks)} left behind" if found.leaks else "",
         f"{found.not_replaced} not replaced" if found.not_replaced else "",
         "nothing finished" if not found.finished else "",
+        "no fault hit anybody" if not found.hits else "",
     ]
     return f"[red]{', '.join(part for part in parts if part)}[/]"
 

@@ -71,11 +71,14 @@ class Findings:
     kinds: tuple[KindFindings, ...]
     not_replaced: int
     leaks: tuple[str, ...]
+    hits: int
+    """Faults that were done to somebody."""
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, nothing different, nothing left behind, nobody missing."""
-        return not (self.failed or self.exact < self.compared or self.leaks or self.not_replaced) and self.finished > 0
+        """Nothing lost, nothing different, nothing left behind, nobody missing, although something was done."""
+        wrong = self.failed or self.exact < self.compared or self.leaks or self.not_replaced
+        return not wrong and self.finished > 0 and self.hits > 0
 
 
 def find(run: ChaosRun) -> Findings:
@@ -98,6 +101,7 @@ def find(run: ChaosRun) -> Findings:
         kinds=tuple(_by_kind(run.events, pauses)),
         not_replaced=sum(event.fate in ("under way", "not replaced") for event in run.events),
         leaks=tuple(run.leaks.all),
+        hits=sum(event.hit for event in run.events),
     )
 
 

@@ -80,6 +80,8 @@ class Injury:
         else:
             event.lasts_s = planned.lasts_s
             self._ask_for(planned, target)
+            if _kind(planned, target) == "bit_flip":
+                event.bits = planned.fault.count
             event.fate = "passed"
         return event
 

@@ -96,6 +96,12 @@ class Load:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
+    async def leave(self) -> None:
+        """End what is under way, as a client that leaves. Effects: it counts as cancelled by us."""
+        for task in self._under_way:
+            task.cancel()
+        await self.finish()
+
     async def _one(self, index: int, answer: Answer, leave_after: int | None) -> None:
         self.in_flight += 1
         try:
@@ -112,7 +118,11 @@ class Load:
         if answer.outcome == "failed" and not any(choice.tokens for choice in answer.choices):
             return
         reference = self._references[answer.ask.number]
-        other = difference(answer, reference)
+        other: str | None
+        try:
+            other = difference(answer, reference)
+        except Exception as error:  # whatever cannot be compared is not equal
+            other = f"cannot be compared ({type(error).__name__}: {error})"
         if other is not None and answer.outcome != "failed":
             self._run.differences[index] = other
         self._run.logprob_distance = max(self._run.logprob_distance, logprob_distance(answer, reference))

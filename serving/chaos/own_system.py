@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from serving.chaos.targets import replica_processes, segments
+from serving.chaos.targets import PROC, replica_processes, segments, start_ticks
 from serving.deployments.session import folder_of
 from serving.errors import UnavailableError
 
@@ -31,6 +31,8 @@ class OwnSystem:
 
     def __init__(self, config: Path) -> None:
         self.url = ""
+        self.left: list[str] = []
+        """Processes that had to be killed at the end."""
         self._config = config
         self._process: subprocess.Popen[bytes] | None = None
         fd, path = tempfile.mkstemp(prefix="cloudmatrix-chaos-", suffix=".log")
@@ -58,18 +60,29 @@ class OwnSystem:
         self.stop()
 
     def stop(self) -> None:
-        """End it as Ctrl-C does. Effects: its processes are gone, or were killed after `STOP_S`."""
+        """End it as Ctrl-C does.
+
+        Effects: its processes are gone, or were killed after `STOP_S`, or at once when this is interrupted; those of
+            them that did not go by themselves are in `left`.
+        """
         process, self._process = self._process, None
         if process is None:
             return
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_S)
-        if process.poll() is None:
-            process.kill()
+        try:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_S)
+            deadline = time.monotonic() + LEFT_S
+            while _members(process.pid) - {process.pid} and process.poll() is not None and time.monotonic() < deadline:
+                time.sleep(0.1)
+        finally:
+            self.left = [f"after the end: process {pid} of the system" for pid in sorted(_members(process.pid))]
+            for pid in _members(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             process.wait()
-        self._out.unlink(missing_ok=True)
+            self._out.unlink(missing_ok=True)
 
     def _wait_ready(self) -> None:
         assert self._process is not None
@@ -79,6 +92,17 @@ class OwnSystem:
                 shown = " ".join(_TOKEN.sub("", text).split())[-400:]
                 raise UnavailableError(f"the system of {self._config} did not start: {shown or 'it said nothing'}")
             time.sleep(0.1)
+
+
+def _members(leader: int) -> set[int]:
+    """Processes of a POSIX session, its leader among them."""
+    found = set()
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and start_ticks(int(entry.name)) is not None:
+            with contextlib.suppress(OSError):
+                if os.getsid(int(entry.name)) == leader:
+                    found.add(int(entry.name))
+    return found
 
 
 def keep_logs(session: str, folder: Path) -> None:

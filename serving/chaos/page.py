@@ -66,7 +66,7 @@ def _tiles(run: ChaosRun, found: Findings) -> list[dict[str, Any]]:
             "line": f"median; {pauses(found.resumed)}" if found.resumed.count else none,
         },
         {"name": "leaks", "figure": str(len(found.leaks)), "line": "counts, segments, processes, pool"},
-        {"name": "faults", "figure": str(len(run.events)), "line": f"{found.not_replaced} not replaced"},
+        {"name": "faults", "figure": str(found.hits), "line": f"{found.not_replaced} not replaced"},
         {
             "name": "cancelled by us",
             "figure": f"{found.cancelled:,}",

@@ -19,6 +19,7 @@ class Event:
         at_clock_s: the same on the clock of answers [s].
         target: whom it hit; empty if nobody.
         replaced_s: from the fault until its pool was whole again without the process [s].
+        bits: of stored blocks that a memory server was to turn over.
     """
 
     number: int
@@ -32,6 +33,12 @@ class Event:
     lasts_s: float = 0.0
     fate: Fate = "under way"
     replaced_s: float | None = None
+    bits: int = 0
+
+    @property
+    def hit(self) -> bool:
+        """Whether anything was done to anybody."""
+        return self.fate not in ("nobody to hit", "gone before")
 
     @property
     def settled(self) -> bool:
@@ -56,7 +63,7 @@ class Leaks:
     """What is left of work that is over. Each entry says where and how much; empty = clean."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """Counts of `GET /cluster` that are not zero at rest."""
+    """Counts of `GET /cluster` that are not zero at rest, missing replicas among them."""
     segments: list[str] = field(default_factory=list)
     """UB segments that belong to nobody who lives."""
     processes: list[str] = field(default_factory=list)

@@ -59,8 +59,9 @@ async def run_chaos(order: Order, told: Told) -> ChaosRun:
 
     Returns: what happened; whether that is good is for `findings`.
     Raises: UnavailableError if there is no such system, it is not local, or it fails undisturbed; ConfigError if the
-        scenario needs what the system's configuration does not allow.
-    Effects: processes are hurt as the scenario says; all that are frozen go on in the end. SIGINT ends the run early.
+        scenario needs what the system's configuration does not allow, or no fault of it would come.
+    Effects: processes are hurt as the scenario says; all that are frozen go on in the end. SIGINT ends the load early,
+        a second one the waiting behind it.
     """
     status = await asyncio.to_thread(ask_gateway, order.url, "/cluster", order.api_key)
     if order.scenario.needs_hooks and not status.get("chaos"):
@@ -71,19 +72,24 @@ async def run_chaos(order: Order, told: Told) -> ChaosRun:
     session = find_session(status)
     pools = tuple(sizes(status))
     schedule = plan_faults(order.scenario, order.seed, order.duration_s, pools)
+    if not schedule:
+        raise ConfigError(
+            f"no fault would come in {order.duration_s:g} s at the pools {', '.join(pools)}: raise --duration, lower "
+            "first_s, every_s or quiet_s; and give a weight to a pool that the system has"
+        )
     run = ChaosRun(order.name, order.seed, session, status["model"], asked_s=order.duration_s)
     asks = make_asks(order.scenario.load, order.seed, status["model"])
     endpoint = Endpoint.of(order.url, order.api_key)
     load = Load(run, endpoint, asks, order.scenario.load.deadline_s)
     watch = Watch(run, order.url, order.api_key, load)
     injury = Injury(run, order.scenario, watch, load, FaultWriter(faults_path(SHARED_MEMORY, session)), told.event)
-    stop = asyncio.Event()
-    with _interrupts(stop):
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    with _interrupts(stop, hurry):
         told.stage(f"asking {len(asks)} requests twice, undisturbed")
         await _unless(stop, load.learn())
         if not stop.is_set():
             told.stage(f"load with {len(schedule)} faults in {order.duration_s:g} s")
-            await _under_load(order, run, load, watch, injury, schedule, stop, told)
+            await _under_load(order, run, load, watch, injury, schedule, (stop, hurry), told)
         run.interrupted = stop.is_set()
     return run
 
@@ -95,10 +101,11 @@ async def _under_load(
     watch: Watch,
     injury: Injury,
     schedule: tuple[PlannedFault, ...],
-    stop: asyncio.Event,
+    interrupts: tuple[asyncio.Event, asyncio.Event],
     told: Told,
 ) -> None:
     """Everything that happens at the same time, and the proof behind it."""
+    stop, hurry = interrupts
     run.begun_s = time.monotonic()
     await watch.look()
     ended = asyncio.Event()
@@ -115,9 +122,10 @@ async def _under_load(
         run.duration_s = time.monotonic() - run.begun_s
         told.stage("waiting for what is under way")
         beside[1].cancel()
-        await load.finish()
+        await _unless(hurry, load.finish())
+        await load.leave()
         told.stage("waiting until everybody has been replaced")
-        await _healed(run)
+        await _unless(hurry, _healed(run))
     finally:
         injury.thaw_all()
         for task in [*beside, sending]:
@@ -126,15 +134,14 @@ async def _under_load(
     for event in run.events:
         event.fate = "not replaced" if event.fate == "under way" else event.fate
     told.stage("looking for leaks")
-    flips = any(event.kind == "bit_flip" and event.target for event in run.events)
     run.leaks = await asyncio.to_thread(
         look_for_leaks,
         order.url,
         order.api_key,
         run.session,
         list(watch.hurt.values()),
-        order.scenario.scenario.settle_s,
-        flips=flips,
+        0.0 if hurry.is_set() else order.scenario.scenario.settle_s,
+        bits=sum(event.bits for event in run.events),
     )
 
 
@@ -184,20 +191,22 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 
 
 @contextlib.contextmanager
-def _interrupts(stop: asyncio.Event) -> Iterator[None]:
+def _interrupts(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
     """SIGINT and SIGTERM end the run early, with its report; a second one ends the waiting, too."""
     loop = asyncio.get_running_loop()
-    main = asyncio.current_task()
 
     def asked() -> None:
-        if stop.is_set() and main is not None:
-            main.cancel()
+        if stop.is_set():
+            hurry.set()
         stop.set()
 
-    for kind in (signal.SIGINT, signal.SIGTERM):
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(kind) for kind in kinds]
+    for kind in kinds:
         loop.add_signal_handler(kind, asked)
     try:
         yield
     finally:
-        for kind in (signal.SIGINT, signal.SIGTERM):
+        for kind, handler in zip(kinds, before, strict=True):
             loop.remove_signal_handler(kind)
+            signal.signal(kind, handler)  # asyncio leaves the default one, which would end us without ending anything

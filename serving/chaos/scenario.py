@@ -62,10 +62,10 @@ class LoadConfig:
 class PoolsConfig:
     """`[pools]`: how often each is hit, compared with the others; 0 = never."""
 
-    prefill: float = key("weight of prefill instances", default=1.0, low=0.0)
-    decode: float = key("weight of decode instances", default=1.0, low=0.0)
-    aggregated: float = key("weight of instances that do both", default=1.0, low=0.0)
-    kvcache: float = key("weight of memory servers", default=1.0, low=0.0)
+    prefill: float = key("weight of prefill instances", default=1.0, low=0.0, high=1e6)
+    decode: float = key("weight of decode instances", default=1.0, low=0.0, high=1e6)
+    aggregated: float = key("weight of instances that do both", default=1.0, low=0.0, high=1e6)
+    kvcache: float = key("weight of memory servers", default=1.0, low=0.0, high=1e6)
     keep_one: bool = key(
         "never kill or freeze a pool's only healthy replica; another pool is hit instead", default=True
     )
@@ -85,7 +85,7 @@ class FaultConfig:
         "on its way; `slow_link` = a replica's moves of KV take longer; `full_disk` = an SSD tier takes nothing; "
         "`cancel_burst` = many requests at once whose clients leave"
     )
-    weight: float = key("how often, compared with the other kinds", default=1.0, low=0.0)
+    weight: float = key("how often, compared with the other kinds", default=1.0, low=0.0, high=1e6)
     pools: tuple[str, ...] = key("whom it may hit; empty = all that it can", default=())
     least_s: float = key("shortest duration; the real one is drawn [s]", default=2.0, low=0.0)
     most_s: float = key("longest duration [s]", default=8.0, low=0.0)
@@ -138,6 +138,13 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def config_path(scenario: Scenario, file: Path) -> Path | None:
-    """The system's configuration that a scenario brings along; None if it brings none. Effects: none."""
+    """The system's configuration that a scenario brings along; None if it brings none.
+
+    Raises: ConfigError if it is no name of a file.
+    Effects: none.
+    """
     named = scenario.scenario.config
-    return (file.parent / Path(named).expanduser()).resolve() if named else None
+    try:
+        return (file.parent / Path(named).expanduser()).resolve() if named else None
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(f"{file}: [scenario] config = {named!r} is no name of a file ({error})") from None

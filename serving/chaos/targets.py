@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hardware.errors import HardwareError
+from hardware.ub.file import read_header
 from serving.errors import UnavailableError
 from serving.runtime.injected_faults import session_of
 
@@ -117,6 +119,22 @@ def replica_processes(session: str) -> Iterator[int]:
     for entry in PROC.iterdir():
         if entry.name.isdigit() and target_of("", "", int(entry.name), session) is not None:
             yield int(entry.name)
+
+
+def belongs_to_dead(segment: str) -> bool:
+    """Whether the process that made a UB segment is dead; False if the file does not say. Effects: none."""
+    path = SHARED_MEMORY / segment
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        header = read_header(fd, path)
+    except (OSError, HardwareError):
+        return False
+    finally:
+        os.close(fd)
+    return header is not None and not header.owner.is_alive()
 
 
 def segments(session: str) -> list[str]:

@@ -59,9 +59,9 @@ class Watch:
         try:
             self.status = await asyncio.to_thread(ask_gateway, self._url, "/cluster", self._api_key)
             rows = listed(self.status)
+            self._targets = {target.pid: target for target in map(self._checked, rows) if target is not None}
         except UnavailableError:
-            rows = []
-        self._targets = {target.pid: target for target in map(self._checked, rows) if target is not None}
+            rows = []  # nobody is gone because one look failed: whom it told of last still counts
         now = time.monotonic()
         counts = {pool: sum(row[0] == pool for row in rows) for pool in sizes(self.status)} if rows else {}
         self._run.samples.append(Sample(now - self._run.begun_s, self._load.in_flight, self._load.tokens, counts))

@@ -4,6 +4,7 @@ TOML already distinguishes integers, floats, booleans, strings and lists, so not
 `replicas = true` are mistakes, while a whole number is accepted where a float is expected.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -75,7 +76,7 @@ def _check_range(where: str, value: object, spec: KeySpec) -> None:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         low, high = spec.low, spec.high
         # Asks for being inside, not outside: NaN compares false with everything and is refused.
-        if not ((low is None or value >= low) and (high is None or value <= high)):
+        if not ((low is None or value >= low) and (high is None or value <= high)) or value == math.inf:
             raise ConfigError(f"{where} = {value} must be {describe_range(spec)}")
 
 

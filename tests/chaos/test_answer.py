@@ -131,3 +131,15 @@ def test_asks_use_everything_that_a_stream_must_survive() -> None:
     assert max(len(body.get("prompt", "")) for body in bodies) > 2000, "long prompts too"
     assert all(body["return_token_ids"] for body in bodies)
     assert all("seed" in body or body["temperature"] == 0 for body in bodies), "each is repeatable"
+
+
+def test_a_log_probability_that_is_no_number_is_a_difference() -> None:
+    def told(first: float | None) -> Answer:
+        answer = Answer(ASK, 0.0)
+        answer.take(piece(0, [1, 2], finish_reason="length", logprobs={"content": [{"logprob": first}]}), 1.0)
+        return answer
+
+    assert "differ by inf" in str(difference(told(float("nan")), told(-1.0)))
+    assert difference(told(float("-inf")), told(float("-inf"))) is None
+    with pytest.raises(TypeError):
+        told(None)

@@ -11,6 +11,7 @@ import pytest
 from serving.chaos.answer import Answer
 from serving.chaos.asks import COMPLETIONS, Ask
 from serving.chaos.client import Endpoint, fetch
+from serving.errors import ConfigError
 from tests.chaos.http_server import STREAM, Handler, chunk, event, play, serving, token
 
 DEADLINE_S = 10.0
@@ -136,3 +137,9 @@ def test_the_key_is_sent() -> None:
     assert b"Authorization: Bearer s3cret\r\n" in seen[0]
     body_length = int(seen[0].lower().partition(b"content-length: ")[2].split()[0])
     assert body_length == len(json.dumps(order().ask.body).encode())
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1", "http://127.0.0.1:8000/llm", "127.0.0.1:8000"])
+def test_only_the_gateway_itself_is_an_endpoint(url: str) -> None:
+    with pytest.raises(ConfigError, match="name the gateway itself"):
+        Endpoint.of(url)

@@ -94,19 +94,21 @@ def failed() -> Answer:
     "run",
     [
         run_of(),
-        run_of(stream(99.0), failed()),
-        run_of(stream(99.0), leaks=Leaks(counts={"decode#1 held": 2})),
-        run_of(stream(99.0), leaks=Leaks(after_stop=["after the end: UB segment x"])),
+        run_of(stream(99.0)),
+        run_of(stream(99.0), events=(kill(fate="nobody to hit"), kill(fate="gone before"))),
+        run_of(stream(99.0), failed(), events=(kill(),)),
+        run_of(stream(99.0), events=(kill(),), leaks=Leaks(counts={"decode#1 held": 2})),
+        run_of(stream(99.0), events=(kill(),), leaks=Leaks(after_stop=["after the end: UB segment x"])),
         run_of(stream(99.0), events=(kill(fate="not replaced"),)),
     ],
-    ids=["nothing done", "failed", "held", "left behind", "not replaced"],
+    ids=["nothing done", "no fault", "nobody hit", "failed", "held", "left behind", "not replaced"],
 )
 def test_whatever_is_wrong_makes_it_unclean(run: ChaosRun) -> None:
     assert not find(run).clean
 
 
 def test_a_different_answer_makes_it_unclean() -> None:
-    run = run_of(stream(99.0), stream(99.0))
+    run = run_of(stream(99.0), stream(99.0), events=(kill(),))
     run.differences[1] = "choice 0: token 3 is 5, not 6"
     found = find(run)
     assert (found.exact, found.compared) == (1, 2)
@@ -114,7 +116,7 @@ def test_a_different_answer_makes_it_unclean() -> None:
 
 
 def test_blocks_with_turned_bits_that_the_audit_found_are_no_leak() -> None:
-    assert find(run_of(stream(99.0), leaks=Leaks(repaired_flips=3))).clean
+    assert find(run_of(stream(99.0), events=(kill(),), leaks=Leaks(repaired_flips=3))).clean
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=50), st.floats(0.01, 1))
@@ -160,7 +162,7 @@ def test_the_console_names_everything_that_is_wrong() -> None:
 
 
 def test_the_console_says_so_when_all_is_well() -> None:
-    run = run_of(stream(99.0))
+    run = run_of(stream(99.0), events=(kill(),))
     console = Console(width=160, record=True, file=io.StringIO())
     print_report(run, find(run), console)
     assert "nothing lost, nothing different, nothing left behind" in console.export_text()
@@ -185,7 +187,7 @@ def test_the_page_stands_alone_and_escapes_what_it_is_told() -> None:
     assert "&lt;model&gt;" in page
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
     assert "Not clean" in page
-    clean = run_of(stream(99.0))
+    clean = run_of(stream(99.0), events=(kill(),))
     assert "Nothing lost, nothing different" in report_page(clean, find(clean))
 
 

@@ -1,13 +1,19 @@
 """A system of the command's own: how a start that fails is told, and what is looked for when it has ended."""
 
 import secrets
+import signal
+import subprocess
+import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from serving.chaos import own_system
 from serving.chaos.own_system import OwnSystem, keep_logs, left_after
+from serving.chaos.targets import start_ticks
 from serving.errors import UnavailableError
 
 CONFIG = """
@@ -53,3 +59,35 @@ def test_logs_are_kept_where_there_are_any(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "out" / "replica.log").read_text() == "why"
     keep_logs("none", tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+CHILD = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_whoever_does_not_go_is_killed_and_told(monkeypatch: pytest.MonkeyPatch, interrupted: bool) -> None:
+    monkeypatch.setattr(own_system, "STOP_S", 30.0 if interrupted else 0.3)
+    system = OwnSystem(Path("system.toml"))
+    system._process = process = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    grandchild = int(process.stdout.readline())
+    process.stdout.close()
+    if interrupted:
+        threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            system.stop()
+    else:
+        system.stop()
+    assert process.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while start_ticks(grandchild) is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert start_ticks(grandchild) is None
+    assert system.left == [f"after the end: process {pid} of the system" for pid in (process.pid, grandchild)]

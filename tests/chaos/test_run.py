@@ -3,16 +3,20 @@
 import asyncio
 import signal
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from serving.chaos.console import verdict
 from serving.chaos.findings import Findings, find
 from serving.chaos.result import ChaosRun, Event
 from serving.chaos.run import Order, run_chaos
 from serving.chaos.scenario import FaultConfig, LoadConfig, PoolsConfig, Scenario, TimesConfig
 from serving.chaos.targets import find_session, listed, send, target_of
 from serving.errors import ConfigError, UnavailableError
+from serving.gateway_client import ask_gateway
 from tests.chaos.fake_system import FakeSystem
 
 KILLS = (FaultConfig("kill"),)
@@ -161,6 +165,65 @@ def test_an_interrupt_ends_the_run_early_with_its_findings() -> None:
     assert find(run).finished > 0
 
 
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_ends_the_waiting_and_handlers_are_as_before(kind: signal.Signals) -> None:
+    def mine(*_: object) -> None:
+        raise AssertionError("the run's own handler takes it")
+
+    class Impatient(Silent):
+        def stage(self, text: str) -> None:
+            super().stage(text)
+            if text.startswith("load"):
+                threading.Timer(1.0, signal.raise_signal, [kind]).start()
+            if text.startswith("waiting until"):
+                threading.Timer(0.3, signal.raise_signal, [kind]).start()
+
+    before = signal.signal(kind, mine)
+    try:
+        with FakeSystem(heals=False) as system:
+            told = Impatient()
+            begun = time.monotonic()
+            run = asyncio.run(run_chaos(Order("test", scenario(), 3, 60.0, system.url), told))
+        assert time.monotonic() - begun < 20
+        assert signal.getsignal(kind) is mine
+    finally:
+        signal.signal(kind, before)
+    assert run.interrupted
+    assert told.stages[-1] == "looking for leaks"
+    assert {event.fate for event in run.events} == {"not replaced"}
+    assert run.leaks.counts
+
+
+def test_a_schedule_without_faults_is_no_run() -> None:
+    with FakeSystem() as system, pytest.raises(ConfigError, match="no fault would come"):
+        asyncio.run(run_chaos(Order("test", scenario(), 3, 0.6, system.url), Silent()))
+
+
+def test_a_run_that_hit_nobody_proves_nothing() -> None:
+    with FakeSystem(heals=False, pools=("decode",)) as system:
+        system.replicas.pop().end()
+        run, found = play(system)
+    assert {event.fate for event in run.events} == {"nobody to hit"}
+    assert not found.clean
+    assert found.hits == 0
+    assert "no fault hit anybody" in verdict(run, found)
+
+
+def test_one_look_that_fails_makes_nobody_vanish() -> None:
+    with FakeSystem(frozen_for_s=30.0) as system, pytest.MonkeyPatch.context() as patch:
+        ask, asked = ask_gateway, [0]
+
+        def blinking(*args: Any, **named: Any) -> dict[str, Any]:
+            asked[0] += 1
+            if asked[0] > 2 and asked[0] % 2:
+                raise UnavailableError("busy for a moment")
+            return ask(*args, **named)
+
+        patch.setattr("serving.chaos.watch.ask_gateway", blinking)
+        run, _ = play(system, (FaultConfig("freeze", least_s=0.1, most_s=0.2),))
+    assert {event.fate for event in run.events} == {"survived"}
+
+
 def test_a_system_that_contradicts_itself_is_no_reference() -> None:
     with FakeSystem() as system:
         system.lost = 1
@@ -169,7 +232,7 @@ def test_a_system_that_contradicts_itself_is_no_reference() -> None:
             def stage(self, text: str) -> None:
                 threading.Timer(0.15, setattr, [system, "wrong_after_loss", True]).start()
 
-        order = Order("test", Scenario(load=LoadConfig(asks=12, longest_tokens=24), faults=KILLS), 0, 1.0, system.url)
+        order = Order("test", Scenario(load=LoadConfig(asks=12, longest_tokens=24), faults=KILLS), 0, 40.0, system.url)
         with pytest.raises(UnavailableError, match="answered in two ways"):
             asyncio.run(run_chaos(order, Fickle()))
 

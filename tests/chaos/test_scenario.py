@@ -82,3 +82,27 @@ def test_a_fault_needs_hooks_only_if_it_can_come() -> None:
 
 def test_a_scenario_may_bring_no_system(tmp_path: Path) -> None:
     assert config_path(Scenario(), tmp_path / "x.toml") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[[faults]]\nkind = "kill"\nweight = inf\n', "weight = inf"),
+        ('[[faults]]\nkind = "kill"\nmost_s = inf\n', "most_s = inf"),
+        ('[scenario]\nevery_s = inf\n[[faults]]\nkind = "kill"\n', "every_s = inf"),
+        ('[pools]\nprefill = 1e308\n[[faults]]\nkind = "kill"\n', "prefill = 1e\\+308 must be between"),
+    ],
+)
+def test_numbers_without_end_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        load_scenario(path)
+
+
+@pytest.mark.parametrize("named", ["a\\u0000b", "~nobody-of-this-name/x"])
+def test_a_configuration_that_is_no_file_name_is_told(tmp_path: Path, named: str) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(f'[scenario]\nconfig = "{named}"\n[[faults]]\nkind = "kill"\n')
+    with pytest.raises(ConfigError, match="no name of a file"):
+        config_path(load_scenario(path), path)
