@@ -28,6 +28,7 @@ from serving.model.size import weight_bytes
 from serving.runtime.allocator import keep_freed_memory, return_freed_memory
 from serving.runtime.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
 from serving.runtime.device_mirror import DeviceMirror
+from serving.runtime.openmp import end_idle_workers
 from serving.runtime.pool_access import PoolAccess
 from serving.runtime.ub_transport import UbTransport
 
@@ -175,6 +176,7 @@ def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, 
         if images is not None:
             images.close()  # the process goes on holding what it maps
         return_freed_memory()
+        end_idle_workers()  # from here on the engine's thread computes
 
 
 def _device(config: ServeConfig) -> str:

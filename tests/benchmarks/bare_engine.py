@@ -38,6 +38,7 @@ from serving.policy.request import SamplingParams, SequenceSpec
 from serving.runtime.allocator import keep_freed_memory
 from serving.runtime.engine_loop import EngineLoop
 from serving.runtime.engine_news import News
+from serving.runtime.openmp import end_idle_workers
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.transport import FakeFabric, FakeTransport
 
@@ -192,6 +193,7 @@ class BareEngine:
 
         transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
         loop = EngineLoop(self._engine, self._executor, transport, self._clock, told)
+        end_idle_workers()  # as an instance does before its engine starts
         loop.start()
         while not enough.wait(_LOOK_S):
             assert loop.progress_age_s() < math.inf, "the engine died"
