@@ -20,12 +20,15 @@ DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "deploy" / "small.toml
 DEFAULT_URL = "http://127.0.0.1:8000"
 EXIT_PROBLEM = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+"""As shells count a command that SIGINT has ended."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns: exit code; 1 when an audit found something, 2 for mistakes that the user can correct, told in one line.
+    Returns: exit code; 1 when an audit found something, 2 for mistakes that the user can correct, told in one line,
+        130 after Ctrl-C.
     """
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -34,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ServingError, HardwareError) as error:
         print(f"cloudmatrix: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("cloudmatrix: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return code
 
 

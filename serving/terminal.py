@@ -1,4 +1,8 @@
-"""The console that commands print their tables on."""
+"""What commands have in common towards a terminal: the console for tables, and how they are ended."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -13,3 +17,16 @@ def table_console() -> Console:
     """
     console = Console()
     return console if console.is_terminal else Console(width=max(PLAIN_WIDTH, console.width))
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C, so that what was begun is cleaned up. Only in the main thread.
+
+    Effects: the handler before it is back afterwards.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -3,10 +3,8 @@
 import argparse
 import asyncio
 import re
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,6 +105,7 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
     from serving.chaos.progress import ChaosProgress
     from serving.chaos.run import Order, run_chaos
     from serving.errors import UnavailableError
+    from serving.terminal import sigterm_as_interrupt
 
     system: OwnSystem | None = None if arguments.url else OwnSystem(_config(scenario, arguments))
     run: ChaosRun | None = None
@@ -114,7 +113,7 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
         if system is not None:
             progress.stage("starting a system")
         try:
-            with _terminations(), system or nullcontext():
+            with sigterm_as_interrupt(), system or nullcontext():
                 url = system.url if system is not None else arguments.url
                 order = Order(arguments.scenario.stem, scenario, arguments.seed, duration_s, url, arguments.api_key)
                 run = asyncio.run(run_chaos(order, progress))
@@ -126,16 +125,6 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
         if system is not None:
             run.leaks.after_stop = system.left + left_after(run.session)
     return run
-
-
-@contextmanager
-def _terminations() -> Iterator[None]:
-    """SIGTERM is as Ctrl-C: what was started is ended."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from serving.errors import ModelError
 from serving.evaluate.scorer import Scorer, flat, sequences
 from serving.evaluate.statistics import Floats
 from serving.evaluate.windows import Window
@@ -21,18 +22,20 @@ class WindowScores:
         reference_nats: the same by the reference; empty without one, as are the next two.
         divergence: `KL(reference || model)` of the whole next-token distribution [nat].
         agreement: 1 where both find the same token likeliest.
+        begins: whether it is the first window of its document.
     """
 
     nats: Floats
     reference_nats: Floats
     divergence: Floats
     agreement: Floats
+    begins: bool = True
 
 
 def score_windows(windows: Sequence[Window], model: Scorer, reference: Scorer | None) -> Iterator[WindowScores]:
     """Score windows, a batch of them at a time, in the order given.
 
-    Raises: EngineError if a pass fails.
+    Raises: EngineError if a pass fails; ModelError if a model gives what is no number.
     Effects: overwrites the caches.
     """
     for first in range(0, len(windows), model.batch):
@@ -62,7 +65,10 @@ def _score(
                 columns[2].append(divergence(other, own))
                 columns[3].append((own.argmax(-1) == other.argmax(-1)).float())
     nats, reference_nats, kl, agreement = (_array(parts) for parts in columns)
-    return WindowScores(nats, reference_nats, kl, agreement)
+    for what, values in (("model", nats), ("reference", reference_nats)):
+        if np.isnan(values).any():
+            raise ModelError(f"the {what} gives log-probabilities that are no numbers (NaN): its weights are damaged")
+    return WindowScores(nats, reference_nats, kl, agreement, window.begins)
 
 
 def divergence(reference: Tensor, model: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from serving.model.config import ModelConfig
 
 _DEFAULT_CONTEXT = 2048
 _SAMPLE_CHARACTERS = 20_000
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ def _check(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
+    if arguments.threads is not None and arguments.threads > MOST_THREADS:
+        raise ConfigError(f"--threads {arguments.threads}: {MOST_THREADS} at most")
     for name in ("chunk", "num_fewshot"):
         value = getattr(arguments, name)
         if value is not None and value < 0:

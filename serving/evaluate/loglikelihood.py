@@ -4,6 +4,7 @@ Tokenised as the lm-evaluation-harness does it: blanks at a context's end belong
 continuation's tokens are those of the whole text beyond the context's. What does not fit is cut from the left.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from serving.api.tokenizer import Tokenizer
-from serving.errors import ConfigError
+from serving.errors import ConfigError, ModelError
 from serving.evaluate.scorer import BLOCK_TOKENS, Group, Scorer, blocks_of
 from serving.evaluate.texts import text_prefix
 
@@ -64,7 +65,7 @@ def loglikelihoods(
 
     Args:
         told: called after each pass with how many continuations it settled.
-    Raises: EngineError if a pass fails.
+    Raises: EngineError if a pass fails; ModelError if the model gives what is no number.
     Effects: overwrites the cache.
     """
     found = [[0.0] * len(question) for question in questions]
@@ -147,4 +148,7 @@ def _sum_of(model: Scorer, hidden: Tensor, targets: Sequence[int]) -> float:
     with torch.inference_mode():
         logprobs = model.model.logits(hidden[-len(targets) :]).log_softmax(-1)
         own = logprobs.gather(1, torch.tensor(targets, device=hidden.device)[:, None])
-    return float(own.double().sum())
+    found = float(own.double().sum())
+    if math.isnan(found):
+        raise ModelError("the model gives log-probabilities that are no numbers (NaN): its weights are damaged")
+    return found

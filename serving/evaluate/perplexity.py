@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from serving.evaluate.divergence import WindowScores
-from serving.evaluate.statistics import Estimate, bootstrap_mean
+from serving.evaluate.statistics import Estimate, Floats, bootstrap_mean
 from serving.evaluate.texts import Text
 
 
@@ -60,7 +60,7 @@ def sum_up(name: str, texts: Sequence[Text], scores: Sequence[WindowScores]) -> 
     Args:
         scores: of all windows of these texts.
     """
-    nats = [score.nats for score in scores]
+    nats = _documents(scores, "nats")
     total = float(sum(part.sum() for part in nats))
     words = sum(text.words for text in texts)
     compared = _compare(scores) if len(scores[0].reference_nats) else None
@@ -77,16 +77,29 @@ def sum_up(name: str, texts: Sequence[Text], scores: Sequence[WindowScores]) -> 
 
 def _compare(scores: Sequence[WindowScores]) -> Comparison:
     kl = np.concatenate([score.divergence for score in scores])
+    reference = _documents(scores, "reference_nats")
     median, p99 = np.quantile(kl, (0.5, 0.99))
     return Comparison(
-        perplexity=bootstrap_mean([score.reference_nats for score in scores]).map(_exp),
-        ratio=bootstrap_mean([score.nats - score.reference_nats for score in scores]).map(_exp),
-        divergence=bootstrap_mean([score.divergence for score in scores]),
+        perplexity=bootstrap_mean(reference).map(_exp),
+        ratio=bootstrap_mean([a - b for a, b in zip(_documents(scores, "nats"), reference, strict=True)]).map(_exp),
+        divergence=bootstrap_mean(_documents(scores, "divergence")),
         divergence_median=float(median),
         divergence_p99=float(p99),
         divergence_max=float(kl.max()),
-        agreement=bootstrap_mean([score.agreement for score in scores]),
+        agreement=bootstrap_mean(_documents(scores, "agreement")),
     )
+
+
+def _documents(
+    scores: Sequence[WindowScores], name: Literal["nats", "reference_nats", "divergence", "agreement"]
+) -> list[Floats]:
+    """One of the columns of scores, an array per document: a short stride must not cut it into many small parts."""
+    parts: list[list[Floats]] = []
+    for score in scores:
+        if score.begins or not parts:
+            parts.append([])
+        parts[-1].append(getattr(score, name))
+    return [np.concatenate(part) for part in parts]
 
 
 def _exp(nats: float) -> float:

@@ -118,6 +118,8 @@ def _notes(console: Console, tasks: Sequence[TaskResult]) -> None:
         if task.unanswerable:
             told = f"the answer of {task.unanswerable:,} questions is none of their choices, and counts as wrong"
             console.print(f"{escape(task.name)}: {told}", style="yellow")
+        if task.left_out:
+            console.print(f"{escape(task.name)}: not computed: {escape(', '.join(task.left_out))}", style="yellow")
 
 
 def _table(title: str, *columns: str) -> Table:

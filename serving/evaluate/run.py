@@ -15,7 +15,7 @@ from serving.evaluate.perplexity import TextResult, sum_up
 from serving.evaluate.progress import EvaluationProgress
 from serving.evaluate.report import Report, print_report, write_report
 from serving.evaluate.scorer import Scorer
-from serving.evaluate.tasks.accuracy import TaskResult, accuracy, picks
+from serving.evaluate.tasks.accuracy import METRICS, TaskResult, accuracy, picks
 from serving.model.loader import DtypeName, load_model
 from serving.model.model import DeepseekModel
 
@@ -99,6 +99,7 @@ def _task(job: TaskJob, model: Scorer, reference: Scorer | None, progress: Evalu
         same_choice=same,
         cut=sum(one.cut for one in asked),
         unanswerable=sum(not question.gold for question in job.questions),
+        left_out=tuple(name for name in job.task.metrics if name not in METRICS),
     )
 
 

@@ -48,6 +48,7 @@ class Scorer:
     Args:
         context: longest sequence [tokens]. batch: sequences of that length that fit at once.
         chunk: tokens of a sequence fed per pass; 0 = all. Up to 4, tokens take the way of decode (absorbed weights).
+    Raises: EngineError if there is no memory for the cache.
     """
 
     def __init__(
@@ -57,7 +58,10 @@ class Scorer:
         self.batch = batch
         self.blocks = batch * -(-context // BLOCK_TOKENS)
         self._chunk = chunk or context
-        self._cache = KvCache(model.config, self.blocks, BLOCK_TOKENS, model.dtype, model.device, kv_dtype=kv_dtype)
+        try:
+            self._cache = KvCache(model.config, self.blocks, BLOCK_TOKENS, model.dtype, model.device, kv_dtype=kv_dtype)
+        except RuntimeError as error:
+            raise EngineError(f"no memory for {batch} sequences of {context} tokens: lower --batch") from error
 
     @property
     def rows_at_once(self) -> int:

@@ -34,7 +34,7 @@ def block_sums(parts: list[Floats]) -> tuple[Floats, Floats]:
     """Sums and counts of blocks of neighbouring tokens.
 
     Args:
-        parts: values per token, one array for each run of tokens that belong together (a window).
+        parts: values per token, one array for each run of tokens that belong together (a document).
     Returns: `[blocks]` sums, `[blocks]` counts; no block spans two parts.
     """
     blocks = [part[i : i + BLOCK_TOKENS] for part in parts for i in range(0, len(part), BLOCK_TOKENS)]
@@ -46,7 +46,7 @@ def bootstrap_mean(parts: list[Floats]) -> Estimate:
     """The mean over all tokens, with its interval from resampled blocks.
 
     Args:
-        parts: values per token, one array per window; at least one value in all.
+        parts: values per token, one array per document; at least one value in all.
     Effects: none; the same values give the same interval.
     """
     sums, counts = block_sums(parts)

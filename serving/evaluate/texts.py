@@ -104,4 +104,8 @@ def _document(line: str, where: str) -> str:
     text = value.get("text") if isinstance(value, dict) else None
     if not isinstance(text, str):
         raise ConfigError(f'{where} is no document: each line must be {{"text": "..."}}')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{where} holds half a surrogate pair ({text[error.start]!r}): write it as UTF-8") from None
     return text

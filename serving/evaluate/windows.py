@@ -19,10 +19,12 @@ class Window:
     Args:
         tokens: fed, at most `context` of them.
         targets: what the last `len(targets)` fed tokens should be followed by.
+        begins: whether it is the first one of its document.
     """
 
     tokens: tuple[int, ...]
     targets: tuple[int, ...]
+    begins: bool = True
 
     @property
     def first_row(self) -> int:
@@ -39,11 +41,11 @@ def cut_windows(tokens: Sequence[int], context: int, stride: int) -> list[Window
     Effects: none.
     """
     assert 1 <= stride <= context, "the stride must lie within the context"
-    windows = []
+    windows: list[Window] = []
     start, next_target = 0, 1
     while next_target < len(tokens):
         stop = min(start + context, len(tokens) - 1)
-        windows.append(Window(tuple(tokens[start:stop]), tuple(tokens[next_target : stop + 1])))
+        windows.append(Window(tuple(tokens[start:stop]), tuple(tokens[next_target : stop + 1]), not windows))
         next_target = stop + 1
         start += stride
     return windows

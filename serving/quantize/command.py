@@ -55,11 +55,13 @@ def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """What the options ask for.
 
-    Raises: ConfigError if there is nothing to calibrate with.
+    Raises: ConfigError if there is nothing to calibrate with, or the seed is none.
     """
     tokens = (TEXT_TOKENS if arguments.text else RANDOM_TOKENS) if arguments.tokens is None else arguments.tokens
     if tokens < 1:
         raise ConfigError(f"--tokens {tokens} is not a number of tokens: give some thousands")
+    if not 0 <= arguments.seed < 1 << 63:
+        raise ConfigError(f"--seed {arguments.seed} must be between 0 and {(1 << 63) - 1}")
     steps = Steps()
     for name in arguments.without:
         steps = steps.without(name)

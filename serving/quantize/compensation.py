@@ -11,6 +11,7 @@ compensated rounding is worse than the plain one on its own objective keeps the 
 import torch
 from torch import Tensor
 
+from serving.errors import ModelError
 from serving.model.checkpoint import Int8Weight
 from serving.quantize.rounding import LEVELS, dequantised, round_weight
 
@@ -28,6 +29,7 @@ def compensated(weight: Tensor, limit: Tensor, inputs: Tensor, damping: float = 
         weight: `[rows, columns] float32`.
         limit: `[rows] float32`, range of each output channel.
         inputs: `[tokens, columns] float32`, calibration; without any the rounding is plain.
+    Raises: ModelError if inputs are no numbers, or too large.
     """
     plain = round_weight(weight, limit)
     if not inputs.shape[0]:
@@ -73,8 +75,12 @@ def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     """Upper triangular U with `U^T U = (H + damping)^-1`, `[columns, columns] float32`.
 
     Damping grows tenfold until the factors exist.
+
+    Raises: ModelError if H has values that are no numbers.
     """
     wide = hessian.double()
+    if not bool(wide.isfinite().all()):
+        raise ModelError("what it is called with during calibration is no number (NaN) or without limit")
     mean = float(wide.diagonal().mean())
     while True:
         damped = wide.clone()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from serving.api.tokenizer import read_json
-from serving.errors import ConfigError
+from serving.errors import ConfigError, ModelError
 from serving.model.checkpoint import Checkpoint, Int8Weight
 from serving.model.config import ModelConfig
 from serving.model.loader import open_checkpoint
@@ -44,8 +44,8 @@ def quantise(model: Path, out: Path, files: Sequence[Path], settings: Settings, 
         model: the original's folder.
         out: new folder.
         files: calibration text; none = random tokens.
-    Raises: ModelError if the original cannot be read; ConfigError if it is INT8 already, `out` is in use, or the text
-        does not do.
+    Raises: ModelError if the original cannot be read or has values that are no numbers; ConfigError if it is INT8
+        already, `out` is in use, or the text does not do.
     Effects: writes the folder, its report included.
     """
     refuse_used(out)
@@ -158,7 +158,10 @@ class _Work:
         original(self._original)
         for name, trial in self._trials.items():
             self._tell(f"{what}, {name}")
-            result = quantise_part(trial)
+            try:
+                result = quantise_part(trial)
+            except ModelError as error:
+                raise ModelError(f"{what} of {self.model} cannot be quantised: {error}") from error
             if name == _CHOSEN:
                 self._write(result)
 
@@ -170,7 +173,11 @@ class _Work:
                 self.writer.add(name, tensor)
 
     def _tensors(self, names: frozenset[str]) -> dict[str, Tensor]:
-        return read_tensors(self.checkpoint, names)
+        tensors = read_tensors(self.checkpoint, names)
+        for name, tensor in tensors.items():
+            if not bool(tensor.isfinite().all()):
+                raise ModelError(f"{name} of {self.model} has values that are no numbers: the checkpoint is damaged")
+        return tensors
 
     def _tell(self, what: str) -> None:
         self.tell(what, self._parts_done, self._parts)

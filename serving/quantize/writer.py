@@ -6,6 +6,7 @@ Everything is written into a folder beside the wanted one and takes its name at 
 leaves no checkpoint that looks whole.
 """
 
+import glob
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from serving.model.quantization import INT8_ACTIVATIONS, INT8_FORMAT, INT8_METHO
 from serving.quantize.classes import ignore_patterns
 
 SHARD_BYTES = 4 << 30
+_PARTIAL = ".partial"
 _CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
 _ROUTER = ".mlp.gate.weight"
@@ -38,13 +40,15 @@ class CheckpointWriter:
         folder: where the checkpoint is to be; must not exist or be empty.
         shard_bytes: a shard is written when it has so many.
     Raises: ConfigError if there is something in the folder, or it cannot be made.
-    Effects: makes a folder beside it, renamed by `finish`, removed when the block ends in an exception.
+    Effects: makes a folder beside it, renamed by `finish`, removed when the block ends in an exception; what runs left
+        there that were killed is removed.
     """
 
     def __init__(self, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
-        self.folder = folder
+        self.folder = folder.resolve()  # behind a link, and not `.`, so that there is a name and a place beside it
         self.total_bytes = 0
-        self._partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+        self._partial = self.folder.with_name(f".{self.folder.name}.{os.getpid()}{_PARTIAL}")
+        self._keep = False
         self._shard_bytes = shard_bytes
         self._waiting: dict[str, Tensor] = {}
         self._shards: list[list[str]] = []
@@ -52,7 +56,7 @@ class CheckpointWriter:
     def __enter__(self) -> Self:
         refuse_used(self.folder)
         try:
-            shutil.rmtree(self._partial, ignore_errors=True)
+            self._forget_dead()
             self._partial.mkdir(parents=True)
         except OSError as error:
             raise ConfigError(f"--out {self.folder} cannot be made ({error.strerror})") from error
@@ -61,7 +65,8 @@ class CheckpointWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self._partial, ignore_errors=True)
+        if not self._keep:
+            shutil.rmtree(self._partial, ignore_errors=True)
 
     def add(self, name: str, tensor: Tensor | Int8Weight) -> None:
         """Take a tensor.
@@ -82,6 +87,7 @@ class CheckpointWriter:
             source: the original checkpoint's folder.
             config: of the quantised model.
             reports: further files' texts by name.
+        Raises: ConfigError if the folder is in use by now; what was written is kept then, and the message says where.
         """
         self._flush()
         self._name_shards()
@@ -91,8 +97,19 @@ class CheckpointWriter:
         _write_json(self._partial / _CONFIG, config)
         for name, text in reports.items():
             (self._partial / name).write_text(text, encoding="utf-8")
-        refuse_used(self.folder)
-        self._partial.rename(self.folder)
+        try:
+            refuse_used(self.folder)
+            self._partial.rename(self.folder)
+        except (ConfigError, OSError) as error:
+            self._keep = True
+            raise ConfigError(f"{error}; the checkpoint is whole and lies in {self._partial}: rename it") from error
+
+    def _forget_dead(self) -> None:
+        """Remove what other runs have left beside the folder, and their processes are gone."""
+        for left in self.folder.parent.glob(f".{glob.escape(self.folder.name)}.*{_PARTIAL}"):
+            pid = left.name.removesuffix(_PARTIAL).rpartition(".")[2]
+            if pid.isdigit() and (int(pid) == os.getpid() or not Path("/proc", pid).exists()):
+                shutil.rmtree(left, ignore_errors=True)
 
     def _flush(self) -> None:
         if self._waiting:
@@ -154,9 +171,15 @@ def stored_as(name: str, given: Tensor | Int8Weight, stored: str, dtype: str) ->
 
 
 def refuse_used(folder: Path) -> None:
-    """Raises: ConfigError unless the folder is missing or empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--out {folder} is not empty: give a new folder")
+    """Raises: ConfigError unless the folder is missing, or empty and can be replaced."""
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"--out {folder} is not empty: give a new folder")
+    except OSError as error:
+        raise ConfigError(f"--out {folder} cannot be read ({error.strerror}): give a new folder") from error
+    real = folder.resolve()
+    if real.is_mount() or Path.cwd().is_relative_to(real):
+        raise ConfigError(f"--out {folder} is a mount, or where you are: give a new folder, such as {folder / 'int8'}")
 
 
 def _int8_parts(name: str, given: Int8Weight) -> dict[str, Tensor]:

@@ -1,11 +1,13 @@
 """`cloudmatrix evaluate`: what it prints, in words and as JSON, and how it refuses."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from serving.cli import main
 from tests.evaluate.task_folder import TASK, write_task
@@ -76,9 +78,9 @@ def test_a_model_beside_a_reference(
     first, more, whole = found["texts"]
     assert first["tokens"] + more["tokens"] == whole["tokens"]
     assert more["documents"] == 3
-    assert (
-        first["compared"]["ratio"]["low"] <= first["compared"]["ratio"]["value"] <= first["compared"]["ratio"]["high"]
-    )
+    ratio = whole["compared"]["ratio"]
+    assert ratio["low"] <= ratio["value"] <= ratio["high"]
+    assert first["compared"]["ratio"]["low"] is None, "too little text to tell, whatever the stride"
     assert found["settings"]["context"] == 64
     assert found["settings"]["dtype"] == "float32"
     task_found = found["tasks"][0]
@@ -132,12 +134,39 @@ def test_contexts_that_are_cut_and_answers_that_are_none_are_told(
     assert "animals: the answer of 1 questions is none of their choices" in told
 
 
+def test_metrics_that_are_not_computed_are_told(
+    capsys: pytest.CaptureFixture[str], checkpoint: Path, tmp_path: Path
+) -> None:
+    task = write_task(tmp_path, TASK.replace("metric: acc", "metric: acc\n  - metric: mcc"))
+    assert evaluate("--model", checkpoint, "--tasks", task, "--limit", 2) == 0
+    assert "animals: not computed: mcc" in capsys.readouterr().out
+
+
+def test_a_damaged_model_gives_no_figures(
+    capsys: pytest.CaptureFixture[str], checkpoint: Path, text: Path, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(checkpoint, damaged)
+    (file,) = damaged.glob("*.safetensors")
+    tensors = load_file(file)
+    tensors["model.layers.0.input_layernorm.weight"][0] = math.nan
+    save_file(tensors, file, metadata={"format": "pt"})
+    for words in (
+        ("--model", damaged, "--text", text),
+        ("--model", checkpoint, "--reference", damaged, "--text", text),
+        ("--model", damaged, "--tasks", write_task(tmp_path / "tasks"), "--limit", 2),
+    ):
+        assert "no numbers (NaN): its weights are damaged" in refused(capsys, *words)
+
+
 def test_mistakes_in_numbers_and_paths(
     capsys: pytest.CaptureFixture[str], checkpoint: Path, text: Path, tmp_path: Path
 ) -> None:
     assert "name held-out text with --text, or tasks with --tasks" in refused(capsys, "--model", checkpoint)
     common = ("--model", checkpoint, "--text", text)
     assert "--batch must be 1 or more, not 0" in refused(capsys, *common, "--batch", 0)
+    assert "--threads 100000: 1024 at most" in refused(capsys, *common, "--threads", 100_000)
+    assert "lower --batch" in refused(capsys, *common, "--batch", 100_000_000)
     assert "--max-tokens must be 1 or more, not -3" in refused(capsys, *common, "--max-tokens", -3)
     assert "--chunk must be 0 or more, not -1" in refused(capsys, *common, "--chunk", -1)
     assert "--context 100000 is more than the" in refused(capsys, *common, "--context", 100_000)

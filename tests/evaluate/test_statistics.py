@@ -6,7 +6,10 @@ import statistics
 import numpy as np
 import pytest
 
+from serving.evaluate.divergence import WindowScores
+from serving.evaluate.perplexity import sum_up
 from serving.evaluate.statistics import BLOCK_TOKENS, Estimate, block_sums, bootstrap_mean, mean_and_error
+from serving.evaluate.texts import Text
 
 
 def test_blocks_stay_inside_their_part() -> None:
@@ -49,3 +52,20 @@ def test_standard_error_of_a_mean() -> None:
     assert mean == 0.75
     assert error == pytest.approx(statistics.stdev(values) / 2)
     assert mean_and_error([1.0]) == (1.0, None)
+
+
+def test_a_short_stride_makes_nothing_look_surer() -> None:
+    rng = np.random.default_rng(0)
+    level = np.repeat(rng.normal(3.0, 1.0, 64), BLOCK_TOKENS)
+    text = Text("some", (), nbytes=1, words=1)
+
+    def width(stride: int) -> float:
+        parts = [level[i : i + stride] for i in range(0, len(level), stride)]
+        none = np.empty(0)
+        scores = [WindowScores(part, none, none, none, begins=i == 0) for i, part in enumerate(parts)]
+        found = sum_up("some", [text], scores).perplexity
+        assert found.low is not None
+        assert found.high is not None
+        return found.high - found.low
+
+    assert width(16) == pytest.approx(width(2048))

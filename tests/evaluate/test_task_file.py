@@ -37,6 +37,13 @@ def test_an_included_file_gives_what_the_task_does_not_say(tmp_path: Path) -> No
     assert (task.name, task.num_fewshot, task.target_delimiter, task.eval_split) == ("own", 1, "", "test")
 
 
+def test_of_several_includes_the_first_counts_most(tmp_path: Path) -> None:
+    (tmp_path / "_a.yaml").write_text("description: first\n")
+    (tmp_path / "_b.yaml").write_text("description: second\ntarget_delimiter: ''\n")
+    task = read_task_file(write_task(tmp_path, TASK + "include: [_a.yaml, _b.yaml]\n"))
+    assert (task.description, task.target_delimiter) == ("first", "")
+
+
 def test_a_folder_gives_its_tasks(tmp_path: Path) -> None:
     first = write_task(tmp_path)
     write_task(tmp_path, without("task"), name="_base.yaml")
@@ -70,6 +77,13 @@ REFUSED = {
     "an unknown sampler": (TASK + "fewshot_config: {sampler: best}\n", "sampler 'best' is not supported: use default"),
     "an unknown few-shot key": (TASK + "fewshot_config: {doc_to_text: x}\n", "`doc_to_text` in `fewshot_config` is"),
     "examples that are none": (TASK + "fewshot_config: {samples: [x]}\n", "must be a list of examples"),
+    "fewer examples than none": (TASK + "num_fewshot: -1\n", "`num_fewshot` must be 0 or more, not -1"),
+    "metrics that are none": (
+        TASK.replace("  - metric: acc\n    aggregation: mean\n    higher_is_better: true\n", "  - acc\n"),
+        "`metric_list` must be a list of `metric: NAME`",
+    ),
+    "a date that is none": ("task: x\nsince: 2020-13-45\n", "is not YAML: month must be in 1..12"),
+    "endless": ("[" * 3000, "is not YAML"),
     "no YAML": ("task: [", "is not YAML: while parsing"),
     "a list": ("- task", "must hold keys and values"),
     "in a circle": (TASK + "include: animals.yaml\n", "includes itself"),

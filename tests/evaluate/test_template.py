@@ -72,3 +72,15 @@ def test_texts_and_targets_of_no_use() -> None:
         text_of("list", DOC)
     with pytest.raises(ConfigError, match="doc_to_target gives None"):
         target_of("x", {"x": None})
+
+
+@pytest.mark.parametrize("template", ["{{ 1 // 0 }}", "{{ 2.0 ** 5000 }}", "{{ q.nothing() }}"])
+def test_an_expression_that_fails_is_told(template: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be rendered"):
+        render(template, DOC)
+
+
+def test_what_only_looks_like_a_number_or_a_list_is_text() -> None:
+    assert text_of("9" * 5000, DOC) == "9" * 5000
+    with pytest.raises(ConfigError, match="no list of two texts"):
+        choices_of("{[]: 1}", DOC)

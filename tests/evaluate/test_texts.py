@@ -81,3 +81,10 @@ def test_two_models_must_read_the_same_tokens(checkpoint: Path, tokenizer: Token
     other = Tokenizer.from_raw(RawTokenizer.from_str(text), SPECIAL)
     with pytest.raises(ConfigError, match=r"different tokenizers \(token 'Ġother' is missing here, 300 there\)"):
         check_same_tokens(tokenizer, other, [])
+
+
+def test_half_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_text('{"text": "fine"}\n{"text": "hello \\ud800 world"}\n')
+    with pytest.raises(ConfigError, match="line 2 holds half a surrogate pair"):
+        read_documents(path)

@@ -1,9 +1,16 @@
 """`cloudmatrix quantize` as a user meets it."""
 
 import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from serving.cli import main
 from serving.quantize.classes import INT8_CLASSES
@@ -90,6 +97,7 @@ def test_other_mistakes(original: Path, tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "empty.txt").write_text("")
     assert "give more text" in refused(capsys, *both, "--text", tmp_path / "empty.txt")
     assert "--tokens 0" in refused(capsys, *both, "--tokens", "0")
+    assert "--seed -5 must be between" in refused(capsys, *both, "--seed", "-5")
     assert "--tokens is 20" in refused(capsys, *both, "--tokens", "20")
     (tmp_path / "file").write_text("")
     assert "cannot be made" in refused(capsys, "--model", original, "--out", tmp_path / "file" / "int8")
@@ -117,3 +125,26 @@ def test_a_tokenizer_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "text.txt").write_text("You took the tea. " * 100)
     message = refused(capsys, "--model", model, "--out", tmp_path / "int8", "--text", tmp_path / "text.txt")
     assert "has more tokens than its config.json" in message
+
+
+def test_a_damaged_model_is_told(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(original, damaged)
+    (file,) = damaged.glob("*.safetensors")
+    tensors = load_file(file)
+    name = "model.layers.1.mlp.experts.3.up_proj.weight"
+    tensors[name][0, 0] = math.nan
+    save_file(tensors, file, metadata={"format": "pt"})
+    message = refused(capsys, "--model", damaged, "--out", tmp_path / "int8", "--tokens", "128", "--no-trials")
+    assert f"{name} of {damaged} has values that are no numbers" in message
+
+
+def test_sigterm_leaves_nothing_behind(original: Path, tmp_path: Path) -> None:
+    words = ["quantize", "--model", str(original), "--out", str(tmp_path / "int8"), "--tokens", "8192"]
+    process = subprocess.Popen([sys.executable, "-m", "serving.cli", *words], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".int8.*.partial")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    assert list(tmp_path.iterdir()) == []

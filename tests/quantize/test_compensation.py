@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from serving.errors import ModelError
 from serving.model.checkpoint import Int8Weight
 from serving.quantize.compensation import compensated, compensated_best, inverse_factor, weighted_error
 from serving.quantize.rounding import channel_range, dequantised, round_weight
@@ -80,3 +81,12 @@ def test_each_channel_takes_the_range_that_is_best_after_compensation() -> None:
     torch.testing.assert_close(weighted_error(weight, found, hessian), torch.minimum(*errors), rtol=1e-3, atol=0)
     assert 0 < int((found.scale * 127 < whole * 0.99).sum()) < 48
     assert torch.equal(compensated_best(weight, whole, clipped, inputs[:0]).scale, whole / 127)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_inputs_that_are_no_numbers_are_told(odd: float) -> None:
+    weight, inputs = weight_and_inputs(0, columns=64, tokens=100)
+    inputs[3, 5] = odd
+    with pytest.raises(ModelError, match="during calibration is no number"):
+        compensated(weight, channel_range(weight), inputs)

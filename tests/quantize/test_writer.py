@@ -1,6 +1,8 @@
 """The written folder: shards, names, what is copied, and that it appears whole or not at all."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from safetensors.torch import load_file
 
 from serving.errors import ConfigError
 from serving.model.checkpoint import Int8Weight
-from serving.quantize.writer import CheckpointWriter, quantised_config, stored_as
+from serving.quantize.writer import CheckpointWriter, quantised_config, refuse_used, stored_as
 
 
 def write(source: Path, out: Path, shard_bytes: int) -> None:
@@ -73,9 +75,45 @@ def test_a_folder_that_fills_up_meanwhile_is_left_alone(source: Path, tmp_path: 
     with CheckpointWriter(tmp_path / "out") as writer:
         writer.add("a", torch.ones(4))
         (tmp_path / "out" / "other").write_text("mine")
-        with pytest.raises(ConfigError, match="not empty"):
+        with pytest.raises(ConfigError, match=r"not empty.*the checkpoint is whole and lies in"):
             writer.finish(source, {}, {})
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["other"]
+    (kept,) = tmp_path.glob(".out.*.partial")
+    assert (kept / "model.safetensors").is_file(), "hours of work are not thrown away"
+
+
+@pytest.mark.parametrize("linked", ["real", "nowhere"])
+def test_a_link_is_followed(source: Path, tmp_path: Path, linked: str) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(linked)
+    write(source, tmp_path / "out", 1 << 20)
+    assert (tmp_path / linked / "config.json").is_file()
+    assert (tmp_path / "out").is_symlink()
+
+
+def test_what_cannot_be_replaced_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = tmp_path / "a" / "b"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    for folder in (Path(), inside):
+        with pytest.raises(ConfigError, match="or where you are"):
+            refuse_used(folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == inside)
+    with pytest.raises(ConfigError, match="is a mount"):
+        refuse_used(inside)
+    refuse_used(tmp_path / "new")
+
+
+def test_what_dead_runs_left_is_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for pid in (dead.pid, 1):
+        (tmp_path / f".out.{pid}.partial").mkdir()
+    (tmp_path / ".other.1.partial").mkdir()
+    with CheckpointWriter(tmp_path / "out"):
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {".out.1.partial", ".other.1.partial", f".out.{os.getpid()}.partial"}
 
 
 def test_floating_tensors_keep_their_form() -> None:

@@ -9,6 +9,9 @@ import numpy as np
 from serving.evaluate.statistics import mean_and_error
 from serving.evaluate.tasks.questions import Question
 
+METRICS = ("acc", "acc_norm")
+"""What is computed of every task, by the harness's names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
@@ -32,7 +35,7 @@ class TaskResult:
         reference: the reference's accuracy. same_choice: share of questions where both choose the same; both None
             without a reference.
         cut: contexts that lost their beginning. unanswerable: questions whose answer is none of the choices; they
-            count as wrong.
+            count as wrong. left_out: metrics that the task lists and that are not computed here.
     """
 
     name: str
@@ -43,6 +46,7 @@ class TaskResult:
     same_choice: float | None
     cut: int
     unanswerable: int
+    left_out: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -33,7 +33,9 @@ def read_split(patterns: Sequence[str], beside: Path) -> list[Doc]:
 
 def _files(pattern: str, beside: Path) -> list[Path]:
     path = beside / pattern  # an absolute pattern stays what it is
-    return [path] if path.is_file() else sorted(path.parent.glob(path.name))
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.parent.glob(path.name) if file.is_file()) if path.name else []
 
 
 def _read(path: Path) -> list[Doc]:

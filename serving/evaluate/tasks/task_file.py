@@ -112,10 +112,10 @@ def read_task_file(path: Path) -> TaskFile:
         description=_typed(raw, "description", str, "", path),
         target_delimiter=_typed(raw, "target_delimiter", str, " ", path),
         fewshot_delimiter=_typed(raw, "fewshot_delimiter", str, "\n\n", path),
-        num_fewshot=_typed(raw, "num_fewshot", int, 0, path),
+        num_fewshot=_shots(raw, path),
         sampler=_sampler(shots, path),
         samples=_samples(shots, path),
-        metrics=tuple(str(one.get("metric")) for one in _typed(raw, "metric_list", list, [], path)),
+        metrics=_metrics(raw, path),
     )
 
 
@@ -140,7 +140,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}, {error}") from None
     except OSError as error:
         raise ConfigError(f"cannot read the task {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none, not UTF-8
         told = " ".join(str(error).split())
         raise ConfigError(f"{path} is not YAML: {told}") from None
     if not isinstance(value, dict):
@@ -156,7 +156,7 @@ def _with_includes(path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
     included = own.pop("include", None)
     names = included if isinstance(included, list) else [] if included is None else [included]
     base: dict[str, Any] = {}
-    for name in names:
+    for name in reversed(names):  # as the harness does: what is named first counts most
         base |= _with_includes(path.parent / str(name), (*above, path.resolve()))
     return base | own
 
@@ -209,6 +209,20 @@ def _data_files(raw: Mapping[str, Any], path: Path) -> dict[str, tuple[str, ...]
         str(split): tuple(str(name) for name in (names if isinstance(names, list) else [names]))
         for split, names in files.items()
     }
+
+
+def _shots(raw: Mapping[str, Any], path: Path) -> int:
+    count: int = _typed(raw, "num_fewshot", int, 0, path)
+    if isinstance(count, bool) or count < 0:
+        raise ConfigError(f"{path}: `num_fewshot` must be 0 or more, not {count!r}")
+    return count
+
+
+def _metrics(raw: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    wanted = _typed(raw, "metric_list", list, [], path)
+    if not all(isinstance(one, dict) and isinstance(one.get("metric"), str) for one in wanted):
+        raise ConfigError(f"{path}: `metric_list` must be a list of `metric: NAME`, not {wanted!r}")
+    return tuple(one["metric"] for one in wanted)
 
 
 def _sampler(shots: Mapping[str, Any], path: Path) -> str:

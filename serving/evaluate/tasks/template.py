@@ -8,7 +8,7 @@ import ast
 import re
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError
+from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from serving.errors import ConfigError
@@ -21,6 +21,8 @@ def _regex_replace(text: str, pattern: str, repl: str, count: int = 0) -> str:
     return re.sub(pattern, repl, text, count=count)
 
 
+_DIGITS = 18
+"""A longer run of digits is no index."""
 _JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
 _JINJA.filters["regex_replace"] = _regex_replace
 
@@ -33,7 +35,7 @@ def render(template: str, doc: Doc) -> str:
     """
     try:
         return _JINJA.from_string(template).render(**doc)
-    except (TemplateError, TypeError, ValueError, re.error) as error:
+    except Exception as error:  # an expression of a template may raise anything
         raise ConfigError(f"the template {template!r} cannot be rendered: {error}") from None
 
 
@@ -81,7 +83,7 @@ def _column_or_rendered(template: Template, doc: Doc) -> Any:  # noqa: ANN401
     if template in doc:
         return doc[template]
     text = render(template, doc)
-    return int(text) if text.isascii() and text.isdigit() else text
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else text
 
 
 def _text_or_index(value: Any, key: str) -> str | int:  # noqa: ANN401
@@ -94,5 +96,5 @@ def _literal(text: str) -> Any:  # noqa: ANN401
     """A Python literal, or the text itself if it is none."""
     try:
         return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return text
