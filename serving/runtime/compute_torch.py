@@ -88,7 +88,9 @@ class TorchCompute:
             mirror = DeviceMirror(cache.tensor, arena)
         layout, section = cache.layout_fingerprint, self._config.model
         version = section.version or model_version(section.path)
-        return Attached(self._executor(cache), layout, f"{layout}-{version}", mirror)
+        executor = self._executor(cache)
+        end_idle_workers()  # from here on the engine's thread computes
+        return Attached(executor, layout, f"{layout}-{version}", mirror)
 
     def transport(self, moves: UbTransport) -> KvTransport:
         """As it is."""
@@ -176,7 +178,6 @@ def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, 
         if images is not None:
             images.close()  # the process goes on holding what it maps
         return_freed_memory()
-        end_idle_workers()  # from here on the engine's thread computes
 
 
 def _device(config: ServeConfig) -> str:
