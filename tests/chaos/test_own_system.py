@@ -80,9 +80,11 @@ def test_whoever_does_not_go_is_killed_and_told(monkeypatch: pytest.MonkeyPatch,
     grandchild = int(process.stdout.readline())
     process.stdout.close()
     if interrupted:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
         threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
             system.stop()
+        signal.signal(signal.SIGINT, before)
     else:
         system.stop()
     assert process.returncode == -signal.SIGKILL

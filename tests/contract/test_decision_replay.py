@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,6 +71,8 @@ async def mixed_life(config: ServeConfig, shm: Path) -> int:
         await pools.start("prefill", "prefill", "decode", "decode")
         lost = pools.of("decode")[0]
         fail_some_pulls(pools, rng)
+        for instance in pools.of("decode"):  # as long as a step takes, so many sequences come together in it
+            executor(instance).before = lambda _: time.sleep(0.008)
         cancels = [rng.random() * 0.2 if rng.random() < 0.15 else None for _ in range(200)]
         jobs = [asyncio.create_task(ask(pools, *one)) for one in zip(mixed_asks(rng), cancels, strict=True)]
         while executor(lost).steps < 20:  # noqa: ASYNC110 - a test executor has no event
