@@ -28,7 +28,7 @@ RUN python -m venv .venv \
     && python -m pip install ${TORCH_PIP_ARGS} "$(sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)"
 
 COPY --chown=cloudmatrix . .
-RUN python -m pip install -e .
+RUN python -m pip install -c deploy/constraints.txt -e .
 
 # Ray's dashboard shows the page /pools in every cluster that this image starts, `ray start` included.
 ENV PYTHONPATH=/app/serving/dashboard/site

@@ -4,6 +4,9 @@
 #   make serve ARGS="--port 9000 --model DIR"    anything that `cloudmatrix serve --help` knows
 #   make test  PYTEST_ARGS="-k gateway"          ruff, mypy, then pytest
 #
+# What is installed besides torch has the versions of deploy/constraints.txt, those that all tests passed with; `make lock`
+# writes that file anew. CONSTRAINTS= (nothing) takes the newest ones that pyproject.toml allows.
+#
 # TORCH_PIP_ARGS is handed to pip when torch is installed. On x86 machines without a GPU, point it at PyTorch's index of
 # CPU wheels to save the download of the CUDA libraries; everything works either way.
 
@@ -15,11 +18,13 @@ VENV        := .venv
 BIN         := $(VENV)/bin
 TORCH       := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 PIP         := $(BIN)/python -m pip install --disable-pip-version-check
+CONSTRAINTS ?= deploy/constraints.txt
+PINNED      := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 ARGS        ?=
 PYTEST_ARGS ?=
 TORCH_PIP_ARGS ?=
 
-.PHONY: help serve test lint bench clean
+.PHONY: help serve test lint bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -47,21 +52,30 @@ bench: $(VENV)/.installed-test ## every benchmark, with its conditions (takes a 
 		$(BIN)/python -m "tests.benchmarks.$$(basename "$$script" .py)"; \
 	done
 
+# In an environment of its own. Torch is left out: pyproject.toml pins it, and its builds for CPU and CUDA differ in name.
+lock: $(BIN)/python ## the newest versions that pyproject.toml allows -> deploy/constraints.txt; then run the tests
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(BIN)/python -m venv "$$fresh" && \
+		"$$fresh/bin/python" -m pip install -q --disable-pip-version-check $(TORCH_PIP_ARGS) $(TORCH) && \
+		"$$fresh/bin/python" -m pip install -q --disable-pip-version-check -e '.[test,compile,train]' && \
+		{ sed -n '/^#/p' deploy/constraints.txt; \
+			"$$fresh/bin/python" -m pip freeze --exclude-editable | grep -vE '^(torch|triton|(nvidia|cuda)-[^=]*)=='; } > "$$fresh/lock" && \
+		cp "$$fresh/lock" deploy/constraints.txt
+
 clean: ## remove the environment and every cache
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps make a second start skip the install; a changed pyproject.toml repeats it.
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+# The stamps make a second start skip the install; a changed pyproject.toml, or other versions, repeat it.
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "Installing into $(VENV) (once; several minutes on a slow line)"
 	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
-	@$(PIP) -e .
+	@$(PIP) $(PINNED) -e .
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-test: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "Installing with test tools into $(VENV) (once; several minutes on a slow line)"
 	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
-	@$(PIP) -e '.[test]'
+	@$(PIP) $(PINNED) -e '.[test]'
 	@touch $(VENV)/.installed $@
 
 $(BIN)/python:
