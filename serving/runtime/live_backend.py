@@ -188,7 +188,7 @@ class LiveBackend:
     def _stop_choice(self, generation: LiveGeneration, choice: Choice) -> None:
         choice.need = choice.waiting_since = None
         self._carry_out(generation, choice, choice.journal.cancel())
-        self._close_if_done(generation)
+        self._leave_if_done(generation, choice)
 
     def _cancel(self, generation: LiveGeneration) -> None:
         if generation.closed:
@@ -203,20 +203,30 @@ class LiveBackend:
         generation.fail(failure)
         self._cancel(generation)
 
-    def _close_if_done(self, generation: LiveGeneration) -> None:
-        if not generation.closed and all(choice.journal.done for choice in generation.choices):
+    def _leave_if_done(self, generation: LiveGeneration, choice: Choice) -> None:
+        """Forget a sequence that is over, its job too if it was the last one, and let the next job in."""
+        if generation.closed or not choice.journal.done:
+            return
+        self._leave(generation, choice)
+        if all(one.journal.done for one in generation.choices):
             self._close(generation)
+        else:
+            self._let_in()
+
+    def _leave(self, generation: LiveGeneration, choice: Choice) -> None:
+        """A sequence needs no place and no room any more, however long others of its job go on."""
+        name = choice.journal.spec.sequence_id
+        if self._choices.pop(name, None) is not None:
+            self._router.ended(name)
+            self._room.finished(self._now() - generation.started)
 
     def _close(self, generation: LiveGeneration) -> None:
         """Forget a job, and let the next one in."""
         generation.closed = True
         for choice in generation.choices:
-            self._choices.pop(choice.journal.spec.sequence_id, None)
-            self._router.ended(choice.journal.spec.sequence_id)
+            self._leave(generation, choice)
         if self._running.pop(id(generation), None) is None:
             self._room.leave(generation)
-        else:
-            self._room.finished(self._now() - generation.started)
         generation.wake()
         self._let_in()
 
@@ -314,8 +324,7 @@ class LiveBackend:
                 continue  # it goes on where it is
             with self._alone(generation):
                 self._carry_out(generation, choice, tell(choice.journal, item))
-                if choice.journal.done:
-                    self._close_if_done(generation)
+                self._leave_if_done(generation, choice)
 
     def _decline(self, link: InstanceLink, sent_id: SequenceId, item: m.News) -> None:
         """News of a job that is over: whoever still works on it, or holds blocks for it, is told to stop."""

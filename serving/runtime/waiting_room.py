@@ -75,7 +75,7 @@ class WaitingRoom:
             self._queue.withdraw(generation.number)
 
     def finished(self, residence_s: float) -> None:
-        """A job that was started is over, so long after."""
+        """A sequence of a job that was started is over, so long after."""
         self._queue.finished(residence_s)
 
     def overdue(self, now: float, is_open: bool) -> list[tuple[LiveGeneration, Fail]]:

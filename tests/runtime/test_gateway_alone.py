@@ -10,7 +10,7 @@ from serving.api.backend import GenerationJob
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.link import messages as m
 from serving.policy.journal_commands import NeedPrefill, SendPrefill
-from serving.policy.request import HandoffTicket, SamplingParams, SequenceSpec
+from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
 from serving.policy.request_journal import SequenceJournal
 from serving.runtime.live_backend import LiveBackend
 from tests.runtime.harness import small_config
@@ -42,8 +42,8 @@ def linked(backend: LiveBackend, pool: str, heard_at: float | None = None, kv_bl
     return link
 
 
-def job(sequences: int) -> GenerationJob:
-    few = SamplingParams(max_tokens=4)
+def job(sequences: int, max_tokens: int = 4) -> GenerationJob:
+    few = SamplingParams(max_tokens=max_tokens)
     specs = (SequenceSpec(SequenceId(f"r/{i}"), (1, 2, 3), few) for i in range(sequences))
     return GenerationJob(RequestId("r"), tuple(specs))
 
@@ -111,3 +111,33 @@ async def test_a_stream_that_outgrew_the_prefill_instances_goes_on_at_a_decode_i
     assert backend._router.decide(need, journal).replica == prefill.replica, "it holds one more"
     journal.tokens(add.spec.sequence_id, 20 * block_tokens - 6, (1,))
     assert backend._router.decide(need, journal).replica == decode.replica
+
+
+async def test_a_choice_that_has_ended_holds_no_place_and_no_room_until_the_others_end() -> None:
+    """Both were kept for the whole request: others waited for seats that nobody took."""
+    limits = {"max_running_sequences": 2, "max_queued_requests": 1}
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere"), gateway=limits), ["prefill", "decode"])
+    prefill, decode = linked(backend, "prefill"), linked(backend, "decode")
+    request = backend.submit(job(2, max_tokens=64))
+    for i, add in enumerate(list(prefill.sent)):
+        assert isinstance(add, m.Add)
+        ticket = HandoffTicket(f"t{i}", prefill.replica, NodeId("n"), "/s", "l", 3, ())
+        first = m.Tokens(add.spec.sequence_id, 0, (7,), cached_tokens=0)
+        backend._on_frame(cast(Any, prefill), m.Frame(1, (m.Prefilled(first, ticket),)))
+    promised = backend._router._reserve.blocks(decode.replica)
+    assert promised == 2 * 4
+    other = backend.submit(job(1))
+    assert backend.counts() == {"running": 1, "queued": 1, "sequences": 2}
+    adopt = next(message for message in decode.sent if isinstance(message, m.Adopt))
+    end = m.Tokens(adopt.spec.sequence_id, 1, (8,), finish=FinishReason.STOP)
+    backend._on_frame(cast(Any, decode), m.Frame(1, (end,)))
+    assert backend.counts() == {"running": 2, "queued": 0, "sequences": 2}
+    assert backend._router._reserve.blocks(decode.replica) == promised // 2
+    request.stop(1)
+    assert request.closed
+    assert [type(message) for message in decode.sent] == [m.Adopt, m.Adopt, m.Cancel]
+    assert backend.counts() == {"running": 1, "queued": 0, "sequences": 1}
+    other.cancel()
+    assert backend.counts() == {"running": 0, "queued": 0, "sequences": 0}
+    assert backend._router._reserve.blocks(decode.replica) == 0
+    _end(backend)
