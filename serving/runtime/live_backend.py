@@ -151,7 +151,8 @@ class LiveBackend:
         self._letting_in = True
         try:
             while (generation := self._room.next(len(self._choices), self._now())) is not None:
-                self._start(generation)
+                with self._alone(generation):
+                    self._start(generation)
         finally:
             self._letting_in = False
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from serving.api.backend import GenerationJob
+from serving.errors import EngineError
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.link import messages as m
 from serving.policy.journal_commands import NeedPrefill, SendPrefill
@@ -140,4 +141,26 @@ async def test_a_choice_that_has_ended_holds_no_place_and_no_room_until_the_othe
     other.cancel()
     assert backend.counts() == {"running": 0, "queued": 0, "sequences": 0}
     assert backend._router._reserve.blocks(decode.replica) == 0
+    _end(backend)
+
+
+async def test_a_bug_that_a_job_meets_when_its_turn_comes_ends_that_job_alone() -> None:
+    """It stood for its whole time where it was, and who had just come was told of a failure that was not his."""
+    limits = {"max_running_sequences": 1}
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere"), gateway=limits), ["prefill", "decode"])
+    broken, next_one = backend.submit(job(1)), backend.submit(job(1))  # nobody is there yet: both wait
+    linked(backend, "prefill")
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    setattr(broken.choices[0].journal, "start", fails)  # noqa: B010 - mypy knows that it is a method
+    other = backend.submit(job(1))
+    assert (broken.closed, next_one.closed, other.closed) == (True, False, False)
+    with pytest.raises(EngineError, match="the gateway failed on it"):
+        await broken.next()
+    assert backend.counts() == {"running": 1, "queued": 1, "sequences": 1}
+    next_one.cancel()
+    other.cancel()
+    assert backend.counts() == {"running": 0, "queued": 0, "sequences": 0}
     _end(backend)
