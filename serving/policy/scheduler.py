@@ -166,7 +166,7 @@ class Scheduler:
 
     def queued_tokens(self) -> int:
         """Tokens that must be computed before everything known here has caught up."""
-        return sum(s.num_missing for group in (self.waiting, self.running, self.fetching) for s in group)
+        return sum(s.num_to_compute for group in (self.waiting, self.running, self.fetching) for s in group)
 
     def _busy(self) -> int:
         """Sequences that have blocks here."""

@@ -123,6 +123,12 @@ class LiveSequence:
         return len(self.tokens) - self.num_computed
 
     @property
+    def num_to_compute(self) -> int:
+        """Known tokens that this engine still has to compute: not those that a handoff is to bring."""
+        brought = self.ticket.computed_tokens if self.ticket and self.phase is SequencePhase.ADOPTING else 0
+        return len(self.tokens) - max(self.num_computed, brought)
+
+    @property
     def stays(self) -> bool:
         """Whether it decodes here even if prefill is this instance's role: so it was told, or handed to it."""
         return self.spec.whole or self.ticket is not None

@@ -241,3 +241,13 @@ def test_a_pull_that_was_never_ordered_is_our_bug() -> None:
     for error in (None, HandoffError("x")):
         with pytest.raises(LedgerError, match="not being pulled"):
             bench.engine.pull_finished(SequenceId("a"), error, 0, 0.0)
+
+
+def test_what_a_handoff_brings_is_not_waiting_to_be_computed() -> None:
+    """Whoever was refused was told to come back after prompts that nobody was going to compute."""
+    bench = Bench(EngineRole.DECODE, max_sequences=1)
+    bench.engine.add(spec("decodes"), 0.0)
+    bench.step()
+    handed = spec("handed", output=(1, 2))
+    bench.engine.adopt(handed, ticket_for(handed, 10), 0.0)
+    assert bench.engine.snapshot(0.0).queued_tokens == 1 + 2
