@@ -171,8 +171,10 @@ class InstanceEngine:
         for sequence in ready_to_leave(self.scheduler.running) if self._draining else ():
             self._holding.hand_on(sequence, now)
         pulls = self.start_pulls(now) if self.scheduler.waiting.items else ()
-        planned = self.scheduler.plan_step(self._counters.steps)
-        pulls += self.start_pulls(now) if self.scheduler.waiting.items else ()  # handoffs queued behind prompts
+        planned, waiting = None, -1
+        while planned is None and waiting != len(self.scheduler.waiting.items):  # prompts may be behind handoffs again
+            planned, waiting = self.scheduler.plan_step(self._counters.steps), len(self.scheduler.waiting.items)
+            pulls += self.start_pulls(now) if waiting else ()  # handoffs queued behind prompts
         fetches = tuple(map(self._pool.fetch_order, self.scheduler.take_fetches())) if self.scheduler.to_fetch else ()
         self._in_flight, plan = planned, planned.plan if planned is not None else None
         self._counters.steps += plan is not None

@@ -277,3 +277,17 @@ def test_settings_that_cannot_work() -> None:
         replace(SETTINGS, pool=True, prefix_reuse=False)
     with pytest.raises(ConfigError, match="max_store_blocks"):
         replace(SETTINGS, max_store_blocks=-1)
+
+
+def test_a_prompt_behind_a_fetch_and_a_handoff_is_computed_at_once() -> None:
+    """It stood there until one of the two had arrived, and nothing was computed meanwhile."""
+    bench = PoolBench(role=EngineRole.DECODE)
+    handed = spec("handed", output=(1,), max_tokens=9)
+    bench.engine.add(spec("fetched", tuple(range(20, 30))), 0.0)
+    bench.engine.adopt(handed, ticket_for(handed), 0.0)
+    bench.engine.add(spec("short", (1, 2, 3)), 0.0)
+    action = bench.act()
+    assert [order.sequence_id for order in action.fetches] == ["fetched"]
+    assert [order.sequence_id for order in action.pulls] == ["handed"]
+    assert action.plan is not None
+    assert [step.sequence_id for step in action.plan.sequences] == ["short"]
