@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 20
 
 _BOOT = """
 import sys
-sys.path.append(sys.argv[2])
+sys.path.insert(0, sys.argv[2])
 from loadgen.driver.worker import main
 main(int(sys.argv[1]), int(sys.argv[3]))
 """
