@@ -9,9 +9,7 @@ not. Tokens without text (half of a character, held-back stop strings) are count
 
 from array import array
 
-import msgspec
-
-from loadgen.client.reply import Choice, Reply, Said, Usage, decode_reply, error_text, times_in_seconds
+from loadgen.client.reply import NOT_JSON, Choice, Reply, Said, Usage, decode_reply, error_text, times_in_seconds
 from loadgen.client.sse import SseSplitter
 
 
@@ -127,7 +125,7 @@ class AnswerReader:
             ):
                 try:
                     reply = decode_reply(part[6:])
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except NOT_JSON:
                     pass  # several events between CRs, the end mark, or nonsense
                 else:
                     if not (self._steady and self._more_text(now_s, reply)):
@@ -196,7 +194,7 @@ class AnswerReader:
     def _event(self, now_s: float, data: bytes) -> None:
         try:
             reply = decode_reply(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             if data.strip() == b"[DONE]":
                 self.done = True
             elif data.strip():

@@ -4,28 +4,34 @@ Only what is read is declared; msgspec skips the rest without building it. Every
 servers differ.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are no JSON, no UTF-8, or nested without end."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""A number of tokens; records keep them in 32 bits."""
 
 
 class PromptDetails(msgspec.Struct):
     """Part of the prompt that came from a cache."""
 
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class CompletionDetails(msgspec.Struct):
     """Part of the answer that was reasoning."""
 
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count | None = None
 
 
 class Usage(msgspec.Struct):
     """Token counts of the server; the only ones that are ever reported."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
 
@@ -83,18 +89,18 @@ def body_error(body: bytes) -> str:
     """The text of an error answer's body, JSON or not, in one line; empty for an empty body."""
     try:
         return error_text(msgspec.json.decode(body))
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return " ".join(body[: 4 * ERROR_CHARS].decode(errors="replace").split())[:ERROR_CHARS]
 
 
 def times_in_seconds(metrics: dict[str, Any]) -> dict[str, float]:
     """Server-side times of vLLM's `metrics` object [s]: `queue_time_ms` -> "queue", `time_to_first_token_ms` -> "ttft".
 
-    Anything that is no time (no unit in its name) is left out.
+    Anything that is no time (no unit in its name, or a number beyond all reason) is left out.
     """
     found = {}
     for name, value in metrics.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _BEYOND_REASON:
             continue
         for suffix, factor in (("_ms", 1e-3), ("_us", 1e-6), ("_seconds", 1.0), ("_s", 1.0)):
             if name.endswith(suffix):
@@ -104,6 +110,9 @@ def times_in_seconds(metrics: dict[str, Any]) -> dict[str, float]:
                 break
     return found
 
+
+_BEYOND_REASON = 1e15
+"""In any unit: 30 years of microseconds. A whole number may have more digits than a float can hold."""
 
 _SHORT = {
     "time_to_first_token": "ttft",

@@ -36,7 +36,7 @@ class Reply:
         """The body as JSON; None if it is none."""
         try:
             return msgspec.json.decode(self.body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
 

@@ -138,6 +138,10 @@ def test_an_error_without_the_key() -> None:
         b'data: {"choices": [{"text": "\xff"}]}\n\n',
         b'data: {"a": 1}\n\n',
         b"data: 7\n\n",
+        b'data: {"choices": [], "error": ' + b"[" * 5000 + b"]" * 5000 + b"}\n\n",
+        usage(1, 3_000_000_000),
+        usage(10**30, 1),
+        usage(1, -1),
     ],
 )
 def test_what_cannot_be_understood(bad: bytes) -> None:
@@ -154,6 +158,7 @@ def test_a_stream_cut_in_the_middle_of_an_event_is_not_called_malformed() -> Non
 
 def test_server_times_in_seconds() -> None:
     metrics = {"queue_time_ms": 12.5, "time_to_first_token_ms": 40, "model": "x", "batch_ms": True, "decode_s": 2}
+    metrics |= {"nonsense_ms": 10**400}
     reader = read(event({"choices": [], "usage": {"completion_tokens": 1}, "metrics": metrics}))
     assert reader.server_times == {"queue": 0.0125, "ttft": 0.04, "decode": 2.0}
 

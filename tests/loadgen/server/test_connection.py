@@ -53,6 +53,11 @@ def test_the_connection_is_kept_and_headers_are_sent(server: SmallServer) -> Non
     assert all(headers["authorization"] == "Bearer k" for _, _, headers, _ in server.seen)
 
 
+def test_what_is_no_json_is_none() -> None:
+    bodies = (b"<html>", b'{"error": "caf\xe9"}', b"[" * 5000 + b"]" * 5000)
+    assert [Reply(500, body).json() for body in bodies] == [None] * 3
+
+
 def test_a_kept_connection_that_was_closed_is_replaced_silently(server: SmallServer) -> None:
     server.routes["/a"] = Answer(body=b"hello", close=True)
     connection = Connection(server.url)
