@@ -63,7 +63,8 @@ class SloResult(msgspec.Struct, kw_only=True):
         good: good requests. counted: successes plus failures (deliberate cancels are not counted).
         attainment: good / counted. wilson95: its 95 % Wilson interval.
         each: metric name -> share of the counted requests that kept this limit.
-        untestable: requests with one output token, whose TPOT does not exist; they pass TPOT and are told apart here.
+        untestable: successful requests without one of the metrics (TPOT of one token, TTFT of a whole answer); they
+            pass it and are told apart here.
     """
 
     targets: dict[str, float]

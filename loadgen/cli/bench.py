@@ -23,6 +23,8 @@ from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.ports import TokenCounter
 from loadgen.workload.words import Words
 
+_OF_STREAMS = frozenset({"ttft", "ttfo", "tpot", "itl"})
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -85,7 +87,7 @@ def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
     Effects: requests to /v1/models and /tokenize; closes that connection at the end.
     """
     endpoint = build_endpoint(flags, ignore_eos=ignores_eos(flags))
-    slo = parse_slo(flags.slo) if flags.slo else {}
+    slo = _slo(flags)
     facts = probe.check(endpoint, ready_timeout_s=flags.ready_check_timeout_sec)
     endpoint = msgspec.structs.replace(endpoint, model=facts.model)
     counter, overhead, closing = _tokenizer(flags, endpoint)
@@ -107,6 +109,18 @@ def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
             console=console,
             warnings=(*facts.warnings, *_length_warnings(content, counter)),
         )
+
+
+def _slo(flags: argparse.Namespace) -> dict[str, float]:
+    """The limits that answers are held to.
+
+    Raises: UsageError for what is no limit, or cannot be measured.
+    """
+    slo = parse_slo(flags.slo) if flags.slo else {}
+    of_streams = [name for name in slo if name in _OF_STREAMS]
+    if of_streams and not flags.stream:
+        raise UsageError(f"--slo {of_streams[0]} needs a stream; with --no-stream there is only e2e")
+    return slo
 
 
 class _Closing:

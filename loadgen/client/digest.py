@@ -114,13 +114,14 @@ def conclude(exchange: Exchange, reader: AnswerReader, expected_tokens: int | No
     if 200 <= exchange.status < 300:
         reader.finish(clean=exchange.failure is None)
     outcome, error = _outcome(exchange, reader, expected_tokens)
-    usage = reader.usage
+    usage, streamed = reader.usage, reader.is_stream
     found = Digest(
         outcome=outcome,
         error=error,
-        first_answer_s=reader.first_answer_s,
-        chunk_times=reader.times.tobytes(),
-        chunk_tokens=reader.tokens.tobytes() if reader.tokens_known else b"",
+        # Of a whole answer only its end is known; its first token came some time before.
+        first_answer_s=reader.first_answer_s if streamed else None,
+        chunk_times=reader.times.tobytes() if streamed else b"",
+        chunk_tokens=reader.tokens.tobytes() if streamed and reader.tokens_known else b"",
         content_chars=reader.content_chars,
         finish_reason=reader.finish_reason,
         server_times=reader.server_times,

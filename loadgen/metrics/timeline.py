@@ -55,8 +55,11 @@ def _histogram(times: Sequence[float], edges: NDArray[np.float64]) -> NDArray[np
 
 
 def _tokens(records: Sequence[RequestRecord], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Output tokens that arrived in each bin, each chunk with its request's mean tokens per chunk."""
+    """Output tokens that arrived in each bin, each chunk with its request's mean tokens per chunk; whole answers at
+    their ends."""
+    whole = [(r.ended_s, r.output_tokens) for r in records if not r.chunk_times and r.output_tokens and r.ended_s]
     total = np.zeros(len(edges) - 1)
+    np.add.at(total, _places(np.array([ended_s for ended_s, _ in whole]), edges), [tokens for _, tokens in whole])
     streamed = [record for record in records if record.chunk_times]
     for start in range(0, len(streamed), _RECORDS_AT_ONCE):
         block = [(chunk_times(record), tokens_of(record)) for record in streamed[start : start + _RECORDS_AT_ONCE]]

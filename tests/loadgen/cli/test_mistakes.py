@@ -32,6 +32,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
         (("--sweep", "concurrency", "--request-rate", "4"), "leave out rates"),
         (("--sweep", "rate", "--arrival", "trace"), "leave out --arrival"),
         (("--slo", "ttfb=1s"), "ttfb"),
+        (("--slo", "e2e=1s,tpot=1s", "--no-stream"), "tpot needs a stream"),
         (("--input-len", "many"), "no length"),
         (("--dataset-name", "mooncake"), "needs --dataset-path"),
         (("--dataset-name", "mooncake", "--dataset-path", "nowhere.jsonl"), "no such file"),

@@ -94,6 +94,13 @@ def test_html_with_status_200_is_no_answer() -> None:
     assert "<html>" in found.error
 
 
+def test_a_whole_answer_has_no_moment_of_its_first_token() -> None:
+    body = b'{"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}'
+    found = digest(exchange(body, content_type=JSON))
+    assert (found.outcome, found.text, found.output_tokens) == (Outcome.OK, "a b", 2)
+    assert (found.chunk_times, found.chunk_tokens, found.first_answer_s) == (b"", b"", None)
+
+
 @pytest.mark.parametrize(
     ("expected", "outcome"), [(2, Outcome.OK), (3, Outcome.SHORT), (1, Outcome.OK), (None, Outcome.OK)]
 )

@@ -45,5 +45,10 @@ def test_waiting_before_the_send_counts() -> None:
     assert evaluate([record([2.0], intended_s=1.5)], {"ttft": 0.9}).good == 1
 
 
+def test_whole_answers_have_no_first_token_to_judge() -> None:
+    found = evaluate([record([], ended_s=9.0), record([2.0])], {"ttft": 1.5})
+    assert (found.good, found.untestable) == (2, 1)
+
+
 def test_nothing_counted() -> None:
     assert evaluate([], {"ttft": 1.0}).attainment == 0.0

@@ -122,6 +122,11 @@ def test_the_timeline_holds_every_token_and_both_ends() -> None:
     assert found[3].ttft_p50_s == pytest.approx(-0.9)  # due at 1.0, as all of these
 
 
+def test_the_timeline_has_the_tokens_of_whole_answers_at_their_ends() -> None:
+    found = summary([record([], started_s=0.0, ended_s=1.25, output_tokens=3)]).timeline
+    assert [point.output_tokens for point in found] == [0, 0, 3]
+
+
 def test_steady_state_and_timeline() -> None:
     many = [
         record([0.25 + at, 0.5 + at], index=at, intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0)
