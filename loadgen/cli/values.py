@@ -107,7 +107,7 @@ def percentiles(text: str) -> list[float]:
     Raises: argparse.ArgumentTypeError.
     """
     found = sorted({_number(part) for part in text.split(",") if part.strip()})
-    if not found or not (0 <= found[0] and found[-1] <= 100):
+    if not found or not all(0 <= percentile <= 100 for percentile in found):
         raise argparse.ArgumentTypeError(f"{text!r} are no percentiles; write 50,90,99")
     return found
 

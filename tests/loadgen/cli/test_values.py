@@ -61,3 +61,9 @@ def test_pairs_and_objects() -> None:
 def test_mistakes_are_said(parse: Callable[[str], object], text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         parse(text)
+
+
+def test_a_percentile_that_is_no_number_is_found_wherever_sorting_puts_it() -> None:
+    for step in range(1, 20):
+        with pytest.raises(argparse.ArgumentTypeError):
+            values.percentiles(",".join(map(str, range(0, 100, step))) + ",x")
