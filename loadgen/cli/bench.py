@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -70,13 +70,7 @@ class Bench:
 
     def command(self) -> str:
         """The command as typed, without keys."""
-        words = ["loadgen", *sys.argv[1:]]
-        for at, word in enumerate(words[:-1]):
-            if word == "--api-key":
-                words[at + 1] = "..."
-            elif word == "--header":
-                words[at + 1] = words[at + 1].partition("=")[0] + "=..."
-        return shlex.join(word if not word.startswith("--api-key=") else "--api-key=..." for word in words)
+        return shlex.join(["loadgen", *without_keys(sys.argv[1:])])
 
 
 @contextlib.contextmanager
@@ -121,6 +115,25 @@ def _slo(flags: argparse.Namespace) -> dict[str, float]:
     if of_streams and not flags.stream:
         raise UsageError(f"--slo {of_streams[0]} needs a stream; with --no-stream there is only e2e")
     return slo
+
+
+def without_keys(words: Sequence[str]) -> list[str]:
+    """The words of a command with `...` in place of keys and of the values of header lines."""
+    shown, flag = [], ""
+    for word in words:
+        if word.startswith("-"):
+            flag, equals, value = word.partition("=")
+            shown.append(f"{flag}={_hidden(flag, value)}" if equals else flag)
+        else:
+            shown.append(_hidden(flag, word))
+    return shown
+
+
+def _hidden(flag: str, value: str) -> str:
+    """One value of a flag, as anybody may see it."""
+    if flag == "--header":
+        return f"{value.partition('=')[0]}=..."
+    return "..." if flag == "--api-key" else value
 
 
 class _Closing:

@@ -39,7 +39,9 @@ def base_url(flags: argparse.Namespace) -> str:
 
     Raises: UsageError.
     """
-    url = (flags.url or f"http://{flags.host}:{flags.port}").rstrip("/")
+    given = f"--url {flags.url}" if flags.url else f"--host {flags.host}"
+    host = f"[{flags.host}]" if ":" in flags.host and not flags.host.startswith("[") else flags.host  # IPv6
+    url = (flags.url or f"http://{host}:{flags.port}").rstrip("/")
     if "://" not in url:
         url = f"http://{url}"
     url = url.removesuffix("/v1")
@@ -49,8 +51,20 @@ def base_url(flags: argparse.Namespace) -> str:
     except ValueError:
         fine = False
     if not fine:
-        raise UsageError(f"--url {flags.url}: not an address; write e.g. http://127.0.0.1:8000")
+        raise UsageError(f"{given}: not an address; write e.g. http://127.0.0.1:8000")
+    refuse_user("--url", url)
+    if parts.query or parts.fragment:
+        raise UsageError(f"{given}: an address without ? and #; a query belongs to --endpoint '/v1/completions?...'")
     return url
+
+
+def refuse_user(flag: str, url: str) -> None:
+    """Addresses are shown in every result, so no password may stand in them.
+
+    Raises: UsageError.
+    """
+    if "@" in urlsplit(url).netloc:
+        raise UsageError(f"{flag}: no user name or password in an address; give --header 'Authorization=Basic ...'")
 
 
 def _headers(flags: argparse.Namespace) -> list[tuple[str, str]]:

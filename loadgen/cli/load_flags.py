@@ -39,7 +39,13 @@ def _add_access_flags(group: "argparse._ArgumentGroup") -> None:
     """Keys, headers, timeouts."""
     group.add_argument("--api-key", metavar="KEY", help="bearer token (default: OPENAI_API_KEY of the environment)")
     group.add_argument(
-        "--header", type=values.key_value, nargs="*", default=[], metavar="K=V", help="more header lines"
+        "--header",
+        type=values.key_value,
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="K=V",
+        help="more header lines",
     )
     group.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     group.add_argument(

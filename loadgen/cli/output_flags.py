@@ -13,6 +13,7 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
         "--slo",
         "--goodput",
         nargs="+",
+        action="extend",
         default=[],
         metavar="SLO",
         help="ttft=500ms,tpot=50ms (or vLLM's form, milliseconds: ttft:500 tpot:50): goodput and attainment",
@@ -50,7 +51,13 @@ def _add_vllm_file_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--result-filename", metavar="NAME")
     group.add_argument("--label", help="put into the file's name")
     group.add_argument(
-        "--metadata", type=values.key_value, nargs="*", default=[], metavar="K=V", help="kept with the result"
+        "--metadata",
+        type=values.key_value,
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="K=V",
+        help="kept with the result",
     )
 
 

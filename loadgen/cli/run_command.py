@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Console
 
 from loadgen.cli.bench import Bench, check_series, open_bench
-from loadgen.cli.build_endpoint import base_url
+from loadgen.cli.build_endpoint import base_url, refuse_user
 from loadgen.cli.build_workload import check_workload_flags
 from loadgen.cli.load_flags import add_form_flags, add_load_flags, add_series_flags, add_target_flags
 from loadgen.cli.output_flags import add_output_flags
@@ -46,6 +46,8 @@ def run(flags: argparse.Namespace) -> int:
     Raises: LoadgenError.
     """
     base_url(flags)
+    if flags.metrics_url:
+        refuse_user("--metrics-url", flags.metrics_url)
     check_series(flags)
     check_workload_flags(flags)
     _check_out(flags)
