@@ -104,7 +104,7 @@ def run_once(
 
         def show(progress: Progress) -> None:
             live.update(progress)
-            why = watch(progress) if watch and not aborted else ""
+            why = watch(progress) if watch and not stop.is_set() else ""
             if why:
                 aborted.append(why)
                 stop.set()

@@ -2,6 +2,7 @@
 
 import datetime
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,16 +21,13 @@ class Finished:
     """One point: a run or its repetitions taken together.
 
     Attributes:
-        stopped: the user ended it early. aborted: why a watch did, else empty. runs: its repetitions.
+        runs: its repetitions. stopped: the user ended it early, so that nothing else should be started.
+        aborted: why a watch did, else empty.
     """
 
     result: RunResult
     runs: list[Measured]
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the user ended it early, so that nothing else should be started."""
-        return any(run.stopped for run in self.runs)
+    stopped: bool
 
     @property
     def aborted(self) -> str:
@@ -38,32 +36,45 @@ class Finished:
 
 
 def run_repeated(
-    bench: Bench, load: Load, *, seed: int, folder: Path | None, label: str = "", watch: Watch | None = None
+    bench: Bench,
+    load: Load,
+    *,
+    seed: int,
+    folder: Path | None,
+    label: str = "",
+    make_watch: Callable[[], Watch] | None = None,
 ) -> Finished:
     """Run as often as `--repeats` says, each time with another seed, and write the files.
 
+    Args:
+        make_watch: a watch for each repetition, since it remembers what it saw.
     Raises: as `run_once`; OutputError.
     """
     repeats = bench.flags.repeats
     runs: list[Measured] = []
+    stopped = False
     for number in range(repeats):
         if number and not rested(bench.flags.pause):
+            stopped = True
             break
         own_folder = folder / f"repetition-{number + 1}" if folder and repeats > 1 else folder
         name = f"{label or load.label}, repetition {number + 1} of {repeats}" if repeats > 1 else label or load.label
-        run = run_once(bench, load, seed=seed + number, folder=own_folder, label=name, watch=watch)
+        run = run_once(
+            bench, load, seed=seed + number, folder=own_folder, label=name, watch=make_watch() if make_watch else None
+        )
         runs.append(run)
+        stopped = run.stopped
         if own_folder:
             _write(bench, load, own_folder, run.result, [run])
         if run.stopped or run.aborted:
             break
     if repeats == 1:
-        return Finished(runs[0].result, runs)
+        return Finished(runs[0].result, runs, stopped)
     result = merge([run.result for run in runs], [run.records for run in runs])
     result.label = label or load.label
     if folder:
         _write(bench, load, folder, result, runs)
-    return Finished(result, runs)
+    return Finished(result, runs, stopped)
 
 
 def rested(pause_s: float) -> bool:

@@ -73,9 +73,8 @@ def _single(bench: Bench) -> int:
 
 def _series(bench: Bench) -> int:
     """A sweep or a search."""
-    result = run_search(bench) if bench.flags.find_max else run_sweep(bench)
+    result, stopped = run_search(bench) if bench.flags.find_max else run_sweep(bench)
     _show(bench, result)
-    stopped = any(point.result.interrupted and not point.aborted for point in result.points)
     return _status(bench, [point.result for point in result.points if not point.aborted], stopped=stopped)
 
 

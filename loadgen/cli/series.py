@@ -1,13 +1,16 @@
 """Several runs in one command: a sweep over values, and the search for the largest that holds the SLOs."""
 
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import Load
-from loadgen.cli.one_run import run_once
+from loadgen.cli.one_run import Watch, run_once
 from loadgen.cli.repeated import Finished, rested, run_repeated
 from loadgen.driver.progress import Progress
-from loadgen.errors import UsageError
+from loadgen.errors import OutputError, UsageError
 from loadgen.report.html import write_report
 from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_folder import REPORT, SWEEP, explained, write_json
@@ -30,7 +33,9 @@ class Series:
         self.stopped = False
         self._seeds = 0
 
-    def point(self, value: float, *, requests: int | None = None, watch: "_Backlog | None" = None) -> Finished:
+    def point(
+        self, value: float, *, requests: int | None = None, make_watch: Callable[[], Watch] | None = None
+    ) -> Finished:
         """Measure one value.
 
         Args:
@@ -43,7 +48,9 @@ class Series:
             load = Load(load.arrivals, load.concurrency, requests, None, load.rate_per_s, load.label)
         name = f"point-{number:02d}-{self.result.parameter}-{value:g}"
         folder = bench.flags.out / name if bench.flags.out else None
-        finished = run_repeated(bench, load, seed=self.next_seed(), folder=folder, label=load.label, watch=watch)
+        finished = run_repeated(
+            bench, load, seed=self.next_seed(), folder=folder, label=load.label, make_watch=make_watch
+        )
         self.result.points.append(
             SweepPoint(value=value, folder=name, result=finished.result, aborted=finished.aborted)
         )
@@ -66,6 +73,18 @@ class Series:
         self._seeds += 1
         return self.bench.seed + (self._seeds - 1) * SEEDS_APART
 
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """While this lasts, whatever ends the series leaves the points measured so far in the files."""
+        try:
+            yield
+        except BaseException as error:
+            if self.result.points:
+                self.result.explanation = f"ended early: {error}" if str(error) else "ended early"
+                with contextlib.suppress(OutputError):
+                    self.finish()
+            raise
+
     def finish(self) -> SweepResult:
         """Order the points and write the files.
 
@@ -82,9 +101,10 @@ class Series:
         return self.result
 
 
-def run_sweep(bench: Bench) -> SweepResult:
-    """One run for each value, ascending; those done are kept if the user stops it.
+def run_sweep(bench: Bench) -> tuple[SweepResult, bool]:
+    """One run for each value, ascending; those done are kept if the user stops it, or if one cannot be made.
 
+    Returns: also whether the user stopped it.
     Raises: as `run_once`.
     """
     series = Series(bench, bench.flags.sweep)
@@ -93,19 +113,21 @@ def run_sweep(bench: Bench) -> SweepResult:
         values = sweep.explicit(bench.flags.sweep_values, whole=whole)
     else:
         values = _between_idle_and_full(bench, series, whole=whole)
-    for value in values:
-        if series.stopped or not series.pause():
-            break
-        series.point(value)
+    with series.kept():
+        for value in values:
+            if series.stopped or not series.pause():
+                break
+            series.point(value)
     result = series.result
     if bench.slo and result.points:
         _judge(result, bench.flags.attainment)
-    return series.finish()
+    return series.finish(), series.stopped
 
 
-def run_search(bench: Bench) -> SweepResult:
+def run_search(bench: Bench) -> tuple[SweepResult, bool]:
     """Probe after probe until the largest value that holds the SLOs lies between two neighbours.
 
+    Returns: also whether the user stopped it.
     Raises: as `run_once`.
     """
     flags = bench.flags
@@ -123,11 +145,10 @@ def run_search(bench: Bench) -> SweepResult:
     series = Series(bench, flags.find_max)
     results: list[ProbeResult] = []
     step = saturation.next_step(settings, results)
-    while isinstance(step, Probe):
-        if not series.pause():
-            break
-        watch = None if whole else _Backlog(step.value, step.requests)
-        finished = series.point(step.value, requests=step.requests, watch=watch)
+    while isinstance(step, Probe) and series.pause():
+        make_watch = None if whole else functools.partial(_Backlog, step.value, step.requests)
+        with series.kept():
+            finished = series.point(step.value, requests=step.requests, make_watch=make_watch)
         if series.stopped:
             break
         results.append(_probe_result(step.value, finished))
@@ -137,7 +158,7 @@ def run_search(bench: Bench) -> SweepResult:
         series.result.explanation = step.explanation
     else:
         series.result.explanation = "the search was stopped before it had found the limit"
-    return series.finish()
+    return series.finish(), series.stopped
 
 
 class _Backlog:
@@ -150,14 +171,18 @@ class _Backlog:
         self._running: list[float] = []
 
     def __call__(self, progress: Progress) -> str:
-        """Why the probe cannot end well; empty if it may."""
-        if progress.now_s <= 0 or progress.draining:
+        """Why the probe cannot end well; empty if it may.
+
+        The last look is due when the last request has left, which may be a little before or after its planned time.
+        """
+        if progress.now_s <= 0 or not self._looks:
             return ""
-        self._times_s.append(progress.now_s)
-        self._running.append(progress.running + progress.waiting)
-        if not self._looks or progress.now_s < self._looks[0]:
-            return ""
-        del self._looks[0]
+        if not progress.draining:
+            self._times_s.append(progress.now_s)
+            self._running.append(progress.running + progress.waiting)
+            if progress.now_s < self._looks[0]:
+                return ""
+        self._looks = [] if progress.draining else self._looks[1:]
         return backlog.running_grows(self._times_s, self._running, self._rate_per_s)
 
 
@@ -190,9 +215,15 @@ def _between_idle_and_full(bench: Bench, series: Series, *, whole: bool) -> list
 
 
 def _short(bench: Bench, series: Series, load: Load, requests: int, label: str) -> RunResult:
-    """A run of few requests."""
+    """A run of few requests.
+
+    Raises: KeyboardInterrupt if the user stops it: nothing that is reported has been measured yet.
+    """
     short = Load(load.arrivals, load.concurrency, requests, None, load.rate_per_s, label)
-    return run_once(bench, short, seed=series.next_seed(), folder=None, label=label).result
+    run = run_once(bench, short, seed=series.next_seed(), folder=None, label=label)
+    if run.stopped:
+        raise KeyboardInterrupt
+    return run.result
 
 
 def _judge(result: SweepResult, target: float) -> None:

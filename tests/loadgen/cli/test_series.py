@@ -1,16 +1,26 @@
-"""Probes of a search that end early: why, and what becomes of the run."""
+"""Series of runs that end early: why, and what becomes of what was measured."""
 
 import argparse
+import dataclasses
 import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 
-from loadgen.cli.bench import open_bench
-from loadgen.cli.one_run import run_once
+from loadgen.cli import one_run
+from loadgen.cli.bench import Bench, open_bench
+from loadgen.cli.build_load import Load
+from loadgen.cli.one_run import Measured, run_once
 from loadgen.cli.run_command import add_flags
 from loadgen.cli.series import _Backlog
 from loadgen.driver.progress import Progress
+from loadgen.errors import WorkerLost
+from loadgen.run_folder import read_sweep
 from loadgen.selftest.process import BlastServer
+from tests.loadgen.cli.conftest import Run
 
 
 def test_requests_that_pile_up_end_a_probe() -> None:
@@ -19,6 +29,15 @@ def test_requests_that_pile_up_end_a_probe() -> None:
     answers = {at: watch(Progress(now_s=at / 10, running=at // 4, waiting=at // 4)) for at in range(1, 160)}
     assert not any(answers[at] for at in range(1, 150))
     assert "piled up" in answers[150]
+
+
+def test_the_last_look_is_not_lost_when_the_last_request_leaves_early() -> None:
+    """12 a second offered, 10 served: at half time 15 wait, which luck explains; at the end 30, which it does not."""
+    watch = _Backlog(12.0, 180)
+    answers = [watch(Progress(now_s=at / 10, running=at // 5)) for at in range(1, 148)]
+    assert not any(answers)
+    assert "piled up" in watch(Progress(now_s=14.8, running=30, draining=True))
+    assert not watch(Progress(now_s=14.9, running=30, draining=True))
 
 
 def test_a_balanced_server_is_left_alone() -> None:
@@ -41,3 +60,77 @@ def test_a_run_that_a_watch_ends_keeps_what_it_has(server: BlastServer) -> None:
     assert run.result.outcomes["ok"] > 3
     assert run.result.duration_s < 20
     assert run.result.warnings == []
+
+
+Once = Callable[..., Measured]
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, made: list[Any], then: Once) -> None:
+    """Every single run is made by `then`; its arguments are noted."""
+
+    def run_once(bench: Bench, load: Load, **more: Any) -> Measured:
+        made.append((load, more))
+        return then(bench, load, **more)
+
+    monkeypatch.setattr("loadgen.cli.series.run_once", run_once)
+    monkeypatch.setattr("loadgen.cli.repeated.run_once", run_once)
+
+
+def stopped_after(runs: int, made: list[Any]) -> Once:
+    """Real runs, the last of which the user stops."""
+
+    def once(bench: Bench, load: Load, **more: Any) -> Measured:
+        return dataclasses.replace(one_run.run_once(bench, load, **more), stopped=len(made) >= runs)
+
+    return once
+
+
+def test_ctrl_c_while_the_ends_of_a_sweep_are_measured_ends_it(
+    loadgen_run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[Any] = []
+    replaced(monkeypatch, made, stopped_after(1, made))
+    assert loadgen_run("--sweep", "rate", "--num-prompts", "2") == 130
+    assert len(made) == 1
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_ctrl_c_in_a_pause_ends_the_sweep_as_one_in_a_run_does(
+    loadgen_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    replaced(monkeypatch, made, one_run.run_once)
+    monkeypatch.setattr("loadgen.cli.repeated.rested", lambda pause_s: False)
+    flags = ("--sweep", "concurrency", "--sweep-values", "1,2", "--num-prompts", "2", "--repeats", "2")
+    assert loadgen_run(*flags) == 130
+    assert len(made) == 1
+
+
+def test_a_point_that_cannot_be_measured_does_not_cost_those_before_it(
+    loadgen_run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def second_fails(bench: Bench, load: Load, **more: Any) -> Measured:
+        if len(made) == 2:
+            raise WorkerLost("worker 0 did not start")
+        return one_run.run_once(bench, load, **more)
+
+    made: list[Any] = []
+    replaced(monkeypatch, made, second_fails)
+    flags = ("--sweep", "concurrency", "--sweep-values", "1,2", "--num-prompts", "2", "--out", str(tmp_path / "out"))
+    assert loadgen_run(*flags) == 1
+    found = read_sweep(tmp_path / "out")
+    assert [point.value for point in found.points] == [1.0]
+    assert "worker 0 did not start" in found.explanation
+
+
+def test_each_repetition_of_a_probe_is_watched_by_itself(loadgen_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(bench: Bench, load: Load, **more: Any) -> Measured:
+        two = dataclasses.replace(load, arrivals=None, concurrency=2, conversations=2)
+        return stopped_after(2, made)(bench, two, **more)
+
+    made: list[Any] = []
+    replaced(monkeypatch, made, short)
+    assert loadgen_run("--find-max", "rate", "--slo", "e2e=9s", "--repeats", "2") == 130
+    first, second = (more["watch"] for _, more in made)
+    assert first is not None
+    assert first is not second
