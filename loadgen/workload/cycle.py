@@ -28,17 +28,22 @@ class Cycled:
         """
         shift_s = 0.0
         while True:
-            count, latest_s = 0, None
+            count, first_s, latest_s = 0, None, None
             for conversation in self.workload.conversations(rng):
                 count += 1
                 if conversation.arrival_s is None:
                     yield conversation
                     continue
                 latest_s = conversation.arrival_s
+                first_s = latest_s if first_s is None else first_s
                 yield msgspec.structs.replace(conversation, arrival_s=latest_s + shift_s)
             if not count:
                 raise UsageError("the data set holds no conversation that can be sent")
-            if latest_s is not None:
-                if latest_s <= 0:
-                    raise UsageError("the data set's times are all 0, so that it cannot be cycled; give --request-rate")
-                shift_s += latest_s * count / max(1, count - 1)
+            if first_s is not None and latest_s is not None:
+                extent_s = latest_s - first_s
+                gap_s = extent_s / (count - 1) if count > 1 else latest_s
+                if extent_s + gap_s <= 0:
+                    raise UsageError(
+                        "the data set's times do not advance, so that it cannot be cycled; give --request-rate"
+                    )
+                shift_s += extent_s + gap_s

@@ -31,6 +31,10 @@ def test_times_go_on_at_the_mean_gap() -> None:
     ]
 
 
+def test_a_cut_out_of_a_longer_recording_does_not_wait_for_its_own_beginning_again() -> None:
+    assert [at_s for _, at_s in take(at(100.0, 101.0, 104.0), 5)] == [100.0, 101.0, 104.0, 106.0, 107.0]
+
+
 def test_one_conversation_repeats_at_its_own_time() -> None:
     assert take(at(2.0), 3) == [("0", 2.0), ("0", 4.0), ("0", 6.0)]
 
@@ -41,5 +45,6 @@ def test_nothing_cannot_be_repeated() -> None:
 
 
 def test_times_that_stand_still_cannot_be_repeated() -> None:
-    with pytest.raises(UsageError, match="cannot be cycled"):
-        take(at(0.0, 0.0), 3)
+    for time_s in (0.0, 5.0):
+        with pytest.raises(UsageError, match="cannot be cycled"):
+            take(at(time_s, time_s), 3)
