@@ -33,6 +33,7 @@ REPORT = "report.html"
 SWEEP = "sweep.json"
 
 _NOT_IN_LINE = ("chunk_times", "chunk_tokens", "body")
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class SentBody(msgspec.Struct, kw_only=True):
@@ -53,8 +54,7 @@ class RunFolder:
         Effects: creates the folder and two empty files in it.
         """
         self.path = path
-        if (path / RESULT).exists() or (path / SWEEP).exists():
-            raise OutputError(f"{path} already holds a result; choose another --out, or remove it first")
+        check_free(path)
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
             self._requests: IO[bytes] = (path / REQUESTS).open("wb")
@@ -91,6 +91,16 @@ class RunFolder:
             self._sent.close()
             if (self.path / SENT).exists() and not (self.path / SENT).stat().st_size:
                 (self.path / SENT).unlink()
+
+
+def check_free(path: Path) -> None:
+    """Find out whether a folder may become that of a run.
+
+    Raises: OutputError if it holds a result, or the requests of a run that was killed before it had one.
+    """
+    requests = path / REQUESTS
+    if (path / RESULT).exists() or (path / SWEEP).exists() or (requests.exists() and requests.stat().st_size):
+        raise OutputError(f"{path} already holds a result; choose another --out, or remove it first")
 
 
 def write_result(folder: Path, result: RunResult, flat: dict[str, object]) -> None:
@@ -149,7 +159,7 @@ def read_records(folder: Path) -> Iterator[RequestRecord]:
             fields["chunk_times"] = array("d", fields.pop("chunk_times_s")).tobytes()
             fields["chunk_tokens"] = array("i", fields.pop("chunk_tokens")).tobytes()
             yield msgspec.convert(fields, RequestRecord)
-        except (KeyError, TypeError, AttributeError, msgspec.DecodeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError, *_NOT_JSON) as error:
             raise TraceFormatError(f"{path}:{number}: not a request record ({error})") from None
 
 
@@ -165,7 +175,7 @@ def read_bodies(folder: Path) -> dict[tuple[int, int], str]:
     for number, line in _lines(path):
         try:
             sent = msgspec.json.decode(line, type=SentBody)
-        except msgspec.DecodeError as error:
+        except _NOT_JSON as error:
             raise TraceFormatError(f"{path}:{number}: not a sent body ({error})") from None
         bodies[sent.index, sent.turn] = sent.body
     return bodies
@@ -208,7 +218,7 @@ def _read_json(path: Path, remedy: str) -> dict[str, object]:
         whole = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); {remedy}") from None
-    except msgspec.DecodeError as error:
+    except _NOT_JSON as error:
         raise TraceFormatError(f"{path}: not JSON ({error})") from None
     if not isinstance(whole, dict):
         raise TraceFormatError(f"{path}: not a JSON object")

@@ -15,11 +15,10 @@ from loadgen.cli.repeated import run_repeated
 from loadgen.cli.series import run_search, run_sweep
 from loadgen.cli.vllm_file import save_flat_file
 from loadgen.cli.workload_flags import add_behaviour_flags, add_workload_flags
-from loadgen.errors import OutputError
 from loadgen.record import FAILURES, NOT_COUNTED
 from loadgen.report.console import print_result, print_sweep
 from loadgen.result import RunResult, SweepResult
-from loadgen.run_folder import REPORT, RESULT, SWEEP, explained
+from loadgen.run_folder import REPORT, RESULT, SWEEP, check_free, explained
 
 TOO_MANY_FAILURES = 5
 INTERRUPTED = 130
@@ -114,8 +113,7 @@ def _check_out(flags: argparse.Namespace) -> None:
     """
     if flags.out is None:
         return
-    if (flags.out / RESULT).exists() or (flags.out / SWEEP).exists():
-        raise OutputError(f"{flags.out} already holds a result; choose another --out, or remove it first")
+    check_free(flags.out)
     with explained(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
         probe = flags.out / ".writable"

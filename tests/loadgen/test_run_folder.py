@@ -55,6 +55,19 @@ def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
         RunFolder(tmp_path)
 
 
+def test_the_requests_of_a_killed_run_are_not_overwritten(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.append([RECORD])
+    with pytest.raises(OutputError, match="already holds"):
+        RunFolder(tmp_path)
+    assert len(list(run_folder.read_records(tmp_path))) == 1
+
+
+def test_a_folder_where_nothing_was_sent_may_be_used(tmp_path: Path) -> None:
+    RunFolder(tmp_path).close()
+    RunFolder(tmp_path).close()
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
@@ -93,3 +106,16 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
         run_folder.read_bodies(tmp_path)
     with pytest.raises(UsageError):
         list(run_folder.read_records(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"index": 0, "chunk_times_s": [], "chunk_tokens": [3000000000]}',
+        b'{"index": 0, "chunk_times_s": [], "chunk_tokens": [], "error": "caf\xe9"}',
+    ],
+)
+def test_a_line_that_another_program_wrote_is_named(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "requests.jsonl").write_bytes(line)
+    with pytest.raises(TraceFormatError, match=r"requests\.jsonl:1"):
+        list(run_folder.read_records(tmp_path))
