@@ -50,6 +50,8 @@ def build_load(
     if arrivals is None:
         concurrency = concurrency or DEFAULT_CONCURRENCY
         label = f"concurrency {concurrency}"
+    if not isinstance(arrivals, Replay):
+        _refuse_replay_flags(flags)
     finite_rate = rate if isinstance(arrivals, Steady) and rate is not None and math.isfinite(rate) else None
     return Load(arrivals, concurrency, conversations, duration_s, finite_rate, label)
 
@@ -68,6 +70,8 @@ def _arrivals(
         raise UsageError(f"{' and '.join(ways)} contradict each other; choose one")
     if flags.rate_steps:
         return Steps(tuple(flags.rate_steps), shape), "rate steps"
+    if not ramp and (flags.ramp_up_start_rps or flags.ramp_up_end_rps):
+        raise UsageError("--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy, e.g. linear")
     if ramp:
         return _ramp(flags, shape, conversations, duration_s), "ramp"
     if rate is not None:
@@ -84,6 +88,19 @@ def _arrivals(
     if flags.arrival is not None:
         raise UsageError(f"--arrival {flags.arrival} needs --request-rate")
     return None, ""
+
+
+def _refuse_replay_flags(flags: argparse.Namespace) -> None:
+    """What only a replay obeys would be missing from a load of another kind without a word.
+
+    Raises: UsageError.
+    """
+    window = flags.dataset_name != "servegen" and (flags.trace_from is not None or flags.trace_to is not None)
+    if window or flags.rate_scale != 1:
+        raise UsageError(
+            "--trace-from, --trace-to and --rate-scale belong to a replay of a data set's own times; leave them out, "
+            "or leave out what sets other times"
+        )
 
 
 def _burstiness(flags: argparse.Namespace) -> float:
