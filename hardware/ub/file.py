@@ -79,7 +79,7 @@ def open_file(path: Path, *, create: bool = False, exclusive: bool = False) -> i
 def read_header(fd: int, path: Path) -> SegmentHeader | None:
     """Reads and verifies the header.
 
-    Returns: the header; None if the segment was never finished (its magic, written last, is still zero).
+    Returns: the header; None if the segment was never finished (its header, written last, is still zero).
     Raises: UbCorruptError if the file is something else, of another version, or has not the length that it says.
     Effects: none.
     """
@@ -105,7 +105,7 @@ def read_header(fd: int, path: Path) -> SegmentHeader | None:
 
 
 def initialise(fd: int, path: Path, header: SegmentHeader) -> None:
-    """Makes the file a segment: its memory, its header, and last of all its magic.
+    """Makes the file a segment: its memory, and last of all its header.
 
     Raises: UbFullError if the directory has no room; the file is then removed.
     Effects: the file is whole.
@@ -122,8 +122,8 @@ def initialise(fd: int, path: Path, header: SegmentHeader) -> None:
     fields["owner_pid"], fields["owner_start"] = header.owner.pid, header.owner.start_ticks
     fields["owner_namespace"], fields["session"] = header.owner.pid_namespace, header.session
     fields["next_generation"] = 1
-    os.pwrite(fd, fields.tobytes()[8:], 8)
-    os.pwrite(fd, MAGIC.to_bytes(8, "little"), 0)
+    fields["magic"] = MAGIC
+    os.pwrite(fd, fields.tobytes(), 0)  # at once: a header without its magic would look like a stranger's file
 
 
 def is_stale(fd: int, header: SegmentHeader) -> bool:

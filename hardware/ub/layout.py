@@ -8,9 +8,9 @@ Offsets of regions count from the start of the file, so that one number serves e
 little-endian; a reader on another byte order sees a wrong magic.
 
 Theory of operation. Every change happens under the file's lock, but a process may be killed between any two stores. The
-magic is written last, so a half-made segment is recognised. An entry is live when its generation is not zero: that
-field is written last when a region is made and cleared first when it goes, so a killed writer leaves a table that is
-whole, and readers need no lock.
+header is written last and in one piece, so a half-made segment is recognised. An entry is live when its generation is
+not zero: that field is written last when a region is made and cleared first when it goes, so a killed writer leaves a
+table that is whole, and readers need no lock.
 """
 
 import numpy as np

@@ -1,5 +1,6 @@
 """The file under a segment: foreign files, half-made ones, and what a crash leaves behind."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -101,6 +102,29 @@ def test_a_half_made_file_is_finished_refused_or_removed(shm: Path, content: byt
         segment.check()
         assert bytes(segment.view(segment.allocate(MIB, "a"))) == bytes(MIB)
     assert remove_stale(shm, "ub") == [shm / "ub_a", shm / "ub_c"]
+
+
+@pytest.mark.parametrize("written", range(3))
+def test_a_maker_that_is_killed_between_two_writes_blocks_nobody(
+    shm: Path, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite, left = os.pwrite, 0
+
+    def killed_later(fd: int, content: bytes, offset: int) -> int:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        return pwrite(fd, content, offset)
+
+    for name in ("ub_a", "ub_b"):
+        left = written
+        with monkeypatch.context() as dying, contextlib.suppress(KeyboardInterrupt):
+            dying.setattr(os, "pwrite", killed_later)
+            UbSegment.create(shm / name, MIB).close()
+    with UbSegment.create_or_attach(shm / "ub_a", MIB) as segment:
+        segment.check()
+    assert remove_stale(shm, "ub_b") == [shm / "ub_b"] or UbSegment.attach(shm / "ub_b").capacity_bytes == MIB
 
 
 def test_no_room_leaves_no_file(shm: Path) -> None:
