@@ -105,10 +105,10 @@ def test_calibration_in_all_forms(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "295 such sequences per NPU" in printed(capsys, "--batch", "295")
-    assert "does not fit" not in printed(capsys, "--batch", "295")
-    assert "does not fit into the memory" in printed(capsys, "--batch", "296")
-    assert answer(capsys, "--batch", "296")["batch_that_fits"] == 295
+    assert "294 such sequences per NPU" in printed(capsys, "--batch", "294")
+    assert "does not fit" not in printed(capsys, "--batch", "294")
+    assert "does not fit into the memory" in printed(capsys, "--batch", "295")
+    assert answer(capsys, "--batch", "295")["batch_that_fits"] == 294
 
 
 def test_the_largest_batch_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

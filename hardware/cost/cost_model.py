@@ -1,5 +1,8 @@
 """The cost model of one model on one device: every question that serving and simulation ask, in one place."""
 
+import math
+from bisect import bisect_left
+
 from hardware.cost import transfers
 from hardware.cost.decode_step import DecodeStep
 from hardware.cost.device_model import DeviceModel
@@ -109,14 +112,21 @@ class CostModel:
             tpot = self.tpot_s(batch, context, dies=dies, drafts=drafts, acceptance=acceptance, microbatch=microbatch)
             return tpot <= tpot_s
 
-        room = self.hbm_plan("decode", dies).kv_tokens * self.device.die.per_npu
-        low, high = 0, min(MAX_BATCH, int(room / max(context, 1.0)))
-        if high and holds(high):
-            return high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if holds(middle) else (low, middle)
-        return low
+        most = min(MAX_BATCH, self.batch_that_fits(context, dies=dies))
+        halves_from = math.ceil(self.device.calibration.microbatch_from)  # there a step may shrink: two rising pieces
+        for low, high in ((halves_from, most), (1, min(most, halves_from - 1))):
+            if found := bisect_left(range(low, high + 1), True, key=lambda batch: not holds(batch)):
+                return low + found - 1
+        return 0
+
+    def batch_that_fits(self, context: float, *, dies: int = 320) -> int:
+        """Sequences per NPU whose cache fits; each lies whole on one die.
+
+        Raises: SpecError as `hbm_plan`.
+        Effects: none.
+        """
+        on_a_die = self.hbm_plan("decode", dies).kv_tokens / max(context, 1.0)
+        return int(on_a_die) * round(self.device.die.per_npu)
 
     # --- transfers, loading, memory ----------------------------------------------------------------------------
     def handoff_s(self, nbytes: float, links: int = 1) -> Seconds:

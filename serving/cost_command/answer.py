@@ -116,7 +116,7 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     tpot_s = cost.total_s / mtp_tokens_per_step(arguments.drafts, arguments.acceptance)
     trust = _checked(model) or decode_trust(model.device, arguments.batch, arguments.context, arguments.drafts)
     plan = model.hbm_plan("decode", dies)
-    fits = int(plan.kv_tokens * model.device.die.per_npu / arguments.context)
+    fits = model.batch_that_fits(arguments.context, dies=dies)
     numbers = {
         "tpot_s": tpot_s,
         "tokens_per_s_per_npu": arguments.batch / tpot_s,
@@ -199,19 +199,19 @@ def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
     }
     batch = model.max_batch(arguments.tpot / 1e3, arguments.context, **options)
     tpot_s = float(model.tpot_s(batch, arguments.context, **options)) if batch else None
-    room = model.hbm_plan("decode", dies).kv_tokens * model.device.die.per_npu / arguments.context
+    room = model.batch_that_fits(arguments.context, dies=dies)
     if arguments.json:
-        print(json.dumps({"batch_per_npu": batch, "tpot_s": tpot_s, "batch_that_fits": int(room)}, indent=2))
+        print(json.dumps({"batch_per_npu": batch, "tpot_s": tpot_s, "batch_that_fits": room}, indent=2))
         return 0
     if tpot_s is None:
         print(f"no batch keeps {arguments.tpot:,.10g} ms with {arguments.context:,.10g} tokens of context")
         return 0
     trust = _checked(model) or decode_trust(model.device, batch, arguments.context, arguments.drafts)
-    limit = "memory" if batch >= int(room) else "latency"
+    limit = "memory" if batch >= room else "latency"
     table_console().print(
         f"[bold]{batch} sequences per NPU[/bold] keep {arguments.tpot:,.10g} ms with {arguments.context:,.10g} tokens "
         f"of context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU ({trust})\n"
-        f"limited by {limit}; memory holds {int(room):,}"
+        f"limited by {limit}; memory holds {room:,}"
     )
     if arguments.explain:
         print()

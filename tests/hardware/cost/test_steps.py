@@ -172,9 +172,23 @@ def test_published_batches_hold_their_targets() -> None:
 
 
 def test_memory_limits_the_batch_where_time_does_not() -> None:
-    room = ASCEND.hbm_plan("decode", 320).kv_tokens * 2
-    assert ASCEND.max_batch(10.0, 100_000) == room // 100_000
+    assert ASCEND.max_batch(10.0, 4096) == 294
     assert ASCEND.max_batch(0.001, 4096) == 0
+
+
+@pytest.mark.parametrize("context", [1_000, 4096, 131_072, 400_000, 1_000_000])
+def test_a_sequence_lies_whole_on_one_die(context: int) -> None:
+    """So an NPU has room for twice what one die holds, and what is left on both together holds nobody."""
+    on_a_die = ASCEND.hbm_plan("decode", 320).kv_tokens // context
+    assert ASCEND.max_batch(1e9, context) == ASCEND.batch_that_fits(context) == 2 * on_a_die
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "h800"])
+@pytest.mark.parametrize("tpot_ms", [20, 26, 28, 30, 40])
+def test_the_largest_batch_is_found_beyond_a_threshold_at_which_steps_shrink(name: str, tpot_ms: float) -> None:
+    model = CostModel(load_device(name))
+    tried = [n for n in range(1, 120) if model.tpot_s(n, 4096, dies=144) <= tpot_ms / 1e3]
+    assert model.max_batch(tpot_ms / 1e3, 4096, dies=144) == max(tried, default=0)
 
 
 def test_half_batches_run_from_the_threshold_on() -> None:
