@@ -111,6 +111,12 @@ def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(capsys, "--batch", "295")["batch_that_fits"] == 294
 
 
+def test_prompts_that_do_not_fit_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "does not fit" not in printed(capsys, "--prefill", "262100")
+    assert "does not fit into the memory" in printed(capsys, "--prefill", "1e6")
+    assert answer(capsys, "--prefill", "65536")["kv_tokens_per_instance"] == 262_103
+
+
 def test_the_largest_batch_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "--tpot", "30", "--explain")
     assert "43 sequences per NPU" in text
@@ -137,6 +143,12 @@ def test_how_far_to_trust_it(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (("--dies", "-1"), "--dies is -1"),
         (("--reuse", "1"), "--reuse is 1; it is a share"),
         (("--markdown",), "add --calibrate"),
+        (("--prefill", "65536", "--microbatch"), "--microbatch goes with decode; with --prefill it would"),
+        (("--prefill", "65536", "--drafts", "3"), "--drafts goes with decode"),
+        (("--prefill", "65536", "--batch", "7"), "--batch goes with decode"),
+        (("--tpot", "30", "--batch", "7"), "--batch goes with a step; with --tpot it would change nothing"),
+        (("--perfect-balance",), "--perfect-balance goes with --prefill; without it, it would change nothing"),
+        (("--batch", "8", "--reuse", "0.5"), "--reuse goes with --prefill"),
     ],
 )
 def test_wrong_numbers(words: tuple[str, ...], message: str) -> None:
@@ -151,6 +163,7 @@ def test_wrong_numbers(words: tuple[str, ...], message: str) -> None:
         (("--model", "nowhere"), "give a checkpoint folder"),
         (("--acceptance", "2"), "not possible; 0 or more, a share of 0 to 1"),
         (("--dies", "4"), "does not fit on 4 dies"),
+        (("--prefill", "65536", "--dies", "4"), "does not fit on 4 dies"),
     ],
 )
 def test_wrong_systems(words: tuple[str, ...], message: str) -> None:

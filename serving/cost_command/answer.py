@@ -23,12 +23,14 @@ from hardware.cost.calibrate import Calibrated, calibrate, has_rows
 from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
 from hardware.units import format_bytes
+from serving.cost_command.command import DECODE_FLAGS, PREFILL_FLAGS
 from serving.errors import ConfigError
 from serving.terminal import table_console
 
 _STREAMS = {0: "attention", 1: "experts", -1: "outside"}
 _PREFILL_STREAMS = {0: "main", 1: "hidden", -1: "outside"}
 _PREFILL_DIES = 32
+_TOO_LONG = "this does not fit into the memory, which holds {:,} tokens: only its time is predicted"
 _SPLIT_DIES, _OTHER_DIES = 320, 144
 """Published decode groups: 160 Ascend 910C NPUs; 144 GPUs."""
 
@@ -69,7 +71,7 @@ def _checked(model: CostModel) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Numbers that no step can have.
+    """Numbers that no step can have, and flags that would change nothing.
 
     Raises: ConfigError.
     """
@@ -80,6 +82,25 @@ def _check(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.reuse < 1:
         raise ConfigError(f"--reuse is {arguments.reuse:g}; it is a share: 0 up to, but not including, 1")
     mtp_tokens_per_step(arguments.drafts, arguments.acceptance)
+    _check_flags(arguments)
+
+
+def _check_flags(arguments: argparse.Namespace) -> None:
+    """Flags of a question that was not asked.
+
+    Raises: ConfigError.
+    """
+    flags = DECODE_FLAGS | PREFILL_FLAGS
+    given = {name for name, default in flags.items() if getattr(arguments, name) != default}
+    if arguments.prefill is not None:
+        of_both = {"microbatch"} if arguments.microbatch is False else set()
+        idle, needed, here = (given & DECODE_FLAGS.keys()) - of_both, "decode", "with --prefill"
+    elif idle := given & PREFILL_FLAGS.keys():
+        needed, here = "--prefill", "without it,"
+    else:
+        idle, needed, here = given & {"batch"} if arguments.tpot else set(), "a step", "with --tpot"
+    for name in sorted(idle):
+        raise ConfigError(f"--{name.replace('_', '-')} goes with {needed}; {here} it would change nothing")
 
 
 def _decode_dies(model: CostModel, arguments: argparse.Namespace) -> int:
@@ -167,8 +188,10 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     load_s = model.pool_load_s(cached, max(1.0, npus), rate) if cached else 0.0
     rate_per_npu = arguments.prefill / npus / (cost.total_s + load_s)
     trust = _checked(model) or prefill_trust(model.device, new / dies, arguments.prompt)
+    room = model.hbm_plan("prefill", dies).instance_kv_tokens
     numbers = {
         "tokens_per_s_per_npu": rate_per_npu,
+        "kv_tokens_per_instance": room,
         "pool_load_s": load_s,
         "trust": trust,
     }
@@ -184,6 +207,8 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
         f"[bold]step {cost.total_s * 1e3:,.1f} ms, {rate_per_npu:,.0f} prompt tokens/s per NPU[/bold] ({trust})"
         f"\n{halves}; layer {cost.layer_s * 1e3:.2f} ms{loading if cached else ''}"
     )
+    if arguments.prefill > room:
+        console.print(f"[yellow]{_TOO_LONG.format(room)}[/yellow]")
     if arguments.explain:
         console.print(_parts_table(cost, _PREFILL_STREAMS))
     return 0
