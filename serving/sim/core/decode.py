@@ -95,6 +95,8 @@ class DecodeInstance:
         self._fed = 0
         self._drafts = drafts
         self._still_until = 0.0
+        self._work_s = 0.0
+        """Of `step_s`, without standing still."""
 
     def _seat(self, die: int, settings: EngineSettings, kv_blocks: int, around: Surroundings) -> EngineSeat:
         return EngineSeat(InstanceEngine(settings, kv_blocks), self.name, die, around, self._kick, self._ended)
@@ -148,6 +150,10 @@ class DecodeInstance:
             starts = self._at_s + (self._next_boundary() - self._at_iteration) * self.step_s
         self._still_until = max(self._still_until, starts) + seconds
         self.change_pace()
+
+    def repeat(self, steps: float) -> None:
+        """The running iteration's work is done so many times more; what it only waits for is not."""
+        self.stall(steps * self._work_s)
 
     def change_pace(self) -> None:
         """Something slows it down, or no longer does: its iterations take another time from the next boundary on."""
@@ -320,7 +326,7 @@ class DecodeInstance:
         self._count(iteration)
         self._at_iteration, self._at_s, self._fed = iteration, self._queue.now, self._batch
         if not self._running:
-            self.step_s = 0.0
+            self.step_s = self._work_s = 0.0
             return
         # Contexts grow until something happens; the middle of that stretch stands for all of its iterations.
         stretch = min(self._refresh, max(1, self._due[0][0] - iteration)) if self._due else self._refresh
@@ -333,8 +339,9 @@ class DecodeInstance:
             group = self._groups[die]
             if group.chunk_tokens:
                 chunk = max(chunk, self._times.chunk_on_decode_die(group.chunk_tokens, group.chunk_attended))
-        extra = chunk + max(0.0, self._still_until - self._at_s)
-        self.step_s = base * self._slowdown(iteration) + extra
+        self._work_s = base * self._slowdown(iteration) + chunk
+        extra = chunk + (still := max(0.0, self._still_until - self._at_s))
+        self.step_s = self._work_s + still
         if extra:  # the iterations after this one are as fast as before
             heappush(self._due, (iteration + 1, 0))
         if self._batch > self.meter.peak_batch:

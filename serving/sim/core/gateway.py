@@ -146,7 +146,7 @@ class VirtualGateway:
                 self._carry_out(key, flight, flight.journal.give_up(c.FailKind.UNAVAILABLE, "the gateway was lost"))
         for flight in waiting:
             self._book.end(flight.row, Outcome.FAILED, self._queue.now)
-        self._down_until = until_s
+        self._down_until = max(self._down_until, until_s)
         return len(lost) + len(waiting)
 
     @property

@@ -1,5 +1,7 @@
 """By how much an instance's steps are longer than predicted, now: jitter and spikes, stragglers, thinner links."""
 
+import math
+
 from hardware.variation import StepVariation
 from serving.config.simulation import SimulationConfig
 from serving.ids import ReplicaId
@@ -23,7 +25,7 @@ class Slowdown:
             StepVariation(config.jitter, config.spike_share, config.spike_factor, seed, name) if varies else None
         )
         self._averaged = averaged
-        self._factors: list[float] = []
+        self._factors: dict[str, float] = {}
         self._product = 1.0
 
     @property
@@ -31,15 +33,10 @@ class Slowdown:
         """Whether two steps may have different factors."""
         return self._variation is not None
 
-    def add(self, factor: float) -> None:
-        """Something slows the instance down from now on."""
-        self._factors.append(factor)
-        self._multiply()
-
-    def remove(self, factor: float) -> None:
-        """It is over."""
-        self._factors.remove(factor)
-        self._multiply()
+    def set(self, cause: str, factor: float) -> None:
+        """One cause slows the instance down by so much from now on; 1 = it is over. Causes multiply."""
+        self._factors[cause] = factor
+        self._product = math.prod(self._factors.values(), start=1.0)
 
     def __call__(self, step: int) -> float:
         variation = self._variation
@@ -48,9 +45,3 @@ class Slowdown:
         if not self._averaged:
             return self._product * variation.factor(step)
         return self._product * sum(variation.factor(step + n) for n in range(JITTER_STEPS)) / JITTER_STEPS
-
-    def _multiply(self) -> None:
-        product = 1.0
-        for factor in self._factors:
-            product *= factor
-        self._product = product

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hardware.cost.cost_model import CostModel
 from hardware.spec.catalog import CLOUDMATRIX384
-from hardware.topology import NpuId, Topology
+from hardware.topology import DieId, NpuId, Topology
 from serving.config.serve import ServeConfig
 from serving.engine.from_config import engine_settings
 from serving.errors import ConfigError
@@ -82,7 +82,7 @@ class Supernode:
         self.slowdowns: dict[ReplicaId, Slowdown] = {}
         """By which factor each instance's steps are longer than predicted."""
         self._stretch = 1.0
-
+        self._slow_dies: dict[DieId, float] = {}
         servers = sum(one.ub_memory_mib // config.kvcache.ub_memory_mib for one in config.cluster.nodes)
         self.memory_sizes = (
             None if self.pool is None else MemorySizes(self.queue, self.pool, config.kvcache.replicas, servers)
@@ -101,7 +101,8 @@ class Supernode:
             )
         self.places[name] = npus
         self.slowdowns[name] = Slowdown(self.config.simulation, self._seed, name, averaged=pool == "decode")
-        self.slowdowns[name].add(self._stretch)
+        self.slowdowns[name].set("planes", self._stretch)
+        self.slowdowns[name].set("dies", self._slowest(npus))
         instance = self._prefill(name) if pool == "prefill" else self._decode(name)
         (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).append(instance)  # type: ignore[arg-type]
         self._started[name] = self.queue.now
@@ -127,13 +128,25 @@ class Supernode:
 
     def stretch(self, factor: float) -> None:
         """Every instance's steps, also of those that start later, take so much longer than in a whole supernode."""
-        for instance in self.everyone:
-            slowdown = self.slowdowns[instance.name]
-            slowdown.remove(self._stretch)
-            slowdown.add(factor)
         self._stretch = factor
-        for decode in self.decodes:
-            decode.change_pace()
+        for instance in self.everyone:
+            self._change_pace(instance, "planes", factor)
+
+    def slow_die(self, die: DieId, factor: float) -> None:
+        """A die takes so much longer from now on, and its group with it, whichever that is; 1 = as long as others."""
+        self._slow_dies[die] = factor
+        for instance in self.everyone:
+            if die.npu in self.places[instance.name]:
+                self._change_pace(instance, "dies", self._slowest(self.places[instance.name]))
+
+    def _slowest(self, npus: Sequence[NpuId]) -> float:
+        """The factor of the slowest die of some NPUs: all dies of a group wait for that one."""
+        return max((factor for die, factor in self._slow_dies.items() if die.npu in npus), default=1.0)
+
+    def _change_pace(self, instance: PrefillInstance | DecodeInstance, cause: str, factor: float) -> None:
+        self.slowdowns[instance.name].set(cause, factor)
+        if isinstance(instance, DecodeInstance):  # a prefill step is asked about when it begins
+            instance.change_pace()
 
     def totals_of(self, instance: PrefillInstance | DecodeInstance, stopped_s: float = math.nan) -> InstanceTotals:
         """What an instance has done so far."""

@@ -3,7 +3,7 @@
 die, NPU      the instance stands still until its group is rebuilt without the die; what was on the die starts again
 node          its instances are lost and start again elsewhere, or here once they are repaired; its memory server, too
 RDMA link     handoffs over it are slow or stall      UB sub-plane   links and expert traffic lose a seventh
-straggler     every step of its group takes as long as the slow die
+straggler     every step of its group takes as long as the slowest die
 HBM           sequences on the die start again        memory server  blocks are lost, those on SSD come back with it
 gateway       its requests fail                        glitch, jitter the group repeats, or begins, a step late
 """
@@ -20,7 +20,6 @@ from hardware.topology import DieId, NpuId
 from hardware.variation import PRODUCTION_MOE_SHARE
 from serving.sim.core.decode import DecodeInstance
 from serving.sim.core.prefill import PrefillInstance
-from serving.sim.core.slowdown import Slowdown
 from serving.sim.core.supernode import Supernode
 from serving.sim.result import FaultRecord
 
@@ -34,7 +33,8 @@ class _Cost:
 
     hit: int = 0
     tokens: int = 0
-    npu_seconds: float = 0.0
+    npus: int = 0
+    """Of instances that stand still until they have recovered."""
 
 
 class Troubles:
@@ -47,20 +47,23 @@ class Troubles:
         """Faults that have each UB sub-plane now."""
         self._thinned: dict[DieId, tuple[float, list[float]]] = {}
         """RDMA links that faults have now: the whole rate, and the part that each fault leaves."""
+        self._slow: dict[DieId, list[float]] = {}
+        """Factors of the stragglers' faults that each die has now."""
         for fault in faults:
             node.queue.at(fault.at_s, self._happen, fault)
 
     def records(self) -> list[FaultRecord]:
-        """What happened, in order of time."""
+        """What happened, in order of time. An effect that is not over yet has lasted to the end."""
+        now = self._node.queue.now
         return [
             FaultRecord(
                 fault.at_s,
                 fault.kind.value,
                 fault.target,
-                fault.until_s if math.isfinite(fault.until_s) else math.nan,
+                fault.until_s if fault.until_s <= now else math.nan,
                 cost.hit,
                 cost.tokens,
-                cost.npu_seconds,
+                cost.npus * min(recovery_time(fault.kind), now - fault.at_s),
             )
             for fault, cost in self._records
         ]
@@ -82,7 +85,7 @@ class Troubles:
             case FaultKind.UB_SUBPLANE:
                 self._lose_subplane(fault)
             case FaultKind.STRAGGLER:
-                self._slow(fault, NpuId(*numbers[:2]))
+                self._slow_down(fault, DieId(NpuId(*numbers[:2]), numbers[2]))
             case FaultKind.HBM:
                 for instance in self._on(lambda npu: npu == NpuId(*numbers[:2])):
                     self._lose_die(instance, NpuId(*numbers[:2]), numbers[2:], fault.factor, cost)
@@ -93,7 +96,7 @@ class Troubles:
                     cost.hit = gateway.crash(fault.until_s)
             case FaultKind.NETWORK_GLITCH:
                 for decode in list(node.decodes):
-                    decode.stall(decode.step_s * fault.factor)
+                    decode.repeat(fault.factor)
             case FaultKind.LAUNCH_JITTER:
                 for instance in self._on(lambda npu: npu.node == numbers[0]):
                     instance.stall(fault.duration_s)
@@ -109,10 +112,9 @@ class Troubles:
     def _lose_npu(self, fault: Fault, npu: NpuId, cost: _Cost) -> None:
         dies = fault.target_numbers[2:] or tuple(range(2))
         for instance in self._on(lambda one: one == npu):
-            stands = recovery_time(fault.kind)
-            cost.npu_seconds += stands * instance.npus
+            cost.npus += instance.npus
             self._lose_die(instance, npu, dies, 1.0, cost)
-            instance.stall(stands)
+            instance.stall(recovery_time(fault.kind))
 
     def _lose_die(
         self,
@@ -136,7 +138,7 @@ class Troubles:
         for npu in broken:
             node.placement.fail(npu)
         for instance in self._on(lambda one: one.node == number):
-            cost.npu_seconds += recovery_time(FaultKind.NODE) * instance.npus
+            cost.npus += instance.npus
             cost.tokens += instance.kv_used() * node.config.engine.block_tokens
             before = node.book.hit
             instance.die()
@@ -193,18 +195,17 @@ class Troubles:
         node.network.fabric.scale_plane(node.queue.now, Plane.UB, max(0.0, 1.0 - lost / SUBPLANES))
         node.network.changed()
 
-    def _slow(self, fault: Fault, npu: NpuId) -> None:
-        for instance in self._on(lambda one: one == npu):
-            slowdown = self._node.slowdowns[instance.name]
-            slowdown.add(fault.factor)
-            _change_pace(instance)
-            if fault.until_s < _NEVER:
-                self._node.queue.at(fault.until_s, self._speed_up, (instance, slowdown, fault.factor))
+    def _slow_down(self, fault: Fault, die: DieId) -> None:
+        factors = self._slow.setdefault(die, [])
+        factors.append(fault.factor)
+        self._node.slow_die(die, math.prod(factors, start=1.0))
+        if fault.until_s < _NEVER:
+            self._node.queue.at(fault.until_s, self._speed_up, (die, fault.factor))
 
-    def _speed_up(self, slowed: tuple[PrefillInstance | DecodeInstance, Slowdown, float]) -> None:
-        instance, slowdown, factor = slowed
-        slowdown.remove(factor)
-        _change_pace(instance)
+    def _speed_up(self, slowed: tuple[DieId, float]) -> None:
+        die, factor = slowed
+        self._slow[die].remove(factor)
+        self._node.slow_die(die, math.prod(self._slow[die], start=1.0))
 
     def _lose_memory(self, fault: Fault, number: int) -> None:
         """Nothing happens where there is no such server, or none that is up."""
@@ -219,11 +220,6 @@ class Troubles:
         if pool is not None:  # a pool that has grown meanwhile may have taken the lost one's name
             taken = any(one.name == name and one.up for one in pool.servers())
             pool.add_server(self._node.queue.now, None if taken else name)
-
-
-def _change_pace(instance: PrefillInstance | DecodeInstance) -> None:
-    if isinstance(instance, DecodeInstance):  # a prefill step is asked about when it begins
-        instance.change_pace()
 
 
 def _stretch(planes_lost: int) -> float:

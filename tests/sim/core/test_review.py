@@ -151,6 +151,53 @@ def test_a_straggler_slows_a_lone_sequence_for_as_long_as_it_lasts() -> None:
     assert span(slow) - span(calm) == pytest.approx(2.0 * 2.0 / 3.0, abs=0.05)
 
 
+def test_a_group_is_as_slow_as_its_slowest_die() -> None:
+    """Two slow dies of a group are waited for at the same time; two faults of one die slow it twice."""
+    calm = span(run(lone(0.0, 600)))
+    dies = (DECODE_DIE, "n12.npu0.die1", "n20.npu3.die0")
+    slow = [
+        fault(FaultKind.STRAGGLER, die, 0.0, 600.0, factor) for die, factor in zip(dies, (2.0, 3.0, 2.0), strict=True)
+    ]
+    assert span(run(lone(0.0, 600), *slow)) == pytest.approx(3.0 * calm, rel=0.01)
+    twice = [fault(FaultKind.STRAGGLER, DECODE_DIE, 0.0, 600.0, 2.0)] * 2
+    assert span(run(lone(0.0, 600), *twice)) == pytest.approx(4.0 * calm, rel=0.01)
+
+
+def test_an_instance_that_starts_on_a_slow_die_is_slow_as_well() -> None:
+    """The first node fails, so that its instance comes back on NPUs that were idle, one of which is slow."""
+    load, lost = lone(200.0, 8), fault(FaultKind.NODE, "n0", 1.0, 3600.0)
+    only: dict[str, object] = {"replicas": 1, "npus_per_instance": 16}
+    decode: dict[str, object] = {"npus_per_instance": 32}
+    slow = fault(FaultKind.STRAGGLER, "n7.npu0.die0", 0.0, 600.0, 3.0)
+    calm, hit = (run(load, lost, *more, prefill=only, decode=decode) for more in ((), (slow,)))
+    assert ttft(hit) == pytest.approx(3.0 * ttft(calm), rel=0.1)
+    over = run(load, lost, fault(FaultKind.STRAGGLER, "n7.npu0.die0", 0.0, 100.0, 3.0), prefill=only, decode=decode)
+    assert ttft(over) == pytest.approx(ttft(calm))
+
+
+def test_a_glitch_repeats_a_step_and_not_the_wait_for_a_rebuilt_group() -> None:
+    load, lost = lone(0.0, 600), fault(FaultKind.DIE, "n12.npu1.die0", 1.0)
+    once = run(load, lost)
+    assert span(run(load, lost, fault(FaultKind.NETWORK_GLITCH, "sn0", 3.0, 0.0, 1.0))) < span(once) + 0.1
+
+
+def test_a_gateway_that_is_lost_twice_is_back_when_both_faults_are_over() -> None:
+    load = burst(60, output=8, every_s=1.0)
+    hit = run(load, fault(FaultKind.GATEWAY, "gateway0", 4.5, 30.0), fault(FaultKind.GATEWAY, "gateway0", 10.0, 2.0))
+    failed = [row for row, outcome in enumerate(hit.requests.outcome) if outcome == Outcome.FAILED]
+    assert failed == list(range(5, 35))
+
+
+def test_a_fault_costs_no_more_than_the_rest_of_the_run() -> None:
+    load = lone(0.0, 100)
+    end_s = run(load).totals.end_s
+    hit = run(
+        workload([(0.0, 4096, 100), (30.0, 4096, 8)]), fault(FaultKind.NODE, "n0", 29.0, 30.0), prefill={"replicas": 2}
+    )
+    assert hit.faults[0].npu_seconds_lost <= 16 * (hit.totals.end_s - 29.0) * (1 + 1e-9)
+    assert end_s < 29.0
+
+
 # ---- links ---------------------------------------------------------------------------------------------------------
 
 
