@@ -22,7 +22,7 @@ from serving.ids import ReplicaId, SequenceId
 from serving.policy.dp_balance import DpBalance
 from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.sim.core.decode_group import DecodeGroup
-from serving.sim.core.meter import InstanceMeter
+from serving.sim.core.meter import Done, InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
 
 REFRESH_STEPS = 64
@@ -133,7 +133,8 @@ class DecodeInstance:
         """Everything inside is gone; what was generated up to the last boundary has reached the gateways."""
         if self._running:
             last = self._last_boundary()
-            self._count(last)
+            if passed := last - self._at_iteration:
+                self._count(last, self._at_s + passed * self.step_s)
             for group in self._groups:
                 if group.running and last > group.begins:
                     self.meter.output_tokens += group.finish(last, self._queue.now)
@@ -209,6 +210,13 @@ class DecodeInstance:
         """Blocks in use."""
         inside = self._balance.sequences
         return sum([pool.num_used for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences])
+
+    def done(self) -> Done:
+        """So far."""
+        meter = self.meter
+        passed_s = self._queue.now - self._at_s if self.step_s else 0.0
+        fed = int(passed_s / self.step_s * self._fed * (1 + self._drafts)) if self.step_s else 0
+        return Done(meter.busy_s + passed_s, meter.prompt_tokens, meter.forward_tokens + fed)
 
     def preemptions(self) -> int:
         """So far."""
@@ -323,8 +331,8 @@ class DecodeInstance:
 
     def _retime(self, iteration: int, touched: set[int]) -> None:
         """How long the iterations from here on take."""
-        self._count(iteration)
-        self._at_iteration, self._at_s, self._fed = iteration, self._queue.now, self._batch
+        self._count(iteration, self._queue.now)
+        self._fed = self._batch
         if not self._running:
             self.step_s = self._work_s = 0.0
             return
@@ -347,13 +355,14 @@ class DecodeInstance:
         if self._batch > self.meter.peak_batch:
             self.meter.peak_batch = self._batch
 
-    def _count(self, iteration: int) -> None:
-        """Book the iterations that were as long as the running one, up to a boundary."""
+    def _count(self, iteration: int, at_s: float) -> None:
+        """Book the iterations that were as long as the running one, up to a boundary; the clock goes on from there."""
         if self.step_s:
             passed = iteration - self._at_iteration
             self.meter.steps += passed
-            self.meter.busy_s += self._queue.now - self._at_s
+            self.meter.busy_s += at_s - self._at_s
             self.meter.forward_tokens += passed * self._fed * (1 + self._drafts)
+        self._at_iteration, self._at_s = iteration, at_s
 
     def _wake(self, seat: EngineSeat, when: float | None) -> None:
         """A group has nothing to do until then, unless there is news."""

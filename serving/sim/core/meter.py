@@ -1,5 +1,15 @@
 """What one virtual instance did, counted."""
 
+from typing import NamedTuple
+
+
+class Done(NamedTuple):
+    """What an instance has done by a moment, the running step as far as it is. Fields: see `InstanceMeter`."""
+
+    busy_s: float
+    prompt_tokens: int
+    forward_tokens: int
+
 
 class InstanceMeter:
     """Counters of one instance; they only grow."""
@@ -8,6 +18,7 @@ class InstanceMeter:
 
     def __init__(self) -> None:
         self.steps = 0
+        """A prefill step counts when it begins; a decode iteration when it is over, at the next change."""
         self.busy_s = 0.0
         self.prompt_tokens = 0
         self.forward_tokens = 0

@@ -10,7 +10,7 @@ from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.sequence_phase import SequencePhase
 from serving.policy.step_plan import SequenceResult, StepPlan, StepResult
 from serving.policy.throughput import Throughput
-from serving.sim.core.meter import InstanceMeter
+from serving.sim.core.meter import Done, InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
 
 _TOKEN = (0,)
@@ -58,6 +58,8 @@ class PrefillInstance:
         self._attention_tokens = attention_tokens
         self._ready_s = 0.0
         """When the running step ends, or the instance no longer stands still, whatever is later."""
+        self._step = (0.0, 0.0, 0, 0.0)
+        """Begin and duration of the running step [s], its tokens, and how long the instance was busy before [s]."""
 
     # ---- orders ----------------------------------------------------------------------------------------------------
 
@@ -123,6 +125,16 @@ class PrefillInstance:
         """Blocks in use."""
         return self._engine.scheduler.blocks.pool.num_used
 
+    def done(self) -> Done:
+        """So far."""
+        meter = self.meter
+        if self._plan is None:
+            return Done(meter.busy_s, meter.prompt_tokens, meter.forward_tokens)
+        begun_s, duration, tokens, busy_s = self._step
+        passed_s = self._queue.now - begun_s
+        left = tokens - int(tokens * passed_s / duration) if duration else 0
+        return Done(busy_s + passed_s, meter.prompt_tokens - left, meter.forward_tokens - left)
+
     def preemptions(self) -> int:
         """So far."""
         return self._engine.scheduler.preemptions
@@ -170,6 +182,7 @@ class PrefillInstance:
         duration = begins - now + self._times.prefill(tokens, attended) * self._slowdown(plan.step)
         self._ready_s = now + duration
         self._speed.observe(int(tokens + attended / self._attention_tokens), duration)
+        self._step = now, duration, int(tokens), self.meter.busy_s
         self.meter.step(duration, len(plan.sequences), int(tokens), self.kv_used() / self.kv_blocks)
         self._queue.at(now + duration, self._step_done, duration)
 

@@ -116,7 +116,7 @@ class Supernode:
         """Take an instance out: it has drained, or it was lost."""
         name = instance.name
         self.totals.append(self.totals_of(instance, self.queue.now))
-        self._fed_by_gone[instance.pool] += instance.meter.forward_tokens
+        self._fed_by_gone[instance.pool] += instance.done().forward_tokens
         (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).remove(instance)  # type: ignore[arg-type]
         self.directory.drop(name)
         self.network.leave(name)
@@ -150,7 +150,7 @@ class Supernode:
 
     def totals_of(self, instance: PrefillInstance | DecodeInstance, stopped_s: float = math.nan) -> InstanceTotals:
         """What an instance has done so far."""
-        meter = instance.meter
+        meter, done = instance.meter, instance.done()
         return InstanceTotals(
             instance.name,
             instance.pool,
@@ -158,8 +158,8 @@ class Supernode:
             self._started[instance.name],
             stopped_s,
             meter.steps,
-            meter.busy_s,
-            meter.prompt_tokens,
+            done.busy_s,
+            done.prompt_tokens,
             meter.output_tokens,
             instance.preemptions(),
             meter.peak_batch,
@@ -232,7 +232,7 @@ class Supernode:
         """Of dispatch and combine, over UB, so far."""
         shape, fed = self.cost.shape, dict(self._fed_by_gone)
         for instance in self.everyone:
-            fed[instance.pool] += instance.meter.forward_tokens
+            fed[instance.pool] += instance.done().forward_tokens
         message = shape.dispatch_bytes + shape.combine_bytes
         routed = (fed["prefill"] + fed["decode"]) * shape.active_experts
         shared = fed["decode"] * shape.shared_experts  # prefill dies have the shared expert themselves

@@ -22,6 +22,8 @@ from serving.sim.core.ports import Done
 from serving.sim.core.prefill import PrefillInstance
 from serving.sim.core.run import simulate
 from serving.sim.core.seat import Surroundings
+from serving.sim.report.pools import PoolSummary
+from serving.sim.report.summary import summarize
 from serving.sim.result import Outcome, SimResult
 from serving.sim.workload.request import Workload
 from tests.sim.core.case import burst, config, workload
@@ -298,6 +300,54 @@ def test_prompts_that_decode_instances_compute_are_counted() -> None:
     totals = result.totals
     assert list(result.requests.outcome) == [Outcome.FINISHED]
     assert totals.tokens_computed + totals.tokens_cached == totals.prompt_tokens_in == 4096
+
+
+def pool_of(result: SimResult, name: str) -> PoolSummary:
+    return next(one for one in summarize(result).pools if one.name == name)
+
+
+@pytest.mark.parametrize("stop_s", [0.3, 1.0, 3.0])
+def test_a_step_that_is_under_way_at_the_end_counts_as_far_as_it_is(stop_s: float) -> None:
+    """It computes 100,000 tokens in 4.4 s."""
+    whole = simulate(config(prefill={"replicas": 1}), lone(0.0, prompt=100_000))
+    cut = simulate(config(prefill={"replicas": 1}), lone(0.0, prompt=100_000), stop_s=stop_s, timeline_step_s=0.1)
+    assert pool_of(cut, "prefill").busy_share == pytest.approx(1.0, abs=0.02)
+    part = cut.totals.end_s / whole.requests.first_token_s[0]
+    assert cut.totals.tokens_computed == pytest.approx(100_000 * part, rel=0.02)
+    assert cut.totals.expert_bytes == pytest.approx(whole.totals.expert_bytes * part, rel=0.05)
+
+
+def test_a_step_that_its_instance_does_not_survive_counts_as_far_as_it_came() -> None:
+    one: dict[str, object] = {"replicas": 1}
+    hit = run(lone(0.0, prompt=100_000), fault(FaultKind.NODE, "n0", 1.0), prefill=one)
+    lost = next(instance for instance in hit.instances if instance.name == "prefill-0")
+    assert lost.stopped_s == 1.0
+    assert lost.busy_s == pytest.approx(1.0, abs=0.01)
+    assert lost.prompt_tokens == pytest.approx(100_000 / 4.44, rel=0.02)
+
+
+def test_an_iteration_under_way_when_its_instance_is_lost_counts_once() -> None:
+    hit = run(lone(0.0, 400), fault(FaultKind.NODE, "n12", 1.0))
+    lost = next(instance for instance in hit.instances if instance.name == "decode-0")
+    assert lost.busy_s < 1.0
+
+
+def test_an_instance_that_pauses_for_ever_can_be_lost() -> None:
+    for_ever = fault(FaultKind.LAUNCH_JITTER, "n12", 0.5, float("inf"))
+    hit = run(lone(0.0, 400), for_ever, fault(FaultKind.NODE, "n12", 2.0))
+    lost = next(instance for instance in hit.instances if instance.name == "decode-0")
+    assert 1.0 < lost.busy_s < 2.0
+
+
+def test_no_plane_carries_more_than_it_can() -> None:
+    """However often one looks: experts are sent to while steps run, not when they begin or end."""
+    load = workload([(0.2 * n, 40_000, 300) for n in range(20)])
+    result = simulate(config(prefill={"replicas": 1}), load, timeline_step_s=0.01)
+    plain = simulate(config(prefill={"replicas": 1}), load, timeline_step_s=10.0)
+    assert result.totals.expert_bytes == plain.totals.expert_bytes
+    shares = [point.ub_share for point in result.timeline]
+    assert min(shares) >= 0.0
+    assert max(shares) < 0.1
 
 
 # ---- policy --------------------------------------------------------------------------------------------------------
