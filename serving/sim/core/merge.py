@@ -50,7 +50,7 @@ def merge_results(results: Sequence[SimResult], workload: str, seed: int, wall_s
             for number, one in enumerate(results)
             for instance in one.instances
         ],
-        totals=_merge_totals([one.totals for one in results]),
+        totals=_merge_totals(results),
         wall_s=wall_s,
         scaling=sorted(
             (replace(change, pool=f"sn{n} {change.pool}") for n, one in enumerate(results) for change in one.scaling),
@@ -102,7 +102,13 @@ def _idle(last: TimelinePoint) -> TimelinePoint:
     )
 
 
-def _merge_totals(parts: Sequence[Totals]) -> Totals:
+def _merge_totals(results: Sequence[SimResult]) -> Totals:
+    """Sums; a supernode that has ended has its NPUs until all have."""
+    parts = [one.totals for one in results]
     sums = {column.name: sum(getattr(part, column.name) for part in parts) for column in fields(Totals)}
-    sums["end_s"] = max((part.end_s for part in parts), default=math.nan)
+    sums["end_s"] = end_s = max((part.end_s for part in parts), default=math.nan)
+    for one in results:
+        last = one.timeline[-1]
+        npus = last.prefill_npus + last.decode_npus + last.starting_npus
+        sums["npu_seconds"] += npus * (end_s - one.totals.end_s)
     return Totals(**sums)

@@ -3,13 +3,17 @@
 from dataclasses import replace
 from functools import partial
 
+import pytest
+
+from serving.sim.core.merge import merge_results
 from serving.sim.core.run import simulate
 from serving.sim.core.shards import Plan, simulate_supernodes
+from serving.sim.report.pools import pool_summaries
 from serving.sim.report.result_json import result_json
 from serving.sim.report.summary import summarize
 from serving.sim.workload.request import Workload
 from serving.sim.workload.synthetic import synthetic_workload
-from tests.sim.core.case import config
+from tests.sim.core.case import burst, config
 
 
 def share(rate: float, number: int, count: int) -> Workload:
@@ -45,3 +49,11 @@ def test_one_supernode_is_a_plain_simulation() -> None:
     plan = Plan(config(), partial(share, 10.0))
     single = simulate_supernodes(plan, "whole")
     assert list(single.requests.finish_s) == list(simulate(config(), share(10.0, 0, 1)).requests.finish_s)
+
+
+def test_a_supernode_that_is_idle_at_the_end_has_its_npus_until_the_end() -> None:
+    """As its instances in the table of pools, and as the time line says."""
+    parts = [simulate(config(), burst(count, output=8, every_s=1.0)) for count in (2, 20)]
+    whole = merge_results(parts, "both", 0, 0.0)
+    assert whole.totals.npu_seconds == pytest.approx(2 * 256 * whole.totals.end_s)
+    assert sum(one.npu_hours for one in pool_summaries(whole)) * 3600 == pytest.approx(whole.totals.npu_seconds)
