@@ -324,6 +324,7 @@ class LiveBackend:
             if isinstance(item, m.Leaving) and not self._router.elsewhere(item.handoff):
                 continue  # it goes on where it is
             with self._alone(generation):
+                generation.heed(item)
                 self._carry_out(generation, choice, tell(choice.journal, item))
                 self._leave_if_done(generation, choice)
 

@@ -14,11 +14,13 @@ from serving.errors import (
     ServingError,
     UnavailableError,
 )
+from serving.link import messages as m
 from serving.policy.journal_commands import Deliver, Fail, FailKind, NeedDecode, NeedPrefill
 from serving.policy.request_journal import SequenceJournal
 from serving.runtime.traffic import RequestMeter
 
 RETRY_AFTER_S = 1.0
+"""Where no instance has said when."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class LiveGeneration:
         self.closed = False
         self.meter: RequestMeter | None = None
         """Counts what comes of it; None = nobody wants to know."""
+        self._retry_after_s: float | None = None
         self._updates: list[SequenceUpdate] = []
         self._error: ServingError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -95,6 +98,12 @@ class LiveGeneration:
         """As `Generation.cancel`."""
         self._on_cancel(self)
 
+    def heed(self, news: m.News) -> None:
+        """What a full instance says of when to come back is told to the client if nobody else takes it."""
+        if isinstance(news, m.Refused) and news.kind is FailKind.OVERLOADED:
+            told = self._retry_after_s
+            self._retry_after_s = news.retry_after_s if told is None else min(told, news.retry_after_s)
+
     def deliver(self, index: int, news: Deliver) -> None:
         """Queue one update. Bounded by the sequence's own `max_tokens`, and slow readers get them in one go."""
         is_first = news.cached_tokens is not None
@@ -121,7 +130,7 @@ class LiveGeneration:
     def fail(self, failure: Fail) -> None:
         """End the job with an error; updates that came before it are still read first."""
         if self._error is None:
-            self._error = as_error(failure)
+            self._error = as_error(failure, self._retry_after_s or RETRY_AFTER_S)
             if self.meter is not None and isinstance(self._error, OverloadedError | UnavailableError):
                 self.meter.turned_away()
         self.wake()
@@ -134,15 +143,19 @@ class LiveGeneration:
             self._waiter.set_result(None)
 
 
-def as_error(failure: Fail) -> ServingError:
-    """The error that the HTTP side turns into a status."""
+def as_error(failure: Fail, retry_after_s: float) -> ServingError:
+    """The error that the HTTP side turns into a status.
+
+    Args:
+        retry_after_s: when a refused request may come back.
+    """
     match failure.kind:
         case FailKind.DEADLINE:
             return DeadlineError(failure.reason)
         case FailKind.UNAVAILABLE:
             return UnavailableError(failure.reason, retry_after_s=RETRY_AFTER_S)
         case FailKind.OVERLOADED:
-            return OverloadedError(failure.reason, retry_after_s=RETRY_AFTER_S)
+            return OverloadedError(failure.reason, retry_after_s=retry_after_s)
         case FailKind.INVALID:
             return InvalidRequestError(failure.reason)
         case FailKind.DRAINING:

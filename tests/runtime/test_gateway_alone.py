@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from serving.api.backend import GenerationJob
-from serving.errors import EngineError
+from serving.errors import EngineError, OverloadedError
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.link import messages as m
-from serving.policy.journal_commands import NeedPrefill, SendPrefill
+from serving.policy.journal_commands import FailKind, NeedPrefill, SendPrefill
 from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
 from serving.policy.request_journal import SequenceJournal
 from serving.runtime.live_backend import LiveBackend
@@ -94,6 +94,24 @@ async def test_a_choice_that_is_stopped_while_its_handoff_waits_no_longer_asks_f
     backend._sweep(backend._now())
     assert [type(message) for message in decode.sent] == [m.Adopt], "the other choice goes on"
     assert not starved(backend)
+    _end(backend)
+
+
+async def test_a_request_that_every_instance_refuses_is_told_what_they_say_of_when_to_come_back() -> None:
+    """It was told one second, whatever they said."""
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere"), mode="aggregated"), ["aggregated"])
+    link = linked(backend, "aggregated")
+    generation = backend.submit(job(1))
+    says = iter((9.0, 7.0, 8.0))
+    seen = 0
+    while len(link.sent) > seen:
+        seen, (add,) = len(link.sent), link.sent[seen:]
+        assert isinstance(add, m.Add)
+        refused = m.Refused(add.spec.sequence_id, FailKind.OVERLOADED, "256 sequences wait already", next(says))
+        backend._on_frame(cast(Any, link), m.Frame(1, (refused,)))
+    with pytest.raises(OverloadedError) as error:
+        await generation.next()
+    assert error.value.retry_after_s == 7.0
     _end(backend)
 
 
