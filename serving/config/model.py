@@ -24,7 +24,7 @@ class ModelConfig:
     device: Device = key("where tensors live; `auto` = CUDA where there is one, else the CPU", default="auto")
     short_weights: ShortWeights = key(
         "bfloat16 weights in 12 bits a number, restored in cache: same results, three quarters of the memory reads;"
-        " `auto` = with AMX, and on Zen 5, if the last-level cache does not hold them all",
+        " `auto` = with AMX; on Zen 5, if the last-level cache does not hold them all",
         default="auto",
     )
     version: str = key("names these weights in the pool; empty = from the files' names, sizes and times", default="")

@@ -173,13 +173,20 @@ def test_a_model_of_short_weights(tmp_path: Path, own: Library) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pay", "cache", "form"), [(True, 1000, Form.BF16_SHORT), (True, 1 << 30, Form.BF16), (False, 1000, Form.BF16)]
+    ("pay", "name", "cache", "form"),
+    [
+        (True, "avx512", 1000, Form.BF16_SHORT),
+        (True, "avx512", 1 << 30, Form.BF16),
+        (True, "amx", 1 << 30, Form.BF16_SHORT),
+        (False, "avx512", 1000, Form.BF16),
+    ],
 )
 def test_they_are_short_by_themselves_where_that_pays(
-    own: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pay: bool, cache: int, form: Form
+    own: Library, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pay: bool, name: str, cache: int, form: Form
 ) -> None:
     class Knowing(Library):
         short_weights_pay = property(lambda self: pay)
+        instructions = property(lambda self: name)
 
     monkeypatch.setattr(loader, "load_library", lambda: Knowing(own.path))
     monkeypatch.setattr(loader, "last_level_cache_bytes", lambda: cache)
