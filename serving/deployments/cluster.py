@@ -24,6 +24,9 @@ OBJECT_STORE_BYTES = 256 << 20
 """Per node. Only handoffs between nodes pass through it, in chunks."""
 WATCH_PERIOD_S = 1.0
 """How often the launcher asks Ray which nodes it has given up."""
+SWEEP_PERIOD_S = 5.0
+"""How often it looks for memory of replicas that are dead. One that was frozen dies after its replacement has started,
+which therefore could not free it."""
 
 
 class LocalCluster:
@@ -43,6 +46,7 @@ class LocalCluster:
         """Nodes beside the head, and how they were started."""
         self._lost_nodes: frozenset[str] = frozenset()
         """Nodes that Ray has given up, dead or frozen."""
+        self._sweep_at = 0.0
 
     def start(self) -> None:
         """Start the nodes and connect this process.
@@ -66,7 +70,8 @@ class LocalCluster:
         return f"http://{self._context.dashboard_url}"
 
     def tend(self) -> str | None:
-        """Start again what has died and nobody else starts again: the GCS, and nodes other than the first.
+        """Start again what has died and nobody else starts again: the GCS, and nodes other than the first. Free the
+        memory that dead replicas left.
 
         Returns: why the system cannot go on, or None. Call it twice a second, from the thread that called `start`: the
             kernel ends what a thread started when that thread ends.
@@ -91,7 +96,16 @@ class LocalCluster:
                 else:
                     del self._workers[index]
                 break  # one at a time: the others are looked at next time
+        self._sweep()
         return None
+
+    def _sweep(self) -> None:
+        """Free UB segments of this start that dead replicas left, now and then."""
+        if time.monotonic() < self._sweep_at:
+            return
+        self._sweep_at = time.monotonic() + SWEEP_PERIOD_S
+        for path in remove_stale(SHARED_MEMORY, f"{SEGMENT_PREFIX}{self.session.name}-"):
+            logger.info("removed %s, which a dead replica left", path)
 
     def stop(self, *, keep_logs: bool = False) -> None:
         """End Ray and remove what this start left on the machine. Safe to call twice, or after a failed start."""

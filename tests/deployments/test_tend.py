@@ -1,13 +1,18 @@
 """What the launcher starts again, on records of nodes like those that Ray keeps."""
 
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hardware.ub import UbSegment
 from serving.config.cluster import ClusterConfig
+from serving.deployments import cluster as cluster_module
 from serving.deployments.cluster import LocalCluster
+from serving.deployments.nodes import SEGMENT_PREFIX
 from serving.deployments.session import Session
 
 
@@ -167,3 +172,23 @@ def test_a_node_that_does_not_come_up_is_tried_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(nodes, "add_node", add)
     assert tended.tend() is None
     assert nodes.asked == [{"number": 1}]
+
+
+def test_memory_that_a_replica_leaves_after_its_replacement_has_started_is_freed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A frozen replica's segment stayed until the next replica of its kind started."""
+    monkeypatch.setattr(cluster_module, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(cluster_module, "SWEEP_PERIOD_S", 0.0)
+    made, _ = cluster()
+    paths = [tmp_path / f"{SEGMENT_PREFIX}{name}" for name in ("abc123-n-old", "abc123-n-new", "other-n")]
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as replica:
+        owners = (replica.pid, None, replica.pid)
+        segments = [UbSegment.create(path, 4096, owner) for path, owner in zip(paths, owners, strict=True)]
+        assert made.tend() is None
+        assert all(path.exists() for path in paths), "its replacement is there, and it is not dead yet"
+        replica.kill()
+    assert made.tend() is None
+    assert [path.exists() for path in paths] == [False, True, True], "another start's is not ours"
+    for segment in segments:
+        segment.close()
