@@ -13,6 +13,11 @@
 What a *request* ran into is no exception but a value: `record.Outcome`.
 """
 
+import msgspec
+
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are no JSON, no UTF-8, or nested without end."""
+
 
 class LoadgenError(Exception):
     """Base of the tree; its text is one line that says what to do next."""

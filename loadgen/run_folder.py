@@ -21,7 +21,7 @@ from typing import IO, Self
 
 import msgspec
 
-from loadgen.errors import OutputError, TraceFormatError, UsageError
+from loadgen.errors import NOT_JSON, OutputError, TraceFormatError, UsageError
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult, SweepResult
 
@@ -33,7 +33,6 @@ REPORT = "report.html"
 SWEEP = "sweep.json"
 
 _NOT_IN_LINE = ("chunk_times", "chunk_tokens", "body")
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class SentBody(msgspec.Struct, kw_only=True):
@@ -159,7 +158,7 @@ def read_records(folder: Path) -> Iterator[RequestRecord]:
             fields["chunk_times"] = array("d", fields.pop("chunk_times_s")).tobytes()
             fields["chunk_tokens"] = array("i", fields.pop("chunk_tokens")).tobytes()
             yield msgspec.convert(fields, RequestRecord)
-        except (KeyError, TypeError, AttributeError, OverflowError, *_NOT_JSON) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError, *NOT_JSON) as error:
             raise TraceFormatError(f"{path}:{number}: not a request record ({error})") from None
 
 
@@ -175,7 +174,7 @@ def read_bodies(folder: Path) -> dict[tuple[int, int], str]:
     for number, line in _lines(path):
         try:
             sent = msgspec.json.decode(line, type=SentBody)
-        except _NOT_JSON as error:
+        except NOT_JSON as error:
             raise TraceFormatError(f"{path}:{number}: not a sent body ({error})") from None
         bodies[sent.index, sent.turn] = sent.body
     return bodies
@@ -218,7 +217,7 @@ def _read_json(path: Path, remedy: str) -> dict[str, object]:
         whole = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); {remedy}") from None
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise TraceFormatError(f"{path}: not JSON ({error})") from None
     if not isinstance(whole, dict):
         raise TraceFormatError(f"{path}: not a JSON object")

@@ -38,15 +38,7 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
 def _add_access_flags(group: "argparse._ArgumentGroup") -> None:
     """Keys, headers, timeouts."""
     group.add_argument("--api-key", metavar="KEY", help="bearer token (default: OPENAI_API_KEY of the environment)")
-    group.add_argument(
-        "--header",
-        type=values.key_value,
-        nargs="*",
-        action="extend",
-        default=[],
-        metavar="K=V",
-        help="more header lines",
-    )
+    values.add_pairs(group, "--header", help="more header lines")
     group.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     group.add_argument(
         "--ready-check-timeout-sec",

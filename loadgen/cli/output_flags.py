@@ -50,15 +50,7 @@ def _add_vllm_file_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--result-dir", type=Path, default=Path(), metavar="DIR")
     group.add_argument("--result-filename", metavar="NAME")
     group.add_argument("--label", help="put into the file's name")
-    group.add_argument(
-        "--metadata",
-        type=values.key_value,
-        nargs="*",
-        action="extend",
-        default=[],
-        metavar="K=V",
-        help="kept with the result",
-    )
+    values.add_pairs(group, "--metadata", help="kept with the result")
 
 
 def _add_detail_flags(group: "argparse._ArgumentGroup") -> None:

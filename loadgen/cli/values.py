@@ -137,6 +137,11 @@ def key_value(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
+def add_pairs(group: "argparse._ArgumentGroup", flag: str, help: str) -> None:
+    """A flag of several `KEY=VALUE`, which may be given several times."""
+    group.add_argument(flag, type=key_value, nargs="*", action="extend", default=[], metavar="K=V", help=help)
+
+
 def json_object(text: str) -> dict[str, object]:
     """A JSON object.
 

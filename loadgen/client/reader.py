@@ -9,8 +9,9 @@ not. Tokens without text (half of a character, held-back stop strings) are count
 
 from array import array
 
-from loadgen.client.reply import NOT_JSON, Choice, Reply, Said, Usage, decode_reply, error_text, times_in_seconds
+from loadgen.client.reply import Choice, Reply, Said, Usage, decode_reply, error_text, times_in_seconds
 from loadgen.client.sse import SseSplitter
+from loadgen.errors import NOT_JSON
 
 
 class AnswerReader:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are no JSON, no UTF-8, or nested without end."""
+from loadgen.errors import NOT_JSON
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """A number of tokens; records keep them in 32 bits."""

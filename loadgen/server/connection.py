@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadgen.errors import AuthRefused, ServerError, ServerUnreachable, UsageError
+from loadgen.errors import NOT_JSON, AuthRefused, ServerError, ServerUnreachable, UsageError
 
 LARGEST_ANSWER_BYTES = 64 * 2**20
 """Far above any page of metrics; a server that streams for ever must not fill our memory."""
@@ -36,7 +36,7 @@ class Reply:
         """The body as JSON; None if it is none."""
         try:
             return msgspec.json.decode(self.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except NOT_JSON:
             return None
 
 

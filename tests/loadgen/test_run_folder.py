@@ -65,7 +65,9 @@ def test_the_requests_of_a_killed_run_are_not_overwritten(tmp_path: Path) -> Non
 
 def test_a_folder_where_nothing_was_sent_may_be_used(tmp_path: Path) -> None:
     RunFolder(tmp_path).close()
-    RunFolder(tmp_path).close()
+    with RunFolder(tmp_path) as folder:
+        folder.append([RECORD])
+    assert len(list(run_folder.read_records(tmp_path))) == 1
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -348,9 +348,9 @@ class DecodeInstance:
             if group.chunk_tokens:
                 chunk = max(chunk, self._times.chunk_on_decode_die(group.chunk_tokens, group.chunk_attended))
         self._work_s = base * self._slowdown(iteration) + chunk
-        extra = chunk + (still := max(0.0, self._still_until - self._at_s))
+        still = max(0.0, self._still_until - self._at_s)
         self.step_s = self._work_s + still
-        if extra:  # the iterations after this one are as fast as before
+        if chunk or still:  # the iterations after this one are as fast as before
             heappush(self._due, (iteration + 1, 0))
         if self._batch > self.meter.peak_batch:
             self.meter.peak_batch = self._batch
