@@ -17,6 +17,8 @@ import msgspec
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no JSON, no UTF-8, or nested without end."""
+INTERRUPTED = 130
+"""Exit status of what the user ended, as shells have it."""
 
 
 class LoadgenError(Exception):

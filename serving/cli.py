@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns: exit code; 1 when an audit found something, 2 for mistakes that the user can correct, told in one line,
         130 after Ctrl-C.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = command_parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         code: int = arguments.run(arguments)
@@ -43,7 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """All commands with their flags.
+
+    Returns: a parser whose answer has `run`, what `main` calls.
+    Effects: none.
+    """
     parser = argparse.ArgumentParser(
         prog="cloudmatrix",
         description="Disaggregated LLM serving on virtual Ascend NPUs: pools for prefill, decode and KV cache.",

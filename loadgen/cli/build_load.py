@@ -52,6 +52,8 @@ def build_load(
         label = f"concurrency {concurrency}"
     if not isinstance(arrivals, Replay):
         _refuse_replay_flags(flags)
+    if (arrivals is None or isinstance(arrivals, Replay)) and flags.burstiness != 1:
+        raise UsageError("--burstiness shapes the gaps of --request-rate, --rate-steps or a ramp; give one of them")
     finite_rate = rate if isinstance(arrivals, Steady) and rate is not None and math.isfinite(rate) else None
     return Load(arrivals, concurrency, conversations, duration_s, finite_rate, label)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from loadgen.errors import LoadgenError
+from loadgen.errors import INTERRUPTED, LoadgenError
 
 COMMANDS = {
     "run": "send requests to a server and measure its answers",
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         print("loadgen: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _load(name: str) -> Command:

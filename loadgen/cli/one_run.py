@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import Load
@@ -15,7 +16,7 @@ from loadgen.driver.fleet import Fleet
 from loadgen.driver.interrupts import stop_on_signals
 from loadgen.driver.progress import FleetReport, Progress
 from loadgen.driver.settings import DriveSettings, Mode
-from loadgen.errors import UsageError
+from loadgen.errors import INTERRUPTED, LoadgenError, UsageError
 from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.summary import summarize
 from loadgen.plan import Job
@@ -33,13 +34,18 @@ Watch = Callable[[Progress], str]
 
 @dataclass(frozen=True)
 class Measured:
-    """One run. `aborted`: why a watch ended it early, else empty. `stopped`: the user did."""
+    """One run.
+
+    Attributes:
+        aborted: why a watch ended it early, else empty.
+        stopped: exit status if something else did: the user (`INTERRUPTED`), or an error of ours; else 0.
+    """
 
     result: RunResult
     records: list[RequestRecord]
     series: ServerSeries | None
     aborted: str = ""
-    stopped: bool = False
+    stopped: int = 0
 
 
 class _Schedule:
@@ -121,7 +127,9 @@ def run_once(
     series = scraper.series(report.t0) if scraper else None
     if folder and series and series.times_s:
         write_series(folder, series)
-    return Measured(result, records, series, aborted[0] if aborted else "", report.interrupted and not aborted)
+    if aborted or not report.interrupted:
+        return Measured(result, records, series, *aborted[:1])
+    return Measured(result, records, series, stopped=LoadgenError.exit_status if report.problems else INTERRUPTED)
 
 
 def _jobs(bench: Bench, content: Content, load: Load, seed: int) -> Iterator[Job]:
@@ -164,7 +172,9 @@ def _start_scraper(bench: Bench) -> Scraper | None:
     if not flags.scrape:
         return None
     url = flags.metrics_url or metrics_url(endpoint.base_url)
-    scraper = Scraper(url, endpoint.headers, verify_tls=endpoint.verify_tls)
+    # Keys are for the server under test; a /metrics somewhere else gets none.
+    headers = endpoint.headers if urlsplit(url).hostname == urlsplit(endpoint.base_url).hostname else []
+    scraper = Scraper(url, headers, verify_tls=endpoint.verify_tls)
     scraper.start()
     return scraper
 

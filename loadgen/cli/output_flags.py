@@ -62,7 +62,11 @@ def _add_detail_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--no-scrape", dest="scrape", action="store_false", help="do not read the server's /metrics during the run"
     )
-    group.add_argument("--metrics-url", metavar="URL", help="if /metrics is elsewhere")
+    group.add_argument(
+        "--metrics-url",
+        metavar="URL",
+        help="if /metrics is elsewhere; key and headers go to this host only if it is the server's",
+    )
     group.add_argument(
         "--max-failure-share",
         type=values.share,

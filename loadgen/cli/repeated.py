@@ -10,6 +10,7 @@ from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import Load
 from loadgen.cli.one_run import Measured, Watch, run_once
 from loadgen.cli.vllm_file import flat_result
+from loadgen.errors import INTERRUPTED
 from loadgen.metrics.repetitions import merge
 from loadgen.report.html import write_report
 from loadgen.result import RunResult
@@ -21,13 +22,13 @@ class Finished:
     """One point: a run or its repetitions taken together.
 
     Attributes:
-        runs: its repetitions. stopped: the user ended it early, so that nothing else should be started.
+        runs: its repetitions. stopped: as of the run that ended early, so that nothing else should be started.
         aborted: why a watch did, else empty.
     """
 
     result: RunResult
     runs: list[Measured]
-    stopped: bool
+    stopped: int
 
     @property
     def aborted(self) -> str:
@@ -52,10 +53,10 @@ def run_repeated(
     """
     repeats = bench.flags.repeats
     runs: list[Measured] = []
-    stopped = False
+    stopped = 0
     for number in range(repeats):
         if number and not rested(bench.flags.pause):
-            stopped = True
+            stopped = INTERRUPTED
             break
         own_folder = folder / f"repetition-{number + 1}" if folder and repeats > 1 else folder
         name = f"{label or load.label}, repetition {number + 1} of {repeats}" if repeats > 1 else label or load.label

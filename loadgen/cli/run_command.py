@@ -21,7 +21,6 @@ from loadgen.result import RunResult, SweepResult
 from loadgen.run_folder import REPORT, RESULT, SWEEP, check_free, explained
 
 TOO_MANY_FAILURES = 5
-INTERRUPTED = 130
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -95,10 +94,10 @@ def _show(bench: Bench, result: RunResult | SweepResult) -> None:
         console.print(f"seed {bench.seed}; nothing written (--out DIR keeps results and makes a report)")
 
 
-def _status(bench: Bench, results: list[RunResult], *, stopped: bool) -> int:
+def _status(bench: Bench, results: list[RunResult], *, stopped: int) -> int:
     """Exit status."""
     if stopped:
-        return INTERRUPTED
+        return stopped
     failed = sum(count for result in results for name, count in result.outcomes.items() if name in FAILURES)
     counted = sum(count for result in results for name, count in result.outcomes.items() if name not in NOT_COUNTED)
     if counted == 0 or failed / counted > bench.flags.max_failure_share:

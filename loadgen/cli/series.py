@@ -10,7 +10,7 @@ from loadgen.cli.build_load import Load
 from loadgen.cli.one_run import Watch, run_once
 from loadgen.cli.repeated import Finished, rested, run_repeated
 from loadgen.driver.progress import Progress
-from loadgen.errors import OutputError, UsageError
+from loadgen.errors import INTERRUPTED, LoadgenError, OutputError, UsageError
 from loadgen.report.html import write_report
 from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_folder import REPORT, SWEEP, explained, write_json
@@ -30,7 +30,7 @@ class Series:
     def __init__(self, bench: Bench, parameter: str) -> None:
         self.bench = bench
         self.result = SweepResult(parameter=parameter)
-        self.stopped = False
+        self.stopped = 0
         self._seeds = 0
 
     def point(
@@ -59,7 +59,7 @@ class Series:
 
     def pause(self) -> bool:
         """Let the server come to rest between points; False if the user stops everything meanwhile."""
-        self.stopped = bool(self.result.points) and not rested(self.bench.flags.pause)
+        self.stopped = 0 if not self.result.points or rested(self.bench.flags.pause) else INTERRUPTED
         return not self.stopped
 
     def load(self, value: float) -> Load:
@@ -101,10 +101,10 @@ class Series:
         return self.result
 
 
-def run_sweep(bench: Bench) -> tuple[SweepResult, bool]:
+def run_sweep(bench: Bench) -> tuple[SweepResult, int]:
     """One run for each value, ascending; those done are kept if the user stops it, or if one cannot be made.
 
-    Returns: also whether the user stopped it.
+    Returns: also the exit status if it was stopped early, else 0.
     Raises: as `run_once`.
     """
     series = Series(bench, bench.flags.sweep)
@@ -124,10 +124,10 @@ def run_sweep(bench: Bench) -> tuple[SweepResult, bool]:
     return series.finish(), series.stopped
 
 
-def run_search(bench: Bench) -> tuple[SweepResult, bool]:
+def run_search(bench: Bench) -> tuple[SweepResult, int]:
     """Probe after probe until the largest value that holds the SLOs lies between two neighbours.
 
-    Returns: also whether the user stopped it.
+    Returns: also the exit status if it was stopped early, else 0.
     Raises: as `run_once`.
     """
     flags = bench.flags
@@ -217,12 +217,15 @@ def _between_idle_and_full(bench: Bench, series: Series, *, whole: bool) -> list
 def _short(bench: Bench, series: Series, load: Load, requests: int, label: str) -> RunResult:
     """A run of few requests.
 
-    Raises: KeyboardInterrupt if the user stops it: nothing that is reported has been measured yet.
+    Raises: KeyboardInterrupt if the user stops it, LoadgenError if something of ours does: nothing that is reported has
+        been measured yet.
     """
     short = Load(load.arrivals, load.concurrency, requests, None, load.rate_per_s, label)
     run = run_once(bench, short, seed=series.next_seed(), folder=None, label=label)
-    if run.stopped:
+    if run.stopped == INTERRUPTED:
         raise KeyboardInterrupt
+    if run.stopped:
+        raise LoadgenError(f"the run {label!r}, ahead of the series, ended early: {'; '.join(run.result.warnings)}")
     return run.result
 
 

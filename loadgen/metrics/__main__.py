@@ -1,4 +1,4 @@
-"""`python -m loadgen.metrics` prints the table of metrics, as it stands in the README."""
+"""`python -m loadgen.metrics` prints the table of metrics, as it stands in its README.md."""
 
 from loadgen.metrics.definitions import metrics_table
 

@@ -238,7 +238,7 @@ _MORE_ROWS = (
 
 
 def metrics_table() -> str:
-    """The README's table of metrics, in Markdown."""
+    """README.md's table of metrics, in Markdown."""
     rows = [(d.name, d.unit, d.what, d.formula) for d in DEFINITIONS] + list(_MORE_ROWS)
     lines = ["| metric | unit | meaning | formula |", "| --- | --- | --- | --- |"]
     return "\n".join([*lines, *(f"| `{name}` | {unit} | {what} | {formula} |" for name, unit, what, formula in rows)])

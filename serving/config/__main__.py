@@ -1,4 +1,4 @@
-"""`python -m serving.config` prints the table of configuration keys, as it stands in the README."""
+"""`python -m serving.config` prints the table of configuration keys, as it stands in deploy/README.md."""
 
 from serving.config.table import config_table
 

@@ -1,4 +1,4 @@
-"""The reference table: complete, and the same in the README."""
+"""The reference table: complete, and the same in deploy/README.md."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from serving.config import KvCacheConfig, NamespaceConfig, NodeConfig, PoolConfig, ServeConfig, config_table
 from serving.config.key import key_spec
 
-README = Path(__file__).parents[2] / "README.md"
+README = Path(__file__).parents[2] / "deploy/README.md"
 BEGIN, END = "<!-- config-table: python -m serving.config -->\n", "\n<!-- /config-table -->"
 
 

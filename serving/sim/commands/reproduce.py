@@ -17,7 +17,7 @@ Examples:
   cloudmatrix reproduce                               everything, about two minutes
   cloudmatrix reproduce --quick --out reproduced      a smaller run, with report.md and report.html
   cloudmatrix reproduce --only table5,fig23           two experiments; names as --list shows them
-  cloudmatrix reproduce --quick --markdown            the short error table, as it stands in the README
+  cloudmatrix reproduce --quick --markdown            the short error table, as it stands in serving/sim/README.md
 The same seed gives the same figures and the same files.
 """
 
@@ -36,7 +36,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--out", metavar="DIR", type=Path, help="write report.md and report.html there")
     parser.add_argument("--quick", action="store_true", help="fewer dies, samples and requests: about 15 s")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
-    parser.add_argument("--markdown", action="store_true", help="print the short table for the README and nothing else")
+    parser.add_argument("--markdown", action="store_true", help="print the short table and nothing else")
     parser.set_defaults(run=_reproduce)
 
 

@@ -66,7 +66,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     system = parser.add_argument_group("system")
     system.add_argument("--supernodes", type=int, metavar="N", help="equal supernodes that share the requests")
     faults = system.add_mutually_exclusive_group()
-    faults.add_argument("--faults", metavar="FILE", help="schedule: [[fault]] tables, see the README; first supernode")
+    faults.add_argument(
+        "--faults", metavar="FILE", help="schedule: [[fault]] tables, see serving/sim/README.md; first supernode"
+    )
     faults.add_argument("--fault-rate", type=float, metavar="X", help="random faults, X times as often as published")
     system.add_argument("--seed", type=int, metavar="N", help="of everything random, instead of the file's")
     run = parser.add_argument_group("run and output")

@@ -1,4 +1,4 @@
-"""report.md, and the short error table for the README."""
+"""report.md, and the short error table of serving/sim/README.md."""
 
 from collections.abc import Sequence
 

@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from loadgen import run_folder
 from loadgen.cli.main import main
+from loadgen.result import RunResult
 from loadgen.selftest.process import BlastServer, start_blast_server
 from tests.loadgen.cli.conftest import Run
 
@@ -49,6 +52,8 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
         (("--ramp-up-strategy", "linear"), "--ramp-up-start-rps"),
         (("--ramp-up-start-rps", "1", "--ramp-up-end-rps", "3"), "--ramp-up-strategy"),
         (("--sweep-values", "1,2"), "without --sweep"),
+        (("--burstiness", "2"), "shapes the gaps"),
+        (("--concurrency", "2", "--burstiness", "0.5"), "shapes the gaps"),
         (("--trace-from", "5s"), "belong to a replay"),
         (("--request-rate", "50", "--rate-scale", "2"), "belong to a replay"),
         (("--disconnect-share", "0.6", "--timeout-share", "0.6"), "sum to at most 1"),
@@ -112,20 +117,37 @@ def test_compare_and_trace_need_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_an_interrupted_run_keeps_what_it_has(server: BlastServer, tmp_path: Path) -> None:
+    status, output, result = ended_early(server, tmp_path, lambda pid: os.kill(pid, signal.SIGINT))
+    assert status == 130, output
+    assert "interrupted" in output.lower()
+    assert result.outcomes["ok"] > 0
+
+
+def test_a_run_that_loses_a_worker_is_our_error_and_keeps_what_it_has(server: BlastServer, tmp_path: Path) -> None:
+    def kill_worker(pid: int) -> None:
+        [worker] = [one for one in psutil.Process(pid).children() if "loadgen.driver.worker" in " ".join(one.cmdline())]
+        worker.kill()
+
+    status, output, result = ended_early(server, tmp_path, kill_worker)
+    assert status == 1, output
+    assert any("was lost" in warning for warning in result.warnings)
+    assert result.outcomes["ok"] > 0
+
+
+def ended_early(server: BlastServer, folder: Path, end: Callable[[int], None]) -> tuple[int, str, RunResult]:
+    """A closed loop of a minute, ended (by pid) when it has its first answers: exit status, output, result."""
     command = [sys.executable, "-m", "loadgen", "run", "--url", server.url, "--concurrency", "2", "--duration", "60s"]
-    command += ["--output-len", "5", "--drain", "1s", "--out", str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        requests = tmp_path / "run" / "requests.jsonl"
+    command += ["--output-len", "5", "--drain", "1s", "--out", str(folder / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        requests = folder / "run" / "requests.jsonl"
         deadline = time.monotonic() + 20
         while not (requests.exists() and requests.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.05)
-        os.kill(process.pid, signal.SIGINT)
-        output, errors = process.communicate(timeout=20)
-    assert process.returncode == 130, errors
-    result = run_folder.read_result(tmp_path / "run")
+        end(process.pid)
+        output, _ = process.communicate(timeout=20)
+    result = run_folder.read_result(folder / "run")
     assert result.interrupted
-    assert result.outcomes["ok"] > 0
-    assert "interrupted" in output.lower()
+    return process.returncode, output, result
 
 
 def test_the_command_starts_at_once() -> None:

@@ -8,6 +8,7 @@ import pytest
 from loadgen import run_folder
 from loadgen.cli.main import main
 from loadgen.record import Outcome
+from loadgen.server.scrape import Scraper
 from tests.loadgen.cli.conftest import Run
 
 
@@ -165,3 +166,20 @@ def test_a_report_can_be_made_again(loadgen_run: Run) -> None:
     assert not Path("run/report.html").exists()
     assert main(["report", "run"]) == 0
     assert Path("run/report.html").exists()
+
+
+@pytest.mark.parametrize(("host", "told"), [("127.0.0.1", True), ("localhost", False)])
+def test_a_key_goes_to_no_other_host_than_the_servers(
+    loadgen_run: Run, monkeypatch: pytest.MonkeyPatch, host: str, *, told: bool
+) -> None:
+    seen: list[list[tuple[str, str]]] = []
+
+    class Noted(Scraper):
+        def __init__(self, url: str, headers: list[tuple[str, str]], *, verify_tls: bool) -> None:
+            seen.append(headers)
+            super().__init__(url, headers, verify_tls=verify_tls)
+
+    monkeypatch.setattr("loadgen.cli.one_run.Scraper", Noted)
+    flags = ("--api-key", "secret", "--metrics-url", f"http://{host}:9/metrics", "--num-prompts", "2")
+    assert loadgen_run(*flags, "--concurrency", "1") == 0
+    assert seen == [[("Authorization", "Bearer secret")] if told else []]

@@ -17,7 +17,7 @@ from loadgen.cli.one_run import Measured, run_once
 from loadgen.cli.run_command import add_flags
 from loadgen.cli.series import _Backlog
 from loadgen.driver.progress import Progress
-from loadgen.errors import WorkerLost
+from loadgen.errors import INTERRUPTED, WorkerLost
 from loadgen.run_folder import read_sweep
 from loadgen.selftest.process import BlastServer
 from tests.loadgen.cli.conftest import Run
@@ -80,7 +80,9 @@ def stopped_after(runs: int, made: list[Any]) -> Once:
     """Real runs, the last of which the user stops."""
 
     def once(bench: Bench, load: Load, **more: Any) -> Measured:
-        return dataclasses.replace(one_run.run_once(bench, load, **more), stopped=len(made) >= runs)
+        return dataclasses.replace(
+            one_run.run_once(bench, load, **more), stopped=INTERRUPTED if len(made) >= runs else 0
+        )
 
     return once
 

@@ -1,0 +1,97 @@
+"""The READMEs are true as far as a program can tell: links lead somewhere, commands and flags exist, examples run."""
+
+import argparse
+import doctest
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli.main import COMMANDS
+from serving.cli import command_parser
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "tests" / "benchmarks"
+READMES = sorted(
+    found
+    for folder in ("", "serving", "hardware", "deploy", "loadgen", "tests")
+    for found in (ROOT.glob("README.md") if not folder else (ROOT / folder).rglob("README.md"))
+)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_BENCHMARK = re.compile(r"python -m (tests\.benchmarks\.[\w.]+)((?: +--[\w-]+(?: +[\w./]+)?)*)")
+
+
+def _names() -> list[str]:
+    return [str(readme.relative_to(ROOT)) for readme in READMES]
+
+
+def _lines(readme: Path) -> Iterator[str]:
+    """The lines of its code blocks, continued ones joined, prompts taken off, comments kept."""
+    for block in _FENCE.findall(readme.read_text(encoding="utf-8")):
+        for line in block.replace("\\\n", " ").splitlines():
+            yield line.strip().removeprefix("$ ").removeprefix(".venv/bin/")
+
+
+def _commands(program: str) -> list[str]:
+    starts = f"{program} "
+    return sorted({line for readme in READMES for line in _lines(readme) if line.startswith(starts)})
+
+
+def _words(line: str) -> list[str]:
+    return shlex.split(line, comments=True)[1:]
+
+
+@pytest.mark.parametrize("name", _names())
+def test_links_lead_somewhere(name: str) -> None:
+    readme = ROOT / name
+    for target in _LINK.findall(readme.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        where = (readme.parent / path).resolve() if path else readme
+        assert where.exists(), f"{name} points at {target}"
+        if anchor:
+            headings = (_anchor(heading) for heading in _HEADING.findall(where.read_text(encoding="utf-8")))
+            assert anchor in headings, f"{name} points at {target}"
+
+
+def _anchor(heading: str) -> str:
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("line", _commands("cloudmatrix"))
+def test_cloudmatrix_has_these_commands_and_flags(line: str) -> None:
+    assert callable(command_parser().parse_args(_words(line)).run)
+
+
+@pytest.mark.parametrize("line", _commands("loadgen"))
+def test_loadgen_has_these_commands_and_flags(line: str) -> None:
+    name, *words = _words(line)
+    assert name in COMMANDS
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    importlib.import_module(f"loadgen.cli.{name}_command").add_flags(parser)
+    parser.parse_args(words)
+
+
+@pytest.mark.parametrize("name", _names())
+def test_benchmarks_that_are_named_are_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for script in re.findall(r"\bbench_\w+", text):
+        assert (BENCHMARKS / f"{script}.py").exists(), f"{name} names {script}"
+    sources = "".join(source.read_text(encoding="utf-8") for source in BENCHMARKS.rglob("*.py"))
+    for module, flags in _BENCHMARK.findall(text):
+        assert (ROOT / (module.replace(".", "/") + ".py")).exists(), f"{name} names {module}"
+        for flag in re.findall(r"--[\w-]+", flags):
+            assert f'"{flag}"' in sources, f"{module} has no {flag}"
+
+
+def test_the_example_of_the_virtual_hardware_runs() -> None:
+    outcome = doctest.testfile(str(ROOT / "hardware" / "README.md"), module_relative=False)
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
