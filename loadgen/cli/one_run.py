@@ -128,7 +128,7 @@ def run_once(
     if folder and series and series.times_s:
         write_series(folder, series)
     if aborted or not report.interrupted:
-        return Measured(result, records, series, *aborted[:1])
+        return Measured(result, records, series, aborted[0] if aborted else "")
     return Measured(result, records, series, stopped=LoadgenError.exit_status if report.problems else INTERRUPTED)
 
 
