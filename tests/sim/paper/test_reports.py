@@ -79,3 +79,19 @@ def test_files_are_written_or_the_reason_is_told(tmp_path: Path) -> None:
     assert page.read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(ConfigError, match="cannot write"):
         write_report(tmp_path / "absent", done, Setting(quick=True))
+
+
+def test_the_readme_holds_the_short_table(everything: Reproduction) -> None:
+    """Labels, published figures and ways are the same; errors to the last digit, which another processor may turn."""
+    text = (Path(__file__).parents[3] / "serving" / "sim" / "README.md").read_text(encoding="utf-8")
+    begin, end = "<!-- reproduced: cloudmatrix reproduce --quick --markdown -->", "<!-- /reproduced -->"
+    written = text.partition(begin)[2].partition(end)[0].strip().splitlines()
+    printed = error_table_markdown(everything).strip().splitlines()
+    assert len(written) == len(printed), "paste what `cloudmatrix reproduce --quick --markdown` prints"
+    for ours, theirs in zip(written, printed, strict=True):
+        assert ours.split("|")[:4] == theirs.split("|")[:4]
+        errors, now = (
+            [float(found.replace("−", "-")) for found in re.findall(r"([+−]?\d+\.\d) %", line)]
+            for line in (ours, theirs)
+        )
+        assert errors == pytest.approx(now, abs=0.2), f"{ours}\nis now\n{theirs}"
