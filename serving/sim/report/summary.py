@@ -90,6 +90,7 @@ def summarize(result: SimResult, slo: Slo | None = None, *, times: Latencies | N
     times = times or latencies(result.requests)
     outcome = np.frombuffer(result.requests.outcome, dtype=np.int8)
     end_s = result.totals.end_s
+    lost_s = sum(fault.npu_seconds_lost for fault in result.faults)
     return Summary(
         duration_s=end_s,
         requests=len(result.requests),
@@ -106,7 +107,7 @@ def summarize(result: SimResult, slo: Slo | None = None, *, times: Latencies | N
         planes=plane_summaries(result.timeline),
         faults=fault_summaries(result.faults),
         npu_hours=result.totals.npu_seconds / SECONDS_PER_HOUR,
-        lost_npu_share=ratio(sum(fault.npu_seconds_lost for fault in result.faults), result.totals.npu_seconds),
+        lost_npu_share=min(ratio(lost_s, result.totals.npu_seconds), 1.0),  # faults that overlap count an NPU twice
     )
 
 

@@ -53,6 +53,10 @@ def test_faults_are_summed_by_kind() -> None:
 def test_what_faults_took_is_a_share_of_all_npu_time() -> None:
     result = made_result(50, duration_s=3600.0)
     assert summarize(result).lost_npu_share == pytest.approx((6560 + 80 + 5760) / (3600 * 256))
+    crowded = dataclasses.replace(result, faults=result.faults * 1000)
+    assert summarize(crowded).lost_npu_share == 1.0
+    nothing = dataclasses.replace(result, totals=dataclasses.replace(result.totals, npu_seconds=0.0))
+    assert math.isnan(summarize(nothing).lost_npu_share)
 
 
 def test_outcomes_add_up_and_hit_share_is_of_requests_that_began() -> None:
