@@ -129,6 +129,7 @@ class Scheduler:
         self.drop_pull(sequence)
         done = sequence.num_missing == 1
         sequence.advance(PhaseEvent.PULL_DONE if done else PhaseEvent.PULL_DONE_IN_PART)
+        sequence.join()
         self.running.add(sequence)
 
     def end_fetch(self, sequence: LiveSequence, blocks: int) -> None:

@@ -17,6 +17,9 @@ from serving.policy.step_plan import SampleOrder
 Turn = tuple[float, int]
 """Of two sequences with one priority the smaller goes first: engine time [s], then running number of arrivals."""
 
+Order = tuple[float, Turn]
+"""Of all sequences the smaller goes first: priority, then turn."""
+
 
 def turn_of(spec: SequenceSpec, now: float, arrival: int, delay_s: float, *, held: bool) -> Turn:
     """The turn of what comes now: as if it had come later, the longer its prompt is.
@@ -26,7 +29,7 @@ def turn_of(spec: SequenceSpec, now: float, arrival: int, delay_s: float, *, hel
 
     Args:
         delay_s: for every 1,000 tokens of a prompt [s].
-        held: its blocks are held in this very engine.
+        held: its blocks are held in this very engine. Then no priority goes before it either, see `LiveSequence.order`.
     """
     if held:
         return (-math.inf, arrival)
@@ -76,7 +79,8 @@ class LiveSequence:
         sampling = spec.sampling
         self.spec = spec
         self.sequence_id: SequenceId = spec.sequence_id
-        self.order = (spec.priority, turn)
+        # Who has its blocks here waits for no priority: whoever has one may need just those blocks.
+        self.order: Order = (spec.priority if math.isfinite(turn[0]) else -math.inf, turn)
         self.deadline = now + spec.time_left_s
         self.phase = SequencePhase.WAITING if ticket is None else SequencePhase.ADOPTING
         self.output: list[int] = list(spec.output)
@@ -139,6 +143,10 @@ class LiveSequence:
         Raises: LedgerError if it is impossible now.
         """
         self.phase = next_phase(self.phase, event)
+
+    def join(self) -> None:
+        """It takes part in the batch, where it goes by its priority wherever its blocks came from. In no queue now."""
+        self.order = (self.spec.priority, self.order[1])
 
     def append(self, tokens: tuple[int, ...]) -> None:
         """Add sampled tokens. Effects: grows `output`, hence `tokens`."""

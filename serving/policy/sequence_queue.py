@@ -8,10 +8,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from serving.errors import LedgerError
-from serving.policy.sequence import LiveSequence, Turn
+from serving.policy.sequence import LiveSequence, Order
 
 
-def _order(sequence: LiveSequence) -> tuple[int, Turn]:
+def _order(sequence: LiveSequence) -> Order:
     return sequence.order
 
 

@@ -116,8 +116,9 @@ def test_a_prefill_engine_decodes_what_it_holds_itself_and_nothing_else() -> Non
     assert bench.used == 0
 
 
-def test_what_is_taken_back_goes_before_those_who_wait_for_its_blocks() -> None:
-    bench, one = Bench(EngineRole.PREFILL, blocks=12), spec("a", tuple(range(40)))
+@pytest.mark.parametrize("priority", [0, 5])
+def test_what_is_taken_back_goes_before_those_who_wait_for_its_blocks(priority: int) -> None:
+    bench, one = Bench(EngineRole.PREFILL, blocks=12), structs.replace(spec("a", tuple(range(40))), priority=priority)
     bench.engine.add(one, 0.0)
     while not (events := bench.step()):
         pass

@@ -1,5 +1,7 @@
 """What a step contains, in which order, and who gives way."""
 
+import math
+
 import pytest
 
 from serving.errors import LedgerError
@@ -146,6 +148,27 @@ def test_the_least_important_gives_way_even_to_itself() -> None:
     bench.step()
     assert bench.step() == [("a", 1, True)]
     assert bench.sequences["b"].phase is SequencePhase.WAITING
+
+
+def test_a_stream_that_was_held_here_goes_by_its_priority_once_it_is_in_the_batch() -> None:
+    bench = Bench(blocks=4, tokens=32)
+    held = LiveSequence(
+        SequenceSpec(SequenceId("held"), (1,) * 4, SamplingParams(max_tokens=99), (1,), priority=1),
+        (-math.inf, 0),
+        0.0,
+        TICKET,
+    )
+    bench.sequences["held"] = held
+    bench.scheduler.waiting.add(held)
+    bench.add("high", 7, priority=0)
+    assert bench.scheduler.start_pulls() == [held], "whatever waits may need its blocks"
+    held.num_computed = 4
+    bench.scheduler.join(held)
+    assert bench.step() == [("held", 1, True), ("high", 7, True)]
+    assert bench.step() == [("high", 1, True), ("held", 1, True)]
+    while held.phase is SequencePhase.DECODING:
+        bench.step()
+    assert bench.sequences["high"].phase is SequencePhase.DECODING
 
 
 def test_a_victim_does_not_come_straight_back() -> None:
