@@ -9,8 +9,9 @@ and their prompt tokens are both bounded. Everything passes through it, even wha
 given much is charged for it. The order is that of `fair_lines`, and nobody is overtaken for being large: if the next
 request needs more seats than are free, all wait for it.
 
-Where several keys share the queue, a key that has as many requests waiting as there are free places must come back
-later. So however many keys fill it, some places are left for one that has none.
+Where several keys share the queue, a key that has as many requests or prompt tokens waiting as there is room left must
+come back later, and room is kept only from newcomers of its own key. So however many keys fill it, and whatever they
+were told, some places are left for one that has none.
 """
 
 from collections import OrderedDict
@@ -158,36 +159,55 @@ class AdmissionQueue:
 
     def _bounds(self, one: Applicant, claimed: bool, now: float) -> AdmissionDecision | None:
         """Whether it is one too many. A request above a whole limit gets in when nothing waits, else it never would."""
-        limits, waits, tokens = self._limits, len(self._lines), self.tokens
-        most = limits.max_queued_requests
-        if not waits and most:
+        if not self._lines and self._limits.max_queued_requests:
             return None
-        room_tokens = limits.max_queued_tokens - tokens
-        if waits + 1 > most or one.tokens > room_tokens:
-            counted = f"{waits} requests wait, {most} may"
-            reason = counted if waits + 1 > most else f"{tokens} prompt tokens wait, {limits.max_queued_tokens} may"
-        elif claimed:
-            return None
-        elif limits.shared and self._lines.of(one.key)[0] > most - waits:
-            reason = f"{self._lines.of(one.key)[0]} requests of the key wait, {most - waits} places are left for all"
-        elif self._kept_for_others(one):
-            reason = f"{waits} requests wait, and {self._promises.requests} were told to come back"
+        requests, tokens = self._excess(one, told=False)
+        if requests > 0 or tokens > 0:
+            reason = self._in_words(one, requests)
+        elif not claimed and self._kept_for_others(one):
+            reason = f"{len(self._lines)} requests wait, and {self._promises.requests} were told to come back"
         else:
             return None
         return AdmissionDecision(False, reason, self._retry_s(one, now))
+
+    def _excess(self, one: Applicant, *, told: bool) -> tuple[int, int]:
+        """By how many requests and prompt tokens it would be too much; less than 1 = it would not.
+
+        Where keys share, one may have as many waiting as there are free places. So each of its own counts twice, and
+        what was promised to other keys does not count.
+
+        Args:
+            told: with those who were told to come back.
+        """
+        limits, promises, lines = self._limits, self._promises, self._lines
+        if limits.shared:
+            (own, own_tokens), (due, due_tokens) = lines.of(one.key), promises.of(one.key) if told else (0, 0)
+            more, more_tokens = max(1, own + 2 * due), max(one.tokens, own_tokens + 2 * due_tokens)
+        else:
+            due, due_tokens = (promises.requests, promises.tokens) if told else (0, 0)
+            more, more_tokens = 1 + due, one.tokens + due_tokens
+        return len(lines) + more - limits.max_queued_requests, self.tokens + more_tokens - limits.max_queued_tokens
+
+    def _in_words(self, one: Applicant, requests: int) -> str:
+        """Why it may not wait, by the requests that are too many, else by the tokens."""
+        limits, waits, tokens = self._limits, len(self._lines), self.tokens
+        own, own_tokens = self._lines.of(one.key)
+        if requests > 0:
+            places = limits.max_queued_requests - waits
+            if places < 1:
+                return f"{waits} requests wait, {limits.max_queued_requests} may"
+            return f"{own} requests of the key wait, {places} places are left for all"
+        room = limits.max_queued_tokens - tokens
+        if one.tokens > room:
+            return f"{tokens} prompt tokens wait, {limits.max_queued_tokens} may"
+        return f"{own_tokens} prompt tokens of the key wait, {room} more may for all"
 
     def _kept_for_others(self, one: Applicant) -> bool:
         """Room is kept for those who were told to come back, but not while the queue is about to run dry: they may not
         come, and who asks again and again is given promise after promise; neither must leave seats empty.
         """
-        limits, promises = self._limits, self._promises
-        requests, tokens = len(self._lines) + 1, self.tokens + one.tokens
-        if requests <= min(limits.max_queued_requests / 2, self._rate.requests_per_s * DRY_S):
-            return False
-        return (
-            requests + promises.requests > limits.max_queued_requests
-            or tokens + promises.tokens > limits.max_queued_tokens
-        )
+        dry = min(self._limits.max_queued_requests / 2, self._rate.requests_per_s * DRY_S)
+        return len(self._lines) + 1 > dry and max(self._excess(one, told=True)) > 0
 
     def _too_late(self, one: Applicant, now: float) -> AdmissionDecision | None:
         """Refuse what could not start before its deadline at the rate that was measured."""
@@ -203,13 +223,9 @@ class AdmissionQueue:
 
     def _retry_s(self, one: Applicant, now: float) -> float:
         """When there will be room for it, those included who were told before. Effects: keeps that room."""
-        limits, promises, rate = self._limits, self._promises, self._rate
-        requests = len(self._lines) + promises.requests + 1 - limits.max_queued_requests
-        tokens = self.tokens + promises.tokens + one.tokens - limits.max_queued_tokens
+        promises, rate = self._promises, self._rate
+        requests, tokens = self._excess(one, told=True)
         tokens = min(tokens, self.tokens + promises.tokens)
-        if limits.shared:
-            own = self._lines.of(one.key)[0]
-            requests = max(requests, own + len(self._lines) - limits.max_queued_requests)
         if rate.requests_per_s <= 0:
             return float(UNKNOWN_RETRY_S)
         starts = float(max(requests, 1))
@@ -218,7 +234,7 @@ class AdmissionQueue:
         told = float(ceil(max(1.0, (starts + CAUTION * sqrt(starts)) / rate.requests_per_s)))
         if told > MAX_RETRY_S:
             return MAX_RETRY_S
-        promises.book(one.mark, Promise(now + told, one.tokens))
+        promises.book(one.mark, Promise(now + told, one.tokens, one.key))
         return told
 
     def check(self) -> None:
@@ -231,5 +247,4 @@ class AdmissionQueue:
             raise LedgerError("waiting times are kept for other requests than those that wait")
         if not set(self._since) <= {number for _, number in self._deadlines}:
             raise LedgerError("a request that waits has no deadline")
-        if self._promises.check() != (self._promises.requests, self._promises.tokens):
-            raise LedgerError("promised room is not that of the promises")
+        self._promises.check()

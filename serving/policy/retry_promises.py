@@ -10,6 +10,8 @@ from heapq import heappop, heappush
 
 from msgspec import Struct
 
+from serving.errors import LedgerError
+
 EARLY_S = 0.1
 """How much sooner than told a client may come: clocks."""
 GRACE_S = 3.0
@@ -20,10 +22,11 @@ not given promise after promise."""
 
 
 class Promise(Struct, frozen=True, gc=False):
-    """Room for so many prompt tokens from `due` on."""
+    """Room for so many prompt tokens of a key from `due` on."""
 
     due: float
     tokens: int
+    key: str = ""
 
 
 class RetryPromises:
@@ -32,6 +35,7 @@ class RetryPromises:
     def __init__(self, most: int) -> None:
         self._most = most
         self._by_mark: dict[int, deque[Promise]] = {}
+        self._by_key: dict[str, tuple[int, int]] = {}
         self._dues: list[tuple[float, int]] = []
         self.requests = 0
         self.tokens = 0
@@ -47,9 +51,12 @@ class RetryPromises:
             at -= 1
         mine.insert(at, promise)
         heappush(self._dues, (promise.due, mark))
-        self.requests += 1
-        self.tokens += promise.tokens
+        self._count(promise, 1)
         return True
+
+    def of(self, key: str) -> tuple[int, int]:
+        """Requests of a key that were told to come back, and their tokens."""
+        return self._by_key.get(key, (0, 0))
 
     def claim(self, mark: int, now: float) -> bool:
         """It comes. Returns: True if it was told to come by now; its room is no longer kept."""
@@ -68,13 +75,29 @@ class RetryPromises:
                 self._void(mark, mine)
 
     def _void(self, mark: int, mine: deque[Promise]) -> None:
-        gone = mine.popleft()
-        self.requests -= 1
-        self.tokens -= gone.tokens
+        self._count(mine.popleft(), -1)
         if not mine:
             del self._by_mark[mark]
 
-    def check(self) -> tuple[int, int]:
-        """Promises and their tokens, counted again."""
+    def _count(self, promise: Promise, sign: int) -> None:
+        self.requests += sign
+        self.tokens += sign * promise.tokens
+        requests, tokens = self.of(promise.key)
+        if requests + sign:
+            self._by_key[promise.key] = requests + sign, tokens + sign * promise.tokens
+        else:
+            del self._by_key[promise.key]
+
+    def check(self) -> None:
+        """Prove that the sums are those of the promises.
+
+        Raises: LedgerError if they are not.
+        """
         kept = [one for mine in self._by_mark.values() for one in mine]
-        return len(kept), sum(one.tokens for one in kept)
+        by_key: dict[str, list[int]] = {}
+        for one in kept:
+            by_key.setdefault(one.key, []).append(one.tokens)
+        if (len(kept), sum(one.tokens for one in kept)) != (self.requests, self.tokens):
+            raise LedgerError("promised room is not that of the promises")
+        if self._by_key != {key: (len(tokens), sum(tokens)) for key, tokens in by_key.items()}:
+            raise LedgerError("the promised room of a key is not that of its promises")

@@ -152,6 +152,15 @@ def test_one_greedy_key_leaves_places_and_starts_to_the_others() -> None:
     assert refused.accepted
 
 
+def test_a_key_with_long_prompts_leaves_room_for_the_tokens_of_others() -> None:
+    queue = AdmissionQueue(SHARED)
+    assert [queue.offer(asks(n, 30_000, key="greedy"), 1, 0.0).accepted for n in range(3)] == [True, True, False]
+    assert queue.offer(asks(5, 30_000, key="greedy"), 1, 0.0).reason == (
+        "60000 prompt tokens of the key wait, 40000 more may for all"
+    )
+    assert queue.offer(asks(9, 30_000, key="modest"), 1, 0.0).accepted
+
+
 @pytest.mark.parametrize(("weight", "share"), [(1.0, 0.5), (3.0, 0.75)])
 def test_keys_share_by_tokens_and_weight_whatever_their_requests_look_like(weight: float, share: float) -> None:
     lines = FairLines()
@@ -324,6 +333,7 @@ def test_ledgers_that_do_not_agree_are_found() -> None:
     spoiled(lambda queue: queue._since.pop(1))
     spoiled(lambda queue: queue._deadlines.pop())
     spoiled(lambda queue: setattr(queue._promises, "requests", 5))
+    spoiled(lambda queue: queue._promises._by_key.update(other=(1, 1)))
     spoiled(lambda queue: setattr(queue._lines, "tokens", 1))
     spoiled(lambda queue: queue._lines._key_of.pop(1))
     spoiled(lambda queue: setattr(queue._lines._lines[""], "tokens", 1))
@@ -350,6 +360,8 @@ def test_promises_are_claimed_in_the_order_in_which_they_are_due() -> None:
     assert not promises.claim(1, 4.5)
     assert not promises.claim(2, 5.0)
     assert promises.claim(1, 5.0)
-    assert (promises.requests, promises.tokens) == promises.check() == (1, 10)
+    promises.check()
+    assert (promises.requests, promises.tokens) == promises.of("") == (1, 10)
     promises.expire(9.0 + GRACE_S + 0.1)
-    assert promises.check() == (0, 0)
+    promises.check()
+    assert (promises.requests, promises.tokens) == promises.of("") == (0, 0)

@@ -1,12 +1,14 @@
 """Is Retry-After true? A gateway with seats in virtual time, and clients that do as they are told."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from serving.policy.admission_queue import AdmissionQueue
 from serving.policy.gateway_admission import AdmissionLimits, Applicant
@@ -30,7 +32,8 @@ class Door:
     running: int = 0
     retries: int = 0
     good_retries: int = 0
-    refusals: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    """By key."""
     finished: int = 0
     busy_s: float = 0.0
     """Seats, over time."""
@@ -48,17 +51,21 @@ class Door:
             self.now = when
             what(arg)
 
-    def arrive(self, before: Applicant | None) -> None:
+    def arrive(self, before: Applicant | str | None) -> None:
+        """Somebody comes: back, or for the first time, with a key or without."""
         self._serial += 1
-        mark, tokens = (before.mark, before.tokens) if before else (self._serial, self.rng.choice([100, 400, 1200]))
-        one = Applicant(self._serial, 1, tokens, 100, self.now + 600.0, mark=mark)
+        if isinstance(before, Applicant):
+            key, mark, tokens = before.key, before.mark, before.tokens
+        else:
+            key, mark, tokens = before or "", self._serial, self.rng.choice([100, 400, 1200])
+        one = Applicant(self._serial, 1, tokens, 100, self.now + 600.0, key=key, mark=mark)
         decision = self.queue.offer(one, self.running, self.now)
-        self.retries += before is not None
+        self.retries += isinstance(before, Applicant)
         if decision.accepted:
-            self.good_retries += before is not None
+            self.good_retries += isinstance(before, Applicant)
             self.start_all()
             return
-        self.refusals += 1
+        self.refusals[key] += 1
         if self.rng.random() < self.obedient:
             self.at(self.now + decision.retry_after_s + self.rng.random() * self.late_s, self.arrive, one)
 
@@ -113,3 +120,28 @@ def test_room_for_clients_that_never_come_back_does_not_leave_seats_empty(seed: 
     door = overload(seed, obedient=0.1)
     assert door.busy_s >= 0.98 * FULL_S
     assert door.good_retries >= 0.9 * door.retries
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("per_s", "obedient"), [(10, 1.0), (70, 1.0), (70, 0.1)])
+def test_a_key_that_floods_the_gateway_keeps_no_other_out(seed: int, per_s: int, obedient: float) -> None:
+    door = Door(random.Random(seed), obedient, queue=AdmissionQueue(structs.replace(LIMITS, shared=True)))
+    for n in range(120 * per_s):
+        door.at(n / per_s, door.arrive, "greedy")
+    for n in range(10):
+        door.at(30.0 + n * 9.0, door.arrive, "modest")
+    door.run(120.0)
+    assert door.refusals["greedy"] > 100
+    assert door.refusals["modest"] == 0
+    assert door.busy_s >= 0.98 * FULL_S
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_keys_that_share_are_told_is_true_too(seed: int) -> None:
+    door = Door(random.Random(seed), queue=AdmissionQueue(structs.replace(LIMITS, shared=True)))
+    for n in range(1200):
+        door.at(n * 0.1, door.arrive, "even" if n % 2 else "odd")
+    door.run(120.0)
+    assert door.retries > 100
+    assert door.good_retries >= 0.9 * door.retries
+    assert door.busy_s >= 0.98 * FULL_S
