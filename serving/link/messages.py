@@ -144,6 +144,7 @@ class Status(Message, frozen=True):
     queued_tokens: int
     waiting: int
     running: int
+    """Those that have their blocks: computing, or being pulled or fetched."""
     blocks_free: int
     draining: bool
     progress_age_s: float

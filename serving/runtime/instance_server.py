@@ -291,7 +291,7 @@ class InstanceServer:
         status = m.Status(
             queued_tokens=snapshot.queued_tokens + sum(unseen),
             waiting=snapshot.waiting + len(unseen),
-            running=snapshot.running,
+            running=snapshot.running + snapshot.pulling + snapshot.fetching,
             blocks_free=snapshot.kv_blocks_total - snapshot.kv_blocks_used,
             draining=self.draining,
             progress_age_s=min(self._engine_loop.progress_age_s() / scale, m.CRASHED_AGE_S),

@@ -1,10 +1,12 @@
 """What an instance answers to a gateway, frame by frame, and whom it refuses."""
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +21,7 @@ from serving.policy.request import FinishReason, SamplingParams, SequenceSpec, T
 from serving.policy.step_plan import StepPlan
 from serving.runtime.instance import Instance
 from serving.runtime.instance_server import InstanceServer
+from tests.engine.bench import Bench
 from tests.runtime.harness import SECRET, Pools, executor, small_config, until
 from tests.runtime.wire import RawGateway
 from tests.runtime.workload import GREEDY, Reference
@@ -223,10 +226,14 @@ class _Frames:
 
     def __init__(self) -> None:
         self.news: list[m.News] = []
+        self.reports: list[m.Status] = []
 
-    def send(self, frame: m.Frame) -> bool:
-        m.encode(frame)  # raises what a connection raises
-        self.news += frame.news
+    def send(self, message: m.Frame | m.Status) -> bool:
+        m.encode(message)  # raises what a connection raises
+        if isinstance(message, m.Status):
+            self.reports.append(message)
+        else:
+            self.news += message.news
         return True
 
 
@@ -259,3 +266,14 @@ async def test_a_gateway_without_the_ticket_is_told_that_the_handoff_expired() -
     server._dispatch([HandoffClosedEvent(SequenceId("b"), "u", HandoffEnd.RELEASED)])
     assert frames.news == [m.Lost(SequenceId("a"), "its handoff expired")]
     assert not server._owner
+
+
+async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> None:
+    """Their seats are taken: an instance that pulls a lot must not look idle to all gateways."""
+    server, frames = _served()
+    inside = dataclasses.replace(Bench().engine.snapshot(0.0), waiting=1, running=2, pulling=3, fetching=4, held=5)
+    loop = SimpleNamespace(snapshot=inside, time_scale=1.0, progress_age_s=lambda: 0.0, step_limit_s=lambda: 1.0)
+    server._engine_loop = cast(Any, loop)
+    server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
+    server._send_status()
+    assert [(report.waiting, report.running) for report in frames.reports] == [(1, 9)]
