@@ -150,7 +150,7 @@ class Autoscaler:
             return Wanted(0, ScaleKind.STAY, "nobody waits")
         broken = self._blame.find(signals, pool, outlook, demand, mind.lesson, self._prompts)
         wanted = mind.wanted(now, pool, demand)
-        if pool.target == 0 and wanted.target > 0:
+        if pool.target == 0 and wanted.target > 0 and self._idle.somebody:
             waits = f"{under_way(signals)} requests wait"
             return Wanted(wanted.target, ScaleKind.WAKE, f"{waits}; {wanted.reason}")
         if broken and pool.target < pool.high:

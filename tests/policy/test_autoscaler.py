@@ -133,6 +133,16 @@ def test_a_system_that_begins_at_zero_wakes_for_somebody_only() -> None:
     assert [one.kind for one in decision.targets] == [ScaleKind.WAKE] * 2
 
 
+def test_those_who_wait_are_counted_once_and_nobody_is_made_up() -> None:
+    scaler = Autoscaler(SLO, CONFIG)
+    decision = story(scaler, 1, (prefill(1), decode(0)))
+    assert (decision.targets[1].target, decision.targets[1].kind) == (1, ScaleKind.FIT)
+    assert decision.targets[1].reason.endswith("1 to 20 are allowed")
+    decision = story(scaler, 1, (prefill(1, sequences=3, waiting=2), decode(0)), begin=1, queued=4)
+    assert (decision.targets[1].target, decision.targets[1].kind) == (1, ScaleKind.WAKE)
+    assert decision.targets[1].reason.startswith("7 requests wait; ")
+
+
 def test_bounds_are_kept_even_by_pools_that_start_outside() -> None:
     decision = Autoscaler(SLO, CONFIG).decide(look(0.0, (prefill(1, low=3), decode(9, high=5))))
     assert [(one.target, one.kind) for one in decision.targets] == [(3, ScaleKind.FIT), (5, ScaleKind.FIT)]

@@ -39,4 +39,4 @@ class IdleClock:
 
 def under_way(signals: ScalingSignals) -> int:
     """Requests and sequences that somebody waits for now."""
-    return signals.traffic.queued + sum(pool.sequences + pool.waiting for pool in signals.pools)
+    return signals.traffic.queued + sum(pool.sequences for pool in signals.pools)
