@@ -243,9 +243,11 @@ class SequenceJournal:
         return self.failed(sequence_id, f"handoff: {reason}")
 
     def failed(self, sequence_id: SequenceId, reason: str) -> Commands:
-        """The instance failed on the sequence and has forgotten it."""
+        """The instance, or the source that it was to pull from, failed on the sequence; it has forgotten it."""
         if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
+        if self._ticket is not None and not self._is_at_source():
+            self.attempts.avoid(self._ticket.source)
         return self._resubmit(FailKind.ENGINE, reason, cancel=False, distrust=True)
 
     def instance_lost(self, replica: ReplicaId, still_since: float | None = None) -> Commands:

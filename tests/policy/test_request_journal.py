@@ -147,7 +147,20 @@ def test_a_source_lost_before_the_move() -> None:
 def test_a_source_lost_during_the_move_is_for_the_pull_to_tell() -> None:
     journal = moving()
     assert journal.instance_lost(P0) == ()
-    assert journal.handoff_failed(sid(2), "gone") == (SendRelease(P0, "t1", distrust=True), NeedPrefill(4, (D0,)))
+    assert journal.handoff_failed(sid(2), "gone") == (
+        SendRelease(P0, "t1", distrust=True),
+        NeedPrefill(4, (P0, D0)),  # either end of the path may be the broken one
+    )
+
+
+def test_a_source_whose_blocks_did_not_arrive_is_not_asked_again_while_there_are_others() -> None:
+    """Else a path that breaks on its side fails the request at one target after the other, until it is given up."""
+    journal = moving()
+    (_, need) = journal.failed(sid(2), "HandoffError: nothing came")
+    assert isinstance(need, NeedPrefill)
+    assert set(need.exclude) == {P0, D0}
+    journal = decoding()
+    assert journal.failed(sid(2), "device lost") == (NeedPrefill(4, (D0,)),), "its blocks have long been there"
 
 
 def test_a_failed_instance_is_replaced_until_attempts_run_out() -> None:
