@@ -119,11 +119,12 @@ class PoolLinks:
         return [link for link in self._links.values() if link.up]
 
     def troubles(self, pool: str) -> dict[ReplicaId, PathTrouble]:
-        """What the instances of a pool tell of the paths on which they pull KV blocks."""
+        """What the instances of a pool tell of the paths on which they pull KV blocks; not those that leave it."""
         return {
             link.replica: PathTrouble(status.lost_paths, status.slow_paths)
             for link in self.up()
-            if link.welcome is not None and link.welcome.pool == pool and (status := link.status) is not None
+            if link.welcome is not None and link.welcome.pool == pool
+            if (status := link.status) is not None and not status.draining
         }
 
     def close(self) -> None:

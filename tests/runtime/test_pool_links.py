@@ -240,6 +240,8 @@ async def test_what_instances_tell_of_their_paths_is_known_by_pool() -> None:
         expected = PathTrouble(lost=(ReplicaId("prefill#0"),), late=(ReplicaId("prefill#1"),))
         assert gateway.links.troubles(WELCOME.pool) == {REPLICA: expected}
         assert gateway.links.troubles("another pool") == {}
+        instance.writers[0].write(m.encode(replace(told, draining=True)))
+        await until(lambda: gateway.links.troubles(WELCOME.pool) == {}, "whoever leaves pulls nothing new")
         gateway.links.close()
 
 
