@@ -6,7 +6,7 @@ from typing import Any
 from serving.config.serve import ServeConfig
 from serving.deployments.scaling.room import Size, offered, used
 from serving.deployments.scaling.sight import ReplicaPhase, SeenDeployment, SeenReplica, Sight
-from serving.deployments.scaling.signals import KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
+from serving.deployments.scaling.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
 
 SHOWN = 50
 """Decisions on the page."""
@@ -67,7 +67,7 @@ def _engine_load(sight: Sight, pool: str) -> dict[str, Any]:
     asked = total(members, "prefix_queries_tokens_total")
     return {
         "queued_tokens": total(members, "queued_tokens"),
-        "sequences": total(members, "waiting", "pulling", "running"),
+        "sequences": total(members, *INSIDE),
         "kv_fill": _share(total(members, "kv_blocks_used"), total(members, "kv_blocks_total")),
         "hit_rate": _share(total(members, "prefix_hits_tokens_total"), asked),
         "replicas": [_replica(sight, replica) for replica in _listed(sight, pool)],
@@ -80,7 +80,7 @@ def _replica(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
     phase = replica.phase
     if phase is ReplicaPhase.SERVING and facts.get("draining"):
         phase = ReplicaPhase.DRAINING
-    sequences = sum(int(facts.get(name) or 0) for name in ("waiting", "pulling", "running"))
+    sequences = sum(int(facts.get(name) or 0) for name in INSIDE)
     return {
         "name": replica.name,
         "state": phase.value,

@@ -14,6 +14,8 @@ from serving.policy.scaling.signals import CacheSignals, PoolSignals, ScalingSig
 
 KVCACHE = "kvcache"
 NOT_THERE = SeenDeployment(0)
+INSIDE = ("waiting", "pulling", "fetching", "running")
+"""An instance's facts that count the sequences which somebody waits for there, each in one of them."""
 
 
 def sizes_of(config: ServeConfig) -> dict[str, Size]:
@@ -134,7 +136,7 @@ def _pool(config: ServeConfig, pool: str, sight: Sight, abilities: Abilities, he
         npus_per_instance=section.npus_per_instance,
         queued_tokens=total(members, "queued_tokens"),
         waiting=total(members, "waiting"),
-        sequences=total(all_there, "waiting", "pulling", "running"),
+        sequences=total(all_there, *INSIDE),
         kv_blocks_used=total(all_there, "kv_blocks_used"),
         kv_blocks_total=total(members, "kv_blocks_total"),
         tokens_per_s=abilities.tokens_per_s(pool),

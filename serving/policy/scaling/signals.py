@@ -18,8 +18,8 @@ class PoolSignals(Struct, frozen=True, gc=False):
         npus_per_instance: NPUs that one replica takes.
         queued_tokens: prompt tokens waiting to be computed in the pool's instances.
         waiting: sequences queued there.
-        sequences: all of them, waiting, being pulled or running, and those of draining instances: they come back, or
-            end there, and either way nobody has gone.
+        sequences: all of them, waiting, being pulled or fetched, or running, and those of draining instances: they come
+            back, or end there, and either way nobody has gone.
         kv_blocks_used: likewise; `kv_blocks_total`: of all running instances.
         tokens_per_s: prompt tokens that one busy instance computes per second; 0 = not known yet.
         max_sequences: that one instance can decode at once within the promised time per token; 0 = not known.

@@ -310,6 +310,7 @@ def test_what_a_scaler_is_told(cluster: FakeCluster) -> None:
         "queued_tokens": 7,
         "waiting": 1,
         "pulling": 1,
+        "fetching": 2,
         "running": 3,
         "kv_blocks_used": 5,
         "kv_blocks_total": 50,
@@ -325,7 +326,7 @@ def test_what_a_scaler_is_told(cluster: FakeCluster) -> None:
     decode = signals.pool("decode")
     assert (decode.target, decode.running, decode.starting, decode.draining) == (2, 1, 1, 1)
     assert (decode.queued_tokens, decode.waiting) == (7, 1), "who does not serve is not counted"
-    assert decode.sequences == 7, "but who leaves still has its streams"
+    assert decode.sequences == 9, "but who leaves still has its streams"
     assert (decode.kv_blocks_used, decode.kv_blocks_total) == (9, 50)
     assert (decode.low, decode.high, decode.held_until) == (1, 9, 1050.0)
     assert (decode.max_sequences, decode.npus_per_instance) == (32.0, 4)

@@ -21,7 +21,7 @@ def server(name: str, pid: int, used: int, evicted: int = 0) -> ViewServer:
 
 def sight(**other: Any) -> Sight:
     facts: dict[str, Any] = {
-        "npus": ["n0.npu0", "n0.npu1"], "queued_tokens": 9, "waiting": 1, "pulling": 0, "running": 2,
+        "npus": ["n0.npu0", "n0.npu1"], "queued_tokens": 9, "waiting": 1, "pulling": 0, "fetching": 4, "running": 2,
         "kv_blocks_used": 5, "kv_blocks_total": 10, "prefix_queries_tokens_total": 200,
         "prefix_hits_tokens_total": 50, "pid": 77, "block_tokens": 16, "kv_block_bytes": 1000,
         "pool": {"counters": {"blocks_asked": 10, "blocks_pulled_dram": 3, "blocks_pulled_ssd": 1}},
@@ -40,11 +40,11 @@ def test_an_engine_pool() -> None:
     shown = row("prefill", sight())
     assert (shown["kind"], shown["target"], shown["running"], shown["starting"]) == ("engine", 1, 1, 0)
     assert (shown["npus"], shown["npus_per_instance"], shown["ub_memory_mib"]) == (2, 2, 128)
-    assert (shown["queued_tokens"], shown["sequences"], shown["kv_fill"], shown["hit_rate"]) == (9, 3, 0.5, 0.25)
+    assert (shown["queued_tokens"], shown["sequences"], shown["kv_fill"], shown["hit_rate"]) == (9, 7, 0.5, 0.25)
     assert (shown["fits"], shown["hold"]) == (6, {"left_s": 3.0, "by": "cli"})
     (one,) = shown["replicas"]
     assert (one["name"], one["state"], one["node"], one["npus"]) == ("p1", "serving", "a", ["n0.npu0", "n0.npu1"])
-    assert (one["sequences"], one["queued_tokens"], one["kv_fill"]) == (3, 9, 0.5)
+    assert (one["sequences"], one["queued_tokens"], one["kv_fill"]) == (7, 9, 0.5)
 
 
 def test_who_serves_stands_before_who_comes_and_who_goes() -> None:
