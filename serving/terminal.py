@@ -1,8 +1,10 @@
 """What commands have in common towards a terminal: the console for tables, and how they are ended."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from rich.console import Console
 
@@ -30,3 +32,13 @@ def sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def silence(stream: TextIO) -> None:
+    """What is written to a stream goes nowhere from now on: nobody reads it any more.
+
+    Effects: its descriptor; what Python still holds for it would otherwise fail once more when the process ends.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import TextIO
 
 from ray import serve
 
@@ -24,6 +25,7 @@ from serving.deployments.pool_control import control_settings, pool_control
 from serving.deployments.scaling_board import start_board
 from serving.deployments.session import Session
 from serving.errors import ServingError
+from serving.terminal import silence
 
 logger = logging.getLogger(__name__)
 
@@ -33,26 +35,38 @@ _RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
 
 
 def serve_forever(config: ServeConfig, session: Session) -> int:
-    """Serve until SIGINT or SIGTERM. `preflight` comes first. Returns: the exit code."""
+    """Serve until SIGINT or SIGTERM. `preflight` comes first. Returns: the exit code.
+
+    Effects: whatever happens, what was started is ended. Logs stay unless it ended as it was asked to.
+    """
     cluster = LocalCluster(config.cluster, session, config.health)
-    interrupt = Interrupt()
+    keep_logs = True
+    try:
+        code = _serve(config, cluster, Interrupt())
+        keep_logs = code != 0
+    finally:
+        cluster.stop(keep_logs=keep_logs)
+    return code
+
+
+def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -> int:
+    """Returns: the exit code. Effects: both signals are without effect afterwards, while everything is ended."""
     try:
         interrupt.install()
         _start(config, cluster, interrupt)
-        print(banner(config, cluster), flush=True)
+        _print(banner(config, cluster))
         lost = _tend(cluster, interrupt)
         if lost is not None:
-            print(f"cloudmatrix: {lost}", file=sys.stderr)
-            cluster.stop(keep_logs=True)
+            _print(f"cloudmatrix: {lost}", sys.stderr)
             return 3
         _say("stopping (streams under way are cut) ...")
     except KeyboardInterrupt:
         _say("stopping ...")
     except StartError as error:
-        print(f"cloudmatrix: {error}", file=sys.stderr)
-        cluster.stop(keep_logs=True)
+        _print(f"cloudmatrix: {error}", sys.stderr)
         return 2
-    cluster.stop()
+    finally:
+        interrupt.raise_no_more()
     return 0
 
 
@@ -87,9 +101,13 @@ class Interrupt:
         if self._asked:
             raise Interrupted
 
+    def raise_no_more(self) -> None:
+        """From now on only note that it was asked."""
+        self._raises = False
+
     def wait(self, seconds: float | None = None) -> bool:
         """Block until asked to stop, or for so long. Returns: whether it was asked."""
-        self._raises = False
+        self.raise_no_more()
         if not self._asked:
             with contextlib.suppress(queue.Empty):
                 self._signals.get(timeout=seconds)
@@ -242,4 +260,13 @@ def _pool_line(config: ServeConfig) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"cloudmatrix: {text}", flush=True)
+    _print(f"cloudmatrix: {text}")
+
+
+def _print(text: str, stream: TextIO | None = None) -> None:
+    """To standard output, or elsewhere. A pipe's reader, or a terminal, may be gone: nothing depends on it."""
+    stream = stream or sys.stdout
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        silence(stream)
