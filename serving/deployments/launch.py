@@ -35,7 +35,7 @@ _RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
 
 
 def serve_forever(config: ServeConfig, session: Session) -> int:
-    """Serve until SIGINT or SIGTERM. `preflight` comes first. Returns: the exit code.
+    """Serve until SIGINT, SIGTERM or SIGHUP. `preflight` comes first. Returns: the exit code.
 
     Effects: whatever happens, what was started is ended. Logs stay unless it ended as it was asked to.
     """
@@ -50,7 +50,7 @@ def serve_forever(config: ServeConfig, session: Session) -> int:
 
 
 def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -> int:
-    """Returns: the exit code. Effects: both signals are without effect afterwards, while everything is ended."""
+    """Returns: the exit code. Effects: these signals are without effect afterwards, while everything is ended."""
     try:
         interrupt.install()
         _start(config, cluster, interrupt)
@@ -79,7 +79,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupt:
-    """SIGINT and SIGTERM: while the pools start they raise KeyboardInterrupt, then they end `wait`, then nothing.
+    """SIGINT, SIGTERM, SIGHUP: while the pools start they raise KeyboardInterrupt, then they end `wait`, then nothing.
 
     While Ray itself starts they are only noted, because a half-started Ray could not be ended.
     """
@@ -91,9 +91,11 @@ class Interrupt:
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def install(self) -> None:
-        """Take both signals over. Again after Ray has started, which takes SIGTERM for itself."""
+        """Take the signals over. Again after Ray has started, which takes SIGTERM for itself."""
         for kind in (signal.SIGINT, signal.SIGTERM):
             signal.signal(kind, self._handle)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup: it shall outlive its terminal
+            signal.signal(signal.SIGHUP, self._handle)
 
     def raise_now(self) -> None:
         """From now on, and if asked before, raise KeyboardInterrupt."""

@@ -14,7 +14,7 @@ from serving.deployments.launch import Interrupt, Interrupted
 
 @pytest.fixture
 def interrupt() -> Iterator[Interrupt]:
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     installed = Interrupt()
     installed.install()
     yield installed
@@ -35,6 +35,15 @@ try:
     exec("while True: pass")  # as it is while a dataclass is made
 except KeyboardInterrupt:
     pass
+"""
+HANG_UP = """
+import os, signal
+from serving.deployments.launch import Interrupt
+
+interrupt = Interrupt()
+interrupt.install()
+os.kill(os.getpid(), signal.SIGHUP)
+print(interrupt.wait(0.2))
 """
 SENDER = "import os, signal, sys\nfor _ in range(20000): os.kill(int(sys.argv[1]), signal.SIGINT)"
 
@@ -68,3 +77,14 @@ def test_a_signal_before_its_time_is_noted_and_then_raised_once(interrupt: Inter
         interrupt.raise_now()
     os.kill(os.getpid(), signal.SIGTERM)  # nothing more
     assert interrupt.wait(5)
+
+
+def test_a_terminal_that_is_closed_ends_it_too(interrupt: Interrupt) -> None:
+    assert interrupt.wait(0) is False
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert interrupt.wait(5)
+
+
+def test_what_nohup_started_outlives_its_terminal() -> None:
+    told = subprocess.run(["nohup", sys.executable, "-c", HANG_UP], timeout=50, check=True, capture_output=True)
+    assert told.stdout.strip() == b"False"

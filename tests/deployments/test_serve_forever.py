@@ -15,7 +15,7 @@ from serving.deployments import launch
 from serving.deployments.launch import Interrupt, StartError, serve_forever
 from serving.deployments.session import Session
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class FakeCluster:
