@@ -6,6 +6,7 @@ import urllib.request
 from typing import Any
 
 from serving.errors import UnavailableError
+from serving.http_question import fetch
 
 DEADLINE_S = 5.0
 
@@ -26,14 +27,13 @@ def ask_gateway(
     Raises: UnavailableError, in one line, when it cannot be reached, refuses, or is not a gateway.
     """
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{url.rstrip('/')}{path}", data=data, method=method)
-    if data is not None:
-        request.add_header("Content-Type", "application/json")
-    if api_key:
-        request.add_header("Authorization", f"Bearer {api_key}")
     try:
-        with urllib.request.urlopen(request, timeout=deadline_s) as response:
-            answer: dict[str, Any] = json.load(response)
+        request = urllib.request.Request(f"{url.rstrip('/')}{path}", data=data, method=method)
+        if data is not None:
+            request.add_header("Content-Type", "application/json")
+        if api_key:
+            request.add_header("Authorization", f"Bearer {api_key}")
+        answer: dict[str, Any] = json.loads(fetch(request, deadline_s))
     except urllib.error.HTTPError as error:
         raise UnavailableError(f"{url} answered {error.code}: {_reason(error)}") from error
     except (OSError, ValueError) as error:

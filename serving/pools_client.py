@@ -10,6 +10,7 @@ from typing import Any
 
 from serving.deployments.session import running_starts
 from serving.errors import ScaleError, UnavailableError
+from serving.http_question import fetch
 
 DEADLINE_S = 12.0
 """The dashboard connects to Ray when it is first asked, which takes a moment."""
@@ -62,13 +63,12 @@ class PoolsClient:
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url.rstrip('/')}{path}", data=data, method=method)
-        request.add_header("Authorization", f"Bearer {self.token}")
-        if data is not None:
-            request.add_header("Content-Type", "application/json")
         try:
-            with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
-                answer: dict[str, Any] = json.load(response)
+            request = urllib.request.Request(f"{self.url.rstrip('/')}{path}", data=data, method=method)
+            request.add_header("Authorization", f"Bearer {self.token}")
+            if data is not None:
+                request.add_header("Content-Type", "application/json")
+            answer: dict[str, Any] = json.loads(fetch(request, DEADLINE_S))
         except urllib.error.HTTPError as error:
             raise _refusal(self.url, error) from error
         except (OSError, ValueError) as error:

@@ -25,6 +25,7 @@ from serving.deployments.pool_control import control_settings, pool_control
 from serving.deployments.scaling_board import start_board
 from serving.deployments.session import Session
 from serving.errors import ServingError
+from serving.http_question import fetch
 from serving.terminal import silence
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
     pools = [*config.pools, *([KVCACHE] if config.kvcache.replicas else [])]
     _say(f"deploying {', '.join(pools)} and gateway ...")
     deploy(config, cluster)
-    _wait_ready(config, cluster)
+    wait_ready(config, cluster.session.logs)
     _say(f"ready after {time.monotonic() - begun:.1f} s")
 
 
@@ -203,15 +204,16 @@ def _cause(failure: str) -> str:
     return next((message for message in messages if message), failure).splitlines()[0]
 
 
-def _wait_ready(config: ServeConfig, cluster: LocalCluster) -> None:
-    deadline = time.monotonic() + READY_DEADLINE_S
-    url = f"{endpoint(config)}/ready"
+def wait_ready(config: ServeConfig, logs: Path, deadline_s: float = READY_DEADLINE_S) -> None:
+    """Wait until a gateway says that it can serve. Raises: StartError if none does in time."""
+    deadline = time.monotonic() + deadline_s
+    question = urllib.request.Request(f"{endpoint(config)}/ready")
     while True:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as response:
-            if response.status == 200:
-                return
+        with contextlib.suppress(OSError):
+            fetch(question, 2.0, direct=True)
+            return
         if time.monotonic() > deadline:
-            raise StartError(f"{url} is not ready after {READY_DEADLINE_S:.0f} s (logs: {cluster.session.logs}/serve)")
+            raise StartError(f"{question.full_url} is not ready after {deadline_s:.0f} s (logs: {logs}/serve)")
         time.sleep(0.05)
 
 

@@ -1,0 +1,106 @@
+"""Questions of the command line over HTTP: what is asked directly, and what is not HTTP at all."""
+
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from serving.config.model import ModelConfig
+from serving.config.serve import ServeConfig
+from serving.deployments import launch
+from serving.errors import UnavailableError
+from serving.gateway_client import ask_gateway
+from serving.pools_client import PoolsClient
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Says yes to everything."""
+
+    def do_GET(self) -> None:
+        """As http.server has it."""
+        body = b'{"pools": []}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is logged."""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """Somebody who answers on this machine."""
+    server = HTTPServer(("127.0.0.1", 0), Answering)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@contextmanager
+def stranger(said: bytes) -> Iterator[str]:
+    """Somebody who answers one question with these bytes, whatever they are."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that sends everything through a proxy, as in many companies."""
+    monkeypatch.setattr(urllib.request, "_opener", None)  # urllib keeps the environment of its first question
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY", "REQUEST_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("proxy")
+def test_a_token_for_this_machine_goes_through_no_proxy(url: str) -> None:
+    assert ask_gateway(url, "/cluster", "key") == {"pools": []}
+    assert PoolsClient(url, "token").state() == {"pools": []}
+    assert PoolsClient(url.replace("127.0.0.1", "localhost"), "token").state() == {"pools": []}
+
+
+@pytest.mark.usefixtures("proxy")
+def test_other_machines_are_asked_through_the_proxy() -> None:
+    with pytest.raises(UnavailableError, match="Connection refused"):
+        ask_gateway("http://gateway.invalid:8000", "/cluster", None)
+
+
+@pytest.mark.usefixtures("proxy")
+def test_a_start_asks_its_own_gateway_through_no_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "endpoint", lambda _: url)
+    launch.wait_ready(ServeConfig(ModelConfig(Path("somewhere"))), Path("logs"), deadline_s=2.0)
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])
+def test_what_is_no_gateway_is_told_in_one_line(said: bytes) -> None:
+    with stranger(said) as url, pytest.raises(UnavailableError, match="no gateway at"):
+        ask_gateway(url, "/cluster", None)
+    with stranger(said) as url, pytest.raises(UnavailableError, match="no dashboard at"):
+        PoolsClient(url, "token").state()
+
+
+def test_an_address_that_is_none() -> None:
+    for address in ("http://127.0.0.1:80a0", "127.0.0.1:8000", "http://[::1", ""):
+        with pytest.raises(UnavailableError, match="no gateway at"):
+            ask_gateway(address, "/cluster", None)
