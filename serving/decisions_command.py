@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+from serving.errors import ScaleError
 from serving.pools_client import PoolsClient
 from serving.scale_command import add_dashboard_options, system_of
 
@@ -45,9 +46,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _print(system: PoolsClient, arguments: argparse.Namespace) -> None:
-    entries = system.decisions(arguments.pool, 0)[: max(0, arguments.last)]
-    after = entries[0]["id"] if entries else 0
-    if not entries and not arguments.follow:
+    known = system.decisions(arguments.pool, 0)
+    entries = known[: max(0, arguments.last)]
+    after = known[0]["id"] if known else 0
+    if not known and not arguments.follow:
         print("nothing was changed so far" if not arguments.json else "", end="\n" if not arguments.json else "")
     while True:
         for entry in reversed(entries):
@@ -55,5 +57,18 @@ def _print(system: PoolsClient, arguments: argparse.Namespace) -> None:
         if not arguments.follow:
             return
         time.sleep(POLL_S)
-        entries = system.decisions(arguments.pool, after)
+        entries = _newer(system, arguments.pool, after)
         after = entries[0]["id"] if entries else after
+
+
+def _newer(system: PoolsClient, pool: str | None, after: int) -> list[dict[str, Any]]:
+    """What came after an entry; nothing while the board is started again, which takes a second.
+
+    Raises: UnavailableError when the system has ended.
+    """
+    try:
+        return system.decisions(pool, after)
+    except ScaleError as error:
+        if error.kind != "unavailable":
+            raise
+        return []

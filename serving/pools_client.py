@@ -51,13 +51,20 @@ class PoolsClient:
     def wait(self, pool: str, deadline_s: float) -> bool:
         """Wait until as many replicas of a pool serve as were asked for. Returns: whether they do.
 
+        A board that is silent for a moment, as while it is started again, is asked again.
+
         Raises: UnavailableError, ScaleError in one line.
         """
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
-            row = next(one for one in self.state()["pools"] if one["pool"] == pool)
-            if row["running"] == row["target"]:
-                return True
+            try:
+                row = next(one for one in self.state()["pools"] if one["pool"] == pool)
+            except ScaleError as error:
+                if error.kind != "unavailable":
+                    raise
+            else:
+                if row["running"] == row["target"]:
+                    return True
             time.sleep(POLL_S)
         return False
 

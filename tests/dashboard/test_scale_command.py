@@ -5,11 +5,14 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serving.cli import main
 from serving.decisions_command import line
+from serving.errors import ScaleError
+from serving.pools_client import PoolsClient
 from tests.dashboard.conftest import TOKEN, FakeDashboard
 
 
@@ -44,6 +47,21 @@ def test_a_time_that_is_none(dashboard: FakeDashboard, capsys: pytest.CaptureFix
 
 
 def test_waiting_until_they_serve(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(dashboard, "scale", "decode", "4", "--wait") == 0
+    assert "decode: 4 serve after " in capsys.readouterr().out
+
+
+def test_waiting_outlasts_a_board_that_is_started_again(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, silent = PoolsClient.state, iter((True, True))
+
+    def state(client: PoolsClient) -> dict[str, Any]:
+        if next(silent, False):
+            raise ScaleError("the scaling board does not answer", kind="unavailable")
+        return look(client)
+
+    monkeypatch.setattr(PoolsClient, "state", state)
     assert ask(dashboard, "scale", "decode", "4", "--wait") == 0
     assert "decode: 4 serve after " in capsys.readouterr().out
 
@@ -101,6 +119,35 @@ def test_following_ends_with_ctrl_c(
     monkeypatch.setattr("serving.decisions_command.time.sleep", pause)
     assert ask(dashboard, "decisions", "--last", "1", "--follow") == 0
     assert "3 -> 5" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_following_without_a_past(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--last 0 --follow`: only what comes from now on."""
+    pauses = iter((lambda: None, lambda: ask(dashboard, "scale", "decode", "5")))
+    monkeypatch.setattr("serving.decisions_command.time.sleep", lambda _: next(pauses, interrupted)())
+    assert ask(dashboard, "decisions", "--last", "0", "--follow") == 0
+    changes = [told for told in capsys.readouterr().out.splitlines() if " -> " in told]
+    assert len(changes) == 1
+    assert "3 -> 5" in changes[0]
+
+
+def test_following_outlasts_a_board_that_is_started_again(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def back() -> None:
+        dashboard.wish(silent=False)
+        ask(dashboard, "scale", "decode", "5")
+
+    pauses = iter((lambda: dashboard.wish(silent=True), back))
+    monkeypatch.setattr("serving.decisions_command.time.sleep", lambda _: next(pauses, interrupted)())
+    assert ask(dashboard, "decisions", "--follow") == 0
+    assert "3 -> 5" in capsys.readouterr().out.splitlines()[-1]
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_change_in_one_line() -> None:
