@@ -22,24 +22,32 @@ EXIT_PROBLEM = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """As shells count a command that SIGINT has ended."""
+EXIT_UNREAD = 141
+"""As they count one that SIGPIPE has ended: whoever read its output is gone."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns: exit code; 1 when an audit found something, 2 for mistakes that the user can correct, told in one line,
-        130 after Ctrl-C.
+        130 after Ctrl-C, 141 when nobody reads the output any more.
     """
     arguments = command_parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()  # here, where it is known what to do if nobody reads it
     except (ServingError, HardwareError) as error:
         print(f"cloudmatrix: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         print("cloudmatrix: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        from serving.terminal import silence
+
+        silence(sys.stdout)
+        return EXIT_UNREAD
     return code
 
 
