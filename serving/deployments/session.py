@@ -151,9 +151,14 @@ def _held(mark: Path) -> bool:
 
 
 def _hold(folder: Path) -> None:
-    """Mark a folder as in use until this process ends, however it ends: the kernel then gives the lock back."""
-    fd = os.open(folder / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Mark a folder as in use until this process ends, however it ends: the kernel then gives the lock back.
+
+    The mark gets its name when it is locked: one that is not would look like that of a start that crashed.
+    """
+    unnamed = folder / f"{_ALIVE}.new"
+    fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
+    unnamed.rename(folder / _ALIVE)
 
 
 def _remove_dead_pools(parent: Path) -> None:

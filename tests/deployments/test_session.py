@@ -1,6 +1,7 @@
 """Folders of a start: what a crashed one left on disk goes, what a living one has stays."""
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.deployments import session
 from serving.deployments.session import Session
 
 ENTER = """
@@ -87,18 +89,37 @@ def test_the_dashboard_page_comes_first_on_the_path_that_ray_inherits(short_fold
 
 
 def test_a_folder_goes_although_somebody_still_writes_into_it(tmp_path: Path) -> None:
-    session = Session("abc123", tmp_path / "session", "token")
-    session.folder.mkdir()
+    ending = Session("abc123", tmp_path / "session", "token")
+    ending.folder.mkdir()
     end = time.monotonic() + 0.5
 
     def write_on() -> None:
         while time.monotonic() < end:  # as a worker does that has not noticed yet that its raylet has ended
             with contextlib.suppress(OSError):
-                (session.folder / "logs").mkdir(exist_ok=True)
-                (session.folder / "logs" / secrets.token_hex(4)).touch()
+                (ending.folder / "logs").mkdir(exist_ok=True)
+                (ending.folder / "logs" / secrets.token_hex(4)).touch()
 
     with ThreadPoolExecutor() as pool:
         late = pool.submit(write_on)
-        session.remove()
+        ending.remove()
         late.result()
-    assert not session.folder.exists()
+    assert not ending.folder.exists()
+
+
+def test_two_starts_at_the_same_moment(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that looks for crashed starts while another one marks its folder must not take it for one of those."""
+    folder = short_folder / "cloudmatrix-abc" / "kvcache"
+    folder.mkdir(parents=True)
+    flock = fcntl.flock
+
+    def lock(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        session._remove_dead_pools(short_folder)  # the other start, at the worst moment
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    session._hold(folder)
+    session._remove_dead_pools(short_folder)
+    assert (folder / "alive").exists()
+    assert session._held(folder / "alive")
+    assert [path.name for path in folder.iterdir()] == ["alive"]
