@@ -5,6 +5,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +31,22 @@ import os
 from serving.deployments.session import enter
 enter()
 print(os.environ["PYTHONPATH"])
+"""
+EARLY = """
+import os, signal, socket, sys
+from serving.cli import main
+from serving.deployments import preflight
+
+class Early:
+    def find_spec(self, name, path, target=None):
+        if name == "serving.deployments.launch":  # with it comes Ray, which takes seconds
+            os.kill(os.getpid(), int(sys.argv[1]))
+
+preflight.preflight = lambda config: None
+sys.meta_path.insert(0, Early())
+with socket.create_server(("127.0.0.1", 0)) as some:
+    port = some.getsockname()[1]
+sys.exit(main(["serve", "--port", str(port)]))
 """
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -123,3 +140,13 @@ def test_two_starts_at_the_same_moment(short_folder: Path, monkeypatch: pytest.M
     assert (folder / "alive").exists()
     assert session._held(folder / "alive")
     assert [path.name for path in folder.iterdir()] == ["alive"]
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_who_ends_a_start_at_once_leaves_nothing(short_folder: Path, kind: signal.Signals) -> None:
+    environment = {**os.environ, "TMPDIR": str(short_folder)}
+    ended = subprocess.run(
+        [sys.executable, "-c", EARLY, str(kind.value)], cwd=REPOSITORY, env=environment, timeout=50, check=False
+    )
+    assert ended.returncode == 130
+    assert not list(short_folder.glob("cloudmatrix-*"))
