@@ -220,7 +220,7 @@ def wait_ready(config: ServeConfig, logs: Path, deadline_s: float = READY_DEADLI
 def endpoint(config: ServeConfig) -> str:
     """Base URL of the endpoint as this machine reaches it."""
     host = "127.0.0.1" if config.gateway.host in ("0.0.0.0", "::") else config.gateway.host
-    return f"http://{host}:{config.gateway.port}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{config.gateway.port}"
 
 
 def banner(config: ServeConfig, cluster: LocalCluster) -> str:

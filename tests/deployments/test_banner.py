@@ -7,7 +7,7 @@ import pytest
 
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
-from serving.deployments.launch import one_more
+from serving.deployments.launch import endpoint, one_more
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,17 @@ def test_a_pool_that_has_room_for_one_more_is_named(prefill: int, decode: int, s
         config, prefill=replace(config.prefill, replicas=prefill), decode=replace(config.decode, replicas=decode)
     )
     assert one_more(config) == said
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://127.0.0.1:8000"),
+        ("::1", "http://[::1]:8000"),
+    ],
+)
+def test_the_endpoint_is_an_address_that_others_understand(host: str, url: str) -> None:
+    config = ServeConfig(ModelConfig(Path("somewhere")))
+    assert endpoint(replace(config, gateway=replace(config.gateway, host=host))) == url
