@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
 from rich.table import Table
 
 from hardware.units import MIB
 from serving.gateway_client import ask_gateway
 from serving.status_table import plain_table, server_table
+from serving.terminal import table_console
 
 AUDIT_DEADLINE_S = 330.0
 """A little more than the gateway gives its servers, so that its answer arrives."""
@@ -51,7 +51,7 @@ def print_json(value: dict[str, Any]) -> None:
 
 def print_pool(pool: dict[str, Any]) -> None:
     """Print ring, fill, hits and namespaces to standard output."""
-    console = Console()
+    console = table_console()
     servers = pool["servers"]
     console.print(f"KV-cache pool: {_count(len(servers), 'memory server')}\n{_hits(pool['blocks'])}")
     console.print(server_table(servers))

@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from hardware.units import MIB
 from serving.gateway_client import ask_gateway
+from serving.terminal import table_console
 
 NAME_WIDTH = 14
 
@@ -28,7 +28,7 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(status, indent=2))
         return
-    console = Console()
+    console = table_console()
     npus, gateway, count = status["npus"], status["gateway"], status.get("gateways", 1)
     gateways = "gateway" if count == 1 else f"{count} gateways"
     console.print(

@@ -48,6 +48,26 @@ def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str]) -> 
         assert part in text
 
 
+def test_a_pipe_loses_no_columns_of_a_large_system(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    large = {
+        "hbm_used_bytes": 64 << 30,
+        "hbm_capacity_bytes": 128 << 30,
+        "kv_blocks_used": 123_456,
+        "kv_blocks_total": 204_184,
+        "queued_tokens": 654_321,
+        "draining": True,
+    }
+    pool = {"name": "aggregated", "target_replicas": 12, "replicas": [{**REPLICA, **large}]}
+    print_status({**STATUS, "pools": [pool]}, as_json=False)
+    text = capsys.readouterr().out
+    for part in ("abcdefgh (draining)", "65536/131072", "123456/204184", "654321"):
+        assert part in text
+    assert "…" not in text
+
+
 def test_several_gateways_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     print_status(STATUS, as_json=False)
     assert capsys.readouterr().out.splitlines()[1] == "gateway: 3 requests running, 5 queued"
