@@ -108,12 +108,19 @@ class LocalCluster:
             logger.info("removed %s, which a dead replica left", path)
 
     def stop(self, *, keep_logs: bool = False) -> None:
-        """End Ray and remove what this start left on the machine. Safe to call twice, or after a failed start."""
-        if ray.is_initialized():
-            ray.shutdown()
-        if self._nodes is not None:
-            self._nodes.shutdown()
-            self._nodes = None
+        """End Ray and remove what this start left on the machine. Safe to call twice, or after a failed start.
+
+        Raises: what Ray raises when it cannot end a process; everything else is done nevertheless.
+        """
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self._remove_traces, keep_logs=keep_logs)
+            if self._nodes is not None:
+                last_first.callback(self._nodes.shutdown)
+                self._nodes = None
+            if ray.is_initialized():
+                last_first.callback(ray.shutdown)
+
+    def _remove_traces(self, *, keep_logs: bool) -> None:
         for path in SHARED_MEMORY.glob(f"{SEGMENT_PREFIX}{self.session.name}-*"):
             path.unlink(missing_ok=True)
         self.session.remove_pool()

@@ -192,3 +192,25 @@ def test_memory_that_a_replica_leaves_after_its_replacement_has_started_is_freed
     assert [path.exists() for path in paths] == [False, True, True], "another start's is not ours"
     for segment in segments:
         segment.close()
+
+
+def test_what_ray_cannot_end_keeps_nothing_else_from_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise AssertionError("There are zombie processes left over after killing.")
+
+    class Stubborn(Nodes):
+        shutdown = staticmethod(fail)
+
+    monkeypatch.setattr(cluster_module, "SHARED_MEMORY", tmp_path)
+    ending = LocalCluster(ClusterConfig(), Session("abc123", tmp_path / "session", "token"))
+    ending._nodes = Stubborn()
+    ending.session.pool_folder.mkdir(parents=True)
+    segment = tmp_path / f"{SEGMENT_PREFIX}abc123-node-decode"
+    segment.touch()
+    with pytest.raises(AssertionError, match="zombie"):
+        ending.stop()
+    assert not segment.exists()
+    assert not ending.session.folder.exists()
+    ending.stop()
