@@ -16,6 +16,7 @@ from serving.config.health import HealthConfig
 from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY
 from serving.deployments.ray_storage import ray_storage
 from serving.deployments.session import Session
+from serving.runtime.injected_faults import faults_path
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,7 @@ class LocalCluster:
     def _remove_traces(self, *, keep_logs: bool) -> None:
         for path in SHARED_MEMORY.glob(f"{SEGMENT_PREFIX}{self.session.name}-*"):
             path.unlink(missing_ok=True)
+        faults_path(SHARED_MEMORY, self.session.name).unlink(missing_ok=True)  # of a tester that was killed
         self.session.remove_pool()
         if not keep_logs:
             self.session.remove()

@@ -14,6 +14,7 @@ from serving.deployments import cluster as cluster_module
 from serving.deployments.cluster import LocalCluster
 from serving.deployments.nodes import SEGMENT_PREFIX
 from serving.deployments.session import Session
+from serving.runtime.injected_faults import faults_path
 
 
 @dataclass
@@ -214,3 +215,12 @@ def test_what_ray_cannot_end_keeps_nothing_else_from_being_removed(
     assert not segment.exists()
     assert not ending.session.folder.exists()
     ending.stop()
+
+
+def test_faults_of_a_killed_tester_go_with_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "SHARED_MEMORY", tmp_path)
+    faults, others = faults_path(tmp_path, "abc123"), faults_path(tmp_path, "def456")
+    for path in (faults, others):
+        path.touch()
+    LocalCluster(ClusterConfig(), Session("abc123", tmp_path / "session", "token")).stop()
+    assert (faults.exists(), others.exists()) == (False, True)
