@@ -164,6 +164,9 @@ class Status(Message, frozen=True):
 ToInstance = Hello | Add | Adopt | Cancel | Release
 ToGateway = Welcome | Frame | Status
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for nonsense: an error of its own, but not for broken UTF-8 or for what is nested too deep."""
+
 _encoder = msgspec.msgpack.Encoder()
 _to_instance: msgspec.msgpack.Decoder[ToInstance] = msgspec.msgpack.Decoder(ToInstance)
 _to_gateway: msgspec.msgpack.Decoder[ToGateway] = msgspec.msgpack.Decoder(ToGateway)
@@ -187,7 +190,7 @@ def decode_to_instance(body: bytes) -> ToInstance:
     """
     try:
         return _to_instance.decode(body)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise LinkError(f"unreadable frame from a gateway: {error}") from error
 
 
@@ -198,5 +201,5 @@ def decode_to_gateway(body: bytes) -> ToGateway:
     """
     try:
         return _to_gateway.decode(body)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise LinkError(f"unreadable frame from an instance: {error}") from error

@@ -63,7 +63,7 @@ class InstanceServer:
         self._trouble = trouble
         self._status_period_s = STATUS_PERIOD_S if status_period_s is None else status_period_s
         self._welcome = welcome
-        self._secret = secret
+        self._secret = secret.encode()
         self._gateways: dict[Connection, m.Hello | None] = {}
         self._strangers: set[Connection] = set()
         """Connected, but did not say Hello yet."""
@@ -200,7 +200,7 @@ class InstanceServer:
         return None
 
     def _greet(self, connection: Connection, message: m.ToInstance) -> None:
-        if not isinstance(message, m.Hello) or not hmac.compare_digest(message.secret, self._secret):
+        if not isinstance(message, m.Hello) or not hmac.compare_digest(message.secret.encode(), self._secret):
             raise LinkError("the first frame must be a Hello with the cluster's secret")
         if message.protocol != m.PROTOCOL:
             raise LinkError(f"protocol {message.protocol}, this instance speaks {m.PROTOCOL}")

@@ -73,6 +73,19 @@ def test_garbage_is_a_link_error_never_a_message(garbage: bytes) -> None:
         assert isinstance(message, m.Message)
 
 
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x94\xa5Hello\xa1\xff\xa1s\x04", b"\x95\xa5Hello\xa1g\xa1s\x04" + b"\x91" * 100_000 + b"\xc0"],
+    ids=["not UTF-8", "nested too deep"],
+)
+def test_garbage_inside_of_a_frame_is_a_link_error_too(garbage: bytes) -> None:
+    """Both went past whoever waits for a link error: a stranger had a traceback logged for each frame."""
+    with pytest.raises(LinkError):
+        m.decode_to_instance(garbage)
+    with pytest.raises(LinkError):
+        m.decode_to_gateway(garbage.replace(b"Hello", b"Frame"))
+
+
 def test_a_frame_of_the_other_direction_is_refused() -> None:
     with pytest.raises(LinkError, match="from a gateway"):
         m.decode_to_instance(body(m.Status(0, 0, 0, 0, False, 0.0, 0.0)))

@@ -60,18 +60,29 @@ async def connect(instance: Instance, name: str = "raw") -> RawGateway:
     [
         m.encode(m.Hello(GatewayId("g"), "a guess")),
         m.encode(m.Hello(GatewayId("g"), "")),
+        m.encode(m.Hello(GatewayId("g"), "é")),
         m.encode(m.Hello(GatewayId("g"), SECRET, protocol=99)),
         m.encode(m.Cancel(SequenceId("before the hello"))),
         (5).to_bytes(4, "big") + b"\x00junk",
         b"GET /v1/models HTTP/1.1\r\n\r\n",
         (2**31).to_bytes(4, "big"),
     ],
-    ids=["wrong secret", "empty secret", "other protocol", "no hello", "garbage", "a browser", "a huge frame"],
+    ids=[
+        "wrong secret",
+        "empty secret",
+        "secret in French",
+        "other protocol",
+        "no hello",
+        "garbage",
+        "a browser",
+        "a huge frame",
+    ],
 )
-async def test_strangers_are_refused(pools: Pools, first: bytes) -> None:
+async def test_strangers_are_refused(pools: Pools, first: bytes, caplog: pytest.LogCaptureFixture) -> None:
     stranger = await RawGateway.connect(address(pools.instances[0]))
     stranger.writer.write(first)
     assert await stranger.closed()
+    assert "Fatal error" not in caplog.text, "a stranger is no bug of ours"
     await stranger.close()
 
 
