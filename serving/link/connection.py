@@ -26,6 +26,8 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._reason = "closed by the peer"
+        self.max_frame_bytes = MAX_FRAME_BYTES
+        """What is announced as larger ends the connection before it is buffered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; asyncio calls this once."""
@@ -43,7 +45,7 @@ class Connection(asyncio.Protocol):
         start = 0
         while len(buffer) - start >= 4:
             size = int.from_bytes(buffer[start : start + 4], "big")
-            if size > MAX_FRAME_BYTES:
+            if size > self.max_frame_bytes:
                 return self.close(f"announced a frame of {size} bytes")
             if len(buffer) - start - 4 < size:
                 break

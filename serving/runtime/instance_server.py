@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 STATUS_PERIOD_S = 0.5
 HELLO_DEADLINE_S = 5.0
+MAX_HELLO_BYTES = 64 << 10
+"""All that is buffered for a stranger: who does not know the secret costs no memory."""
 OFFER_PERIOD_S = 2.0
 """How often a draining instance offers what is still here to others; each offer is a pause of some milliseconds."""
 STORE_DEADLINE_S = 5.0
@@ -168,6 +170,7 @@ class InstanceServer:
     def _accept_connection(self) -> Connection:
         assert self._asyncio_loop is not None
         connection = Connection(self._on_frame, self._on_closed)
+        connection.max_frame_bytes = MAX_HELLO_BYTES
         self._strangers.add(connection)
         self._asyncio_loop.call_later(HELLO_DEADLINE_S, self._require_hello, connection)
         return connection
@@ -206,6 +209,7 @@ class InstanceServer:
             raise LinkError(f"protocol {message.protocol}, this instance speaks {m.PROTOCOL}")
         self._gateways[connection] = message
         self._strangers.discard(connection)
+        connection.max_frame_bytes = m.MAX_FRAME_BYTES
         connection.send(self._welcome)
         self._send_status()
 

@@ -20,7 +20,7 @@ from serving.policy.journal_commands import FailKind
 from serving.policy.request import FinishReason, SamplingParams, SequenceSpec, TokenLogprobs
 from serving.policy.step_plan import StepPlan
 from serving.runtime.instance import Instance
-from serving.runtime.instance_server import InstanceServer
+from serving.runtime.instance_server import HELLO_DEADLINE_S, InstanceServer
 from tests.engine.bench import Bench
 from tests.runtime.harness import SECRET, Pools, executor, small_config, until
 from tests.runtime.wire import RawGateway
@@ -66,6 +66,7 @@ async def connect(instance: Instance, name: str = "raw") -> RawGateway:
         (5).to_bytes(4, "big") + b"\x00junk",
         b"GET /v1/models HTTP/1.1\r\n\r\n",
         (2**31).to_bytes(4, "big"),
+        m.MAX_FRAME_BYTES.to_bytes(4, "big"),
     ],
     ids=[
         "wrong secret",
@@ -76,12 +77,15 @@ async def connect(instance: Instance, name: str = "raw") -> RawGateway:
         "garbage",
         "a browser",
         "a huge frame",
+        "a frame as large as a gateway's",
     ],
 )
 async def test_strangers_are_refused(pools: Pools, first: bytes, caplog: pytest.LogCaptureFixture) -> None:
     stranger = await RawGateway.connect(address(pools.instances[0]))
     stranger.writer.write(first)
+    begun = time.monotonic()
     assert await stranger.closed()
+    assert time.monotonic() - begun < HELLO_DEADLINE_S, "not only when its time was over"
     assert "Fatal error" not in caplog.text, "a stranger is no bug of ours"
     await stranger.close()
 
