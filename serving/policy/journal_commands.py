@@ -7,6 +7,9 @@ from msgspec import Struct
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
+LATER_S = 0.5
+"""How long a stream waits before full instances are asked again: an order is sent each time, with all of its prompt."""
+
 
 class FailKind(Enum):
     """Why a sequence is given up; decides the HTTP status."""
@@ -41,11 +44,13 @@ class NeedPrefill(Struct, frozen=True, gc=False):
         exclude: instances that failed this sequence before.
         alone: an instance was lost with it, and it may be the cause: not where another such sequence is, else the loss
             of the next instance would tell nothing.
+        later: it has been asked for everywhere, and all are full: not before `LATER_S`.
     """
 
     tokens: int
     exclude: tuple[ReplicaId, ...] = ()
     alone: bool = False
+    later: bool = False
 
 
 class NeedDecode(Struct, frozen=True, gc=False):
@@ -53,13 +58,14 @@ class NeedDecode(Struct, frozen=True, gc=False):
 
     Args:
         at_source: when to leave it there.
-        alone: as in `NeedPrefill`.
+        alone, later: as in `NeedPrefill`.
     """
 
     ticket: HandoffTicket
     exclude: tuple[ReplicaId, ...] = ()
     at_source: AtSource = AtSource.AFTER_GRACE
     alone: bool = False
+    later: bool = False
 
 
 class SendPrefill(Struct, frozen=True, gc=False):

@@ -206,7 +206,7 @@ class SequenceJournal:
         return commands
 
     def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> Commands:
-        """The instance did not take the submission. An invalid one is not tried elsewhere."""
+        """The instance did not take the submission. If it is invalid it ends; if all are full only a stream waits."""
         if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
         self._live_id = None
@@ -214,13 +214,15 @@ class SequenceJournal:
             return self.give_up(kind, reason)
         if kind is FailKind.DRAINING and not self._is_at_source():
             return self._elsewhere()
-        if self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source():
+        full = kind is FailKind.OVERLOADED and self._first_delivered and not self._is_at_source()
+        if not full and (self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source()):
             return self._resubmit(kind, reason, cancel=False)  # a source refuses only what it has not got any more
-        if not self.attempts.failed(self.replica):
+        asked_before = self.replica in self.attempts.excluded
+        if not full and not self.attempts.failed(self.replica):
             return self.give_up(kind, reason)
         if self._at_source is AtSource.IF_ALONE:
             self._at_source = AtSource.NOW
-        return self._elsewhere()
+        return self._elsewhere(later=full and asked_before)
 
     def leaving(self, sequence_id: SequenceId) -> Commands:
         """The instance drains and had rather be rid of the sequence, which it does not decode yet, or which it has
@@ -301,25 +303,25 @@ class SequenceJournal:
         self.phase = JournalPhase.MOVING
         return (SendAdopt(replica, self._submission(replica, now), self._ticket),)
 
-    def _need_prefill(self) -> NeedPrefill:
+    def _need_prefill(self, later: bool = False) -> NeedPrefill:
         known = len(self.spec.prompt) + len(self.output)
-        return NeedPrefill(known, tuple(self.attempts.excluded), self.attempts.losses > 0)
+        return NeedPrefill(known, tuple(self.attempts.excluded), self.attempts.losses > 0, later)
 
-    def _need_decode(self, ticket: HandoffTicket) -> NeedDecode:
-        return NeedDecode(ticket, tuple(self.attempts.excluded), self._at_source, self.attempts.losses > 0)
+    def _need_decode(self, ticket: HandoffTicket, later: bool = False) -> NeedDecode:
+        return NeedDecode(ticket, tuple(self.attempts.excluded), self._at_source, self.attempts.losses > 0, later)
 
     def _is_at_source(self) -> bool:
         """Whether the live submission went to who holds the blocks."""
         return self._ticket is not None and self._ticket.source == self.replica
 
-    def _elsewhere(self) -> Commands:
+    def _elsewhere(self, later: bool = False) -> Commands:
         """The instance let go of the live submission: on to another one, with the blocks if they are still held."""
         self.attempts.avoid(self.replica)
         if self.phase is JournalPhase.MOVING and self._ticket is not None:
             self.phase = JournalPhase.HANDED_OFF  # only the target changes
-            return (self._need_decode(self._ticket),)
+            return (self._need_decode(self._ticket, later),)
         self.phase = JournalPhase.ROUTING
-        return (self._need_prefill(),)
+        return (self._need_prefill(later),)
 
     def _left(self, replica: ReplicaId) -> Commands:
         """The instance of the live submission is gone. Effects: counts a failure."""

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -21,7 +20,7 @@ from serving.link import messages as m
 from serving.policy import journal_commands as c
 from serving.policy.admission_queue import AdmissionQueue
 from serving.policy.request_journal import Commands, SequenceJournal
-from serving.runtime.gateway_parts import gateway_header
+from serving.runtime.gateway_parts import PhaseObserver, gateway_header
 from serving.runtime.gateway_recording import open_gateway_log
 from serving.runtime.instance_link import InstanceLink
 from serving.runtime.journal_news import tell
@@ -33,12 +32,6 @@ from serving.runtime.waiting_room import WaitingRoom
 logger = logging.getLogger(__name__)
 
 SWEEP_PERIOD_S = 0.1
-
-
-class PhaseObserver(Protocol):
-    """Where the two phases before a first token are counted."""
-
-    def __call__(self, *, queue_s: float, prefill_s: float) -> None: ...
 
 
 class LiveBackend:
@@ -264,6 +257,9 @@ class LiveBackend:
     def _route(self, generation: LiveGeneration, choice: Choice, need: c.NeedPrefill | c.NeedDecode) -> None:
         """Choose an instance now, or leave the sequence to the sweeper until there is one."""
         journal = choice.journal
+        if need.later:
+            choice.need, choice.waiting_since = replace(need, later=False), self._now() + c.LATER_S
+            return
         try:
             if isinstance(need, c.NeedDecode) and need.at_source is c.AtSource.NOW:
                 raise UnavailableError("no other instance takes it")
@@ -379,7 +375,7 @@ class LiveBackend:
                 continue
             if now > choice.journal.deadline:
                 self._fail(generation, c.Fail(c.FailKind.DEADLINE, "the request's time is over"))
-            elif choice.need is not None and choice.waiting_since is not None:
+            elif choice.need is not None and choice.waiting_since is not None and now >= choice.waiting_since:
                 self._sweep_waiting(generation, choice, choice.need, now - choice.waiting_since)
 
     def _sweep_waiting(

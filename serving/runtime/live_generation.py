@@ -25,7 +25,9 @@ RETRY_AFTER_S = 1.0
 
 @dataclass(slots=True)
 class Choice:
-    """One sequence of the job: its journal, and what it waits for when no instance was to be had, since when."""
+    """One sequence of the job: its journal, and what it waits for when no instance was to be had, since when; or from
+    when on, while all are full.
+    """
 
     index: int
     journal: SequenceJournal

@@ -190,12 +190,31 @@ def test_a_refused_handoff_keeps_its_blocks_and_changes_its_target() -> None:
     assert journal.handoff_ready(sid(1), ticket(), 0, (11,)) == ()  # a duplicate must not release what is pulled
 
 
-def test_a_handoff_refused_for_the_last_time() -> None:
+def test_a_handoff_that_an_instance_fails_to_take_for_the_last_time() -> None:
     journal = moving(max_attempts=1)
-    assert journal.refused(sid(2), FailKind.OVERLOADED, "full") == (
-        SendRelease(P0, "t1"),
-        Fail(FailKind.OVERLOADED, "full"),
-    )
+    assert journal.refused(sid(2), FailKind.ENGINE, "no") == (SendRelease(P0, "t1"), Fail(FailKind.ENGINE, "no"))
+
+
+def test_a_stream_that_finds_all_instances_full_waits() -> None:
+    """It failed as soon as it had asked as often as it may fail, within milliseconds."""
+    journal = moving(max_attempts=1)
+    assert journal.refused(sid(2), FailKind.OVERLOADED, "full") == (NeedDecode(ticket(), (D0,)),)
+    journal.decode_routed(D1, 121.0)
+    assert journal.refused(sid(3), FailKind.OVERLOADED, "full") == (NeedDecode(ticket(), (D0, D1)),)
+    for number in range(4, 9):
+        journal.decode_routed(D0, 122.0)
+        full = journal.refused(sid(number), FailKind.OVERLOADED, "full")
+        assert full == (NeedDecode(ticket(), (D0, D1), later=True),)
+    assert journal.attempts.total == 0
+
+
+def test_a_stream_that_must_be_computed_again_waits_likewise() -> None:
+    journal = decoding()
+    assert journal.instance_lost(D0) == (NeedPrefill(4, (D0,), alone=True),)
+    for number, later in ((3, False), (4, True), (5, True), (6, True)):
+        journal.prefill_routed(P0, 130.0)
+        full = journal.refused(sid(number), FailKind.OVERLOADED, "full")
+        assert full == (NeedPrefill(4, (D0, P0), alone=True, later=later),)
 
 
 def test_a_refused_prompt_goes_elsewhere_unless_it_is_invalid() -> None:

@@ -10,7 +10,7 @@ from serving.api.backend import GenerationJob
 from serving.errors import EngineError, OverloadedError
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.link import messages as m
-from serving.policy.journal_commands import FailKind, NeedPrefill, SendPrefill
+from serving.policy.journal_commands import LATER_S, FailKind, NeedPrefill, SendPrefill
 from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
 from serving.policy.request_journal import SequenceJournal
 from serving.runtime.live_backend import LiveBackend
@@ -112,6 +112,41 @@ async def test_a_request_that_every_instance_refuses_is_told_what_they_say_of_wh
     with pytest.raises(OverloadedError) as error:
         await generation.next()
     assert error.value.retry_after_s == 7.0
+    _end(backend)
+
+
+async def test_a_stream_whose_decode_instances_are_full_waits_until_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked three times within a millisecond, and the client was told 429 in mid-stream."""
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere")), ["prefill", "decode"])
+    start = backend._now()
+    now = [start]
+    monkeypatch.setattr(backend, "_now", lambda: now[0])
+    prefill, decode = linked(backend, "prefill"), linked(backend, "decode")
+    generation = backend.submit(job(1))
+    (add,) = prefill.sent
+    assert isinstance(add, m.Add)
+    ticket = HandoffTicket("t0", prefill.replica, NodeId("n"), "/s", "l", 3, ())
+    first = m.Tokens(add.spec.sequence_id, 0, (7,), cached_tokens=0)
+    backend._on_frame(cast(Any, prefill), m.Frame(1, (m.Prefilled(first, ticket),)))
+    seen = 0
+    while len(decode.sent) > seen:
+        seen, adopt = len(decode.sent), decode.sent[-1]
+        assert isinstance(adopt, m.Adopt)
+        refused = m.Refused(adopt.spec.sequence_id, FailKind.OVERLOADED, "256 sequences wait already", 1.0)
+        backend._on_frame(cast(Any, decode), m.Frame(1, (refused,)))
+    assert seen == 2, "once, and once more when there was no other"
+    assert not generation.closed
+    now[0] = start + LATER_S - 0.01
+    backend._sweep(now[0])
+    assert len(decode.sent) == seen, "it gives them time"
+    now[0] = start + LATER_S
+    backend._sweep(now[0])
+    adopt = decode.sent[-1]
+    assert isinstance(adopt, m.Adopt)
+    end = m.Tokens(adopt.spec.sequence_id, 1, (8,), finish=FinishReason.STOP)
+    backend._on_frame(cast(Any, decode), m.Frame(2, (end,)))
+    assert [token for update in await generation.next() for token in update.tokens] == [7, 8]
+    assert backend.counts()["running"] == 0
     _end(backend)
 
 

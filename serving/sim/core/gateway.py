@@ -6,6 +6,8 @@ arrival ──gateway_s──► admitted or queued or 429 ──► journal ─
 import math
 from collections import deque
 
+from msgspec.structs import replace
+
 from serving.config.gateway import GatewayConfig
 from serving.engine.placeholder import mix64, placeholder_prompt
 from serving.errors import UnavailableError
@@ -328,6 +330,10 @@ class VirtualGateway:
         """Choose an instance now, or look again in a moment."""
         journal, now = flight.journal, self._queue.now
         assert journal is not None
+        if need.later:
+            flight.need = replace(need, later=False)
+            self._queue.at(now + c.LATER_S, self._look_again, (key, flight, flight.need))
+            return
         known = len(journal.spec.prompt) + len(journal.output)
         try:
             if isinstance(need, c.NeedPrefill):

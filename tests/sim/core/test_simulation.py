@@ -121,6 +121,14 @@ def test_a_full_gateway_says_so() -> None:
     assert result.decision_counts["reject"] == 12
 
 
+def test_handoffs_that_find_every_decode_instance_full_wait_for_a_place() -> None:
+    """All but the first 640 of them failed, each after three questions without a pause in between."""
+    one_each = {"max_sequences": 320, "max_waiting": 1}  # a die decodes one sequence, and one may wait there
+    result = simulate(config(decode=one_each), workload([(0.0, 64, 32)] * 1000), check=True)
+    assert list(result.requests.outcome) == [Outcome.FINISHED] * 1000
+    assert 0 < result.decision_counts["refuse"] < 4000
+
+
 def test_a_request_that_cannot_fit_fails_and_hurts_nobody() -> None:
     result = simulate(config(), workload([(0.0, 131_072, 64), (0.1, 4096, 8)]), check=True)
     assert list(result.requests.outcome) == [Outcome.FAILED, Outcome.FINISHED]
