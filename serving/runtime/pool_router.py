@@ -105,7 +105,7 @@ class PoolRouter:
             return decision
         # A prefill pool that is gone is no reason to fail: a decode instance computes prompts too, only less well.
         views = self._staying(self._prefill) or self._views(self._decode)
-        views = _open((self._roomy(tokens) if journal.output else ()) or views, closed)
+        views = _open(self._roomy(views, tokens + min(left, 2)), closed)
         avoid = prefills_to_avoid([view.replica for view in views], self._links.troubles(self._decode))
         decision = self._router.prefill(views, need.tokens, (*need.exclude, *avoid), spec.prompt_hashes)
         self._book(decision, blocks)
@@ -114,13 +114,16 @@ class PoolRouter:
     def _staying(self, pool: str) -> list[InstanceView]:
         return [view for view in self._views(pool) if not view.draining]
 
-    def _roomy(self, tokens: int) -> list[InstanceView]:
-        """Where a stream can go on that may have outgrown the prefill instances since it began at one of them."""
-        for pool in (self._prefill, self._decode):
-            found = [view for view in self._staying(pool) if view.kv_blocks_total * self._block_tokens > tokens]
-            if found:
-                return found
-        return []
+    def _roomy(self, views: list[InstanceView], tokens: int) -> list[InstanceView]:
+        """Those that hold so many tokens; if there are none, decode instances that do; if there are none, all.
+
+        A token that fills an instance is the last one there: who is to give more has room for two. A prompt, or a
+        stream that was computed here at its beginning, may be too long for every prefill instance.
+        """
+        fit = [view for view in views if view.kv_blocks_total * self._block_tokens >= tokens]
+        if not fit:
+            fit = [view for view in self._staying(self._decode) if view.kv_blocks_total * self._block_tokens >= tokens]
+        return fit or views
 
     def _book(self, decision: RouteDecision, blocks: int) -> None:
         link = self._links.link(decision.replica)

@@ -160,11 +160,35 @@ async def test_a_stream_that_outgrew_the_prefill_instances_goes_on_at_a_decode_i
     journal.start()
     (add,) = journal.prefill_routed(prefill.replica, 0.0)
     assert isinstance(add, SendPrefill)
-    journal.tokens(add.spec.sequence_id, 0, tuple(range(20 * block_tokens - 6)))
+    journal.tokens(add.spec.sequence_id, 0, tuple(range(20 * block_tokens - 7)))
     need = NeedPrefill(len(spec.prompt) + len(journal.output))
-    assert backend._router.decide(need, journal).replica == prefill.replica, "it holds one more"
-    journal.tokens(add.spec.sequence_id, 20 * block_tokens - 6, (1,))
+    assert backend._router.decide(need, journal).replica == prefill.replica, "it holds two more"
+    journal.tokens(add.spec.sequence_id, 20 * block_tokens - 7, (1,))
     assert backend._router.decide(need, journal).replica == decode.replica
+
+
+@pytest.mark.parametrize(
+    ("room", "max_tokens", "pool"),
+    [(2, 9999, "prefill"), (1, 9999, "decode"), (1, 1, "prefill"), (0, 1, "decode"), (-100, 9999, "decode")],
+)
+async def test_a_prompt_that_no_prefill_instance_can_hand_on_is_computed_where_it_goes_on(
+    room: int, max_tokens: int, pool: str
+) -> None:
+    """One that left room for a single token ended with that one; a longer one was refused."""
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere")), ["prefill", "decode"])
+    links = {"prefill": linked(backend, "prefill", kv_blocks=20), "decode": linked(backend, "decode")}
+    prompt = tuple(range(20 * backend._router._block_tokens - room))
+    journal = SequenceJournal(SequenceSpec(SequenceId("r/0"), prompt, SamplingParams(max_tokens=max_tokens)), 0.0)
+    decision = backend._router.decide(NeedPrefill(len(prompt)), journal)
+    assert decision.replica == links[pool].replica
+
+
+async def test_a_prompt_that_fills_every_instance_is_computed_all_the_same() -> None:
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere")), ["prefill", "decode"])
+    prefill, _ = linked(backend, "prefill", kv_blocks=20), linked(backend, "decode", kv_blocks=20)
+    prompt = tuple(range(20 * backend._router._block_tokens - 1))
+    journal = SequenceJournal(SequenceSpec(SequenceId("r/0"), prompt, SamplingParams(max_tokens=9)), 0.0)
+    assert backend._router.decide(NeedPrefill(len(prompt)), journal).replica == prefill.replica
 
 
 async def test_a_choice_that_has_ended_holds_no_place_and_no_room_until_the_others_end() -> None:
