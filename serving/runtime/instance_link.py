@@ -37,7 +37,7 @@ class InstanceLink:
         self.status: m.Status | None = None
         self.heard_at = 0.0
         self.still_since: float | None = None
-        """When an instance that is given up for its silence, or for a hanging engine, moved last [s]."""
+        """When an instance that is given up for its silence, or for a hanging engine, moved last [s]; 0 = it left."""
         self.used = False
         """Whether the instance was given any sequence over this link."""
         self.reserved_tokens = 0

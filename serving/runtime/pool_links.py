@@ -151,5 +151,7 @@ class PoolLinks:
     def _down(self, link: InstanceLink, reason: str) -> None:
         if self._links.get(link.replica) is link:
             del self._links[link.replica]
+        if link.status is not None and link.status.draining:
+            link.still_since = 0.0  # nothing killed it: it left, before it could decline what was on its way there
         logger.warning("link to %s is down: %s", link.replica, reason)
         self._events.on_down(link, reason)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from serving.api.backend import GenerationJob
 from serving.errors import EngineError, OverloadedError
@@ -147,6 +148,26 @@ async def test_a_stream_whose_decode_instances_are_full_waits_until_one_is_not(m
     backend._on_frame(cast(Any, decode), m.Frame(2, (end,)))
     assert [token for update in await generation.next() for token in update.tokens] == [7, 8]
     assert backend.counts()["running"] == 0
+    _end(backend)
+
+
+async def test_a_request_that_meets_one_leaving_instance_after_the_other_is_not_taken_for_the_cause() -> None:
+    """It was sent before the gateway heard that the instance drains, and the refusal was lost as the link closed."""
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere"), mode="aggregated"), ["aggregated"])
+    link = linked(backend, "aggregated")
+    generation = backend.submit(job(1))
+    for _ in range(6):
+        assert isinstance(link.sent[-1], m.Add)
+        link.status = replace(link.status, draining=True)
+        backend.links._down(cast(Any, link), "closed by the peer")
+        link = linked(backend, "aggregated")
+        backend._sweep(backend._now())
+    (add,) = link.sent
+    assert isinstance(add, m.Add)
+    end = m.Tokens(add.spec.sequence_id, 0, (8,), cached_tokens=0, finish=FinishReason.STOP)
+    backend._on_frame(cast(Any, link), m.Frame(2, (end,)))
+    (update,) = await generation.next()
+    assert update.resumptions == 0
     _end(backend)
 
 
