@@ -65,12 +65,18 @@ class InstanceLink:
                 connection.send(m.Hello(gateway, secret))
                 await self._welcomed
         except (OSError, TimeoutError, LinkError) as error:
-            self._welcomed = None
-            if self._connection is not None:
-                self._connection.close("gave up")
+            self._give_up()
             raise LinkError(
                 f"no link to {self.replica} at {host}:{port}: {str(error) or 'no answer in time'}"
             ) from error
+        except asyncio.CancelledError:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        self._welcomed = None
+        if self._connection is not None:
+            self._connection.close("gave up")
 
     @property
     def up(self) -> bool:

@@ -255,6 +255,25 @@ async def test_closing_ends_attempts_under_way() -> None:
         assert (gateway.ups, gateway.downs) == ([], [])
 
 
+async def test_closing_leaves_no_connection_behind_that_nobody_owns() -> None:
+    """An attempt that was under way kept its socket: the instance went on counting a gateway that had gone."""
+    gateway = Gateway()
+    ended = asyncio.Event()
+
+    class Listening(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            ended.set()
+
+    server = await asyncio.get_running_loop().create_server(Listening, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        gateway.links.update([member(port)])
+        await asyncio.sleep(0.05)  # connected, and waiting for the welcome
+        gateway.links.close()
+        async with asyncio.timeout(2):
+            await ended.wait()
+
+
 async def connect(port: int) -> InstanceLink:
     link = InstanceLink(ReplicaId("decode#1"), "first", lambda *_: None, lambda *_: pytest.fail("was never up"))
     await link.connect("127.0.0.1", port, GatewayId("gateway"), SECRET)
