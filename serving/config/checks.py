@@ -22,15 +22,16 @@ def check_consistency(config: ServeConfig, source: str) -> None:
 
     Args:
         source: the file's name, to begin each message.
-    Raises: ConfigError if two nodes share a name, a pool begins empty and nobody would wake it, the autoscaler's least
-        is above its most, a step cannot feed the sequences that it may hold, an instance or memory server is larger
-        than a node, all of them together are larger than the cluster, tenants cannot be told apart, settings of the
-        KV-cache pool contradict each other, or settings contradict the simulated device.
+    Raises: ConfigError if two nodes share a name, or two servers a port, a pool begins empty and nobody would wake it,
+        the autoscaler's least is above its most, a step cannot feed the sequences that it may hold, an instance or
+        memory server is larger than a node, all of them together are larger than the cluster, tenants cannot be told
+        apart, settings of the KV-cache pool contradict each other, or settings contradict the simulated device.
     Effects: none.
     """
     try:
         _check_names(config.cluster.nodes)
         check_gcs_storage(config.cluster.gcs_storage)
+        check_ports(config)
         _check_empty(config)
         _check_bounds(config)
         for name, pool in config.pools.items():
@@ -77,6 +78,18 @@ def check_gcs_storage(kind: str) -> None:
     """
     if not _GCS_STORAGE.fullmatch(kind) or ("://" in kind and not _has_host(kind)):
         raise ConfigError('[cluster] gcs_storage must be "embedded", "memory" or "redis://[user:password@]host:port"')
+
+
+def check_ports(config: ServeConfig) -> None:
+    """Checks that the gateway and Ray's dashboard do not listen on one port.
+
+    Raises: ConfigError if they do.
+    Effects: none.
+    """
+    gateway, cluster = config.gateway, config.cluster
+    hosts = {gateway.host, cluster.dashboard_host}
+    if gateway.port == cluster.dashboard_port and (len(hosts) == 1 or hosts & {"0.0.0.0", "::"}):
+        raise ConfigError(f"[gateway] port = {gateway.port} is also [cluster] dashboard_port: change one of them")
 
 
 def _has_host(url: str) -> bool:

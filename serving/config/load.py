@@ -13,7 +13,7 @@ from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from serving.config.checks import check_consistency, check_model_folder, check_tokenizer_folder
+from serving.config.checks import check_consistency, check_model_folder, check_ports, check_tokenizer_folder
 from serving.config.cluster import NodeConfig
 from serving.config.gateway import GatewayConfig
 from serving.config.key import key_spec
@@ -78,8 +78,8 @@ def with_overrides(
         host, port: where to listen.
         api_keys: keys that replace those of the file.
     Returns: the configuration to serve.
-    Raises: ConfigError if a value is out of range, an API key is also a tenant's, or the model folder holds no
-        checkpoint.
+    Raises: ConfigError if a value is out of range, the port is the dashboard's, an API key is also a tenant's, or the
+        model folder holds no checkpoint.
     Effects: looks at the model folder.
     """
     if model is not None:
@@ -95,6 +95,7 @@ def with_overrides(
     check_model_folder(config.model)
     check_tokenizer_folder(config.model)
     config = replace(config, gateway=replace(config.gateway, **checked))
+    check_ports(config)
     check_namespaces(config.namespaces, config.gateway)
     return config
 

@@ -25,6 +25,14 @@ from serving.errors import ConfigError
 from tests.config.toml_file import load
 
 REFUSED = {
+    "two servers on one port": (
+        "[gateway]\nport = 8265",
+        "[gateway] port = 8265 is also [cluster] dashboard_port: change one of them",
+    ),
+    "two servers on one port of every interface": (
+        '[gateway]\nhost = "0.0.0.0"\n[cluster]\ndashboard_port = 8000',
+        "[gateway] port = 8000 is also [cluster] dashboard_port",
+    ),
     "simulated blocks of another size": (
         '[engine]\nexecutor = "simulated"\nkv_dtype = "int8"\n[hardware]\nhbm_per_die_mib = 0',
         '[engine] kv_dtype = "int8", but simulated blocks are as large as their device keeps them: set it to "auto"',
@@ -130,6 +138,11 @@ REFUSED = {
 def test_a_topology_that_cannot_run_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{tmp_path / 'site.toml'}: {message}")):
         load(tmp_path, text)
+
+
+def test_one_port_of_two_addresses_is_two_ports(tmp_path: Path) -> None:
+    config = load(tmp_path, '[gateway]\nport = 8265\n[cluster]\ndashboard_host = "10.0.0.7"')
+    assert config.gateway.port == config.cluster.dashboard_port
 
 
 def test_pools_that_the_mode_does_not_start_are_not_counted(tmp_path: Path) -> None:

@@ -65,6 +65,12 @@ def test_flags_are_checked_like_the_file(tmp_path: Path, flags: dict[str, object
         with_overrides(load(tmp_path, ""), **flags)  # type: ignore[arg-type]
 
 
+def test_the_gateway_cannot_be_moved_onto_the_dashboards_port(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    with pytest.raises(ConfigError, match=r"port = 8265 is also \[cluster\] dashboard_port"):
+        with_overrides(load(tmp_path, ""), port=8265)
+
+
 def test_a_tokenizer_of_its_own_is_found_beside_the_file_or_refused(tmp_path: Path) -> None:
     checkpoint(tmp_path)
     config = load(tmp_path, "", model='[model]\npath = "checkpoint"\ntokenizer = "words"\n')
