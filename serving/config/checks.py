@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from hardware.units import MIB
 from serving.config.cluster import NodeConfig
+from serving.config.health import HealthConfig
 from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
 from serving.config.namespaces import check_namespaces
@@ -25,7 +26,8 @@ def check_consistency(config: ServeConfig, source: str) -> None:
     Raises: ConfigError if two nodes share a name, or two servers a port, a pool begins empty and nobody would wake it,
         the autoscaler's least is above its most, a step cannot feed the sequences that it may hold, an instance or
         memory server is larger than a node, all of them together are larger than the cluster, tenants cannot be told
-        apart, settings of the KV-cache pool contradict each other, or settings contradict the simulated device.
+        apart, settings of health or of the KV-cache pool contradict each other, or settings contradict the simulated
+        device.
     Effects: none.
     """
     try:
@@ -37,6 +39,7 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         for name, pool in config.pools.items():
             _check_step(name, pool)
             _check_instance(name, pool, config.cluster.nodes)
+        _check_health(config.health)
         _check_kvcache(config.kvcache, config.cluster.nodes)
         _check_simulation(config)
         check_namespaces(config.namespaces, config.gateway)
@@ -175,6 +178,14 @@ def _check_simulation(config: ServeConfig) -> None:
         raise ConfigError(
             f"[kvcache] ssd_mib = {config.kvcache.ssd_mib}, but simulated blocks have no bytes to put on disk: set it"
             f" to 0"
+        )
+
+
+def _check_health(health: HealthConfig) -> None:
+    if health.probe_late_s >= health.probe_lost_s:
+        raise ConfigError(
+            f"[health] probe_late_s = {health.probe_late_s:g} must be below probe_lost_s = {health.probe_lost_s:g}:"
+            f" a path would be lost before it counts as saturated"
         )
 
 

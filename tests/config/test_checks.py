@@ -25,6 +25,10 @@ from serving.errors import ConfigError
 from tests.config.toml_file import load
 
 REFUSED = {
+    "a path that is lost before it is late": (
+        "[health]\nprobe_lost_s = 0.2",
+        "[health] probe_late_s = 0.25 must be below probe_lost_s = 0.2: a path would be lost before it counts as",
+    ),
     "two servers on one port": (
         "[gateway]\nport = 8265",
         "[gateway] port = 8265 is also [cluster] dashboard_port: change one of them",
