@@ -24,10 +24,10 @@ def check_consistency(config: ServeConfig, source: str) -> None:
     Args:
         source: the file's name, to begin each message.
     Raises: ConfigError if two nodes share a name, or two servers a port, a pool begins empty and nobody would wake it,
-        the autoscaler's least is above its most, a step cannot feed the sequences that it may hold, an instance or
-        memory server is larger than a node, all of them together are larger than the cluster, tenants cannot be told
-        apart, settings of health or of the KV-cache pool contradict each other, or settings contradict the simulated
-        device.
+        the autoscaler's least is above its most or its budget below what there is, a step cannot feed the sequences
+        that it may hold, an instance or memory server is larger than a node, all of them together are larger than the
+        cluster, tenants cannot be told apart, settings of health or of the KV-cache pool contradict each other, or
+        settings contradict the simulated device.
     Effects: none.
     """
     try:
@@ -134,6 +134,12 @@ def _check_bounds(config: ServeConfig) -> None:
         low, high = settings.bounds(name)
         if not low <= replicas <= high:
             raise ConfigError(f"[{name}] replicas = {replicas}, but [autoscaler] allows {low} to {high}: change either")
+    begun = sum(pool.replicas * pool.npus_per_instance for pool in config.pools.values())
+    if settings.policy != "none" and 0 < settings.npu_budget < begun:
+        raise ConfigError(
+            f"[autoscaler] npu_budget = {settings.npu_budget}, but the pools begin with {begun} NPUs: raise it or lower"
+            f" replicas"
+        )
 
 
 def _check_step(name: str, pool: PoolConfig) -> None:

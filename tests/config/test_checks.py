@@ -25,6 +25,10 @@ from serving.errors import ConfigError
 from tests.config.toml_file import load
 
 REFUSED = {
+    "a budget that is spent from the start": (
+        '[autoscaler]\npolicy = "slo"\nnpu_budget = 5',
+        "[autoscaler] npu_budget = 5, but the pools begin with 6 NPUs: raise it or lower replicas",
+    ),
     "a path that is lost before it is late": (
         "[health]\nprobe_lost_s = 0.2",
         "[health] probe_late_s = 0.25 must be below probe_lost_s = 0.2: a path would be lost before it counts as",
