@@ -85,6 +85,7 @@ def _server(server: ViewServer) -> MemoryServerStats:
             name or MODELS: {tier: held.get(f"{tier}_bytes", 0) for tier in ("dram", "ssd")}
             for name, held in facts.get("namespaces", {}).items()
         },
+        heard=bool(facts),
     )
 
 

@@ -184,9 +184,14 @@ class GatewayMetrics(Collector):
         self.instances.retain(alive)
 
     def publish_servers(self, servers: Sequence[MemoryServerStats]) -> None:
-        """Take the newest numbers of all memory servers; those not among them are gone."""
-        self.servers.publish(servers)
-        self.namespaces.publish_servers({stats.server: stats.namespaces for stats in servers})
+        """Take the newest numbers of all memory servers; those not among them are gone.
+
+        One whose numbers are unknown has no series meanwhile: counters that fall to zero and come back would look as if
+        everything since it started had happened at once.
+        """
+        heard = [stats for stats in servers if stats.heard]
+        self.servers.publish(heard)
+        self.namespaces.publish_servers({stats.server: stats.namespaces for stats in heard})
 
     def render(self, *, namespaces: bool = False) -> bytes:
         """The Prometheus text; with `namespaces` also the series that name tenants."""

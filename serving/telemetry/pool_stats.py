@@ -56,6 +56,7 @@ class MemoryServerStats:
         damaged: entries whose bytes were not what had been stored, by tier; removed, never served.
         latencies: by operation.
         namespaces: bytes held, by tenant and tier.
+        heard: it has told its numbers since the pool's controller was started; else they are unknown, not zero.
     """
 
     server: str
@@ -71,3 +72,4 @@ class MemoryServerStats:
     damaged: Mapping[str, int] = field(default_factory=dict)
     latencies: Mapping[str, Latencies] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    heard: bool = True

@@ -167,3 +167,4 @@ async def test_what_is_not_announced_counts_as_nothing(cluster: PoolCluster) -> 
         (1.0, 0, 16 << 20),
         (0.0, 0, 16 << 20),
     ]
+    assert not any(one.heard for one in stats)

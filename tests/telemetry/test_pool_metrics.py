@@ -52,6 +52,17 @@ def test_what_an_instance_got_from_the_pool() -> None:
     assert value(metrics, "cloudmatrix:pool_put_seconds_count", **own) == 1
 
 
+def test_a_memory_server_whose_numbers_are_unknown_has_no_series_rather_than_zeros() -> None:
+    """When the pool's controller was started anew, all counters fell to zero for a second and came back."""
+    metrics = GatewayMetrics("m")
+    metrics.publish_servers([SERVER])
+    assert value(metrics, "cloudmatrix:memory_server_misses_total", server="kv-0") == 3
+    metrics.publish_servers([MemoryServerStats("kv-0", 0.5, heard=False)])
+    assert not any(("server", "kv-0") in labels for _, labels in samples(metrics))
+    metrics.publish_servers([SERVER])
+    assert value(metrics, "cloudmatrix:memory_server_misses_total", server="kv-0") == 3
+
+
 def test_instances_without_a_pool_have_no_such_series() -> None:
     metrics = GatewayMetrics("m")
     metrics.publish_instance(stats("decode#a"))
