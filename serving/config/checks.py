@@ -41,6 +41,7 @@ def check_consistency(config: ServeConfig, source: str) -> None:
             _check_instance(name, pool, config.cluster.nodes)
         _check_health(config.health)
         _check_kvcache(config.kvcache, config.cluster.nodes)
+        _check_reuse(config)
         _check_simulation(config)
         check_namespaces(config.namespaces, config.gateway)
         _check_totals(config)
@@ -228,6 +229,14 @@ def _check_kvcache(kvcache: KvCacheConfig, nodes: tuple[NodeConfig, ...]) -> Non
         raise ConfigError(
             f"[kvcache] ub_memory_mib = {kvcache.ub_memory_mib}, but the largest node has {memory} MiB of UB memory:"
             f" lower it or raise [[cluster.nodes]] ub_memory_mib"
+        )
+
+
+def _check_reuse(config: ServeConfig) -> None:
+    if config.kvcache.replicas and not config.engine.prefix_reuse and not config.kvcache.models:
+        raise ConfigError(
+            f"[kvcache] replicas = {config.kvcache.replicas}, but with [engine] prefix_reuse = false and [kvcache]"
+            f" models = false nothing would be kept there: set it to 0, or one of them to true"
         )
 
 

@@ -41,7 +41,11 @@ class EngineConfig:
         low=0.0,
         high=60.0,
     )
-    prefix_reuse: bool = key("reuse KV blocks of equal prompt beginnings inside an instance", default=True)
+    prefix_reuse: bool = key(
+        "reuse KV blocks of equal prompt beginnings: inside an instance, and from the KV-cache pool; without, that "
+        "keeps no blocks, only weights",
+        default=True,
+    )
     handoff_lease_s: float = key(
         "how long prefill keeps blocks that decode has not pulled yet [s]", default=60.0, low=0.1, high=3600
     )

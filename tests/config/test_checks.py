@@ -25,6 +25,10 @@ from serving.errors import ConfigError
 from tests.config.toml_file import load
 
 REFUSED = {
+    "a pool that keeps nothing": (
+        "[engine]\nprefix_reuse = false\n[kvcache]\nreplicas = 1\nmodels = false",
+        "[kvcache] replicas = 1, but with [engine] prefix_reuse = false and [kvcache] models = false nothing would be",
+    ),
     "a budget that is spent from the start": (
         '[autoscaler]\npolicy = "slo"\nnpu_budget = 5',
         "[autoscaler] npu_budget = 5, but the pools begin with 6 NPUs: raise it or lower replicas",
