@@ -99,7 +99,8 @@ class PoolRouter:
         if isinstance(need, NeedDecode):
             avoid = decodes_to_avoid(need.ticket.source, self._links.troubles(self._decode))
             needed = blocks + self._reserve.expected_blocks(left)
-            decision = self._router.decode(_open(self._views(self._decode), closed), needed, (*need.exclude, *avoid))
+            views = self._holding(self._views(self._decode), tokens + 1)
+            decision = self._router.decode(_open(views, closed), needed, (*need.exclude, *avoid))
             self._book(decision, blocks)
             self._reserve.book(spec.sequence_id, decision.replica, left)
             return decision
@@ -120,10 +121,11 @@ class PoolRouter:
         A token that fills an instance is the last one there: who is to give more has room for two. A prompt, or a
         stream that was computed here at its beginning, may be too long for every prefill instance.
         """
-        fit = [view for view in views if view.kv_blocks_total * self._block_tokens >= tokens]
-        if not fit:
-            fit = [view for view in self._staying(self._decode) if view.kv_blocks_total * self._block_tokens >= tokens]
-        return fit or views
+        return self._holding(views, tokens) or self._holding(self._staying(self._decode), tokens) or views
+
+    def _holding(self, views: list[InstanceView], tokens: int) -> list[InstanceView]:
+        """Those whose whole memory holds so many tokens: the others would refuse them however long they wait."""
+        return [view for view in views if view.kv_blocks_total * self._block_tokens >= tokens]
 
     def _book(self, decision: RouteDecision, blocks: int) -> None:
         link = self._links.link(decision.replica)

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from serving.api.backend import GenerationJob
-from serving.errors import EngineError, OverloadedError
+from serving.errors import EngineError, OverloadedError, UnavailableError
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.link import messages as m
-from serving.policy.journal_commands import LATER_S, FailKind, NeedPrefill, SendPrefill
+from serving.policy.journal_commands import LATER_S, FailKind, NeedDecode, NeedPrefill, SendPrefill
 from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
 from serving.policy.request_journal import SequenceJournal
 from serving.runtime.live_backend import LiveBackend
@@ -262,3 +262,24 @@ async def test_a_bug_that_a_job_meets_when_its_turn_comes_ends_that_job_alone() 
     other.cancel()
     assert backend.counts() == {"running": 0, "queued": 0, "sequences": 0}
     _end(backend)
+
+
+async def test_a_handoff_goes_only_where_it_can_ever_fit() -> None:
+    """It went to the decode instance with the most free blocks, was refused as too long, and ended in mid-stream."""
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere")), ["prefill", "decode"])
+    prefill, small = linked(backend, "prefill"), linked(backend, "decode", kv_blocks=20)
+    prompt = tuple(range(20 * backend._router._block_tokens - 1))
+    journal = SequenceJournal(SequenceSpec(SequenceId("r/0"), prompt, SamplingParams(max_tokens=9999)), 0.0)
+    journal.start()
+    (add,) = journal.prefill_routed(prefill.replica, 0.0)
+    assert isinstance(add, SendPrefill)
+    ticket = HandoffTicket("t", prefill.replica, NodeId("n"), "/s", "l", len(prompt), ())
+    (_, need) = journal.handoff_ready(add.spec.sequence_id, ticket, 0, (7,))
+    assert isinstance(need, NeedDecode)
+    with pytest.raises(UnavailableError):  # where nobody else comes, it stays where it is
+        backend._router.decide(need, journal)
+    large = Link("decode", small.heard_at, kv_blocks=100)
+    large.replica = ReplicaId("decode#1")
+    large.status = replace(large.status, blocks_free=10)
+    backend.links._links[large.replica] = cast(Any, large)
+    assert backend._router.decide(need, journal).replica == large.replica
