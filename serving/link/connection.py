@@ -14,6 +14,14 @@ from serving.link.messages import MAX_FRAME_BYTES, Message, encode
 MAX_UNSENT_BYTES = 64 << 20
 """A peer that leaves this much unread is treated as dead: its connection is dropped, never buffered for ever."""
 
+_VANISHED = (
+    (socket.TCP_KEEPIDLE, 5),
+    (socket.TCP_KEEPINTVL, 2),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 11_000),  # [ms]; nobody is asked while something is unacknowledged
+)
+"""A host that says nothing any more is given up after 11 s, whether there is something to send to it or not."""
+
 
 class Connection(asyncio.Protocol):
     """Splits the byte stream into frames and reports the end of the connection exactly once."""
@@ -33,9 +41,9 @@ class Connection(asyncio.Protocol):
         """Keep the transport; asyncio calls this once."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports only behave like one
         raw = transport.get_extra_info("socket")
-        if raw is not None:  # a vanished host closes nothing: let the kernel ask
+        if raw is not None:  # a vanished host closes nothing: let the kernel ask, or wait in vain for what was sent
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3)):
+            for option, value in _VANISHED:
                 raw.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def data_received(self, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """The connection cuts frames right whatever the chunks, and drops peers that misbehave."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -89,3 +90,27 @@ def test_a_peer_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -
     peer.connection.connection_lost(None)
     assert peer.ends == ["the peer does not read"]
     assert not peer.connection.open
+
+
+@pytest.mark.asyncio
+async def test_a_host_that_vanishes_is_given_up_though_something_is_always_on_its_way_to_it() -> None:
+    """An instance reports several times a second, so that the kernel never asked; it waited a quarter of an hour."""
+    made: asyncio.Queue[asyncio.Transport] = asyncio.Queue()
+
+    class Noting(c.Connection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            assert isinstance(transport, asyncio.Transport)
+            made.put_nowait(transport)
+
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Noting(lambda *_: None, lambda *_: None), "127.0.0.1", 0)
+    async with server:
+        client = socket.create_connection(server.sockets[0].getsockname())
+        transport = await made.get()
+        raw = transport.get_extra_info("socket")
+        asks, counts, every = socket.TCP_KEEPIDLE, socket.TCP_KEEPCNT, socket.TCP_KEEPINTVL
+        idle_s, times, pause_s = (raw.getsockopt(socket.IPPROTO_TCP, option) for option in (asks, counts, every))
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * (idle_s + times * pause_s)
+        transport.abort()
+        client.close()
