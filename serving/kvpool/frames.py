@@ -110,7 +110,7 @@ def receive(
         raise PoolTimeoutError("no whole frame came in time") from error
     except OSError as error:
         raise PoolUnreachableError(f"the connection broke while receiving ({error})") from error
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PoolError(f"an unreadable frame ({error}); the other side speaks another protocol") from error
     finally:
         _restore(sock, timeout)

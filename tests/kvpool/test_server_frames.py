@@ -156,3 +156,10 @@ def test_a_payload_larger_than_asked_for_is_an_error(pair: Pair) -> None:
     send(pair[0], m.Chunk(), (b"12345",))
     with pytest.raises(PoolError):
         receive(pair[1], m.to_client, memoryview(bytearray(4)))
+
+
+def test_text_that_is_not_utf_8_is_an_unreadable_frame(pair: Pair) -> None:
+    body = m.encoder.encode(m.Forget("namespace")).replace(b"namespace", b"\xff" * 9)
+    pair[0].sendall(HEADER.pack(len(body), 0) + body)
+    with pytest.raises(PoolError, match="another protocol"):
+        receive(pair[1], m.to_server)

@@ -103,6 +103,10 @@ def test_one_client_too_many_is_told(server: ServerProcess) -> None:
         deadline = time.monotonic() + 10
         while len(clients) < LIMIT and time.monotonic() < deadline:
             clients.append(RawClient(server.record))
+        with connect(server.record) as stranger:
+            broken = m.encoder.encode(hello()).replace(b"secret", b"\xff" * 6)
+            stranger.sendall(HEADER.pack(len(broken), 0) + broken)
+            assert is_closed(stranger)
         with connect(server.record) as sock:
             send(sock, hello())
             answer = receive(sock, m.to_client)[0]
