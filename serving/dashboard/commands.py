@@ -66,7 +66,7 @@ def from_json(body: bytes, kind: type[Command]) -> Command:
     """
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ScaleError(f"The request is not understood: {error}.", kind="invalid") from error
 
 

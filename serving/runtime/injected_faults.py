@@ -153,5 +153,5 @@ class FaultReader:
             return []
         try:
             return _decoder.decode(Path(self._path).read_bytes())
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return []

@@ -31,7 +31,7 @@ def test_a_command_is_read_from_json() -> None:
         b"", b"{}", b"[]", b"3", b'{"replicas": -1}', b'{"replicas": 385}', b'{"replicas": 1.5}', b'{"replicas": "3"}',
         b'{"replicas": true}', b'{"replicas": 1, "hold_s": -1}', b'{"replicas": 1, "hold_s": NaN}',
         b'{"replicas": 1, "hold_s": 1e400}', b'{"replicas": 1, "hold_s": 2592001}', b'{"replicas": 1, "by": "page"}',
-        b'{"replicas": 1, "hold": 1}', b"\xff", b'{"replicas": 1',
+        b'{"replicas": 1, "hold": 1}', b"\xff", b'{"replicas": 1, "by": "\xff"}', b'{"replicas": 1',
     ],
 )  # fmt: skip
 def test_what_is_no_scale_command_is_refused(body: bytes) -> None:

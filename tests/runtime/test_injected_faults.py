@@ -96,7 +96,7 @@ def test_rows_that_are_over_go_from_the_file(path: Path, clock: Time) -> None:
     assert path.read_text().count("serial") == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b'[{"serial": 1}]', b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b'[{"serial": 1}]', b'[{"kind": "\xff"}]', b"[" * 100_000])
 def test_a_file_that_makes_no_sense_is_no_fault(path: Path, clock: Time, content: bytes) -> None:
     path.write_bytes(content)
     assert FaultReader(path, "decode#1", clock).active("slow_link") is None
