@@ -247,12 +247,13 @@ class InstanceServer:
     def _dispatch(self, news: Iterable[News]) -> None:
         """Group one turn's news by gateway and send each its one frame."""
         frames: defaultdict[Connection, list[m.News]] = defaultdict(list)
+        scale = 1.0 if self._engine_loop is None else self._engine_loop.time_scale
         for item in news:
             sequence_id = item.sequence_id
             owner = self._owner.get(sequence_id)
             if owner is None:
                 continue
-            message, done = _wire(item)
+            message, done = _wire(item, scale)
             if message is not None:
                 frames[owner].append(message)
             if done:
@@ -322,8 +323,13 @@ def _cancel(sequence_id: SequenceId, engine: InstanceEngine, now: float) -> None
     engine.cancel(sequence_id, now)
 
 
-def _wire(item: News) -> tuple[m.News | None, bool]:
-    """One piece of news as a frame item (None = nothing to say), and whether the instance is done with the sequence."""
+def _wire(item: News, time_scale: float) -> tuple[m.News | None, bool]:
+    """One piece of news as a frame item, and whether the instance is done with the sequence.
+
+    Args:
+        time_scale: seconds of the engine in one of the gateway's.
+    Returns: None in place of an item = nothing to say.
+    """
     match item:
         case TokensEvent():
             return _tokens(item, item.finish_reason), item.finish_reason is not None
@@ -343,7 +349,8 @@ def _wire(item: News) -> tuple[m.News | None, bool]:
             return m.Lost(sequence_id, str(error)), True
         case Refusal(sequence_id=sequence_id, error=error):
             if isinstance(error, OverloadedError):
-                return m.Refused(sequence_id, FailKind.OVERLOADED, str(error), error.retry_after_s), True
+                again_s = error.retry_after_s / time_scale
+                return m.Refused(sequence_id, FailKind.OVERLOADED, str(error), again_s), True
             if isinstance(error, UnavailableError):
                 return m.Refused(sequence_id, FailKind.DRAINING, str(error)), True
             kind = FailKind.INVALID if isinstance(error, RequestError) else FailKind.ENGINE

@@ -14,11 +14,13 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from serving.engine.events import HandoffClosedEvent, HandoffEnd, TokensEvent
+from serving.errors import OverloadedError
 from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.link import messages as m
 from serving.policy.journal_commands import FailKind
 from serving.policy.request import FinishReason, SamplingParams, SequenceSpec, TokenLogprobs
 from serving.policy.step_plan import StepPlan
+from serving.runtime.engine_news import Refusal
 from serving.runtime.instance import Instance
 from serving.runtime.instance_server import HELLO_DEADLINE_S, InstanceServer
 from tests.engine.bench import Bench
@@ -292,3 +294,11 @@ async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> No
     server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
     server._send_status()
     assert [(report.waiting, report.running) for report in frames.reports] == [(1, 9)]
+
+
+async def test_when_to_come_back_is_told_in_the_gateways_time() -> None:
+    """Clients of a simulated system that runs twenty times as fast were sent away for twenty times as long."""
+    server, frames = _served("a")
+    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0))
+    server._dispatch([Refusal(SequenceId("a"), OverloadedError("8 sequences wait already", retry_after_s=60.0))])
+    assert frames.news == [m.Refused(SequenceId("a"), FailKind.OVERLOADED, "8 sequences wait already", 3.0)]
