@@ -13,15 +13,13 @@ from serving.model.config import ModelConfig
 from serving.runtime.accounted import accounted_kv
 from serving.runtime.npu_of import npu_of
 
-_DASHBOARD_PORT = "[cluster] dashboard_port (0 = any)"
-
 
 def preflight(config: ServeConfig) -> None:
     """Find mistakes while nothing runs yet.
 
-    Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, or meant
-        for two; a block is larger than a memory server, the folder of the SSD tier cannot be written, the Redis does
-        not answer), ModelError (the model folder cannot be served).
+    Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, a block
+        is larger than a memory server, the folder of the SSD tier cannot be written, the Redis does not answer),
+        ModelError (the model folder cannot be served).
     Effects: makes the folder of the SSD tier.
     """
     model = ModelConfig.from_folder(config.model.path)
@@ -30,27 +28,15 @@ def preflight(config: ServeConfig) -> None:
         npu_of(load_device(config.simulation.device))
     elif not any(config.model.path.glob("*.safetensors")):
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
-    _require_two_ports(config)
     require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
     if config.cluster.dashboard_port:
-        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _DASHBOARD_PORT)
+        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, "[cluster] dashboard_port (0 = any)")
     if config.cluster.gcs_storage.startswith("redis"):
         _require_redis(config.cluster.gcs_storage, "ray")
     if config.kvcache.replicas:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
         _require_folder(config.kvcache)
         _require_directory(config.kvcache)
-
-
-def _require_two_ports(config: ServeConfig) -> None:
-    """While nobody listens yet, a port that two are going to listen on is free for each of them."""
-    gateway, cluster = config.gateway, config.cluster
-    shared = gateway.host == cluster.dashboard_host or {"0.0.0.0", "::"} & {gateway.host, cluster.dashboard_host}
-    if gateway.port == cluster.dashboard_port and shared:
-        raise ConfigError(
-            f"port {gateway.port} is that of the gateway and that of Ray's dashboard: change {GATEWAY_PORT}, or"
-            f" {_DASHBOARD_PORT}"
-        )
 
 
 def _block_bytes(config: ServeConfig, model: ModelConfig) -> int:

@@ -29,29 +29,6 @@ def test_the_disk_folder_is_made(config: ServeConfig) -> None:
     assert Path(config.kvcache.ssd_path).stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize(
-    ("gateway", "dashboard", "fits"),
-    [
-        ("127.0.0.1", "127.0.0.1", False),
-        ("0.0.0.0", "127.0.0.1", False),
-        ("127.0.0.1", "0.0.0.0", False),
-        ("127.0.0.1", "127.0.0.2", True),
-    ],
-)
-def test_gateway_and_dashboard_on_one_port(config: ServeConfig, gateway: str, dashboard: str, fits: bool) -> None:
-    port = config.gateway.port
-    config = replace(
-        config,
-        gateway=GatewayConfig(host=gateway, port=port),
-        cluster=ClusterConfig(dashboard_host=dashboard, dashboard_port=port),
-    )
-    if fits:
-        preflight(config)
-        return
-    with pytest.raises(ConfigError, match=f"port {port} is that of the gateway and that of Ray's dashboard: change"):
-        preflight(config)
-
-
 def test_a_folder_that_cannot_be(config: ServeConfig, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     wrong = replace(config, kvcache=replace(config.kvcache, ssd_path=str(tmp_path / "file" / "ssd")))
