@@ -60,6 +60,7 @@ class LiveBackend:
         self._running: dict[int, LiveGeneration] = {}
         self._choices: dict[SequenceId, tuple[LiveGeneration, Choice]] = {}
         header = gateway_header(config, gateway)
+        self._shared = header.limits.shared
         self._recorder = recorder = open_gateway_log(config, header)
         self._new_journal = recorder.journal if recorder is not None else SequenceJournal
         router = recorder.router() if recorder is not None else header.router()
@@ -161,6 +162,7 @@ class LiveBackend:
                         spec,
                         sequence_id=SequenceId(f"{self._gateway}-{self._serial}/{i}"),
                         prompt_hashes=hashes[spec.prompt],
+                        priority=0 if self._shared else spec.priority,  # instances know no keys
                     ),
                     now,
                     self._config.engine.max_attempts,

@@ -101,6 +101,18 @@ async def test_lower_priority_values_go_first_and_everybody_is_served(checkpoint
         await pools.audit()
 
 
+@pytest.mark.parametrize(("keys", "told"), [(("one",), -7), (("one", "another"), 0)])
+async def test_no_key_gets_before_anothers_streams_by_a_priority(
+    checkpoint: Path, shm: Path, keys: tuple[str, ...], told: int
+) -> None:
+    """Instances order and preempt by priority and know no keys."""
+    async with Pools(small_config(checkpoint, gateway={"api_keys": keys}), shm) as pools:
+        await pools.start("prefill", "decode")
+        generation = pools.submit(ASKS[0], priority=-7)
+        assert [choice.journal.spec.priority for choice in generation.choices] == [told]
+        await collect(generation)
+
+
 async def test_a_prefill_instance_alone_serves_the_whole_request(
     checkpoint: Path, shm: Path, reference: Reference
 ) -> None:
