@@ -15,6 +15,7 @@ from serving.deployments.launch import Interrupt, Interrupted
 @pytest.fixture
 def interrupt() -> Iterator[Interrupt]:
     before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup themselves
     installed = Interrupt()
     installed.install()
     yield installed
