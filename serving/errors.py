@@ -32,6 +32,11 @@ ServingError
 A message says what to do next. Nothing here is raised bare: always the most specific class.
 """
 
+import msgspec
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes without sense: an error of its own, but not for broken UTF-8 or endless nesting."""
+
 
 class ServingError(Exception):
     """Base of the tree."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from serving import http_question
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.deployments import launch
@@ -19,10 +20,13 @@ from serving.pools_client import PoolsClient
 
 
 class Answering(BaseHTTPRequestHandler):
-    """Says yes to everything."""
+    """Says yes to everything, and notes what it was asked."""
+
+    asked: list[str]
 
     def do_GET(self) -> None:
         """As http.server has it."""
+        self.asked.append(self.path)
         body = b'{"pools": []}'
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -36,6 +40,7 @@ class Answering(BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     """Somebody who answers on this machine."""
+    Answering.asked = []
     server = HTTPServer(("127.0.0.1", 0), Answering)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -88,8 +93,11 @@ def test_other_machines_are_asked_through_the_proxy() -> None:
 
 @pytest.mark.usefixtures("proxy")
 def test_a_start_asks_its_own_gateway_through_no_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where it does not listen on loopback."""
     monkeypatch.setattr(launch, "endpoint", lambda _: url)
+    monkeypatch.setattr(http_question, "_is_here", lambda _: False)
     launch.wait_ready(ServeConfig(ModelConfig(Path("somewhere"))), Path("logs"), deadline_s=2.0)
+    assert Answering.asked == ["/ready"]
 
 
 @pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"])

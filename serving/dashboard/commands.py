@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from serving.errors import ScaleError
+from serving.errors import UNREADABLE, ScaleError
 
 MOST_REPLICAS = 384
 """NPUs of a supernode: nobody means more."""
@@ -66,7 +66,7 @@ def from_json(body: bytes, kind: type[Command]) -> Command:
     """
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ScaleError(f"The request is not understood: {error}.", kind="invalid") from error
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.engine.engine import InstanceEngine
 from serving.engine.engine_calls import EngineCall, EngineHeader
-from serving.errors import DecisionLogError, ServingError
+from serving.errors import UNREADABLE, DecisionLogError, ServingError
 from serving.policy.decision_log import CallRecord, End, Frames, outcome, perform
 from serving.policy.gateway_calls import GatewayCall, GatewayHeader
 
@@ -123,7 +123,7 @@ def _header(bodies: Iterator[memoryview], path: str) -> EngineHeader | GatewayHe
         raise DecisionLogError(f"{path} is empty: not even its header was written")
     try:
         return msgspec.msgpack.decode(body, type=EngineHeader | GatewayHeader)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise DecisionLogError(f"{path}: its header is not of this version: {error}") from error
 
 
@@ -133,7 +133,7 @@ def _pairs(bodies: Iterator[memoryview], union: Any, path: str) -> Iterator[tupl
     for number, body in enumerate(bodies, 1):
         try:
             call, recorded = decoder.decode(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise DecisionLogError(f"{path}: call {number} is not of this version: {error}") from error
         yield call, bytes(recorded)
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from serving.errors import PoolError, PoolTimeoutError, PoolUnreachableError
+from serving.errors import UNREADABLE, PoolError, PoolTimeoutError, PoolUnreachableError
 from serving.kvpool.messages import MAX_BODY_BYTES, MAX_CHUNK_BYTES, encoder
 
 _M = TypeVar("_M")
@@ -110,7 +110,7 @@ def receive(
         raise PoolTimeoutError("no whole frame came in time") from error
     except OSError as error:
         raise PoolUnreachableError(f"the connection broke while receiving ({error})") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise PoolError(f"an unreadable frame ({error}); the other side speaks another protocol") from error
     finally:
         _restore(sock, timeout)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 import xxhash
 
-from serving.errors import SsdError
+from serving.errors import UNREADABLE, SsdError
 from serving.ids import BlockHash
 from serving.policy.pool.entry import Kind, Space
 
@@ -254,7 +254,7 @@ def _read_header(fd: int) -> tuple[StoredEntry, int] | None:
         return None
     try:
         return _decoder.decode(body), start
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
 
 

@@ -6,7 +6,7 @@ Instance to gateway: `Welcome` first, then one `Frame` per engine step at most, 
 
 import msgspec
 
-from serving.errors import LinkError
+from serving.errors import UNREADABLE, LinkError
 from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.policy.journal_commands import FailKind
 from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
@@ -164,9 +164,6 @@ class Status(Message, frozen=True):
 ToInstance = Hello | Add | Adopt | Cancel | Release
 ToGateway = Welcome | Frame | Status
 
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for nonsense: an error of its own, but not for broken UTF-8 or for what is nested too deep."""
-
 _encoder = msgspec.msgpack.Encoder()
 _to_instance: msgspec.msgpack.Decoder[ToInstance] = msgspec.msgpack.Decoder(ToInstance)
 _to_gateway: msgspec.msgpack.Decoder[ToGateway] = msgspec.msgpack.Decoder(ToGateway)
@@ -190,7 +187,7 @@ def decode_to_instance(body: bytes) -> ToInstance:
     """
     try:
         return _to_instance.decode(body)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise LinkError(f"unreadable frame from a gateway: {error}") from error
 
 
@@ -201,5 +198,5 @@ def decode_to_gateway(body: bytes) -> ToGateway:
     """
     try:
         return _to_gateway.decode(body)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise LinkError(f"unreadable frame from an instance: {error}") from error

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from serving.errors import ModelError
+from serving.errors import UNREADABLE, ModelError
 from serving.model.config import ModelConfig
 from serving.model.forms import ProductForms
 from serving.model.shared_tensor import ALIGNMENT, address_of
@@ -167,7 +167,7 @@ def _read_manifest(data: memoryview) -> tuple[Manifest, int]:
         raise ModelError("the manifest of a model image is damaged, or the image was cut off")
     try:
         manifest = msgspec.msgpack.decode(body, type=Manifest)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ModelError(f"the manifest of a model image cannot be read ({error})") from error
     start = round_up(_HEADER.size + body_bytes)
     if start + manifest.tensor_bytes != nbytes:

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from serving.errors import ConfigError
+from serving.errors import UNREADABLE, ConfigError
 
 FILE_PREFIX = "cloudmatrix-faults-"
 LOOK_EVERY_S = 0.02
@@ -153,5 +153,5 @@ class FaultReader:
             return []
         try:
             return _decoder.decode(Path(self._path).read_bytes())
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, *UNREADABLE):
             return []

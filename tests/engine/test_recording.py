@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -161,6 +162,10 @@ def test_nothing_changed_is_nothing_found() -> None:
     assert doctored(data, lambda log: None) == data
 
 
+BROKEN_TEXT = b"\x94\xacEngineHeader\xa1\xff\x80\x00"
+"""A header whose name is not UTF-8."""
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -169,6 +174,7 @@ def test_nothing_changed_is_nothing_found() -> None:
         (lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:], "checksum of a frame is wrong"),
         (lambda data: MAGIC + b"\xff" * 8 + data, "a frame of 4294967295 bytes"),
         (lambda data: LogEncoder().begin(["Else", 1]), "its header is not of this version"),
+        (lambda data: LogEncoder().begin(msgspec.Raw(BROKEN_TEXT)), "its header is not of this version"),
         (lambda data: doctored(data, lambda log: log[0][0].__setitem__(0, "Sub")), "call 1 is not of this version"),
         (lambda data: LogEncoder().begin(["EngineHeader", "n", {}, 0]), "no engine can be built"),
     ],

@@ -258,20 +258,22 @@ async def test_closing_ends_attempts_under_way() -> None:
 async def test_closing_leaves_no_connection_behind_that_nobody_owns() -> None:
     """An attempt that was under way kept its socket: the instance went on counting a gateway that had gone."""
     gateway = Gateway()
-    ended = asyncio.Event()
+    came, gone = asyncio.Event(), asyncio.Event()
 
     class Listening(asyncio.Protocol):
-        def connection_lost(self, exc: Exception | None) -> None:
-            ended.set()
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            came.set()
 
-    server = await asyncio.get_running_loop().create_server(Listening, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        gateway.links.update([member(port)])
-        await asyncio.sleep(0.05)  # connected, and waiting for the welcome
+        def connection_lost(self, exc: Exception | None) -> None:
+            gone.set()
+
+    async with await asyncio.get_running_loop().create_server(Listening, "127.0.0.1", 0) as server:
+        gateway.links.update([member(server.sockets[0].getsockname()[1])])
+        await until(came.is_set, "it has connected, and waits for the welcome")
+        assert not gone.is_set()
         gateway.links.close()
-        async with asyncio.timeout(2):
-            await ended.wait()
+        await until(gone.is_set, "it has hung up")
+        assert gateway.ups == []
 
 
 async def connect(port: int) -> InstanceLink:
