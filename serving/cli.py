@@ -12,6 +12,7 @@ from pathlib import Path
 from hardware.errors import HardwareError
 from serving import chaos, cost_command, decisions_command, evaluate, quantize, replay_command, scale_command
 from serving.errors import ServingError
+from serving.set_option import add_set
 from serving.sim.commands import plan, reproduce, simulate
 from serving.sim.compilation import command as compile_command
 from serving.version import VERSION
@@ -86,10 +87,14 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "serve",
         help="start a local cluster and serve a model until Ctrl-C",
         description="Start Ray with virtual NPUs in this machine, deploy a configuration's pools, serve until Ctrl-C.",
-        epilog="Example: cloudmatrix serve --config deploy/two-nodes.toml --port 9000 --api-key s3cret",
+        epilog=(
+            "Examples: cloudmatrix serve --config deploy/two-nodes.toml --port 9000 --api-key s3cret; "
+            "cloudmatrix serve --model ~/my-deepseek --set hardware.hbm_per_die_mib=512 --set engine.kv_dtype=int8"
+        ),
     )
     serve.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="TOML file (default: deploy/small.toml)")
-    serve.add_argument("--model", type=Path, help="Hugging Face checkpoint folder, instead of the file's")
+    serve.add_argument("--model", type=Path, help="Hugging Face checkpoint folder, instead of the file's model")
+    add_set(serve)
     serve.add_argument("--host", help="address to listen on, instead of the file's (default 127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on, instead of the file's (default 8000)")
     serve.add_argument(
@@ -163,8 +168,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from serving.config.load import load_config, with_overrides
 
     config = with_overrides(
-        load_config(arguments.config),
-        model=arguments.model,
+        load_config(arguments.config, model=arguments.model, settings=arguments.set),
         host=arguments.host,
         port=arguments.port,
         api_keys=tuple(arguments.api_key) if arguments.api_key else None,

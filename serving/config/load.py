@@ -1,9 +1,11 @@
 """One TOML file -> `ServeConfig`, with every mistake of the file reported as one line that says what to do.
 
     text ── tomllib ──► tables ── sections ──► values ── checks ──► ServeConfig ── with_overrides ──► ready to serve
+                          ▲
+                  --model, then --set
 
 The sections and their keys are the dataclasses of this package; nothing is listed twice. The model folder is looked at
-only in `with_overrides`, because `--model` may name another one than the file.
+only in `with_overrides`: a simulation needs none.
 """
 
 import difflib
@@ -25,26 +27,36 @@ from serving.errors import ConfigError
 Section = TypeVar("Section")
 Root = TypeVar("Root")
 
+_OF_THE_MACHINE = ("device", "short_weights")
+"""Keys of `[model]` that hold for any model; what else is said there is about the one that it names."""
 _FLAGS = {"host": "--host", "port": "--port", "api_keys": "--api-key"}
 
 
-def load_config(path: str | Path) -> ServeConfig:
+def load_config(path: str | Path, *, model: str | Path | None = None, settings: Sequence[str] = ()) -> ServeConfig:
     """Reads a topology file.
 
     Args:
         path: the TOML file; `[model] path` is relative to its folder.
+        model: another checkpoint folder, relative to the current one. It is served under its folder's name, in its own
+            type and with its own tokenizer.
+        settings: "section.key=value", each in place of what the file says; the value as TOML has it, or bare text.
     Returns: the configuration, consistent in itself. Whether the model folder exists is left to `with_overrides`.
     Raises: ConfigError if the file cannot be read, is not TOML, names an unknown section or key, holds a value of the
-        wrong type or out of range, or describes a topology that cannot run.
+        wrong type or out of range, or describes a topology that cannot run; if a setting does.
     Effects: reads the file.
     """
     file = Path(path)
-    config = _settle(load_sections(file, ServeConfig), file)
+    tables = _read_toml(file, "--config")
+    if model is not None:
+        _replace_model(tables, Path(model))
+    for setting in settings:
+        _set(tables, setting, get_type_hints(ServeConfig))
+    config = _settle(_sections(file, tables, ServeConfig), file)
     check_consistency(config, str(file))
     return config
 
 
-def load_sections(file: Path, kind: type[Root], flag: str = "--config") -> Root:
+def load_sections(file: Path, kind: type[Root], flag: str) -> Root:
     """Reads a TOML file into a dataclass whose every field is a section, or a list of sections.
 
     Args:
@@ -55,18 +67,12 @@ def load_sections(file: Path, kind: type[Root], flag: str = "--config") -> Root:
         the wrong type or out of range.
     Effects: reads the file.
     """
-    tables = _read_toml(file, flag)
-    sections = {field.name: field for field in fields(kind)}  # type: ignore[arg-type] # a dataclass of sections
-    _reject_unknown(f"{file}:", "section", tables, sections, lambda name: f"[{name}]")
-    hints = get_type_hints(kind)
-    values = {name: _section(file, name, hints[name], field, tables.get(name)) for name, field in sections.items()}
-    return kind(**values)
+    return _sections(file, _read_toml(file, flag), kind)
 
 
 def with_overrides(
     config: ServeConfig,
     *,
-    model: str | Path | None = None,
     host: str | None = None,
     port: int | None = None,
     api_keys: Sequence[str] | None = None,
@@ -74,7 +80,6 @@ def with_overrides(
     """Applies the command line to a loaded file; the last step before serving, also when no flag was given.
 
     Args:
-        model: another checkpoint folder, relative to the current one; it is served under its folder's name.
         host, port: where to listen.
         api_keys: keys that replace those of the file.
     Returns: the configuration to serve.
@@ -82,9 +87,6 @@ def with_overrides(
         model folder holds no checkpoint.
     Effects: looks at the model folder.
     """
-    if model is not None:
-        folder = Path(model).expanduser().resolve()
-        config = replace(config, model=replace(config.model, path=folder, name=folder.name))
     given = {"host": host, "port": port, "api_keys": None if api_keys is None else list(api_keys)}
     hints = get_type_hints(GatewayConfig)
     checked = {
@@ -111,6 +113,42 @@ def _read_toml(file: Path, flag: str) -> dict[str, Any]:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
 
 
+def _sections(file: Path, tables: Mapping[str, Any], kind: type[Root]) -> Root:
+    declared = {field.name: field for field in fields(kind)}  # type: ignore[arg-type] # a dataclass of sections
+    _reject_unknown(f"{file}:", "section", tables, declared, lambda name: f"[{name}]")
+    hints = get_type_hints(kind)
+    return kind(
+        **{name: _section(file, name, hints[name], field, tables.get(name)) for name, field in declared.items()}
+    )
+
+
+def _replace_model(tables: dict[str, Any], folder: Path) -> None:
+    theirs = tables.get("model")
+    kept = {key: theirs[key] for key in _OF_THE_MACHINE if key in theirs} if isinstance(theirs, dict) else {}
+    tables["model"] = {**kept, "path": str(folder.expanduser().resolve())}
+
+
+def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> None:
+    """Puts one "section.key=value" into the file's tables, checked by itself, so that a mistake is not the file's."""
+    where = f"--set {setting}:"
+    name, equals, text = setting.partition("=")
+    section, dot, key = (part.strip() for part in name.partition("."))
+    if not (equals and dot and section and key):
+        raise ConfigError(f"{where} must be SECTION.KEY=VALUE, for example engine.draft_tokens=3")
+    _reject_unknown(where, "section", [section], hints, lambda name: f"[{name}]")
+    kind = hints[section]
+    if get_origin(kind) is tuple:
+        raise ConfigError(f"{where} [[{section}]] is a list of sections, which only a file can have")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:  # text without its quotes, which the shell took
+        value = text
+    _read_keys(f"--set [{section}]", kind, {key: value})
+    table = tables.setdefault(section, {})
+    if isinstance(table, dict):  # else the file is wrong, and is told so
+        table[key] = value
+
+
 def _section(file: Path, name: str, kind: type[Any], declared: Field[Any], table: object) -> Any:  # noqa: ANN401
     """One section of the root: the file's keys over the section's own defaults; or a list of sections."""
     if get_origin(kind) is tuple:
@@ -122,16 +160,20 @@ def _section(file: Path, name: str, kind: type[Any], declared: Field[Any], table
 def _read_section(where: str, kind: type[Section], table: object, default: Section | None = None) -> Section:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} must be a section of keys, got {table!r}")
-    declared = {field.name: field for field in fields(kind)}  # type: ignore[arg-type] # every section is a dataclass
-    _reject_unknown(where, "key", table, declared, lambda name: f"`{name}`")
-    hints = get_type_hints(kind)
-    values = {name: _read_value(f"{where} {name}", value, hints[name], declared[name]) for name, value in table.items()}
+    values = _read_keys(where, kind, table)
     if default is not None:
         return replace(default, **values)  # type: ignore[type-var] # every section is a dataclass
-    for name, field in declared.items():
-        if name not in values and field.default is MISSING:
-            raise ConfigError(f"{where} {name} is missing: {key_spec(field).doc}")
+    for field in fields(kind):  # type: ignore[arg-type] # every section is a dataclass
+        if field.name not in values and field.default is MISSING:
+            raise ConfigError(f"{where} {field.name} is missing: {key_spec(field).doc}")
     return kind(**values)
+
+
+def _read_keys(where: str, kind: type[Any], table: Mapping[str, object]) -> dict[str, Any]:
+    declared = {field.name: field for field in fields(kind)}
+    _reject_unknown(where, "key", table, declared, lambda name: f"`{name}`")
+    hints = get_type_hints(kind)
+    return {name: _read_value(f"{where} {name}", value, hints[name], declared[name]) for name, value in table.items()}
 
 
 def _read_value(where: str, value: object, hint: Any, declared: Field[Any]) -> Any:  # noqa: ANN401 - any declared type

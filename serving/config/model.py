@@ -20,7 +20,7 @@ class ModelConfig:
         "folder of tokenizer and chat template, relative to this file; empty = the checkpoint's", default=""
     )
     name: str = key("name that clients send as `model`; empty = the folder's name", default="")
-    dtype: DType = key("computation type; `auto` = bfloat16 on CUDA, else float32", default="auto")
+    dtype: DType = key("computation type; `auto` = the checkpoint's own, bfloat16 or float32", default="auto")
     device: Device = key("where tensors live; `auto` = CUDA where there is one, else the CPU", default="auto")
     short_weights: ShortWeights = key(
         "bfloat16 weights in 12 bits a number, restored in cache: same results, three quarters of the memory reads;"

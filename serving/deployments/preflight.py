@@ -1,7 +1,10 @@
 """What can be wrong before anything was started. Imports no Ray, so that a mistake costs a moment and one line."""
 
+import math
 import os
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from hardware.cost.device_file import load_device
 from hardware.units import MIB
@@ -10,16 +13,19 @@ from serving.config.serve import ServeConfig
 from serving.deployments.ports import GATEWAY_PORT, require_free
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.model.config import ModelConfig
+from serving.model.size import weight_bytes
 from serving.runtime.accounted import accounted_kv
 from serving.runtime.npu_of import npu_of
+
+_HBM_STEP_MIB = 64
 
 
 def preflight(config: ServeConfig) -> None:
     """Find mistakes while nothing runs yet.
 
     Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, a block
-        is larger than a memory server, the folder of the SSD tier cannot be written, the Redis does not answer),
-        ModelError (the model folder cannot be served).
+        is larger than a memory server, the weights are larger than an instance's HBM, the folder of the SSD tier cannot
+        be written, the Redis does not answer), ModelError (the model folder cannot be served).
     Effects: makes the folder of the SSD tier.
     """
     model = ModelConfig.from_folder(config.model.path)
@@ -28,6 +34,8 @@ def preflight(config: ServeConfig) -> None:
         npu_of(load_device(config.simulation.device))
     elif not any(config.model.path.glob("*.safetensors")):
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
+    else:
+        _require_hbm(config, model)
     require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
     if config.cluster.dashboard_port:
         require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, "[cluster] dashboard_port (0 = any)")
@@ -39,9 +47,39 @@ def preflight(config: ServeConfig) -> None:
         _require_directory(config.kvcache)
 
 
+def _itemsize(config: ServeConfig, model: ModelConfig) -> int:
+    return 2 if (model.dtype if config.model.dtype == "auto" else config.model.dtype) == "bfloat16" else 4
+
+
 def _block_bytes(config: ServeConfig, model: ModelConfig) -> int:
-    itemsize = 2 if config.model.dtype == "bfloat16" else 4
-    return model.num_hidden_layers * config.engine.block_tokens * model.latent_dim * itemsize
+    return model.num_hidden_layers * config.engine.block_tokens * model.latent_dim * _itemsize(config, model)
+
+
+def _require_hbm(config: ServeConfig, model: ModelConfig) -> None:
+    """Whether the dies of each pool's instances hold the weights and a KV block each; if not, what would do."""
+    try:
+        weights = weight_bytes(config.model.path, _itemsize(config, model))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"a file of {config.model.path} cannot be read ({error}): fetch it again") from error
+    hardware, block = config.hardware, _block_bytes(config, model)
+    usable = hardware.hbm_per_die_bytes * (1 - hardware.workspace_share)
+    for name, pool in config.pools.items():
+        dies = pool.dies_per_instance
+        if -(-weights // dies) + block > usable:
+            raise ConfigError(
+                f"the weights of {config.model.path.name} take {weights / MIB:,.0f} MiB, and an instance of the {name} "
+                f"pool has {dies} dies of {hardware.hbm_per_die_bytes // MIB:,} MiB: add --set "
+                f"hardware.hbm_per_die_mib={_enough_hbm_mib(config, weights)}, or raise [{name}] npus_per_instance"
+            )
+
+
+def _enough_hbm_mib(config: ServeConfig, weights: int) -> int:
+    """A size of die with which every pool's instances hold the weights, and KV blocks in all their UB memory."""
+    wanted = max(
+        (weights / MIB + pool.ub_memory_mib) / pool.dies_per_instance / (1 - config.hardware.workspace_share)
+        for pool in config.pools.values()
+    )
+    return math.ceil(wanted / _HBM_STEP_MIB) * _HBM_STEP_MIB
 
 
 def _require_room(config: ServeConfig, block: int) -> None:

@@ -277,7 +277,12 @@ class ModelCache:
             if status is GrantStatus.GRANTED:
                 return True
             if time.monotonic() - start > patience_s.get(status, 0.0):
-                logger.warning("a model image of %d bytes is not put into the pool: %s", nbytes, status.value)
+                logger.warning(
+                    "a model image of %d bytes is not put into the pool, %s: replicas keep copies of their own; raise "
+                    "[kvcache] ub_memory_mib to share one",
+                    nbytes,
+                    status.value,
+                )
                 return False
             # Another process makes it (if that one dies, its room is free again), or the server makes room.
             time.sleep(POLL_S)

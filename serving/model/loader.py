@@ -143,7 +143,7 @@ def _short_weights_pay(library: Library, folder: Path) -> bool:
     """
     if not library.short_weights_pay:
         return False
-    return library.instructions == "amx" or weight_bytes(folder, torch.bfloat16) > last_level_cache_bytes()
+    return library.instructions == "amx" or weight_bytes(folder, torch.bfloat16.itemsize) > last_level_cache_bytes()
 
 
 def _device(name: str) -> torch.device:

@@ -3,30 +3,33 @@
 from math import prod
 from pathlib import Path
 
-import torch
 from safetensors import safe_open
 
 _FP8_SCALE = "_scale_inv"
 """Scales of FP8 blocks; they are gone once the weights are dequantised."""
 _INT8_SCALE = ".weight_scale"
+_FLOAT32_BYTES = 4
 
 
-def weight_bytes(folder: Path, dtype: torch.dtype) -> int:
-    """Bytes of all weights of a folder once they are loaded as `dtype`, read from the file headers alone.
+def weight_bytes(folder: Path, itemsize: int) -> int:
+    """Bytes of all weights of a folder once they are loaded, read from the file headers alone.
 
-    INT8 matrices stay one byte an element, with a float32 scale per output channel.
+    Args:
+        itemsize: bytes of the computation type. INT8 matrices stay one byte an element, with a float32 scale per output
+            channel.
+    Raises: SafetensorError if a file's header cannot be read; OSError.
     """
     total = 0
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as tensors:
+        with safe_open(path, framework="numpy") as tensors:
             for name in tensors.keys():  # not a dict
                 if not name.endswith(_FP8_SCALE):
                     part = tensors.get_slice(name)
-                    total += prod(part.get_shape()) * _itemsize(name, part.get_dtype(), dtype)
+                    total += prod(part.get_shape()) * _itemsize(name, part.get_dtype(), itemsize)
     return total
 
 
-def _itemsize(name: str, stored: str, dtype: torch.dtype) -> int:
+def _itemsize(name: str, stored: str, itemsize: int) -> int:
     if stored == "I8":
         return 1
-    return torch.float32.itemsize if name.endswith(_INT8_SCALE) else dtype.itemsize
+    return _FLOAT32_BYTES if name.endswith(_INT8_SCALE) else itemsize

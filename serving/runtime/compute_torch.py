@@ -122,7 +122,7 @@ class TorchCompute:
     def _take_memory(self, ub_bytes: int) -> KvBlocks:
         """Book weights, workspace and KV blocks on the dies."""
         config, model = self._config, self._model
-        self.npus.reserve_spread(WEIGHTS, weight_bytes(config.model.path, model.dtype))
+        self.npus.reserve_spread(WEIGHTS, weight_bytes(config.model.path, model.dtype.itemsize))
         die_bytes = config.hardware.hbm_per_die_bytes
         self.npus.reserve_per_die(WORKSPACE, int(die_bytes * config.hardware.workspace_share))
         layout = KvLayout.of(model.config, model.dtype, config.engine.kv_dtype)

@@ -23,6 +23,7 @@ LAYERS = (
     "serving.ids",
     "serving.errors",
     "serving.terminal",
+    "serving.set_option",
     "serving.http_question",
     "serving.config",
     "serving.telemetry",

@@ -73,7 +73,7 @@ def main() -> None:
     with the_checkpoint(args.model, args.dtype) as folder:
         found = conditions(folder, dtype=args.dtype, threads=1, native=args.native)
         show_conditions(found)
-        image = weight_bytes(folder, getattr(torch, args.dtype))
+        image = weight_bytes(folder, getattr(torch, args.dtype).itemsize)
         with PoolCluster(capacity_bytes=int(1.2 * image) + 64 * MIB, write_lease_s=60.0) as pool:
             figures = measure(pool, folder, how, args.repeats, image)
     report("bench_model_cache", found, figures)

@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     args = parser.parse_args()
     with checkpoint(args.model, kind="small", bundled=False) as model:
-        weights_mib = weight_bytes(model, getattr(torch, args.dtype)) >> 20
+        weights_mib = weight_bytes(model, getattr(torch, args.dtype).itemsize) >> 20
         setup = Setup(
             model, threads=1, dtype=args.dtype, prefills=2, memory_servers=1, memory_mib=weights_mib * 3 // 2 + 1024
         )

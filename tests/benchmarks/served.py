@@ -58,7 +58,7 @@ class Setup:
         """The configuration file. Dies get the memory that the model's weights need, beside what is shipped."""
         import torch  # here: the benchmarks' own start should not wait for it
 
-        weights_mib = weight_bytes(self.model, getattr(torch, self.dtype)) >> 20
+        weights_mib = weight_bytes(self.model, getattr(torch, self.dtype).itemsize) >> 20
         return f"""
 [model]
 path = "{self.model}"

@@ -23,14 +23,6 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     assert changed.max_queued_requests == 7
 
 
-def test_another_model_is_served_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = checkpoint(tmp_path, "other")
-    config = load(tmp_path, "", model='[model]\npath = "missing"\nname = "tales"\ndtype = "bfloat16"\n')
-    monkeypatch.chdir(tmp_path)
-    model = with_overrides(config, model="other").model
-    assert (model.path, model.name, model.dtype) == (other.resolve(), "other", "bfloat16")
-
-
 def test_a_missing_model_folder_is_named(tmp_path: Path) -> None:
     config = load(tmp_path, "")
     with pytest.raises(ConfigError, match=r"no model folder .*checkpoint: name one with --model or \[model\] path"):

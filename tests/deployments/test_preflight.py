@@ -1,14 +1,17 @@
 """What is found out about the KV-cache pool before anything starts."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hardware.units import MIB
 from serving.config import EngineConfig, GatewayConfig, KvCacheConfig, ModelConfig, ServeConfig
-from serving.config.cluster import ClusterConfig
+from serving.config.cluster import ClusterConfig, HardwareConfig
 from serving.deployments.preflight import preflight
-from serving.errors import ConfigError
+from serving.errors import ConfigError, ModelError
+from serving.model.size import weight_bytes
 from tests.e2e.server import free_port
 from tests.kvpool.redis_process import RedisProcess, needs_redis
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -42,6 +45,35 @@ def test_a_block_larger_than_a_server(config: ServeConfig) -> None:
         ConfigError, match=r"one KV block of this model takes \d+ bytes, more than a memory server of 1"
     ):
         preflight(wrong)
+
+
+def test_weights_larger_than_an_instance(config: ServeConfig) -> None:
+    scarce = HardwareConfig(hbm_per_die_mib=1, workspace_share=0.9)
+    with pytest.raises(
+        ConfigError, match=r"^the weights of model take 1 MiB.* prefill pool has 4 dies of 1 MiB"
+    ) as told:
+        preflight(replace(config, hardware=scarce))
+    enough = re.search(r"add --set hardware\.hbm_per_die_mib=(\d+), or raise \[prefill\]", str(told.value))
+    assert enough is not None
+    preflight(replace(config, hardware=replace(scarce, hbm_per_die_mib=int(enough[1]))))
+
+
+def test_weights_count_in_the_type_that_they_are_loaded_in(tmp_path: Path, config: ServeConfig) -> None:
+    """Stored in bfloat16, they just fit, and as float32 they do not."""
+    model = write_random_checkpoint(tmp_path / "short", dtype="bfloat16")
+    share = 1 - 1.3 * weight_bytes(model, 2) / config.prefill.dies_per_instance / MIB
+    own = replace(
+        config, model=ModelConfig(path=model), hardware=HardwareConfig(hbm_per_die_mib=1, workspace_share=share)
+    )
+    preflight(own)
+    with pytest.raises(ConfigError, match="the weights of short take"):
+        preflight(replace(own, model=ModelConfig(path=model, dtype="float32")))
+
+
+def test_weights_that_cannot_be_read(config: ServeConfig) -> None:
+    next(config.model.path.glob("*.safetensors")).write_bytes(b"nothing")
+    with pytest.raises(ModelError, match=r"a file of .*model cannot be read \(.*\): fetch it again"):
+        preflight(config)
 
 
 def test_a_redis_that_is_not_there(config: ServeConfig) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.errors import ConfigError
+from serving.set_option import add_set
 from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, required=True, help="TOML file; its pools are replaced by the plan's")
+    add_set(parser)
     parser.add_argument("--trace", type=Path, required=True, help="trace file or ServeGen folder")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the trace's arrivals (default: 1)")
     parser.add_argument("--limit", type=int, help="first requests of the trace only")
@@ -132,7 +134,7 @@ def order_of(arguments: argparse.Namespace) -> "Order":
     from serving.sim.planning.trace import TraceChoice
     from serving.sim.planning.verdict import Target
 
-    config: ServeConfig = load_config(arguments.config)
+    config: ServeConfig = load_config(arguments.config, settings=arguments.set)
     seed = config.simulation.seed if arguments.seed is None else arguments.seed
     if arguments.cache_nodes is not None and arguments.cache_nodes < 0:
         raise ConfigError(f"--cache-nodes {arguments.cache_nodes}: at least 0")

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serving.set_option import add_set
 from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", required=True, metavar="FILE", help="topology, e.g. deploy/cloudmatrix384.toml")
+    add_set(parser)
     load = parser.add_argument_group("load")
     source = load.add_mutually_exclusive_group(required=True)
     source.add_argument("--trace", metavar="FILE", help="trace file, or folder of a ServeGen model")
@@ -102,7 +104,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     _check(arguments)
     if arguments.out:
         make_folder(Path(arguments.out))
-    config = _with_flags(load_config(arguments.config), arguments)
+    config = _with_flags(load_config(arguments.config, settings=arguments.set), arguments)
     count = config.simulation.supernodes
     opened = partial(open_shard, vars(arguments), config.simulation.seed, config.engine.block_tokens)
     whole = opened(0, 1)
