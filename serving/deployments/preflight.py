@@ -18,6 +18,7 @@ from serving.runtime.accounted import accounted_kv
 from serving.runtime.npu_of import npu_of
 
 _HBM_STEP_MIB = 64
+_ANY_DASHBOARD_PORT = "[cluster] dashboard_port (any free one: --set cluster.dashboard_port=0)"
 
 
 def preflight(config: ServeConfig) -> None:
@@ -38,7 +39,7 @@ def preflight(config: ServeConfig) -> None:
         _require_hbm(config, model)
     require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
     if config.cluster.dashboard_port:
-        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, "[cluster] dashboard_port (0 = any)")
+        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _ANY_DASHBOARD_PORT)
     if config.cluster.gcs_storage.startswith("redis"):
         _require_redis(config.cluster.gcs_storage, "ray")
     if config.kvcache.replicas:
