@@ -105,8 +105,10 @@ _PACKED_DTYPES = (torch.bfloat16, torch.float32)
 
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether packed is the fastest exact form there."""
-    return device.type == "cpu" and dtype in _PACKED_DTYPES and torch._C._has_mkldnn
+    """Whether packed is the fastest exact form there. Without AVX-512 oneDNN packs no bfloat16."""
+    if device.type != "cpu" or dtype not in _PACKED_DTYPES or not torch._C._has_mkldnn:
+        return False
+    return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def pack(weight: Tensor) -> Tensor:

@@ -1,5 +1,9 @@
 """The linear port: every form computes the same product; packed rows do not depend on their batch."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -28,6 +32,22 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
     together = linear(ROWS.to(dtype))
     for rows in (1, 2, 3, 4, 5, 8, 17, 32, 33, 64):
         assert torch.equal(linear(ROWS[:rows].to(dtype)), together[:rows])
+
+
+WITHOUT_AVX512 = """
+import torch
+from serving.model.linear import LinearWeight, make_linear
+linear = make_linear(LinearWeight(torch.randn(1024, 2816).bfloat16()))
+rows = torch.randn(32, 2816).bfloat16()
+together = linear(rows)
+assert all(torch.equal(linear(rows[:n]), together[:n]) for n in (1, 2, 5, 17))
+"""
+
+
+def test_bfloat16_is_computed_where_onednn_cannot_pack_it() -> None:
+    """A processor with AVX2 at most, as oneDNN takes this one for: it reads the variable once per process."""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    subprocess.run([sys.executable, "-c", WITHOUT_AVX512], env=environment, check=True, timeout=120)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
