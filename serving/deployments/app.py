@@ -9,6 +9,7 @@ from ray.serve import Application
 from hardware.ray_resources import replica_resources
 from serving.config.serve import ServeConfig
 from serving.deployments.autoscaler import AutoscalerDeployment
+from serving.deployments.gateway import LEAVE_S as GATEWAY_LEAVE_S
 from serving.deployments.gateway import GatewayDeployment
 from serving.deployments.instance import InstanceDeployment
 from serving.deployments.kvcache import LEAVE_S, KvCacheDeployment
@@ -59,7 +60,7 @@ def build(
         num_replicas=config.gateway.replicas,
         # One gateway's streams are cut when its node dies; several should not lie on one node.
         ray_actor_options={"num_cpus": 0, "resources": ON_HEAD_NODE if config.gateway.replicas == 1 else {}},
-        graceful_shutdown_timeout_s=config.gateway.request_timeout_s,
+        graceful_shutdown_timeout_s=config.gateway.request_timeout_s + GATEWAY_LEAVE_S,
         **_common(config),
     )
     bound: dict[str, Application] = {}

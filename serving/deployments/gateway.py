@@ -2,14 +2,12 @@
 
 import asyncio
 import logging
-import socket
 import time
 import uuid
 from dataclasses import replace
 from typing import Any
 
 import ray
-import uvicorn
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
@@ -17,11 +15,11 @@ from serving.api.app import create_app
 from serving.api.pool_facts import memory_server_stats
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.config.serve import ServeConfig
+from serving.deployments.front_door import FrontDoor
 from serving.deployments.logs import log_beside_serve
 from serving.deployments.membership import Member, MemberReader
 from serving.deployments.pool_control import PoolViewFollower
 from serving.deployments.traffic_report import TrafficReporter
-from serving.errors import ConfigError
 from serving.ids import GatewayId, NodeId
 from serving.model.config import ModelConfig
 from serving.runtime.accounted import accounted_kv
@@ -39,8 +37,8 @@ logger = logging.getLogger(__name__)
 MEMBERS_PERIOD_S = 0.5
 """How often facts of instances are read; who comes and goes is told at once."""
 LEAST_MEMBERS_PERIOD_S = 0.02
-LISTEN_ATTEMPTS = 50
-"""A replacement replica may have to wait for its predecessor's socket: 50 tries, 0.1 s apart."""
+LEAVE_S = 10.0
+"""Serve waits 2 s before it tells a gateway to leave, and what it holds is closed after its last stream."""
 
 
 class GatewayDeployment:
@@ -82,10 +80,11 @@ class GatewayDeployment:
         self._app.add_api_route("/cluster", self._cluster, methods=["GET"], include_in_schema=False)
         if self._pool is not None:
             self._pool.start()
-        endless = (self._follow_members(), self._watch_links(), TrafficReporter(metered).run())
+        self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
+        endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered).run()]
+        if self._door is not None:
+            endless.append(self._door.serve())
         self._tasks = [asyncio.create_task(task) for task in endless]
-        if config.gateway.server == "uvicorn":
-            self._tasks.append(asyncio.create_task(self._serve_http()))
 
     def __serve_build_asgi_app__(self) -> Any:
         """The ASGI app that Serve's own proxy reaches (`server = "serve"`)."""
@@ -100,8 +99,15 @@ class GatewayDeployment:
                 )
 
     async def __del__(self) -> None:
+        """Let the streams that are open end, then leave.
+
+        Serve calls this on a graceful shutdown, after those that its own proxy carries have ended, and kills after
+        `graceful_shutdown_timeout_s`.
+        """
         if not hasattr(self, "_tasks"):
             return
+        if self._door is not None:
+            await self._door.leave()
         for task in self._tasks:
             task.cancel()
         if self._pool is not None:
@@ -133,24 +139,6 @@ class GatewayDeployment:
             self._backend.links.check_silence()
             await asyncio.sleep(CHECK_PERIOD_S)
 
-    async def _serve_http(self) -> None:
-        gateway = self._config.gateway
-        sock = await _listen(gateway.host, gateway.port)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                self._app,
-                # Uvicorn's own set-up of logging closes the handlers that are there. Without its own, Serve's replica
-                # could not answer a controller that comes back, which would then replace it and cut every stream.
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                ws="none",
-                timeout_graceful_shutdown=5,
-                lifespan="off",
-            )
-        )
-        await server.serve(sockets=[sock])  # not the main thread: uvicorn leaves the signals to Ray
-
     async def _cluster(self) -> dict[str, Any]:
         """What `cloudmatrix status` prints: pools, replicas, NPUs, memory, queues."""
         view = self._pool.view if self._pool is not None else None
@@ -168,22 +156,9 @@ class GatewayDeployment:
         return LivePoolAdmin(f"gateway-{gateway}", node, secret, lambda: follower.view, accounted)
 
 
-async def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for attempt in range(LISTEN_ATTEMPTS):
-        sock = socket.socket(family)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            sock.bind((host, port))
-        except OSError as error:
-            sock.close()
-            logger.warning("cannot listen on %s:%d (%s), attempt %d", host, port, error.strerror, attempt + 1)
-            await asyncio.sleep(0.1)
-            continue
-        sock.setblocking(False)
-        return sock
-    raise ConfigError(f"port {port} on {host} stays in use; stop what listens there")
+def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
+    gateway = config.gateway
+    return FrontDoor(app, gateway.host, gateway.port, leave_s=gateway.request_timeout_s)  # none lasts longer
 
 
 def _served_model(config: ServeConfig) -> ServedModel:

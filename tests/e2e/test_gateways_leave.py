@@ -1,0 +1,87 @@
+"""A gateway that leaves in good order lets its streams end, whoever carries the bytes."""
+
+import asyncio
+import json
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import STOP_S, wait_for
+from tests.e2e.streams import Streams
+from tests.e2e.test_autoscaler import Scaled, asks
+from tests.e2e.topology import small
+from tests.runtime.workload import Reference
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+SETTINGS = """
+[gateway]
+replicas = 2
+server = "{server}"
+
+[chaos]
+enabled = true
+least_step_s = 0.02
+"""
+LENGTH = 500
+"""Tokens of a stream, which take 10 s: Serve waits for 2 s before it tells a replica to go."""
+
+
+def gateways(server: Scaled) -> int:
+    """Gateways that exist."""
+    return sum(":gateway" in title for title in server.processes().values())
+
+
+def set_gateways(server: Scaled, replicas: int) -> None:
+    """Ask Serve for so many."""
+    url, headers = server.dashboard["url"], server.dashboard["headers"]
+    request = urllib.request.Request(
+        f"{url}/api/v1/applications/cloudmatrix/deployments/gateway/scale",
+        json.dumps({"target_num_replicas": replicas}).encode(),
+        {"Content-Type": "application/json", **headers},
+    )
+    urllib.request.urlopen(request, timeout=60).close()
+
+
+async def streams_at_both(server: Scaled) -> list[tuple[Streams, "asyncio.Task[None]"]]:
+    """Streams that have begun, at least one at each of the two gateways."""
+    begun: list[tuple[Streams, asyncio.Task[None]]] = []
+    busy: set[str] = set()
+    while len(busy) < 2:
+        streams = Streams(server, asks(len(begun), 1, LENGTH))
+        begun.append((streams, await streams.start()))
+        for _ in range(8):
+            text = await asyncio.to_thread(server.get, "/metrics")
+            busy |= set(re.findall(r'^cloudmatrix:gateway_requests{engine="(\d+)".*} [1-9]', text, re.M))
+    return begun
+
+
+@pytest.mark.parametrize("carrier", ["uvicorn", "serve"])
+def test_its_streams_end(carrier: str, tmp_path: Path, checkpoint: Path, reference: Reference) -> None:
+    config = small(tmp_path, checkpoint, mode="aggregated", aggregated=1)
+    config.write_text(config.read_text() + SETTINGS.format(server=carrier))
+
+    async def scene(server: Scaled) -> None:
+        begun = await streams_at_both(server)
+        await asyncio.to_thread(set_gateways, server, 1)
+        await asyncio.gather(*(running for _, running in begun))
+        assert all(stream.follows(reference) for streams, _ in begun for stream in streams.streams)
+
+    with Scaled(config) as server:
+        assert gateways(server) == 2
+        asyncio.run(scene(server))
+        wait_for(lambda: gateways(server) == 1, "one of them has gone", state=server.processes)
+        asyncio.run(Streams(server, asks(99, 4, 3)).run())  # whoever stays takes them all
+        streams = Streams(server, asks(100, 1, LENGTH))
+
+        async def interrupted() -> float:
+            running = await streams.start()
+            took = await asyncio.to_thread(server.interrupt)
+            await asyncio.gather(running, return_exceptions=True)
+            return took
+
+        assert asyncio.run(interrupted()) < STOP_S, "Ctrl-C waits for no stream"
+        assert not streams.done
+        server.assert_nothing_left()
