@@ -27,7 +27,12 @@ class GatewayConfig:
         "sequences in the pools at once, per replica; further requests wait", default=256, low=1
     )
     max_queued_requests: int = key("requests that may wait, per replica; beyond it 429", default=512, low=0)
-    max_queued_tokens: int = key("prompt tokens that may wait, per replica; beyond it 429", default=1_000_000, low=1)
+    max_queued_tokens: int = key(
+        "prompt tokens that may wait, per replica; beyond it 429; a request needs at most half of it free, "
+        "so one may exceed it, and none is too large to get in",
+        default=1_000_000,
+        low=1,
+    )
     admin_keys: tuple[str, ...] = key(
         "API keys that may also see and delete other tenants' cache", default=(), secret=True
     )

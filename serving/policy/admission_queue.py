@@ -5,9 +5,10 @@
       └── refused: come back in so many seconds, for when room is kept
 
 A queue longer than the pools can work off in a bearable time only turns a quick refusal into a late one, so requests
-and their prompt tokens are both bounded. Everything passes through it, even what starts at once, because a key that is
-given much is charged for it. The order is that of `fair_lines`, and nobody is overtaken for being large: if the next
-request needs more seats than are free, all wait for it.
+and their prompt tokens are both bounded. One request may be larger than what is left, or than the whole bound.
+Everything passes through it, even what starts at once, because a key that is given much is charged for it. The order is
+that of `fair_lines`, and nobody is overtaken for being large: if the next request needs more seats than are free, all
+wait for it.
 
 Where several keys share the queue, a key that has as many requests or prompt tokens waiting as there is room left must
 come back later, and room is kept only from newcomers of its own key. So however many keys fill it, and whatever they
@@ -158,7 +159,7 @@ class AdmissionQueue:
             self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in self._since)
 
     def _bounds(self, one: Applicant, claimed: bool, now: float) -> AdmissionDecision | None:
-        """Whether it is one too many. A request above a whole limit gets in when nothing waits, else it never would."""
+        """Whether it is one too many. Where nothing waits, nothing is: else a whole bound of 1 would let nobody in."""
         if not self._lines and self._limits.max_queued_requests:
             return None
         requests, tokens = self._excess(one, told=False)
@@ -179,14 +180,22 @@ class AdmissionQueue:
         Args:
             told: with those who were told to come back.
         """
-        limits, promises, lines = self._limits, self._promises, self._lines
+        limits, promises, lines, room = self._limits, self._promises, self._lines, self._room_for(one)
         if limits.shared:
             (own, own_tokens), (due, due_tokens) = lines.of(one.key), promises.of(one.key) if told else (0, 0)
-            more, more_tokens = max(1, own + 2 * due), max(one.tokens, own_tokens + 2 * due_tokens)
+            more, more_tokens = max(1, own + 2 * due), max(room, own_tokens + 2 * due_tokens)
         else:
             due, due_tokens = (promises.requests, promises.tokens) if told else (0, 0)
-            more, more_tokens = 1 + due, one.tokens + due_tokens
+            more, more_tokens = 1 + due, room + due_tokens
         return len(lines) + more - limits.max_queued_requests, self.tokens + more_tokens - limits.max_queued_tokens
+
+    def _room_for(self, one: Applicant) -> int:
+        """Prompt tokens for which there must be room before it may wait.
+
+        One that needed all of the bound would never find it free while others keep coming; half of it becomes free when
+        it is kept. So one such request may exceed the bound: nobody follows it before there is room again.
+        """
+        return min(one.tokens, max(1, self._limits.max_queued_tokens // 2))
 
     def _in_words(self, one: Applicant, requests: int) -> str:
         """Why it may not wait, by the requests that are too many, else by the tokens."""
@@ -198,7 +207,7 @@ class AdmissionQueue:
                 return f"{waits} requests wait, {limits.max_queued_requests} may"
             return f"{own} requests of the key wait, {places} places are left for all"
         room = limits.max_queued_tokens - tokens
-        if one.tokens > room:
+        if self._room_for(one) > room:
             return f"{tokens} prompt tokens wait, {limits.max_queued_tokens} may"
         return f"{own_tokens} prompt tokens of the key wait, {room} more may for all"
 
@@ -234,7 +243,7 @@ class AdmissionQueue:
         told = float(ceil(max(1.0, (starts + CAUTION * sqrt(starts)) / rate.requests_per_s)))
         if told > MAX_RETRY_S:
             return MAX_RETRY_S
-        promises.book(one.mark, Promise(now + told, one.tokens, one.key))
+        promises.book(one.mark, Promise(now + told, self._room_for(one), one.key))
         return told
 
     def check(self) -> None:

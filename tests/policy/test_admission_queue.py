@@ -69,11 +69,27 @@ def test_both_bounds_hold_and_an_empty_queue_takes_anything() -> None:
     assert not none.offer(asks(2), 1, 0.0).accepted
 
 
+def test_a_large_request_needs_half_of_the_bound_free_and_is_not_followed() -> None:
+    queue = AdmissionQueue(LIMITS)
+    for number in (1, 2):
+        assert queue.offer(asks(number, 251), 2, 0.0).accepted
+    assert queue.offer(asks(3, 5000), 2, 0.0).reason == "502 prompt tokens wait, 1000 may"
+    assert queue.take(0, 0.0) == 1
+    assert queue.offer(asks(3, 5000), 2, 0.0).accepted
+    assert not queue.offer(asks(4, 1), 2, 0.0).accepted
+    assert [queue.take(0, 0.0), queue.take(0, 0.0)] == [2, 3], "in its turn"
+    assert queue.offer(asks(4, 1), 2, 0.0).accepted
+    smallest = AdmissionQueue(AdmissionLimits(4, 1, 2))
+    assert [smallest.offer(asks(n, 10), 2, 0.0).accepted for n in range(2)] == [True, False]
+
+
 def test_while_no_instance_is_there_everything_waits() -> None:
     queue = AdmissionQueue(LIMITS)
     assert queue.offer(asks(1), 0, 3.0, is_open=False).accepted
     assert (len(queue), queue.oldest_since) == (1, 3.0)
-    assert not queue.offer(asks(2, 5000), 0, 3.0, is_open=False).accepted
+    assert queue.offer(asks(2, 900), 0, 3.0, is_open=False).accepted
+    assert not queue.offer(asks(3), 0, 3.0, is_open=False).accepted
+    assert queue.withdraw(2)
     assert queue.overdue(20.0, before=3.0) == ()
     assert queue.overdue(20.0, before=3.5) == (1,)
 

@@ -34,6 +34,8 @@ class Door:
     good_retries: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     """By key."""
+    let_in: set[int] = field(default_factory=set)
+    """By mark."""
     finished: int = 0
     busy_s: float = 0.0
     """Seats, over time."""
@@ -62,6 +64,7 @@ class Door:
         decision = self.queue.offer(one, self.running, self.now)
         self.retries += isinstance(before, Applicant)
         if decision.accepted:
+            self.let_in.add(mark)
             self.good_retries += isinstance(before, Applicant)
             self.start_all()
             return
@@ -113,6 +116,23 @@ def test_in_lasting_overload_too(seed: int) -> None:
     assert door.retries > 100
     assert door.good_retries >= 0.9 * door.retries
     assert door.busy_s >= 0.98 * FULL_S
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("of_bound", [1, 3])
+def test_a_request_as_large_as_the_bound_has_its_turn_although_others_keep_coming(
+    of_bound: int, shared: bool, seed: int
+) -> None:
+    limits = AdmissionLimits(1000, LIMITS.max_queued_tokens, LIMITS.max_running_sequences, shared)
+    door = Door(random.Random(seed), queue=AdmissionQueue(limits))
+    for n in range(3000):
+        door.at(n * 0.1, door.arrive, None)
+    large = Applicant(0, 1, of_bound * limits.max_queued_tokens, 100, 0.0, key="large", mark=-1)
+    door.at(60.0, door.arrive, large)
+    door.run(120.0)
+    assert large.mark in door.let_in
+    door.queue.check()
 
 
 @pytest.mark.parametrize("seed", range(3))
