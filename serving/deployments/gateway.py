@@ -69,6 +69,7 @@ class GatewayDeployment:
             model_name=self._served.names[0], engine=str(rank), max_model_len=self._served.max_model_len
         )
         self._backend = LiveBackend(gateway, secret, config, list(pools), self._metrics.observe_phases)
+        self._metrics.line = self._backend.room
         meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, scale)
         begun = {name: pool.replicas for name, pool in config.pools.items()}
         wakes = config.autoscaler.policy != "none"

@@ -66,7 +66,7 @@ class LiveBackend:
         router = recorder.router() if recorder is not None else header.router()
         queue = recorder.queue() if recorder is not None else AdmissionQueue(header.limits)
         self._router = PoolRouter(self.links, pools, config.engine.block_tokens, router)
-        self._room = WaitingRoom(queue, config.gateway.role_wait_s)
+        self.room = WaitingRoom(queue, config.gateway.role_wait_s)
         self._letting_in = False
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -82,13 +82,13 @@ class LiveBackend:
         if not is_open and not self._expects_instances():
             raise UnavailableError("no instance is up, and none is expected", retry_after_s=1.0)
         self._serial += 1
-        self._room.apply(self._serial, job, len(self._choices), now, is_open)
+        self.room.apply(self._serial, job, len(self._choices), now, is_open)
         try:
             generation = self._make(job)
         except BaseException:
-            self._room.forsake(self._serial)  # a place without a job would never be given back
+            self.room.forsake(self._serial)  # a place without a job would never be given back
             raise
-        self._room.enter(generation)
+        self.room.enter(generation)
         self._let_in()
         self._sweeper = self._sweeper or asyncio.create_task(self._sweep_forever())
         return generation
@@ -99,7 +99,7 @@ class LiveBackend:
 
     def counts(self) -> dict[str, int]:
         """Requests running and queued here, sequences known."""
-        return {"running": len(self._running), "queued": len(self._room), "sequences": len(self._choices)}
+        return {"running": len(self._running), "queued": len(self.room), "sequences": len(self._choices)}
 
     def waiting(self) -> tuple[int, int, float]:
         """What waits here, in the queue or for an instance to come up, before its first token.
@@ -109,16 +109,16 @@ class LiveBackend:
         now = self._now()
         stuck = [one for one in self._running.values() if one.stuck]
         since = [one.submitted for one in stuck]
-        if (oldest := self._room.oldest_since) is not None:
+        if (oldest := self.room.oldest_since) is not None:
             since.append(oldest)
-        tokens = self._room.tokens + sum(one.tokens for one in stuck)
-        return len(self._room) + len(stuck), tokens, now - min(since) if since else 0.0
+        tokens = self.room.tokens + sum(one.tokens for one in stuck)
+        return len(self.room) + len(stuck), tokens, now - min(since) if since else 0.0
 
     @property
     def starved(self) -> bool:
         """Something waits because a role has no instance."""
         return any(choice.need is not None for _, choice in self._choices.values()) or (
-            len(self._room) > 0 and not self._router.open()
+            len(self.room) > 0 and not self._router.open()
         )
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class LiveBackend:
             return
         self._letting_in = True
         try:
-            while (generation := self._room.next(len(self._choices), self._now())) is not None:
+            while (generation := self.room.next(len(self._choices), self._now())) is not None:
                 with self._alone(generation):
                     self._start(generation)
         finally:
@@ -214,7 +214,7 @@ class LiveBackend:
         name = choice.journal.spec.sequence_id
         if self._choices.pop(name, None) is not None:
             self._router.ended(name)
-            self._room.finished(self._now() - generation.started)
+            self.room.finished(self._now() - generation.started)
 
     def _close(self, generation: LiveGeneration) -> None:
         """Forget a job, and let the next one in."""
@@ -222,7 +222,7 @@ class LiveBackend:
         for choice in generation.choices:
             self._leave(generation, choice)
         if self._running.pop(id(generation), None) is None:
-            self._room.leave(generation)
+            self.room.leave(generation)
         generation.wake()
         self._let_in()
 
@@ -364,7 +364,7 @@ class LiveBackend:
         """Deadlines, and another look for sequences that found no instance."""
         is_open = self._router.open()
         self._router.decodes_nowhere(now)
-        for generation, failure in self._room.overdue(now, is_open):
+        for generation, failure in self.room.overdue(now, is_open):
             self._fail(generation, failure)
         for generation in list(self._running.values()):
             with self._alone(generation):

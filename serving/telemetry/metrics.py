@@ -9,7 +9,7 @@ instance-level series come from snapshots, see `instance_metrics`. Neither count
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -39,6 +39,17 @@ _COUNTERS = {
     "prompt_tokens_cached": "vllm:prompt_tokens_cached",
     "prompt_tokens_pulled": "cloudmatrix:prompt_tokens_pulled",
 }
+
+
+class AdmissionLine(Protocol):
+    """Requests that wait at the gateway for their turn."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def tokens(self) -> int:
+        """Of their prompts."""
+        ...
 
 
 class RequestTimeline:
@@ -112,6 +123,8 @@ class GatewayMetrics(Collector):
         self.engine = engine
         self.clock = clock
         self.in_flight = 0
+        self.line: AdmissionLine | None = None
+        """None where nothing ever waits at the gateway."""
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self.outcomes: Counter[str] = Counter(dict.fromkeys(FINISHED_REASONS, 0))
         self.rejections: Counter[str] = Counter()
@@ -211,13 +224,21 @@ class GatewayMetrics(Collector):
         yield _counter("cloudmatrix:prompt_tokens_recomputed", text, (*LABELS, "reason"), recomputed)
         http = {(method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
         yield _counter("http_requests", "HTTP exchanges", ("method", "handler", "status"), http)
-        gauge = GaugeMetricFamily("cloudmatrix:gateway_requests", "Requests in flight", labels=LABELS)
-        gauge.add_metric(own, self.in_flight)
-        yield gauge
+        yield from self._gauges()
         for name, histogram in self._histograms():
             family = HistogramMetricFamily(name, name, labels=LABELS)
             family.add_metric(own, cumulative(histogram.bounds, histogram.counts), histogram.total)
             yield family
+
+    def _gauges(self) -> Iterable[GaugeMetricFamily]:
+        values = [("requests", "Requests in flight", self.in_flight)]
+        if self.line is not None:
+            values.append(("queued_requests", "Requests that wait for their turn", len(self.line)))
+            values.append(("queued_tokens", "Prompt tokens of requests that wait for their turn", self.line.tokens))
+        for name, text, value in values:
+            gauge = GaugeMetricFamily(f"cloudmatrix:gateway_{name}", text, labels=LABELS)
+            gauge.add_metric((self.model_name, self.engine), value)
+            yield gauge
 
     def _histograms(self) -> Iterable[tuple[str, Histogram]]:
         yield "vllm:time_to_first_token_seconds", self.ttft

@@ -77,6 +77,7 @@ def test_both_gateways_serve(server: Server) -> None:
 
     wait_for(both, "each has served more than ten requests", state=lambda: successes)
     wait_for(lambda: server.cluster()["gateways"] == 2, "each knows of the other", state=server.cluster)
+    assert re.search(r"^cloudmatrix:gateway_queued_requests{.*} 0.0$", server.get("/metrics"), re.M)
 
     async def scene() -> None:
         streams = Streams(server, [Ask((1, 2, 3), replace(GREEDY, max_tokens=900))] * 6)

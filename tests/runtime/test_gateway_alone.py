@@ -227,6 +227,7 @@ async def test_a_choice_that_has_ended_holds_no_place_and_no_room_until_the_othe
     assert promised == 2 * 4
     other = backend.submit(job(1))
     assert backend.counts() == {"running": 1, "queued": 1, "sequences": 2}
+    assert (len(backend.room), backend.room.tokens) == (1, 3)
     adopt = next(message for message in decode.sent if isinstance(message, m.Adopt))
     end = m.Tokens(adopt.spec.sequence_id, 1, (8,), finish=FinishReason.STOP)
     backend._on_frame(cast(Any, decode), m.Frame(1, (end,)))

@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -94,6 +96,30 @@ def test_one_request_from_arrival_to_end() -> None:
     assert value(metrics, "vllm:request_generation_tokens_sum") == 4
     assert value(metrics, "vllm:request_params_max_tokens_sum") == 5
     assert metrics.in_flight == 0
+
+
+@dataclass
+class Line:
+    """Requests that wait, by their prompt tokens."""
+
+    requests: list[int]
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.requests)
+
+
+def test_the_line_at_the_gateway_is_told_as_it_is_when_somebody_looks() -> None:
+    metrics = GatewayMetrics("m", engine="g1")
+    assert not [name for name, _ in samples(metrics) if "gateway_queued" in name], "it has none"
+    metrics.line = line = Line([])
+    for line.requests in ([7, 30], []):
+        own = {"model_name": "m", "engine": "g1"}
+        assert value(metrics, "cloudmatrix:gateway_queued_requests", **own) == len(line.requests)
+        assert value(metrics, "cloudmatrix:gateway_queued_tokens", **own) == sum(line.requests)
 
 
 def test_tokens_of_a_first_batch_count_as_simultaneous() -> None:
