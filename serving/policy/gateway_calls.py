@@ -89,6 +89,16 @@ class RouteDecode(CallRecord, frozen=True):
         return brain.router.decode(self.views, self.blocks, self.exclude)
 
 
+class Forget(CallRecord, frozen=True):
+    """An instance is gone."""
+
+    replica: ReplicaId
+
+    def on(self, brain: GatewayBrain) -> None:
+        """Carry it out."""
+        brain.router.forget(self.replica)
+
+
 class OpenJournal(CallRecord, frozen=True):
     """A sequence is accepted."""
 
@@ -303,6 +313,7 @@ GatewayCall = (
     | Overdue
     | RoutePrefill
     | RouteDecode
+    | Forget
     | OpenJournal
     | Start
     | PrefillRouted

@@ -79,15 +79,18 @@ class GatewayRouter:
             if history is not None:
                 history.note(_POOL, hashes)
             return decision
-        known = {view.replica for view in views}
-        for replica in history.replicas():
-            if replica not in known:
-                history.forget(replica)
         decision = route_prefill_by_locality(
             views, hashes, self._block_tokens, tokens, history, turn, age, exclude, self._cost
         )
         history.note(decision.replica, hashes)
         return decision
+
+    def forget(self, replica: ReplicaId) -> None:
+        """An instance is gone, or comes back without its cache. That it is not among some views says neither: it may
+        only be closed to that prompt.
+        """
+        if self._history is not None:
+            self._history.forget(replica)
 
     def decode(self, views: Sequence[InstanceView], blocks: int, exclude: Sequence[ReplicaId] = ()) -> RouteDecision:
         """Where a handoff goes.

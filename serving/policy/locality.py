@@ -110,10 +110,6 @@ class PrefixHistory:
         """This instance is gone, and its cache with it. Unknown ones are ignored."""
         self._sent.pop(replica, None)
 
-    def replicas(self) -> tuple[ReplicaId, ...]:
-        """Instances with a history; the caller forgets those that left."""
-        return tuple(self._sent)
-
 
 def uncached_cost(cost: PrefillCost, tokens: int, cached: int) -> int:
     """The work of a prompt of which so much is probably cached.

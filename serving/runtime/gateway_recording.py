@@ -138,6 +138,10 @@ class RecordedRouter:
         decision: RouteDecision = _do(self._brain, self._note, call)
         return decision
 
+    def forget(self, replica: ReplicaId) -> None:
+        """An instance is gone."""
+        _do(self._brain, self._note, c.Forget(replica))
+
     def decode(self, views: Sequence[InstanceView], blocks: int, exclude: Sequence[ReplicaId] = ()) -> RouteDecision:
         """Where a handoff goes."""
         decision: RouteDecision = _do(self._brain, self._note, c.RouteDecode(tuple(views), blocks, tuple(exclude)))

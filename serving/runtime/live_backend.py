@@ -337,6 +337,7 @@ class LiveBackend:
         """Sequences that wait for an instance are taken up by the next sweep."""
 
     def _on_down(self, link: InstanceLink, reason: str) -> None:
+        self._router.forget(link.replica)
         for generation, choice in list(self._choices.values()):
             if not generation.closed:
                 with self._alone(generation):

@@ -112,6 +112,10 @@ class PoolRouter:
         self._book(decision, blocks)
         return decision
 
+    def forget(self, replica: ReplicaId) -> None:
+        """An instance is gone."""
+        self._router.forget(replica)
+
     def _staying(self, pool: str) -> list[InstanceView]:
         return [view for view in self._views(pool) if not view.draining]
 

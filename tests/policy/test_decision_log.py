@@ -106,6 +106,7 @@ LIFE = (
     c.OpenJournal(SPEC, 1.0, 3),
     c.Start(NAME),
     c.RoutePrefill((VIEW,), 4, (), ()),
+    c.Forget(ReplicaId("gone")),
     c.PrefillRouted(NAME, ReplicaId("p"), 2.0),
     c.HandoffReady(NAME, SequenceId("r/0@1"), TICKET, 1, (5,)),
     c.DecodeRouted(NAME, ReplicaId("d"), 3.0),

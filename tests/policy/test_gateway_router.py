@@ -32,6 +32,9 @@ def test_a_prompt_follows_its_beginning_until_its_instance_is_gone() -> None:
     assert [router.prefill(BOTH, 64, hashes=PROMPT).replica for _ in range(3)] == [first] * 3
     assert router.prefill([other], 64, hashes=PROMPT).replica == other.replica
     decision = router.prefill([view(first)], 64, hashes=PROMPT)
+    assert decision.reason.startswith("4 of 4 blocks"), "it was only closed to one prompt, and has its cache"
+    router.forget(ReplicaId(first))
+    decision = router.prefill([view(first)], 64, hashes=PROMPT)
     assert decision.reason.startswith("0 of 4 blocks"), "it came back without its cache"
 
 

@@ -204,6 +204,26 @@ async def test_a_prompt_that_no_prefill_instance_can_hand_on_is_computed_where_i
     assert decision.replica == links[pool].replica
 
 
+async def test_an_instance_that_is_too_small_for_one_prompt_is_still_known_for_the_others() -> None:
+    """A long prompt, for which it was no choice, made the gateway forget all that it had been sent."""
+    config = small_config(Path("/nowhere"), gateway={"routing": "locality"})
+    backend = LiveBackend(GatewayId("g"), "s", config, ["prefill", "decode"])
+    block = config.engine.block_tokens
+
+    def reason(blocks: int) -> str:
+        spec = SequenceSpec(SequenceId("r/0"), tuple(range(blocks * block)), SamplingParams(max_tokens=9))
+        spec = replace(spec, prompt_hashes=backend._router.hashes(spec))
+        return backend._router.decide(NeedPrefill(len(spec.prompt)), SequenceJournal(spec, 0.0)).reason
+
+    small = linked(backend, "prefill", kv_blocks=20)
+    assert reason(4).startswith("0 of 4 blocks")
+    linked(backend, "decode")
+    assert reason(40).startswith("0 of 40 blocks"), "decode computes it"
+    assert reason(4).startswith("4 of 4 blocks")
+    backend._on_down(cast(Any, small), "it died")
+    assert reason(4).startswith("0 of 4 blocks")
+
+
 async def test_a_prompt_that_fills_every_instance_is_computed_all_the_same() -> None:
     backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere")), ["prefill", "decode"])
     prefill, _ = linked(backend, "prefill", kv_blocks=20), linked(backend, "decode", kv_blocks=20)

@@ -75,6 +75,7 @@ class VirtualRouter:
 
     def forget(self, name: ReplicaId) -> None:
         """An instance is gone."""
+        self._policy.forget(name)
         known = self._known.pop(name, None)
         if known is not None:
             self._pools[known.instance.pool].remove(known)

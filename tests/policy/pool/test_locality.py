@@ -44,7 +44,6 @@ def test_an_instance_that_left_is_forgotten() -> None:
     history.forget(A)
     history.forget(C)
     assert [history.matched(r, PROMPT) for r in (A, B)] == [0, 6]
-    assert history.replicas() == (B,)
 
 
 def test_a_full_history_forgets_the_end_of_the_oldest_prompt_first() -> None:
