@@ -22,7 +22,14 @@ class SimulationConfig:
     supernodes: int = key(
         "equal supernodes, each with its own share of the requests; virtual time only", default=1, low=1, high=1024
     )
-    time_scale: float = key("live: virtual seconds that pass in one real second", default=1.0, low=1e-4, high=1e4)
+    time_scale: float = key(
+        "live: virtual seconds that pass in one real second; `[slo]`, `handoff_lease_s` and `prompt_delay_s` count "
+        "virtual ones, all limits that clients feel or that watch over processes real ones: `[gateway]`, `[health]`, "
+        "`[kvcache]`, `drain_s`, `empty_role_s`, `stall_timeout_s`",
+        default=1.0,
+        low=1e-4,
+        high=1e4,
+    )
     kv_shrink: int = key(
         "live: KV bytes that one byte of shared memory stands for; blocks are accounted, not filled",
         default=65_536,

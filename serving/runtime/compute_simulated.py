@@ -1,8 +1,9 @@
 """Predicted time: no model, no tensors; steps and moves last as long as the cost model says, at a time scale.
 
-What is simulated time (`clock`): the engine's whole world, hence step times, deadlines and leases inside an instance,
-queueing, throughput and every statistic that an instance tells. What stays real: links, health checks, the gateway with
-its timeouts, and the KV-cache pool's leases. A client measures simulated time divided by the time scale.
+What is simulated time (`clock`): the engine's whole world, hence step times, turns and handoff leases, queueing,
+throughput and every statistic that an instance tells. What stays real is what a client sees or what looks after
+processes: links, health checks, the gateway with its timeouts, a request's deadline wherever it is, and the KV-cache
+pool's leases. A client measures simulated time divided by the time scale.
 """
 
 from typing import Any

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from msgspec.structs import replace
+
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import (
     AdoptedEvent,
@@ -189,10 +191,11 @@ class InstanceServer:
             case m.Add(spec=spec):
                 if self._accept(connection, spec.sequence_id):
                     self._unseen[spec.sequence_id] = len(spec.prompt) + len(spec.output)
-                    loop.submit(spec.sequence_id, partial(self._add, spec))
+                    loop.submit(spec.sequence_id, partial(self._add, _in_time_of(loop, spec)))
             case m.Adopt(spec=spec, ticket=ticket):
                 if self._accept(connection, spec.sequence_id, back=ticket.source == self._welcome.replica):
-                    loop.submit(spec.sequence_id, lambda engine, now: engine.adopt(spec, ticket, now))
+                    timed = _in_time_of(loop, spec)
+                    loop.submit(spec.sequence_id, lambda engine, now: engine.adopt(timed, ticket, now))
             case m.Cancel(sequence_id=sequence_id):
                 self._forget(sequence_id)
                 loop.post(lambda engine, now: engine.cancel(sequence_id, now))
@@ -309,6 +312,12 @@ class InstanceServer:
         for connection, hello in self._gateways.items():
             if hello is not None:
                 connection.send(status)
+
+
+def _in_time_of(loop: EngineLoop, spec: SequenceSpec) -> SequenceSpec:
+    """The time that a gateway leaves a request, which is real, as the engine counts it."""
+    scale = loop.time_scale
+    return spec if scale == 1.0 else replace(spec, time_left_s=spec.time_left_s * scale)
 
 
 def _drain(engine: InstanceEngine, now: float) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +18,7 @@ from serving.errors import OverloadedError
 from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.link import messages as m
 from serving.policy.journal_commands import FailKind
-from serving.policy.request import FinishReason, SamplingParams, SequenceSpec, TokenLogprobs
+from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec, TokenLogprobs
 from serving.policy.step_plan import StepPlan
 from serving.runtime.engine_news import Refusal
 from serving.runtime.instance import Instance
@@ -294,6 +294,23 @@ async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> No
     server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
     server._send_status()
     assert [(report.waiting, report.running) for report in frames.reports] == [(1, 9)]
+
+
+async def test_a_request_has_as_long_as_the_gateway_says_in_the_gateways_time() -> None:
+    """A simulated system that runs twenty times as fast gave requests up after a twentieth of their time."""
+    server, frames = _served()
+    told: list[SequenceSpec] = []
+    engine = SimpleNamespace(add=lambda spec, now: told.append(spec), adopt=lambda spec, ticket, now: told.append(spec))
+
+    def submit(name: SequenceId, order: Callable[[Any, float], object]) -> None:
+        order(engine, 0.0)
+
+    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0, submit=submit))
+    server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
+    ticket = HandoffTicket("t", ReplicaId("p#1"), NodeId("n"), "/s", "l", 40, ())
+    for message in (m.Add(spec("a@1")), m.Adopt(spec("b@1"), ticket)):
+        server._on_frame(cast(Any, frames), m.encode(message)[4:])
+    assert told == [replace(spec(name), time_left_s=20.0 * 60.0) for name in ("a@1", "b@1")]
 
 
 async def test_when_to_come_back_is_told_in_the_gateways_time() -> None:
