@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,12 +22,16 @@ class Answering(BaseHTTPRequestHandler):
     """Says yes to everything, and notes what it was asked."""
 
     asked: list[str]
+    moved: dict[str, str]
+    """Where it points instead, by path."""
 
     def do_GET(self) -> None:
         """As http.server has it."""
         self.asked.append(self.path)
         body = b'{"pools": []}'
-        self.send_response(200)
+        self.send_response(302 if self.path in self.moved else 200)
+        if self.path in self.moved:
+            self.send_header("Location", self.moved[self.path])
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -40,7 +43,7 @@ class Answering(BaseHTTPRequestHandler):
 @pytest.fixture
 def url() -> Iterator[str]:
     """Somebody who answers on this machine."""
-    Answering.asked = []
+    Answering.asked, Answering.moved = [], {}
     server = HTTPServer(("127.0.0.1", 0), Answering)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -71,7 +74,6 @@ def stranger(said: bytes) -> Iterator[str]:
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment that sends everything through a proxy, as in many companies."""
-    monkeypatch.setattr(urllib.request, "_opener", None)  # urllib keeps the environment of its first question
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("no_proxy", "NO_PROXY", "REQUEST_METHOD"):
@@ -106,6 +108,29 @@ def test_what_is_no_gateway_is_told_in_one_line(said: bytes) -> None:
         ask_gateway(url, "/cluster", None)
     with stranger(said) as url, pytest.raises(UnavailableError, match="no dashboard at"):
         PoolsClient(url, "token").state()
+
+
+def pointing(to: str) -> bytes:
+    """An answer that says: ask there."""
+    return f"HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_token_goes_to_no_other_server_although_an_answer_points_there(
+    here: bool, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_question, "_is_here", lambda _: here)
+    with stranger(pointing(f"{url}/cluster")) as first, pytest.raises(UnavailableError, match=f"it points to {url}"):
+        ask_gateway(first, "/cluster", "key")
+    with stranger(pointing(f"{url}/api/pools")) as first, pytest.raises(UnavailableError, match=f"it points to {url}"):
+        PoolsClient(first, "token").state()
+    assert Answering.asked == []
+
+
+def test_within_a_server_an_answer_may_point_elsewhere(url: str) -> None:
+    Answering.moved = {"/old": "/cluster"}
+    assert ask_gateway(url, "/old", "key") == {"pools": []}
+    assert Answering.asked == ["/old", "/cluster"]
 
 
 def test_an_address_that_is_none() -> None:
