@@ -41,7 +41,9 @@ class Session:
 
     def note_dashboard(self, url: str) -> None:
         """Leave the dashboard's address beside its token, for the command line of the same user."""
-        (self.folder / _DASHBOARD_URL).write_text(url)
+        fresh = self.folder / f"{_DASHBOARD_URL}.new"
+        fresh.write_text(url)
+        os.replace(fresh, self.folder / _DASHBOARD_URL)  # a command that looks meanwhile finds no half of it
 
     @staticmethod
     def set_environment(more: Mapping[str, str]) -> None:

@@ -81,6 +81,15 @@ class Start:
         self._process.communicate()
 
 
+def test_whoever_reads_the_dashboards_address_reads_a_whole_one(tmp_path: Path) -> None:
+    start = Session("s", tmp_path, "token")
+    start.note_dashboard("http://127.0.0.1:1")
+    with (tmp_path / "dashboard-url").open() as reading:
+        start.note_dashboard("http://127.0.0.1:2")
+        assert reading.read() == "http://127.0.0.1:1", "it was not written over"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["http://127.0.0.1:2"]
+
+
 def test_disk_tiers_of_crashed_starts_go_and_those_of_living_ones_stay(short_folder: Path) -> None:
     crashed, living = Start(short_folder), Start(short_folder)
     crashed.kill()
