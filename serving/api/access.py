@@ -1,9 +1,10 @@
-"""The outermost layer, pure ASGI: request ids in and out, and one observation per HTTP exchange."""
+"""The outermost layer, pure ASGI: request ids in and out, one observation per HTTP exchange, an answer to every bug."""
 
 import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.api.responses import reply_logged, send_error
 from serving.telemetry.metrics import GatewayMetrics
 
 MAX_REQUEST_ID = 128
@@ -31,18 +32,22 @@ class AccessMiddleware:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         request_id = usable_request_id(given.decode("latin-1")) or f"req-{uuid.uuid4().hex}"
         header = (b"x-request-id", request_id.encode())
-        status = 499  # what proxies log for a client that left before an answer
+        status, answered = 499, False  # what proxies log for a client that left before an answer
         started = self._metrics.clock()
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, answered = message["status"], True
                 message["headers"] = [*message["headers"], header]
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            if answered:
+                raise  # to cut the answer off is all that can still be done
+            await send_error(send_with_id, reply_logged(error, request_id))
         finally:
             route = scope.get("route")
             handler = getattr(route, "path", "none")  # a raw path would make a series per typo

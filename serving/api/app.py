@@ -1,7 +1,7 @@
 """The OpenAI-compatible endpoint as one ASGI application over a `GenerationBackend`.
 
-Routes are thin: read, translate, answer. The order of layers, outermost first: request ids and counting, API keys,
-FastAPI's routing with typed errors turned into OpenAI error objects, and raw ASGI responses for generated output.
+Routes are thin: read, translate, answer. The order of layers, outermost first: request ids, counting and bugs, API
+keys, FastAPI's routing with typed errors turned into OpenAI error objects, and raw ASGI responses for generated output.
 """
 
 from typing import Any
@@ -49,7 +49,6 @@ def create_app(
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
-    app.add_exception_handler(Exception, _on_bug)
     app.add_middleware(ApiKeyMiddleware, keys=KeyRing(settings))
     app.add_middleware(AccessMiddleware, metrics=metrics)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
@@ -78,10 +77,6 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 async def _on_client_gone(_: Request, __: Exception) -> Response:
     """Nobody will read this; 499 is what proxies log for it."""
     return Response(status_code=499)
-
-
-async def _on_bug(_: Request, error: Exception) -> Response:
-    return _error_response(reply_for(error))
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

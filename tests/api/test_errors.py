@@ -341,7 +341,9 @@ def test_bug_in_a_route_is_an_error_object(harness: Harness, tmp_path: Path) -> 
         raise ZeroDivisionError("secret")
 
     harness.backend.ready = broken  # type: ignore[method-assign]
-    reply = request(harness.app, "GET", "/ready")
+    reply = request(harness.app, "GET", "/ready", headers={"x-request-id": "mine"})
     assert reply.status_code == 500
     assert reply.json()["error"]["code"] == "internal_error"
     assert "secret" not in reply.text
+    assert reply.headers["x-request-id"] == "mine"
+    assert harness.metrics.http == {("GET", "/ready", 500): 1}
