@@ -9,7 +9,8 @@ step is formed in this order:
 3. new admissions from the queue, prompts and pulls alike.
 
 With a KV-cache pool, prompts are admitted ahead of the step that will feed them, so that their cached beginnings arrive
-while the present step computes. A preempted sequence keeps its turn.
+while the present step computes. Nobody waits for a fetch but the prompt that is fetched: one that needs none goes into
+the step that has room, whatever is being fetched before it. A preempted sequence keeps its turn.
 """
 
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ class SchedulerLimits:
         watermark_blocks: blocks that admission leaves free for the running batch.
         draft_tokens: tokens beyond the first that a step may add to a decoding sequence, guessed by the executor alone;
             guesses that travel in plans are the business of a `DraftPlanner`, and this is 0.
-        fetch_ahead_tokens: with a pool, prompts are admitted until so many tokens wait to be computed; 0 = no pool.
+        fetch_ahead_tokens: with a pool, prompts are admitted until so many tokens wait to be computed, a prompt that is
+            being fetched counted for those of one step at most; 0 = no pool.
     """
 
     max_step_tokens: int
@@ -92,16 +94,16 @@ class Scheduler:
             plan_decodes(running, self.blocks, budget, self._preempt, self.limits.draft_tokens)
             plan_chunks(running, budget)
         # A victim of this very step cannot come straight back: it needs all that it gave, and one block of it is taken.
-        ahead = self._room_ahead() if self.waiting.items else 0
+        ahead, fetch = self._room_ahead() if self.waiting.items else 0, True
         while self.waiting.items and (budget.tokens_left > 0 or ahead > 0):
-            admitted = self._admit(SequencePhase.WAITING)
+            admitted = self._admit(SequencePhase.WAITING, fetch=fetch)
             if admitted is None:
                 break
-            ahead -= admitted.num_missing
+            ahead -= self._ahead(admitted)
             if admitted.phase is SequencePhase.PREFILLING and budget.tokens_left > 0:
                 budget.feed(admitted)
             elif ahead <= 0:
-                break
+                fetch = False
         if not budget.steps:
             return None
         return PlannedStep(StepPlan(step, tuple(budget.steps)), budget.sequences)
@@ -178,11 +180,19 @@ class Scheduler:
         if not self.limits.fetch_ahead_tokens:
             return 0
         prompts = sum(s.num_missing for s in self.running if s.phase is SequencePhase.PREFILLING)
-        return self.limits.fetch_ahead_tokens - prompts - sum(s.num_missing for s in self.fetching)
+        return self.limits.fetch_ahead_tokens - prompts - sum(map(self._ahead, self.fetching))
 
-    def _admit(self, phase: SequencePhase) -> LiveSequence | None:
+    def _ahead(self, sequence: LiveSequence) -> int:
+        """What an admitted prompt takes of the room ahead: until it is fetched, no more than a step would feed."""
+        if sequence.phase is SequencePhase.PREFILLING:
+            return sequence.num_missing
+        return min(sequence.num_missing, self.limits.max_step_tokens)
+
+    def _admit(self, phase: SequencePhase, *, fetch: bool = True) -> LiveSequence | None:
         waiting = self.waiting.items
         if not waiting or waiting[0].phase is not phase:  # the head is never overtaken
+            return None
+        if not fetch and self.blocks.would_fetch(waiting[0]):
             return None
         busy = self._busy()
         keep_free = self.limits.watermark_blocks if busy else 0

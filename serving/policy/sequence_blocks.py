@@ -46,12 +46,8 @@ class SequenceBlocks:
         pool = self.pool
         if pool.num_free < keep_free + 1:
             return False
-        matched: list[BlockId] = []
-        known, block_tokens = len(sequence.tokens), self.block_tokens
-        if self.prefix_reuse and sequence.prompt_logprobs_wanted is None:
-            self._hash(sequence, known // block_tokens)
-            matched = pool.match(sequence.hashes, (known - 1) // block_tokens)
-        fresh = blocks_for(known, block_tokens) - len(matched)
+        matched, block_tokens = self._match(sequence), self.block_tokens
+        fresh = blocks_for(len(sequence.tokens), block_tokens) - len(matched)
         if pool.num_free - pool.count_cold(matched) - fresh < keep_free:
             return False
         pool.retain(matched)
@@ -78,9 +74,11 @@ class SequenceBlocks:
 
         As in `reserve`, the last token stays uncomputed, and log-probabilities of the prompt switch reuse off.
         """
-        if not self.prefix_reuse or sequence.prompt_logprobs_wanted is not None:
-            return 0
-        return (len(sequence.tokens) - 1) // self.block_tokens - sequence.num_published
+        return self._reusable(sequence) - sequence.num_published
+
+    def would_fetch(self, sequence: LiveSequence) -> bool:
+        """Whether a sequence without blocks, admitted now, would have blocks that are `fetchable`."""
+        return self._reusable(sequence) > len(self._match(sequence))
 
     def grow(self, sequence: LiveSequence, tokens: int) -> bool:
         """Extend the block table to cover `tokens` positions.
@@ -130,6 +128,20 @@ class SequenceBlocks:
         """
         self.pool.release(sequence.blocks)
         sequence.blocks.clear()
+
+    def _reusable(self, sequence: LiveSequence) -> int:
+        """Leading full blocks that may come from others."""
+        if not self.prefix_reuse or sequence.prompt_logprobs_wanted is not None:
+            return 0
+        return (len(sequence.tokens) - 1) // self.block_tokens
+
+    def _match(self, sequence: LiveSequence) -> list[BlockId]:
+        """The reusable blocks that are here. Effects: may extend `hashes`."""
+        reusable = self._reusable(sequence)
+        if not reusable:
+            return []
+        self._hash(sequence, len(sequence.tokens) // self.block_tokens)
+        return self.pool.match(sequence.hashes, reusable)
 
     def _hash(self, sequence: LiveSequence, full: int) -> None:
         """Make sure that the hashes of so many leading blocks are known. Effects: may extend `hashes`."""

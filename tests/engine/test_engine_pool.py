@@ -291,3 +291,41 @@ def test_a_prompt_behind_a_fetch_and_a_handoff_is_computed_at_once() -> None:
     assert [order.sequence_id for order in action.pulls] == ["handed"]
     assert action.plan is not None
     assert [step.sequence_id for step in action.plan.sequences] == ["short"]
+
+
+def test_a_prompt_queued_behind_a_long_one_is_looked_up_and_computed_while_that_one_is_fetched() -> None:
+    """It waited for the fetch of the other one, and nothing was computed meanwhile."""
+    bench = PoolBench(max_step_tokens=8, max_waiting=9)
+    bench.engine.add(spec("long", tuple(range(100, 130))), 0.0)
+    bench.engine.add(spec("short"), 0.0)
+    bench.act()
+    assert [order.sequence_id for order in bench.fetches] == ["long", "short"]
+    bench.fetches.reverse()
+    bench.fetch()
+    plan = bench.act().plan
+    assert plan is not None
+    assert [step.sequence_id for step in plan.sequences] == ["short"]
+
+
+def test_a_prompt_that_needs_no_fetch_is_computed_while_those_before_it_are_fetched() -> None:
+    """It waited for their fetches: the tokens to fetch ahead were used up."""
+    bench = PoolBench(max_step_tokens=8, max_waiting=9)
+    bench.engine.add(spec("cached"), 0.0)
+    bench.finish()
+    for name in ("long", "longer"):
+        bench.engine.add(spec(name, tuple(range(ord(name[-1]), ord(name[-1]) + 30))), 0.0)
+    bench.engine.add(spec("again", max_tokens=1), 0.0)
+    bench.engine.add(spec("short", (1, 2, 3)), 0.0)
+    plan = bench.act().plan
+    assert [order.sequence_id for order in bench.fetches] == ["long", "longer"]
+    assert plan is not None
+    assert [step.sequence_id for step in plan.sequences] == ["again", "short"]
+
+
+def test_a_prompt_that_must_be_fetched_beyond_the_room_ahead_is_not_overtaken() -> None:
+    bench = PoolBench(max_step_tokens=8, max_waiting=9)
+    for first in (100, 200, 300):
+        bench.engine.add(spec(f"long{first}", tuple(range(first, first + 30))), 0.0)
+    bench.engine.add(spec("short", (1, 2, 3)), 0.0)
+    assert bench.act().plan is None
+    assert [order.sequence_id for order in bench.fetches] == ["long100", "long200"]
