@@ -12,12 +12,12 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
+from serving.deployments.lookup import Lookup
 from serving.deployments.nodes import ON_HEAD_NODE
 from serving.ids import NodeId, ReplicaId
 
@@ -128,26 +128,6 @@ def membership() -> Any:
     ).remote()
 
 
-class Lookup:
-    """Finds an actor on a thread: without a GCS the question waits, and nothing else in the process should.
-
-    One question at a time: whoever asks again while it waits waits with it, so that no more than one thread is taken.
-
-    Args:
-        find: finds or makes the actor; may block.
-    """
-
-    def __init__(self, find: Callable[[], Any]) -> None:
-        self._find = find
-        self._asked: asyncio.Task[Any] | None = None
-
-    async def actor(self) -> Any:
-        """The actor. Raises: TimeoutError, ray.exceptions.RayError, ValueError if there is no answer."""
-        if self._asked is None or self._asked.done():
-            self._asked = asyncio.create_task(asyncio.to_thread(self._find))
-        return await asyncio.wait_for(asyncio.shield(self._asked), CALL_DEADLINE_S)
-
-
 class Announcer:
     """Announces one instance until told to stop; survives the death of the actor."""
 
@@ -164,7 +144,7 @@ class Announcer:
     async def _forever(self, describe: Any) -> None:
         while True:
             try:
-                self._actor = self._actor or await self._lookup.actor()
+                self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
                 member = describe()
                 self._replica = member.replica
                 await asyncio.wait_for(_settle(self._actor.announce.remote(member)), CALL_DEADLINE_S)
@@ -206,7 +186,7 @@ class MemberReader:
 
         Raises: TimeoutError, ray.exceptions.RayError, ValueError when membership does not answer; the next call may.
         """
-        self._actor = self._actor or await self._lookup.actor()
+        self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
         try:
             question = self._actor.listing.remote(self._version, patience_s)
             listing: Listing = await asyncio.wait_for(_settle(question), patience_s + CALL_DEADLINE_S)

@@ -11,12 +11,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
 
 from hardware.units import MIB
 from serving.config.serve import ServeConfig
+from serving.deployments.lookup import Lookup
 from serving.deployments.membership import NAMESPACE
 from serving.deployments.nodes import ON_HEAD_NODE
 from serving.kvpool.controller import EXPIRY_S, Answer, ControlSettings
@@ -94,7 +96,7 @@ class PoolAnnouncer:
     """
 
     def __init__(self, settings: ControlSettings, describe: Callable[[], ServerRecord]) -> None:
-        self._settings = settings
+        self._lookup = Lookup(partial(pool_control, settings))
         self._describe = describe
         self._view = EMPTY_VIEW
         self._superseded = False
@@ -131,7 +133,7 @@ class PoolAnnouncer:
         Raises: ray.exceptions.RayError, TimeoutError, ValueError if the actor does not answer.
         """
         record = await asyncio.to_thread(self._describe)
-        self._actor = self._actor or await asyncio.to_thread(pool_control, self._settings)
+        self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
         answer: Answer = await _settle(self._actor.announce.remote(record, self._view.namespaces))
         self._superseded = not answer.accepted
         if answer.view is not None:  # None: too young; it must not take away what we have
@@ -169,6 +171,7 @@ class PoolViewFollower:
 
     def __init__(self, period_s: float = VIEW_PERIOD_S) -> None:
         self._period_s = period_s
+        self._lookup = Lookup(partial(ray.get_actor, NAME, NAMESPACE))
         self._view = EMPTY_VIEW
         self._task: asyncio.Task[None] | None = None
         self._complaint = Complaint("the pool's controller does not answer; keeping the last view")
@@ -193,7 +196,7 @@ class PoolViewFollower:
         actor: Any = None
         while True:
             try:
-                actor = actor or await asyncio.to_thread(ray.get_actor, NAME, NAMESPACE)
+                actor = actor or await self._lookup.answer(CALL_DEADLINE_S)
                 view = await _settle(actor.view.remote())
                 self._view = view or self._view
                 self._complaint.over()

@@ -5,6 +5,7 @@ One actor per source node, made by whoever reads from it first. Chunks bound wha
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hardware.ub.attachments import Attachments
+from serving.deployments.lookup import Lookup
 from serving.deployments.membership import NAMESPACE
 from serving.errors import HandoffError, HandoffExpiredError, HandoffTimeoutError
 from serving.ids import NodeId
@@ -44,7 +46,7 @@ def read_remote(node: NodeId, path: str, extents: Extents, generation: int) -> I
         HandoffError when the node is gone.
     """
     try:
-        reader: Any = _reader(node)
+        reader: Any = _lookup(node).wait(CHUNK_DEADLINE_S)
         for chunk in _chunks(extents):
             array = ray.get(reader.read.remote(path, chunk, generation), timeout=CHUNK_DEADLINE_S)
             view, at = memoryview(array), 0
@@ -53,10 +55,15 @@ def read_remote(node: NodeId, path: str, extents: Extents, generation: int) -> I
                 at += nbytes
     except ray.exceptions.RayTaskError as error:
         raise HandoffExpiredError(f"node {node[:12]} could not read {path}: {error.cause}") from error
-    except ray.exceptions.GetTimeoutError as error:
+    except TimeoutError as error:
         raise HandoffTimeoutError(f"node {node[:12]} did not deliver within {CHUNK_DEADLINE_S} s") from error
     except (ray.exceptions.RayError, ValueError) as error:
         raise HandoffError(f"node {node[:12]} did not deliver: {error}") from error
+
+
+@cache  # one per node that this process ever reads from
+def _lookup(node: NodeId) -> Lookup:
+    return Lookup(lambda: _reader(node))
 
 
 def _reader(node: NodeId) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from serving.deployments.lookup import Lookup
 from serving.deployments.scaling.answers import ScaleAnswer, ScaleRefusal
 from serving.errors import ScaleError
 
@@ -21,6 +22,7 @@ __all__ = ["ScaleAnswer", "decisions", "hold_pool", "pools_state", "release_hold
 BOARD = "cloudmatrix-scaling"
 NAMESPACE = "cloudmatrix"
 CALL_DEADLINE_S = 5.0
+_BOARD = Lookup(lambda: ray.get_actor(BOARD, NAMESPACE))
 
 
 async def pools_state() -> dict[str, Any]:
@@ -84,7 +86,7 @@ def _settled(answer: ScaleAnswer | ScaleRefusal) -> ScaleAnswer:
 
 async def _ask(method: str, *arguments: Any) -> Any:
     async def answer() -> Any:
-        board = await asyncio.to_thread(ray.get_actor, BOARD, NAMESPACE)
+        board = await _BOARD.answer(CALL_DEADLINE_S)
         return await getattr(board, method).remote(*arguments)
 
     try:

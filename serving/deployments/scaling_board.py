@@ -15,7 +15,7 @@ from typing import Any
 import ray
 
 from serving.config.serve import ServeConfig
-from serving.deployments.membership import Lookup
+from serving.deployments.lookup import Lookup
 from serving.deployments.nodes import ON_HEAD_NODE
 from serving.deployments.pool_control import Complaint
 from serving.deployments.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
@@ -155,7 +155,7 @@ class BoardClient:
 
     async def _ask(self, deadline_s: float, method: str, *arguments: Any) -> Any:
         async def answer() -> Any:
-            self._actor = self._actor or await self._lookup.actor()
+            self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
             return await getattr(self._actor, method).remote(*arguments)
 
         try:

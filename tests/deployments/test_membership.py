@@ -1,13 +1,8 @@
 """Who is listed, and for how long."""
 
-import asyncio
-import threading
 from typing import Any
 
-import pytest
-
-from serving.deployments import membership
-from serving.deployments.membership import EXPIRY_S, Lookup, Member, Roster
+from serving.deployments.membership import EXPIRY_S, Member, Roster
 from serving.ids import NodeId, ReplicaId
 
 
@@ -67,25 +62,3 @@ def test_only_who_comes_moves_or_leaves_is_news() -> None:
     assert not news()
     roster.withdraw(ReplicaId("a"))
     assert news()
-
-
-def test_however_often_a_silent_ray_is_asked_for_an_actor_one_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "CALL_DEADLINE_S", 0.01)
-    back, asked = threading.Event(), []
-
-    def find() -> str:
-        asked.append(threading.get_ident())
-        back.wait(30.0)
-        return "the actor"
-
-    async def scene() -> None:
-        lookup = Lookup(find)
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                await lookup.actor()
-        back.set()
-        monkeypatch.setattr(membership, "CALL_DEADLINE_S", 30.0)
-        assert await lookup.actor() == "the actor"
-
-    asyncio.run(scene())
-    assert len(asked) == 1

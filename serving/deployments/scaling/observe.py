@@ -7,11 +7,13 @@ its own REST API; they are not promised to stay, so they are called here and now
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 import ray
 
 from hardware.ray_resources import NODE_LABEL, NPU, UB_MEMORY
+from serving.deployments.lookup import Lookup
 from serving.deployments.membership import NAME as MEMBERSHIP
 from serving.deployments.membership import NAMESPACE, Member, read_members
 from serving.deployments.pool_control import NAME as POOL_CONTROL
@@ -46,6 +48,8 @@ class RayCluster:
         self._pools = tuple(pools)
         self._with_cache = with_cache
         self._actors: dict[str, Any] = {}
+        self._lookups: dict[str, Lookup] = {}
+        self._listing = Lookup(ray.nodes)
         self._met: dict[str, float] = {}
         """When each member was last listed."""
 
@@ -95,7 +99,7 @@ class RayCluster:
 
     async def _nodes(self) -> tuple[SeenNode, ...]:
         try:
-            listed = await asyncio.wait_for(asyncio.to_thread(ray.nodes), CALL_DEADLINE_S)
+            listed = await self._listing.answer(CALL_DEADLINE_S)
         except (ray.exceptions.RayError, TimeoutError) as error:
             raise ClusterSilentError(f"Ray does not list its nodes ({type(error).__name__})") from error
         alive = sorted((node for node in listed if node["Alive"]), key=lambda node: node["NodeID"])
@@ -118,8 +122,10 @@ class RayCluster:
             return None
 
     async def _ask(self, name: str, namespace: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        lookup = self._lookups.setdefault(name, Lookup(partial(ray.get_actor, name, namespace)))
+
         async def answer() -> Any:
-            actor = self._actors.get(name) or await asyncio.to_thread(ray.get_actor, name, namespace)
+            actor = self._actors.get(name) or await lookup.answer(CALL_DEADLINE_S)
             self._actors[name] = actor
             return await call(actor)
 
