@@ -18,6 +18,7 @@ before runs, and the next one begins with that one's tokens as soon as they are 
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -40,6 +41,7 @@ MAX_IDLE_WAIT_S = 1.0
 SNAPSHOT_PERIOD_S = 0.1
 TURN_S = 0.2
 """A turn without a step takes less, or it hangs."""
+STOP_S = 5.0
 STEP_LIMITS = StepLimits(floor_s=2.5, factor=4.0, first_s=30.0)
 
 
@@ -117,17 +119,22 @@ class EngineLoop:
         self._thread.start()
         self._beside.start()
 
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop after the current step and join the threads."""
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """Stop after the current step and the moves under way. Takes so long at most: what hangs is left to itself."""
+        deadline = time.monotonic() + timeout_s
+
+        def left_s() -> float:
+            return max(0.0, deadline - time.monotonic())
+
         self._stopping = True
         self._wake.set()
         self._meanwhile.set()
         for thread in (self._thread, self._beside):
             if thread.is_alive():
-                thread.join(timeout_s)
-        self.moves.stop()
+                thread.join(left_s())
+        self.moves.stop(left_s())
         if self._pool is not None:
-            self._pool.stop()
+            self._pool.stop(left_s())
 
     def post(self, command: Command, *, quiet: bool = False) -> None:
         """Run `command(engine, now)` before the next step, maybe during this one. Callable from any thread.

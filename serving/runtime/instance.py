@@ -3,6 +3,7 @@
 Knows no Ray: a Serve replica passes in which NPUs and which node it was given, a test passes its own.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -97,8 +98,14 @@ class Instance:
         return address
 
     async def stop(self) -> None:
-        """Stop everything and give the memory back. Sequences still here are lost."""
+        """Stop everything and give the memory back. Sequences still here are lost.
+
+        A step or a move that hangs is waited for a few seconds only, on a thread, and then left to itself.
+        """
         await self.server.stop()
+        await asyncio.to_thread(self._end)
+
+    def _end(self) -> None:
         self.compute.stop()
         self.loop.stop()
         if self._decisions is not None:

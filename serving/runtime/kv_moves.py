@@ -5,7 +5,6 @@ A step never waits for them; their ends reach the engine as commands.
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
@@ -16,6 +15,7 @@ from serving.engine.ports import KvTransport
 from serving.errors import HandoffError
 from serving.ids import SequenceId
 from serving.runtime.engine_news import News, Post, Refusal, TicketReady
+from serving.runtime.work_threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class KvMoves:
         self.pull_seconds = 0.0
         """Time spent pulling KV blocks so far [s]."""
         self.pull_failures = 0
-        self._threads = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix=f"{name}-kv")
+        self._threads = WorkThreads(at_once, f"{name}-kv")
 
     def pull_age_s(self) -> float:
         """For how long the oldest pull has been under way [s]; 0 without one."""
@@ -62,9 +62,9 @@ class KvMoves:
         """Begin to register the blocks of a held sequence. Effects: `TicketReady`; or it is cancelled, and refused."""
         self._threads.submit(self._register, event)
 
-    def stop(self) -> None:
-        """Wait for what has begun; the rest is dropped."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+    def stop(self, timeout_s: float) -> None:
+        """Wait for what has begun, but only so long; the rest is dropped."""
+        self._threads.stop(timeout_s)
 
     def _register(self, event: HandoffReadyEvent) -> None:
         try:

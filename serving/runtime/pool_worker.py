@@ -7,20 +7,20 @@ batch; how many may wait is bounded by the engine, which pins their blocks.
 
 import logging
 import threading
+import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import FetchOrder, StoreOrder
 from serving.engine.ports import ContextCache
 from serving.policy.pool.outcome import FetchReport, MissReason
 from serving.runtime.engine_news import Post
+from serving.runtime.work_threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
 BATCH_BLOCKS = 64
 """Blocks of one batch of stores: enough to make the two round trips cheap, few enough to unpin them soon."""
-STOP_DEADLINE_S = 5.0
 FETCHES_AT_ONCE = 4
 """More than prefill looks ahead in prompts of usual length; each has connections of its own to every server."""
 
@@ -35,7 +35,7 @@ class PoolWorker:
     def __init__(self, cache: ContextCache, post: Post, name: str) -> None:
         self._cache = cache
         self._post = post
-        self._fetcher = ThreadPoolExecutor(max_workers=FETCHES_AT_ONCE, thread_name_prefix=f"{name}-fetch")
+        self._fetcher = WorkThreads(FETCHES_AT_ONCE, f"{name}-fetch")
         self._waiting: deque[StoreOrder] = deque()
         self._wake = threading.Event()
         self._stopping = False
@@ -51,12 +51,13 @@ class PoolWorker:
         self._waiting.append(order)
         self._wake.set()
 
-    def stop(self) -> None:
-        """End both threads after what they are doing now; stores that wait are dropped."""
+    def stop(self, timeout_s: float) -> None:
+        """End the threads after what they are doing now, waiting only so long; stores that wait are dropped."""
+        deadline = time.monotonic() + timeout_s
         self._stopping = True
         self._wake.set()
-        self._fetcher.shutdown(wait=True, cancel_futures=True)
-        self._storer.join(STOP_DEADLINE_S)
+        self._fetcher.stop(timeout_s)
+        self._storer.join(max(0.0, deadline - time.monotonic()))
 
     def _fetch(self, order: FetchOrder) -> None:
         try:

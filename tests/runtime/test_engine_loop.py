@@ -269,6 +269,25 @@ def test_a_hanging_pull_shows_and_ages_when_its_ticket_is_void(prefill: Rig, dec
     assert decode.loop.moves.pull_age_s() == 0.0
 
 
+def test_a_hanging_pull_does_not_hold_up_the_end(prefill: Rig, decode: Rig) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hang(*order: Any) -> int:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return 0
+
+    decode.transport.pull = hang  # type: ignore[method-assign, assignment]
+    prefill.add(spec("s@1"))
+    ready: TicketReady = prefill.wait(TicketReady)
+    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
+    assert begun.wait(PATIENCE_S)
+    decode.loop.stop(0.5)
+    assert not go_on.is_set()
+    assert decode.loop.moves.pull_age_s() > 0.0, "it still hangs"
+    go_on.set()
+
+
 def test_a_bug_in_the_loop_shows_for_ever(decode: Rig, caplog: pytest.LogCaptureFixture) -> None:
     def bug(engine: InstanceEngine, now: float) -> None:
         raise ZeroDivisionError

@@ -1,0 +1,28 @@
+"""Threads for moves of KV, which may hang as long as what they move from does."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+
+class WorkThreads:
+    """Works side by side, in the order in which it was given, and need not be waited for in the end.
+
+    Args:
+        at_once: pieces of work side by side.
+    """
+
+    def __init__(self, at_once: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix=name)
+        self._unfinished: set[Future[None]] = set()
+
+    def submit(self, work: Callable[[Any], None], order: object) -> None:
+        """Begin `work(order)` as soon as a thread is free."""
+        future = self._threads.submit(work, order)
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+
+    def stop(self, timeout_s: float) -> None:
+        """Drop what has not begun, and wait for the rest so long; what hangs then is left to itself."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        wait(list(self._unfinished), timeout_s)
