@@ -161,6 +161,27 @@ class Status(Message, frozen=True):
     """That are linked to this instance: each of them knows only what it sent there itself."""
 
 
+Submission = Add | Adopt
+
+
+def too_large(message: News | Submission, error: LinkError) -> str:
+    """Why a message cannot be sent, for whoever asked for what is in it, and what they can do about that."""
+    match message:
+        case Adopt(ticket=ticket) | Prefilled(ticket=ticket) if not _mostly_answer(message):
+            return (
+                f"the prompt is too long to be handed over in {len(ticket.blocks)} blocks: send a shorter one, or set "
+                f"a larger [engine] block_tokens: {error}"
+            )
+        case Add() | Adopt():
+            return f"the prompt is too long to be sent to an instance, send a shorter one: {error}"
+    return f"the answer is too large to be sent, ask for fewer log-probabilities: {error}"
+
+
+def _mostly_answer(message: Adopt | Prefilled) -> bool:
+    beside = message.first if isinstance(message, Prefilled) else message.spec
+    return len(_encoder.encode(beside)) > len(_encoder.encode(message.ticket))
+
+
 ToInstance = Hello | Add | Adopt | Cancel | Release
 ToGateway = Welcome | Frame | Status
 

@@ -90,7 +90,10 @@ class InstanceLink:
         return status is not None and status.step_limit_s > 0 and hangs(status.progress_age_s, status.step_limit_s)
 
     def send(self, message: m.Message) -> bool:
-        """Send one message; False when the link is down (then `on_down` has been or will be called)."""
+        """Send one message; False when the link is down (then `on_down` has been or will be called).
+
+        Raises: LinkError if it is too large.
+        """
         self.used = self.used or isinstance(message, m.Add | m.Adopt)
         return self._connection is not None and self._connection.send(message)
 

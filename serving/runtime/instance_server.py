@@ -275,8 +275,8 @@ class InstanceServer:
                 connection.send(m.Frame(self._step, (item,)))
             except LinkError as error:
                 name = item.first.sequence_id if isinstance(item, m.Prefilled) else item.sequence_id
-                reason = f"the answer is too large to be sent, ask for fewer log-probabilities: {error}"
-                connection.send(m.Frame(self._step, (m.Refused(name, FailKind.INVALID, reason),)))
+                refused = m.Refused(name, FailKind.INVALID, m.too_large(item, error))
+                connection.send(m.Frame(self._step, (refused,)))
                 self._forget(name)
                 if self._engine_loop is not None:
                     self._engine_loop.post(partial(_cancel, name))

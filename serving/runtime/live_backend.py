@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from serving.api.backend import GenerationJob
 from serving.config.serve import ServeConfig
-from serving.errors import UnavailableError
+from serving.errors import LinkError, UnavailableError
 from serving.ids import GatewayId, ReplicaId, SequenceId
 from serving.link import messages as m
 from serving.policy import journal_commands as c
@@ -240,9 +240,9 @@ class LiveBackend:
                 case c.NeedPrefill() | c.NeedDecode():
                     self._route(generation, choice, command)
                 case c.SendPrefill(replica=replica, spec=spec):
-                    self._send_or_lose(generation, choice, replica, m.Add(spec))
+                    self._send_order(generation, choice, replica, m.Add(spec))
                 case c.SendAdopt(replica=replica, spec=spec, ticket=ticket):
-                    self._send_or_lose(generation, choice, replica, m.Adopt(spec, ticket))
+                    self._send_order(generation, choice, replica, m.Adopt(spec, ticket))
                 case c.SendRelease(replica=replica, ticket_id=ticket_id, distrust=distrust):
                     self._send(replica, m.Release(ticket_id, distrust))
                 case c.SendCancel(replica=replica, sequence_id=sequence_id):
@@ -301,9 +301,12 @@ class LiveBackend:
             return journal.leaving(name)
         return journal.decode_at_source(self._now())
 
-    def _send_or_lose(self, generation: LiveGeneration, choice: Choice, replica: ReplicaId, message: m.Message) -> None:
-        if not self._send(replica, message):
-            self._carry_out(generation, choice, choice.journal.unsent(replica))
+    def _send_order(self, generation: LiveGeneration, choice: Choice, replica: ReplicaId, order: m.Submission) -> None:
+        try:
+            ended = () if self._send(replica, order) else choice.journal.unsent(replica)
+        except LinkError as error:
+            ended = choice.journal.give_up(c.FailKind.INVALID, m.too_large(order, error))
+        self._carry_out(generation, choice, ended)
 
     def _send(self, replica: ReplicaId, message: m.Message) -> bool:
         link = self.links.link(replica)

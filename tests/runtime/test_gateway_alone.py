@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from serving.api.backend import GenerationJob
-from serving.errors import EngineError, OverloadedError, UnavailableError
-from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
+from serving.errors import EngineError, InvalidRequestError, OverloadedError, UnavailableError
+from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.link import messages as m
 from serving.policy.journal_commands import LATER_S, FailKind, NeedDecode, NeedPrefill, SendPrefill
-from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
+from serving.policy.request import BlockExtent, FinishReason, HandoffTicket, SamplingParams, SequenceSpec
 from serving.policy.request_journal import SequenceJournal
 from serving.runtime.live_backend import LiveBackend
 from tests.runtime.harness import small_config
@@ -34,6 +34,7 @@ class Link:
         self.status = m.Status(0, 0, 0, 100, draining=False, progress_age_s=0.0, tokens_per_s=0.0)
 
     def send(self, message: m.Message) -> bool:
+        m.encode(message)  # raises what a connection raises
         self.sent.append(message)
         return True
 
@@ -281,6 +282,30 @@ async def test_a_bug_that_a_job_meets_when_its_turn_comes_ends_that_job_alone() 
     assert backend.counts() == {"running": 1, "queued": 1, "sequences": 1}
     next_one.cancel()
     other.cancel()
+    assert backend.counts() == {"running": 0, "queued": 0, "sequences": 0}
+    _end(backend)
+
+
+async def test_a_request_that_fits_no_frame_is_told_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told that the gateway had failed on it."""
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere")), ["prefill", "decode"])
+    prefill, decode = linked(backend, "prefill"), linked(backend, "decode")
+    handed = backend.submit(job(1))
+    (add,) = prefill.sent
+    assert isinstance(add, m.Add)
+    extents = tuple(BlockExtent(4096 * i, i, 4096, BlockHash(b"h" * 16)) for i in range(100))
+    ticket = HandoffTicket("t", prefill.replica, NodeId("n"), "/s", "l", 3, extents)
+    monkeypatch.setattr(m, "MAX_FRAME_BYTES", 1000)
+    backend._on_frame(cast(Any, prefill), m.Frame(1, (m.Prefilled(m.Tokens(add.spec.sequence_id, 0, (7,)), ticket),)))
+    assert [update.tokens for update in await handed.next()] == [(7,)]
+    with pytest.raises(InvalidRequestError, match="too long to be handed over in 100 blocks"):
+        await handed.next()
+    assert [type(message) for message in decode.sent] == [m.Cancel], "of what never came"
+    assert prefill.sent[1:] == [m.Release("t")]
+    monkeypatch.setattr(m, "MAX_FRAME_BYTES", 40)
+    long = backend.submit(job(1))
+    with pytest.raises(InvalidRequestError, match="too long to be sent to an instance, send a shorter one"):
+        await long.next()
     assert backend.counts() == {"running": 0, "queued": 0, "sequences": 0}
     _end(backend)
 

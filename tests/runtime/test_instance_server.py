@@ -13,14 +13,21 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from serving.engine.events import HandoffClosedEvent, HandoffEnd, TokensEvent
+from serving.engine.events import HandoffClosedEvent, HandoffEnd, HandoffReadyEvent, TokensEvent
 from serving.errors import OverloadedError
-from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
+from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId, SequenceId
 from serving.link import messages as m
 from serving.policy.journal_commands import FailKind
-from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec, TokenLogprobs
+from serving.policy.request import (
+    BlockExtent,
+    FinishReason,
+    HandoffTicket,
+    SamplingParams,
+    SequenceSpec,
+    TokenLogprobs,
+)
 from serving.policy.step_plan import StepPlan
-from serving.runtime.engine_news import Refusal
+from serving.runtime.engine_news import Refusal, TicketReady
 from serving.runtime.instance import Instance
 from serving.runtime.instance_server import HELLO_DEADLINE_S, InstanceServer
 from tests.engine.bench import Bench
@@ -274,6 +281,22 @@ async def test_an_answer_that_is_too_large_ends_its_own_request_only() -> None:
     assert (refused.sequence_id, refused.kind) == ("large", FailKind.INVALID)
     assert refused.reason.startswith("the answer is too large to be sent, ask for fewer log-probabilities")
     assert set(server._owner) == {"near", "far"}
+
+
+async def test_a_handoff_of_too_many_blocks_is_refused_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The advice was to ask for fewer log-probabilities, of which there were none."""
+    monkeypatch.setattr(m, "MAX_FRAME_BYTES", 4000)
+    server, frames = _served("long")
+    extents = tuple(BlockExtent(4096 * i, i, 4096, BlockHash(b"h" * 16)) for i in range(100))
+    ticket = HandoffTicket("t", ReplicaId("p#0"), NodeId("n"), "/segment", "layout", 1600, extents)
+    ready = HandoffReadyEvent(SequenceId("long"), "t", (), (), 1600, 0, (7,))
+    server._dispatch([TicketReady(ready, ticket)])
+    (refused,) = frames.news
+    assert isinstance(refused, m.Refused)
+    assert (refused.sequence_id, refused.kind) == ("long", FailKind.INVALID)
+    assert refused.reason.startswith(
+        "the prompt is too long to be handed over in 100 blocks: send a shorter one, or set a larger [engine] block_tok"
+    )
 
 
 async def test_a_gateway_without_the_ticket_is_told_that_the_handoff_expired() -> None:
