@@ -62,7 +62,7 @@ def _cells(replica: dict[str, Any]) -> list[str]:
         f"{replica['hbm_used_bytes'] / MIB:.0f}/{replica['hbm_capacity_bytes'] / MIB:.0f}",
         f"{replica['kv_blocks_used']}/{replica['kv_blocks_total']}",
         str(replica["running"]),
-        str(replica["waiting"] + replica["held"] + replica["pulling"]),
+        str(replica["waiting"] + replica["held"] + replica["pulling"] + replica["fetching"]),
         str(replica["queued_tokens"]),
         str(replica["steps_total"]),
     ]

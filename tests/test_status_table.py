@@ -24,6 +24,7 @@ REPLICA = {
     "waiting": 1,
     "held": 2,
     "pulling": 4,
+    "fetching": 20,
     "queued_tokens": 99,
     "steps_total": 1234,
     "draining": False,
@@ -46,6 +47,7 @@ def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str]) -> 
     assert max(len(line) for line in text.splitlines()) <= 80
     for part in ("3 of 8 NPUs", "5 queued", "abcdefgh", "n0: 2-3,5", "300/512", "7/4184", "1234", "none is up"):
         assert part in text
+    assert text.splitlines()[-1].split()[-4:] == ["3", "27", "99", "1234"], "whatever is here and not computed waits"
 
 
 def test_a_pipe_loses_no_columns_of_a_large_system(

@@ -19,7 +19,7 @@ from serving.chaos.targets import (
 from serving.errors import UnavailableError
 from serving.gateway_client import ask_gateway
 
-REPLICA_COUNTS = ("running", "waiting", "held", "pulling", "queued_tokens", "kv_blocks_used")
+REPLICA_COUNTS = ("running", "waiting", "held", "pulling", "fetching", "queued_tokens", "kv_blocks_used")
 POOL_AUDIT_DEADLINE_S = 120.0
 _LOOK_EVERY_S = 0.5
 _ANNOUNCED_S = 1.5

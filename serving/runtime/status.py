@@ -23,6 +23,7 @@ _REPLICA_FIELDS = (
     "waiting",
     "held",
     "pulling",
+    "fetching",
     "queued_tokens",
     "steps_total",
     "prompt_tokens_total",

@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
+from serving.chaos.audit import REPLICA_COUNTS
+
 SHARED_MEMORY = Path("/dev/shm")
 _REPLICA = """
 import mmap, os, sys, time
@@ -114,7 +116,7 @@ class FakeSystem:
 
     def status(self) -> dict[str, Any]:
         """As `GET /cluster`."""
-        zero = dict.fromkeys(("running", "waiting", "held", "pulling", "queued_tokens", "kv_blocks_used"), 0)
+        zero = dict.fromkeys(REPLICA_COUNTS, 0)
         rows = [
             {
                 "name": pool,

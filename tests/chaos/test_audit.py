@@ -1,5 +1,6 @@
 """What counts as at rest, and what is left behind."""
 
+import dataclasses
 import secrets
 import subprocess
 import sys
@@ -12,6 +13,10 @@ from hardware.ub import UbSegment
 from serving.chaos import audit
 from serving.chaos.audit import REPLICA_COUNTS, busy, look_for_leaks
 from serving.chaos.result import Leaks
+from serving.ids import NodeId, ReplicaId
+from serving.runtime.status import cluster_status
+from tests.engine.bench import Bench, spec
+from tests.runtime.harness import Member, small_config
 
 
 def status(**changes: int) -> dict[str, Any]:
@@ -22,6 +27,19 @@ def status(**changes: int) -> dict[str, Any]:
         "pools": [{"name": "decode", "target_replicas": 1, "replicas": [replica]}],
         "kvcache": {"target_replicas": 1, "servers": [server]},
     }
+
+
+def test_whatever_place_a_sequence_is_in_the_audit_sees_it() -> None:
+    """It did not see those that were being fetched from the KV-cache pool."""
+    bench = Bench(pool=True)
+    bench.engine.add(spec("a"), 0.0)
+    bench.begin()
+    facts = {"pid": 1, "npus": [], **dataclasses.asdict(bench.engine.snapshot(0.0))}
+    member = Member(ReplicaId("aggregated#1"), "aggregated", NodeId("n"), "h", 1, facts=facts)
+    config = small_config(Path("/nowhere"), mode="aggregated")
+    left = busy(cluster_status(config, [member], {"running": 0}, targets={"aggregated": 1}))
+    inside = {"fetching": 1, "queued_tokens": 10, "kv_blocks_used": 3}
+    assert left == {f"aggregated#1 {name}": count for name, count in inside.items()}
 
 
 def test_at_rest_nothing_is_busy() -> None:

@@ -244,7 +244,7 @@ class Server:
         status = self.cluster()
         left = {f"gateway {name}": count for name, count in status["gateway"].items() if count}
         for replica in (replica for pool in status["pools"] for replica in pool["replicas"]):
-            for name in ("kv_blocks_used", "waiting", "held", "pulling", "running", "queued_tokens"):
+            for name in ("kv_blocks_used", "waiting", "held", "pulling", "fetching", "running", "queued_tokens"):
                 if replica[name]:
                     left[f"{replica['replica']} {name}"] = replica[name]
         return left
