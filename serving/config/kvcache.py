@@ -26,7 +26,7 @@ class KvCacheConfig:
     low_water: float = key("fill at which they stop leaving", default=0.85, low=0.0, high=1.0)
     slab_kib: int = key("memory moves between block sizes in pieces of this size [KiB]", default=2048, low=64)
     lease_s: float = key("how long a found block cannot be evicted [s]", default=5.0, low=0.1, high=600)
-    write_lease_s: float = key("how long a writer may take before its room is taken back [s]", default=10.0, low=0.1)
+    write_lease_s: float = key("how long a writer may take before what it writes is dropped [s]", default=10.0, low=0.1)
     get_timeout_s: float = key(
         "a lookup with its reads takes at most this long, else it is a miss [s]", default=1.0, low=0.01
     )

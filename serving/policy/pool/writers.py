@@ -136,10 +136,15 @@ class Writers:
             self._drop(entry)
 
     def expire(self, now: float) -> None:
-        """Drop reservations whose writers took too long."""
+        """End reservations whose writers took too long: what they write is dropped, and others may write it.
+
+        Their room stays theirs until they commit, abort or leave. A writer that was stopped in the middle of a copy
+        goes on with it when it wakes, and nobody who computes with weights would notice its bytes there.
+        """
         for entry in self._reservations.take_due(now):
             self._inventory.counters.reservations_expired += 1
-            self._drop(entry)
+            if not entry.hidden:
+                self._inventory.hide(entry)
 
     def _drop(self, entry: Entry) -> None:
         self._reservations.end(entry)

@@ -123,11 +123,11 @@ class MemoryMachine(RuleBasedStateMachine):
             assert not self.manager.commit(version, 1, client + 1, self.now)
             return
         del self.writing[version]
-        (content,) = self.driver.read(offset, nbytes) if until > self.now else (None,)
-        done = self.manager.commit(version, content or 0, client, self.now)
+        (content,) = self.driver.read(offset, nbytes)
+        assert content is not None
+        done = self.manager.commit(version, content, client, self.now)
         assert done == (until > self.now and version not in self.gone)
         if done:
-            assert content is not None
             self.truth[space, hash] = content
 
     @precondition(lambda self: self.writing)
@@ -236,7 +236,6 @@ class MemoryMachine(RuleBasedStateMachine):
         self.now += seconds
         if tick:
             self.manager.tick(self.now)
-        self.writing = {version: item for version, item in self.writing.items() if item[5] > self.now or not tick}
         self.leases = {key: item for key, item in self.leases.items() if item[1] > self.now}
 
     @rule(which=st.integers(0, 100), ok=st.sampled_from([True, True, True, False]))
@@ -274,8 +273,10 @@ class MemoryMachine(RuleBasedStateMachine):
             return
         self.now += MODEL_LEASE_S
         self.leases.clear()
-        self.writing.clear()
         self.manager.tick(self.now)
+        for version, (client, *_) in self.writing.items():
+            self.manager.abort(version, client, self.now)
+        self.writing.clear()
         self.manager.set_quotas({})
         for _ in range(40):
             (grant,) = self.manager.reserve(Space("third", "l"), [(name(0), wanted)], 9, self.now)
@@ -335,8 +336,8 @@ class MemoryMachine(RuleBasedStateMachine):
         for (_holder, version), found in self.holds.items():
             assert self.driver.holds(found), "a held extent was given to somebody else"
             assert version in self.gone or self.manager.found(version) == found
-        for _client, _space, _hash, offset, nbytes, until in self.writing.values():
-            assert until <= self.now or len(self.driver.read(offset, nbytes)) == 1, "a reserved extent was given away"
+        for _client, _space, _hash, offset, nbytes, _until in self.writing.values():  # those that are too late as well
+            assert len(self.driver.read(offset, nbytes)) == 1, "a reserved extent was given away"
 
     @invariant()
     def files_are_accounted(self) -> None:

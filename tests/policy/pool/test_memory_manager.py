@@ -111,6 +111,25 @@ def test_a_slow_writer_loses_its_room() -> None:
     assert manager.next_tick(15.0) is None
 
 
+@pytest.mark.parametrize("how", ["commit", "abort", "leave"])
+def test_the_room_of_a_late_writer_is_nobody_elses_until_it_has_ended(how: str) -> None:
+    """A process that was stopped in the middle of a copy goes on with it when it wakes."""
+    manager = small_manager(slabs=1, write_lease_s=10.0)
+    (late,) = manager.reserve(SPACE, [(named(1), PAGE)], 1, 0.0)
+    assert try_reserve(manager, 1, 2, 3, 4, now=10.0) == ["granted"] * 3 + ["full"]
+    assert {entry.offset for entry in manager.entries()}.isdisjoint({late.offset})
+    manager.check()
+    match how:
+        case "commit":
+            assert not manager.commit(late.version, 0, 1, 10.0)
+        case "abort":
+            manager.abort(late.version, 1, 10.0)
+        case "leave":
+            manager.client_gone(1, 10.0)
+    assert try_reserve(manager, 4, now=10.0) == ["granted"]
+    manager.check()
+
+
 def test_a_model_may_be_written_for_longer() -> None:
     manager = small_manager(write_lease_s=10.0)
     (grant,) = manager.reserve(SPACE, [(named(1), PAGE)], 1, 5.0, Kind.MODEL)
@@ -307,6 +326,7 @@ def test_reservations_of_a_deleted_namespace_end_in_every_way() -> None:
     assert try_reserve(manager, 1) == ["granted"]
     manager.abort(grants[0].version, 1, 0.0)
     manager.tick(10.0)
+    manager.client_gone(1, 10.0)
     assert manager.stats().dram_used_bytes == 0
     manager.check()
 

@@ -92,12 +92,11 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writing)
     @rule(which=WHICH)
     def finish(self, which: int) -> None:
-        """A slow client has written its block, if it still may."""
+        """A slow client has written its block, in time or not."""
         writing = self.writing.pop(which % len(self.writing) if which >= 0 else which)
         server, key = writing.server, writing.key
         in_time = writing.until > self.pool.now
-        if in_time:
-            server.driver.write(writing.offset, nbytes_of(key), CONTENT[key])
+        server.driver.write(writing.offset, nbytes_of(key), CONTENT[key])
         done = server.manager.commit(writing.version, CONTENT[key], writing.client, self.pool.now)
         assert done == (in_time and not writing.forgotten)
         if done:
@@ -274,18 +273,19 @@ class PoolMachine(RuleBasedStateMachine):
     def promises_are_kept(self) -> None:
         for reading in self.reading.values():
             self.read(reading)
-        for writing in self.writing:
-            if writing.until > self.pool.now:
-                pages = writing.server.driver.read(writing.offset, nbytes_of(writing.key))
-                assert pages == {writing.mark}, "a reserved extent was given away"
+        for writing in self.writing:  # those that are too late as well
+            pages = writing.server.driver.read(writing.offset, nbytes_of(writing.key))
+            assert pages == {writing.mark}, "a reserved extent was given away"
         writing_on = Counter(writing.server.name for writing in self.writing)
         for name, server in self.pool.up.items():
             assert server.manager.stats().writing <= writing_on[name], "a reservation outlived its client"
 
     def teardown(self) -> None:
-        """Left alone for long enough, every server lets go of everything that somebody had asked for."""
+        """When the writers have ended, time makes every server let go of everything that somebody had asked for."""
         if not hasattr(self, "pool"):
             return
+        for writing in self.writing:
+            writing.server.manager.abort(writing.version, writing.client, self.pool.now)
         self.pool.pass_time(max(LEASE_S, WRITE_LEASE_S))
         for server in self.pool.up.values():
             server.work_all(self.pool.now)
