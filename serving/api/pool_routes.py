@@ -55,7 +55,8 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics) -> APIRouter:
             await _require_namespace(there, name)
         answers = await there.forget(name)
         if answers.silent:
-            raise UnavailableError(f"not deleted on {', '.join(answers.silent)}, which did not answer; try again")
+            names = ", ".join(answers.silent)
+            raise UnavailableError(f"not all is deleted on {names}: no answer, or its disk keeps files; try again")
         if not answers.by_server:
             raise UnavailableError("nothing was deleted: no memory server is known at the moment; try again")
         deleted = {key: sum(answer[key] for answer in answers.by_server.values()) for key in ("bytes", "entries")}

@@ -13,6 +13,7 @@ from hardware.errors import UbError
 from serving.errors import LedgerError, SsdError
 from serving.kvpool.server_core import ServerCore
 from serving.kvpool.ssd_files import StoredEntry
+from serving.kvpool.ssd_orphans import orphans
 from serving.kvpool.ssd_worker import SsdWorker
 from serving.policy.pool.entries import EntryView
 
@@ -158,18 +159,14 @@ def _between_writes(ssd: SsdWorker, look: Callable[[], None], findings: _Finding
 
 def _check_orphans(core: ServerCore, ssd: SsdWorker, findings: _Findings) -> None:
     """Files that no entry claims and that are not about to be removed. Nothing is written or removed meanwhile."""
-    orphans: list[tuple[str, bool]] = []
+    found: list[tuple[str, bool]] = []
 
     def look() -> None:
-        there = set(ssd.files.files())
-        there -= _claimed(core, ssd)
-        with core.changed:  # after the claims: what was given up since is waiting for us to end
-            there -= ssd.unlinking()
-        orphans.extend((path, findings.repair and _removed(ssd, path)) for path in sorted(there))
+        found.extend((path, findings.repair and _removed(ssd, path)) for path in orphans(core, ssd))
 
     if not _between_writes(ssd, look, findings):
         return
-    for path, removed in orphans:
+    for path, removed in found:
         findings.wrong(f"file {path} belongs to no entry", repaired=removed)
 
 
@@ -179,8 +176,3 @@ def _removed(ssd: SsdWorker, path: str) -> bool:
     except SsdError:
         return False
     return True
-
-
-def _claimed(core: ServerCore, ssd: SsdWorker) -> set[str]:
-    """Paths of the files that the ledger says are there."""
-    return {ssd.files.path_of(one.space, one.hash, one.kind) for one in core.entries() if one.on_ssd}

@@ -17,6 +17,7 @@ from serving.kvpool.facts import usage_of
 from serving.kvpool.holds import Holds
 from serving.kvpool.server_core import ServerCore
 from serving.kvpool.session import Session, Writing
+from serving.kvpool.ssd_orphans import finish_removal
 from serving.kvpool.ssd_worker import SsdWorker
 from serving.policy.pool.entry import Found, GrantStatus, Kind, Tier
 from serving.policy.pool.view import NamespaceRecord
@@ -39,8 +40,8 @@ class Desk:
 
 Answer = m.Message | tuple[m.Message, memoryview]
 _DONE = m.Done()
-_REMOVAL_S = 5.0
-"""A deletion is answered when its files are gone, but after so long in any case."""
+_REMOVAL_S = 10.0
+"""A deletion is answered when its files are gone; one that takes longer is refused, and to be asked for again."""
 
 
 def handle(desk: Desk, session: Session, message: m.Message, payload: memoryview) -> Answer:
@@ -252,8 +253,8 @@ def _forget(desk: Desk, _session: Session, message: m.Forget, _payload: memoryvi
     with core.changed:
         nbytes, entries = core.manager.delete_namespace(message.namespace, core.now())
         core.dispatch()
-    if desk.ssd is not None:  # an answer means that a restart brings nothing back
-        desk.ssd.run_between_writes(lambda: None, _REMOVAL_S)
+    if desk.ssd is not None:
+        finish_removal(core, desk.ssd, message.namespace, _REMOVAL_S)
     return m.Data({"bytes": nbytes, "entries": entries})
 
 

@@ -186,13 +186,13 @@ class SsdFiles:
             finally:
                 os.close(fd)
 
-    def files(self) -> Iterator[str]:
-        """Paths of all files of the slot.
+    def files(self, namespace: str | None = None) -> Iterator[str]:
+        """Paths of all files of the slot, or of one namespace.
 
         Raises: SsdError if a folder cannot be read.
         Effects: none.
         """
-        folders = [self._root]
+        folders = [self._root if namespace is None else f"{self._root}/{_folder_name(namespace)}"]
         while folders:
             folder = folders.pop()
             try:

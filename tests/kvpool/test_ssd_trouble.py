@@ -3,6 +3,8 @@
 import errno
 import os
 import threading
+import time
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,8 @@ import pytest
 from serving.kvpool import messages as m
 from serving.kvpool import ssd_worker
 from serving.kvpool.server import MemoryServer
-from serving.kvpool.ssd_files import SsdFiles
-from serving.policy.pool.entry import GrantStatus
+from serving.kvpool.ssd_files import SsdFiles, StoredEntry
+from serving.policy.pool.entry import GrantStatus, Space
 from serving.policy.pool.view import ServerState
 from tests.kvpool.raw_client import RawClient, hash_of
 from tests.kvpool.test_server_life import eventually, settings_in
@@ -58,9 +60,6 @@ def test_a_file_system_that_has_become_read_only_is_still_read(
         wait_for_ssd(client, 10)
     server.stop()
 
-    def read_only(*_args: object, **_named: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
     monkeypatch.setattr(os, "utime", read_only)
     server = started(segments, tmp_path, write_through=True)
     with RawClient(server.record(ServerState.ACTIVE)) as client:
@@ -100,3 +99,60 @@ def test_what_was_deleted_does_not_come_back(
     with RawClient(successor.record(ServerState.ACTIVE)) as client:
         assert client.audit()["entries"] == 0
     successor.stop()
+
+
+def test_a_deletion_waits_for_what_is_just_being_written(
+    segments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = started(segments, tmp_path, write_through=True)
+    assert server._ssd is not None
+    files, gate = server._ssd.files, threading.Event()
+    write, unlink = files.write, files.unlink
+
+    def held_up(entry: StoredEntry, data: memoryview) -> None:
+        assert gate.wait(20)
+        write(entry, data)
+
+    def slow(path: str) -> None:
+        time.sleep(0.3)
+        unlink(path)
+
+    monkeypatch.setattr(files, "write", held_up)
+    monkeypatch.setattr(files, "unlink", slow)
+    with RawClient(server.record(ServerState.ACTIVE)) as client:
+        put_patiently(client, 1)
+        with futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(client.ask, m.Forget("default"), m.Data)
+            assert eventually(lambda: server.facts()["ledger"]["hidden"] == 1)
+            gate.set()
+            answer.result(20)
+            assert stored_files(tmp_path) == [], "the answer means that they are gone"
+    server.stop()
+
+
+def test_what_the_disk_does_not_let_go_is_not_said_to_be_deleted(
+    segments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = started(segments, tmp_path, write_through=True)
+    with RawClient(server.record(ServerState.ACTIVE)) as client:
+        for number in range(3):
+            put_patiently(client, number)
+        assert client.put(hash_of(9), b"another's", Space("other", "layout-1")) is GrantStatus.GRANTED
+        wait_for_ssd(client, 4)
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "unlink", read_only)
+            refusal, _ = client.exchange(m.Forget("default"))
+            assert isinstance(refusal, m.Failed)
+            assert "3 files" in refusal.reason
+            assert "Read-only file system" in refusal.reason
+        assert len(stored_files(tmp_path)) == 4
+        assert client.put(hash_of(1), b"new") is GrantStatus.GRANTED
+        wait_for_ssd(client, 2)
+        assert client.ask(m.Forget("default"), m.Data).value["entries"] == 1
+        assert len(stored_files(tmp_path)) == 1, "that of the other one"
+        assert client.audit()["ok"]
+    server.stop()
+
+
+def read_only(*_args: object, **_named: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
