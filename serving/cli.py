@@ -175,7 +175,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     )
     from serving.deployments.ports import GATEWAY_PORT, reserved_port
     from serving.deployments.preflight import preflight
-    from serving.terminal import sigterm_as_interrupt
+    from serving.terminal import endings_as_interrupt
 
     preflight(config)
     with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
@@ -183,7 +183,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
         session = enter()  # before Ray is imported, which reads the environment
         try:
-            with sigterm_as_interrupt():
+            with endings_as_interrupt():
                 from serving.deployments.launch import serve_forever
         except BaseException:  # Ctrl-C, mostly: Ray takes seconds to import
             session.remove()

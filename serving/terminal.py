@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -21,17 +22,41 @@ def table_console() -> Console:
     return console if console.is_terminal else Console(width=max(PLAIN_WIDTH, console.width))
 
 
-@contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM is as Ctrl-C, so that what was begun is cleaned up. Only in the main thread.
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """What asks a command to end: Ctrl-C, SIGTERM, and a terminal that is closed, unless nohup says to outlive it."""
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hangup)
 
-    Effects: the handler before it is back afterwards.
+
+@contextmanager
+def endings_as_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP are as Ctrl-C, so that what was begun is cleaned up. Only in the main thread.
+
+    Effects: the handlers before them are back afterwards.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def interrupt(*_: object) -> None:
+        leave_closed_terminal()
+        raise KeyboardInterrupt
+
+    before = {kind: signal.signal(kind, interrupt) for kind in ending_signals() if kind is not signal.SIGINT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def leave_closed_terminal() -> None:
+    """Let output go nowhere if its terminal has been closed: a word to nobody must not keep us from cleaning up.
+
+    Effects: `silence` of stdout and stderr then.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.write(stream.fileno(), b"")  # fails where the terminal has hung up
+        except OSError:
+            silence(stream)
 
 
 def silence(stream: TextIO) -> None:

@@ -1,12 +1,15 @@
 """The console that commands print their tables on."""
 
 import os
+import pty
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from serving.terminal import PLAIN_WIDTH, table_console
+from serving.terminal import PLAIN_WIDTH, endings_as_interrupt, table_console
 
 PRINTING = """
 import sys
@@ -44,3 +47,51 @@ def test_whoever_read_the_output_may_be_gone(command: list[str]) -> None:
     )
     os.close(writing)
     assert (process.returncode, process.stderr) == (141, b"")
+
+
+BEGINNING = """
+import fcntl, signal, sys, termios, time
+from pathlib import Path
+from serving.terminal import endings_as_interrupt
+
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, signal.SIG_DFL if sys.argv[2] == "ends" else signal.SIG_IGN)
+with endings_as_interrupt():
+    try:
+        print("begun", flush=True)
+        time.sleep(3 if sys.argv[2] == "goes on" else 60)
+    except KeyboardInterrupt:
+        print("ending what was begun", flush=True)
+        print("ending what was begun", flush=True, file=sys.stderr)
+        Path(sys.argv[1]).write_text("ended")
+"""
+"""A command with something to clean up, which says so, in a terminal of its own."""
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_a_terminal_that_is_closed_is_as_ctrl_c(tmp_path: Path, nohup: bool) -> None:
+    ours, theirs = pty.openpty()
+    told = tmp_path / "told"
+    process = subprocess.Popen(
+        [sys.executable, "-c", BEGINNING, str(told), "goes on" if nohup else "ends"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        assert os.read(ours, 100).startswith(b"begun")
+        os.close(ours)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert told.exists() == (not nohup)
+
+
+def test_handlers_are_as_before() -> None:
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    with endings_as_interrupt():
+        assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
+    assert {kind: signal.getsignal(kind) for kind in before} == before

@@ -105,7 +105,7 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
     from serving.chaos.progress import ChaosProgress
     from serving.chaos.run import Order, run_chaos
     from serving.errors import UnavailableError
-    from serving.terminal import sigterm_as_interrupt
+    from serving.terminal import endings_as_interrupt
 
     system: OwnSystem | None = None if arguments.url else OwnSystem(_config(scenario, arguments))
     run: ChaosRun | None = None
@@ -113,7 +113,7 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
         if system is not None:
             progress.stage("starting a system")
         try:
-            with sigterm_as_interrupt(), system or nullcontext():
+            with endings_as_interrupt(), system or nullcontext():
                 url = system.url if system is not None else arguments.url
                 order = Order(arguments.scenario.stem, scenario, arguments.seed, duration_s, url, arguments.api_key)
                 run = asyncio.run(run_chaos(order, progress))

@@ -1,5 +1,6 @@
 """Where a run stands, on stderr: time left, counts, and a line for each fault."""
 
+import sys
 import time
 from types import TracebackType
 from typing import Self
@@ -8,6 +9,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from serving.chaos.result import ChaosRun, Event
+from serving.terminal import silence
+
+
+class _PatientConsole(Console):
+    """Nobody need read it: Ctrl-C on `chaos 2>&1 | tee` ends tee first, and the run still has its report to write."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        silence(sys.stderr)
 
 
 class ChaosProgress:
@@ -18,7 +28,7 @@ class ChaosProgress:
     """
 
     def __init__(self, duration_s: float, *, quiet: bool) -> None:
-        self._console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self._console = _PatientConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

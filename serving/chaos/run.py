@@ -21,6 +21,7 @@ from serving.chaos.watch import Watch
 from serving.errors import ConfigError
 from serving.gateway_client import ask_gateway
 from serving.runtime.injected_faults import FaultWriter, faults_path
+from serving.terminal import ending_signals, leave_closed_terminal
 
 HEAL_S = 60.0
 """How long the last replacements may take once the load has ended."""
@@ -60,7 +61,7 @@ async def run_chaos(order: Order, told: Told) -> ChaosRun:
     Returns: what happened; whether that is good is for `findings`.
     Raises: UnavailableError if there is no such system, it is not local, or it fails undisturbed; ConfigError if the
         scenario needs what the system's configuration does not allow, or no fault of it would come.
-    Effects: processes are hurt as the scenario says; all that are frozen go on in the end. SIGINT ends the load early,
+    Effects: processes are hurt as the scenario says; all that are frozen go on in the end. Ctrl-C ends the load early,
         a second one the waiting behind it.
     """
     status = await asyncio.to_thread(ask_gateway, order.url, "/cluster", order.api_key)
@@ -192,15 +193,16 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 
 @contextlib.contextmanager
 def _interrupts(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run early, with its report; a second one ends the waiting, too."""
+    """What asks a command to end ends the run early, with its report; a second one ends the waiting, too."""
     loop = asyncio.get_running_loop()
 
     def asked() -> None:
+        leave_closed_terminal()
         if stop.is_set():
             hurry.set()
         stop.set()
 
-    kinds = (signal.SIGINT, signal.SIGTERM)
+    kinds = ending_signals()
     before = [signal.getsignal(kind) for kind in kinds]
     for kind in kinds:
         loop.add_signal_handler(kind, asked)

@@ -11,7 +11,7 @@ from serving.errors import ConfigError
 from serving.quantize.report import RANDOM_NOTE, Report, as_json, as_markdown, mean_error
 from serving.quantize.run import REPORT_PAGE, quantise
 from serving.quantize.settings import Settings
-from serving.terminal import sigterm_as_interrupt, table_console
+from serving.terminal import endings_as_interrupt, table_console
 
 
 def run_on_console(model: Path, out: Path, files: Sequence[Path], settings: Settings, report_file: Path | None) -> int:
@@ -24,7 +24,7 @@ def run_on_console(model: Path, out: Path, files: Sequence[Path], settings: Sett
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with sigterm_as_interrupt(), bars as bar:
+    with endings_as_interrupt(), bars as bar:
         task = bar.add_task("reading", total=None)
         report = quantise(
             model,

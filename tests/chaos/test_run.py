@@ -165,7 +165,7 @@ def test_an_interrupt_ends_the_run_early_with_its_findings() -> None:
     assert find(run).finished > 0
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_interrupt_ends_the_waiting_and_handlers_are_as_before(kind: signal.Signals) -> None:
     def mine(*_: object) -> None:
         raise AssertionError("the run's own handler takes it")
