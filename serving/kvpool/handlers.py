@@ -29,11 +29,12 @@ HASH_BYTES = range(8, 65)
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What handlers work with."""
+    """What handlers work with. `ssd_error`: why there is no SSD tier although there should be one."""
 
     core: ServerCore
     holds: Holds
     ssd: SsdWorker | None
+    ssd_error: str
     facts: Callable[[], dict[str, Any]]
     set_namespaces: Callable[[Sequence[NamespaceRecord]], None]
 
@@ -255,6 +256,8 @@ def _forget(desk: Desk, _session: Session, message: m.Forget, _payload: memoryvi
         core.dispatch()
     if desk.ssd is not None:
         finish_removal(core, desk.ssd, message.namespace, _REMOVAL_S)
+    elif desk.ssd_error:
+        raise PoolError(f"what {message.namespace!r} has on disk stays: {desk.ssd_error}; then delete it again")
     return m.Data({"bytes": nbytes, "entries": entries})
 
 

@@ -68,7 +68,7 @@ class MemoryServer:
         self._core = self._make_core()
         self._ssd = self._open_ssd()
         self._holds = Holds(self._core)
-        desk = Desk(self._core, self._holds, self._ssd, self.facts, self.set_namespaces)
+        desk = Desk(self._core, self._holds, self._ssd, self._ssd_error, self.facts, self.set_namespaces)
         self._connections = Connections(
             desk, settings.secret, settings.node, settings.max_connections, self._make_welcome
         )

@@ -223,6 +223,10 @@ def test_an_unusable_folder_costs_the_tier_not_the_server(segments: Path, tmp_pa
         assert "ssd_path" in server.record.facts["ssd_error"]
         assert client.put(hash_of(1), data_of(1)) is GrantStatus.GRANTED
         assert client.get(hash_of(1)) == data_of(1)
+        refusal, _ = client.exchange(m.Forget("default"))
+        assert isinstance(refusal, m.Failed), "what is in the folder comes back when it can be used again"
+        assert "ssd_path" in refusal.reason
+        assert client.get(hash_of(1)) is None
 
 
 def test_a_full_disk_drops_blocks_and_nothing_else(
