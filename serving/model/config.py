@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from serving.errors import ModelError
+from serving.model.config_values import number, whole
 from serving.model.quantization import Quantization, read_quantization
 from serving.model.rope_config import RopeConfig, read_rope
 
@@ -123,35 +124,34 @@ def _from_dict(raw: Mapping[str, object], generation: Mapping[str, object]) -> M
         raise ModelError(f"architecture {model_type!r} is not served; serve one of {', '.join(_ARCHITECTURES)}")
     v2 = model_type == "deepseek_v2"
     _refuse_unsupported(raw, v2=v2)
-    experts = int(_number(raw, "n_routed_experts"))
-    max_positions = int(_number(raw, "max_position_embeddings"))
+    max_positions = whole(raw, "max_position_embeddings")
     config = ModelConfig(
         model_type=model_type,
-        vocab_size=int(_number(raw, "vocab_size")),
-        hidden_size=int(_number(raw, "hidden_size")),
-        num_hidden_layers=int(_number(raw, "num_hidden_layers")),
-        num_attention_heads=int(_number(raw, "num_attention_heads")),
-        q_lora_rank=None if raw.get("q_lora_rank") is None else int(_number(raw, "q_lora_rank")),
-        kv_lora_rank=int(_number(raw, "kv_lora_rank")),
-        qk_nope_head_dim=int(_number(raw, "qk_nope_head_dim")),
-        qk_rope_head_dim=int(_number(raw, "qk_rope_head_dim")),
-        v_head_dim=int(_number(raw, "v_head_dim")),
-        intermediate_size=int(_number(raw, "intermediate_size")),
-        moe_intermediate_size=int(_number(raw, "moe_intermediate_size")),
-        first_k_dense_replace=int(_number(raw, "first_k_dense_replace", 0)),
-        n_routed_experts=experts,
-        num_experts_per_tok=int(_number(raw, "num_experts_per_tok")),
-        n_shared_experts=int(_number(raw, "n_shared_experts", 0)),
-        n_group=int(_number(raw, "n_group", 1)),
-        topk_group=int(_number(raw, "topk_group", 1)),
+        vocab_size=whole(raw, "vocab_size"),
+        hidden_size=whole(raw, "hidden_size"),
+        num_hidden_layers=whole(raw, "num_hidden_layers"),
+        num_attention_heads=whole(raw, "num_attention_heads"),
+        q_lora_rank=None if raw.get("q_lora_rank") is None else whole(raw, "q_lora_rank"),
+        kv_lora_rank=whole(raw, "kv_lora_rank"),
+        qk_nope_head_dim=whole(raw, "qk_nope_head_dim"),
+        qk_rope_head_dim=whole(raw, "qk_rope_head_dim"),
+        v_head_dim=whole(raw, "v_head_dim"),
+        intermediate_size=whole(raw, "intermediate_size"),
+        moe_intermediate_size=whole(raw, "moe_intermediate_size"),
+        first_k_dense_replace=whole(raw, "first_k_dense_replace", 0, least=0),
+        n_routed_experts=whole(raw, "n_routed_experts"),
+        num_experts_per_tok=whole(raw, "num_experts_per_tok"),
+        n_shared_experts=whole(raw, "n_shared_experts", 0, least=0),
+        n_group=whole(raw, "n_group", 1),
+        topk_group=whole(raw, "topk_group", 1),
         topk_method=_topk_method(raw, v2=v2),
         norm_topk_prob=bool(raw.get("norm_topk_prob", not v2)),
-        routed_scaling_factor=_number(raw, "routed_scaling_factor", 1.0),
-        rms_norm_eps=_number(raw, "rms_norm_eps", 1e-6),
+        routed_scaling_factor=number(raw, "routed_scaling_factor", 1.0),
+        rms_norm_eps=number(raw, "rms_norm_eps", 1e-6, least=0),
         max_position_embeddings=max_positions,
         attention_bias=bool(raw.get("attention_bias", False)),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        num_nextn_predict_layers=int(_number(raw, "num_nextn_predict_layers", 0)),
+        num_nextn_predict_layers=whole(raw, "num_nextn_predict_layers", 0, least=0),
         rope=read_rope(raw, max_positions, interleave=v2 or bool(raw.get("rope_interleave", True))),
         dtype=_DTYPES[str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")],
         quantization=read_quantization(raw),
@@ -160,17 +160,6 @@ def _from_dict(raw: Mapping[str, object], generation: Mapping[str, object]) -> M
     )
     _check(config)
     return config
-
-
-def _number(raw: Mapping[str, object], key: str, default: float | None = None) -> float:
-    value = raw.get(key)
-    if value is None:
-        if default is None:
-            raise KeyError(key)
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{key} = {value!r}")
-    return value
 
 
 def _refuse_unsupported(raw: Mapping[str, object], *, v2: bool) -> None:

@@ -65,7 +65,9 @@ def read_quantization(raw: Mapping[str, object]) -> Quantization:
             f"{INT8_METHOD}) checkpoint"
         )
     rows, columns = given.get("weight_block_size") or (128, 128)
-    return Quantization(fp8_block=(int(rows), int(columns)))
+    if not (isinstance(rows, int) and isinstance(columns, int) and rows > 0 and columns > 0):
+        raise ModelError(f"weight_block_size = {[rows, columns]} must be two whole numbers above 0")
+    return Quantization(fp8_block=(rows, columns))
 
 
 def _check_int8(given: Mapping[str, object]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from serving.errors import ModelError
+from serving.model.config_values import number, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +93,26 @@ def yarn_mscale(factor: float, mscale: float) -> float:
 def read_rope(raw: Mapping[str, object], max_positions: int, *, interleave: bool) -> RopeConfig:
     """Rotary settings from `config.json`: `rope_parameters` (newer) or `rope_theta` with `rope_scaling`.
 
-    Raises: ModelError for kinds other than default and yarn.
+    Raises: ModelError for kinds other than default and yarn, and for numbers out of range.
     """
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):
         raise TypeError("rope_scaling")
-    theta = float(scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0)  # type: ignore[arg-type]
+    theta = number(scaling, "rope_theta", number(raw, "rope_theta", 10000.0, least=1, above=True), least=1, above=True)
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind == "default":
         return RopeConfig(theta, interleave, None)
     if kind != "yarn":
         raise ModelError(f"rope type {kind!r} is not supported; only 'default' and 'yarn' are")
-    original = int(scaling.get("original_max_position_embeddings") or max_positions)
-    optional = {k: scaling[k] for k in ("mscale", "mscale_all_dim", "attention_factor") if k in scaling}
+    original = whole(scaling, "original_max_position_embeddings", max_positions)
+    names = ("mscale", "mscale_all_dim", "attention_factor")
+    optional = {name: number(scaling, name) for name in names if scaling.get(name) is not None}
     yarn = YarnConfig(
-        factor=float(scaling.get("factor") or max_positions / original),
+        factor=number(scaling, "factor", max_positions / original, least=0, above=True),
         original_max_position_embeddings=original,
-        beta_fast=float(scaling.get("beta_fast") or 32),
-        beta_slow=float(scaling.get("beta_slow") or 1),
+        beta_fast=number(scaling, "beta_fast", 32.0, least=0, above=True),
+        beta_slow=number(scaling, "beta_slow", 1.0, least=0, above=True),
         truncate=bool(scaling.get("truncate", True)),
-        **{k: None if v is None else float(v) for k, v in optional.items()},
+        **optional,
     )
     return RopeConfig(theta, interleave, yarn)

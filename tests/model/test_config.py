@@ -1,6 +1,7 @@
 """Reading config.json: published shapes, defaults, refusals."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ DEEPSEEK_V3: dict[str, Any] = {
     },
     "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu",
 }  # fmt: skip
+YARN: dict[str, Any] = DEEPSEEK_V3["rope_scaling"]
 DEEPSEEK_V2_LITE: dict[str, Any] = {
     "model_type": "deepseek_v2", "vocab_size": 102400, "hidden_size": 2048, "num_hidden_layers": 27,
     "num_attention_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
@@ -123,6 +125,20 @@ def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
         ({"n_group": 256, "topk_group": 256}, "at least two experts"),
         ({"num_experts_per_tok": 200}, "exceeds the 128 in reach"),
         ({"qk_rope_head_dim": 63}, "must be even"),
+        ({"n_group": 0}, "n_group = 0 must be a whole number from 1"),
+        ({"num_hidden_layers": 3.5}, "num_hidden_layers = 3.5 must be a whole number from 1"),
+        ({"num_experts_per_tok": -1}, "num_experts_per_tok = -1 must be a whole number from 1"),
+        ({"num_nextn_predict_layers": -1}, "num_nextn_predict_layers = -1 must be a whole number from 0"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings = 0 must be"),
+        ({"vocab_size": math.inf}, "vocab_size = inf must be"),
+        ({"vocab_size": 10**400}, "must be finite"),
+        ({"rms_norm_eps": -1e-6}, "rms_norm_eps = -1e-06 must be at least 0"),
+        ({"routed_scaling_factor": math.nan}, "routed_scaling_factor = nan must be finite"),
+        ({"rope_theta": 0}, "rope_theta = 0 must be above 1"),
+        ({"rope_scaling": YARN | {"factor": 0}}, "factor = 0 must be above 0"),
+        ({"rope_scaling": YARN | {"beta_fast": -1}}, "beta_fast = -1 must be above 0"),
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": -4}}, "original_max_position_embeddings = -4"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 0]}}, "two whole numbers above 0"),
     ],
 )
 def test_refusals_name_the_file_and_the_key(tmp_path: Path, change: dict[str, object], message: str) -> None:
