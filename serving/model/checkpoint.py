@@ -65,6 +65,7 @@ INT8_SCALE = "_scale"
 """What follows an INT8 tensor's name in the name of its channels' scales."""
 
 _FP8 = torch.float8_e4m3fn
+_READ = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16, _FP8, torch.int8})
 
 
 class Checkpoint:
@@ -114,13 +115,17 @@ class Checkpoint:
     def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Read one tensor, dequantised and converted.
 
-        Raises: ModelError if a quantised tensor has no fitting scales or the configuration gives no block shape.
+        Raises: ModelError if a quantised tensor has no fitting scales or the configuration gives no block shape; if
+            values are no numbers.
         """
         value = self._raw(name)
+        if value.dtype not in _READ:
+            raise ModelError(f"{self.folder}: {name} is stored as {self.stored_dtype(name)}, which is not read")
         if value.dtype == _FP8:
             value = self._dequantised(name, value)
         elif value.dtype == torch.int8:
             value = value * self._channel_scales(name).unsqueeze(1)
+        self._check_finite(name, value)
         self._tell()
         return value.to(device=device, dtype=dtype).contiguous()
 
@@ -165,14 +170,30 @@ class Checkpoint:
     def _dequantised(self, name: str, value: Tensor) -> Tensor:
         if name + FP8_SCALE not in self._file_of or self._fp8_block is None:
             raise ModelError(f"{self.folder}: FP8 tensor {name} has no {FP8_SCALE} scales or no weight_block_size")
-        return dequantise(value, self._raw(name + FP8_SCALE), self._fp8_block)
+        scales = self._raw(name + FP8_SCALE)
+        wanted = [-(-size // block) for size, block in zip(value.shape, self._fp8_block, strict=False)]
+        if value.dim() != 2 or list(scales.shape) != wanted:
+            blocks = " x ".join(map(str, self._fp8_block))
+            raise ModelError(
+                f"{self.folder}: FP8 tensor {name} has scales of {list(scales.shape)}, not one for each block of "
+                f"{blocks}, which are {wanted}: its weight_block_size is another, or the file is damaged"
+            )
+        return dequantise(value, scales, self._fp8_block)
 
     def _channel_scales(self, name: str) -> Tensor:
         """`[rows] float32`."""
-        rows = self.shape(name)[0]
-        if name + INT8_SCALE not in self._file_of or self.shape(name + INT8_SCALE) not in ((rows,), (rows, 1)):
+        shape, scale = self.shape(name), name + INT8_SCALE
+        rows = shape[0]
+        if len(shape) != 2 or scale not in self._file_of or self.shape(scale) not in ((rows,), (rows, 1)):
             raise ModelError(f"{self.folder}: INT8 tensor {name} has no {INT8_SCALE} of [{rows}, 1]: quantise it again")
-        return self._raw(name + INT8_SCALE).float().reshape(rows)
+        scales = self._raw(scale).float().reshape(rows)
+        self._check_finite(scale, scales)
+        return scales
+
+    def _check_finite(self, name: str, value: Tensor) -> None:
+        """A sum is no number as soon as one value is none, and costs a twentieth of looking at each value."""
+        if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
+            raise ModelError(f"{self.folder}: {name} has values that are no numbers: fetch it again")
 
     def _wrong_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         wrong = []

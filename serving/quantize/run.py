@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from serving.api.tokenizer import read_json
 from serving.errors import ConfigError, ModelError
@@ -80,7 +79,7 @@ class _Work:
         self._parts_done = 0
         runs = self.settings.runs()
         self._parts = (self.config.num_hidden_layers + 1 + len(self.drafts)) * (1 + len(runs))
-        self._embed = self._tensors(frozenset({_EMBED}))[_EMBED]
+        self._embed = read_tensors(self.checkpoint, frozenset({_EMBED}))[_EMBED]
         held_out, calibration = self.text.held_out, self.text.calibration
         held_out_start = LayerRunner(self.config, held_out), self._embed[held_out.fed]
         start = LayerRunner(self.config, calibration), self._embed[calibration.fed]
@@ -117,7 +116,7 @@ class _Work:
         )
 
     def _block(self, layer: int) -> None:
-        tensors = self._tensors(frozenset(block_tensors(self.config, layer)))
+        tensors = read_tensors(self.checkpoint, frozenset(block_tensors(self.config, layer)))
         structure = block_structure(self.config, layer)
         self._through(
             f"layer {layer}",
@@ -127,7 +126,7 @@ class _Work:
 
     def _head(self) -> None:
         tied = self.config.tie_word_embeddings
-        tensors = self._tensors(frozenset({LAST_NORM} if tied else {LAST_NORM, HEAD}))
+        tensors = read_tensors(self.checkpoint, frozenset({LAST_NORM} if tied else {LAST_NORM, HEAD}))
         if tied:
             tensors[HEAD] = self._embed
         self._through(
@@ -140,7 +139,8 @@ class _Work:
         """A draft layer; one that follows another is calibrated as if it were the first."""
         prefix = f"model.layers.{layer}."
         possible = mtp_tensors(self.config) | mtp_optional(self.config)
-        tensors = self._tensors(frozenset(name for name in possible if name.startswith(prefix)) & self.checkpoint.names)
+        own = frozenset(name for name in possible if name.startswith(prefix))
+        tensors = read_tensors(self.checkpoint, own & self.checkpoint.names)
         own_head = prefix + "shared_head.head.weight" in tensors
         structure = block_structure(self.config, layer) + draft_structure(self.config, layer, own_head=own_head)
         draft = DraftLayer(layer, self._embed)
@@ -171,13 +171,6 @@ class _Work:
                 self.writer.add(name, stored_as(name, tensor, self.checkpoint.stored_dtype(name), self.config.dtype))
             elif isinstance(tensor, Int8Weight):  # a head that was the embedding until now
                 self.writer.add(name, tensor)
-
-    def _tensors(self, names: frozenset[str]) -> dict[str, Tensor]:
-        tensors = read_tensors(self.checkpoint, names)
-        for name, tensor in tensors.items():
-            if not bool(tensor.isfinite().all()):
-                raise ModelError(f"{name} of {self.model} has values that are no numbers: the checkpoint is damaged")
-        return tensors
 
     def _tell(self, what: str) -> None:
         self.tell(what, self._parts_done, self._parts)

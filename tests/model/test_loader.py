@@ -13,6 +13,8 @@ from serving.errors import ModelError
 from serving.model.checkpoint import Checkpoint, dequantise
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
+from serving.model.native import library
+from tests.model.int8_checkpoint import round_to_int8
 from tests.model.paged import PagedRunner
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -79,6 +81,52 @@ def test_fp8_without_scales_is_refused(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path, fp8=True)
     rewrite(folder, model__layers__0__mlp__gate_proj__weight_scale_inv=None)
     with pytest.raises(ModelError, match=r"gate_proj\.weight has no _scale_inv"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 1), (96, 1), (2, 2), (1, 1, 1)])
+def test_fp8_scales_of_other_blocks_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """One scale a row, or blocks of another size: read as if they fitted, they would give other weights."""
+    folder = write_random_checkpoint(tmp_path, fp8=True)
+    rewrite(folder, model__layers__0__mlp__gate_proj__weight_scale_inv=torch.ones(shape))
+    with pytest.raises(ModelError, match=r"gate_proj\.weight has scales of .* not one for each block of 128 x 128"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, value: float, native: bool) -> None:
+    if native and library.load() is None:
+        pytest.skip("no native library here")
+    folder = write_random_checkpoint(tmp_path, dtype="bfloat16")
+    spoiled = load_file(folder / "model.safetensors")["model.layers.1.mlp.experts.5.up_proj.weight"]
+    spoiled[3, 7] = value
+    rewrite(folder, model__layers__1__mlp__experts__5__up_proj__weight=spoiled)
+    with pytest.raises(ModelError, match=r"experts\.5\.up_proj\.weight has values that are no numbers"):
+        load_model(folder, native=native)
+
+
+def test_large_weights_are_numbers(tmp_path: Path) -> None:
+    """Their sum is beyond what the type can hold."""
+    folder = write_random_checkpoint(tmp_path)
+    rewrite(folder, model__norm__weight=torch.full((64,), 3e38))
+    load_model(folder)
+
+
+def test_scales_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    folder = round_to_int8(write_random_checkpoint(tmp_path))
+    name = "model.layers.0.mlp.down_proj.weight_scale"
+    scales = load_file(folder / "model.safetensors")[name]
+    scales[0] = float("nan")
+    rewrite(folder, **{name.replace(".", "__"): scales})
+    with pytest.raises(ModelError, match=r"down_proj\.weight_scale has values that are no numbers"):
+        load_model(folder)
+
+
+def test_weights_of_an_unknown_kind_are_refused(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    rewrite(folder, model__norm__weight=torch.ones(64, dtype=torch.int64))
+    with pytest.raises(ModelError, match=r"model\.norm\.weight is stored as I64, which is not read"):
         load_model(folder)
 
 

@@ -136,7 +136,7 @@ def test_a_damaged_model_is_told(original: Path, tmp_path: Path, capsys: pytest.
     tensors[name][0, 0] = math.nan
     save_file(tensors, file, metadata={"format": "pt"})
     message = refused(capsys, "--model", damaged, "--out", tmp_path / "int8", "--tokens", "128", "--no-trials")
-    assert f"{name} of {damaged} has values that are no numbers" in message
+    assert f"{damaged}: {name} has values that are no numbers" in message
 
 
 def test_sigterm_leaves_nothing_behind(original: Path, tmp_path: Path) -> None:
