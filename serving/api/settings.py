@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from serving.api.chat_template import ChatTemplate, load_chat_template
+from serving.api.errors import from_validation
+from serving.api.schema import GenerationRequest
 from serving.api.tokenizer import Tokenizer, read_json
 from serving.errors import ModelError
 
@@ -23,8 +27,16 @@ class GenerationDefaults:
 
     @classmethod
     def from_json(cls, config: dict[str, Any]) -> "GenerationDefaults":
-        """Take the known keys; null means absent."""
+        """Take the known keys; null means absent.
+
+        Raises: ModelError for values that no request may have either.
+        """
         known = {name: config[name] for name in cls.__slots__ if config.get(name) is not None}
+        fields = {"max_tokens" if name == "max_new_tokens" else name: value for name, value in known.items()}
+        try:
+            GenerationRequest.model_validate(fields)
+        except ValidationError as error:
+            raise ModelError(f"generation_config.json: {from_validation(error)}; correct or remove it") from error
         return cls(**known)
 
 

@@ -70,3 +70,25 @@ def test_served_model_joins_all_end_tokens(model_folder: Path, tmp_path: Path) -
     assert model.defaults == GenerationDefaults()
     with pytest.raises(ModelError, match="name"):
         ServedModel.from_folder(tmp_path, names=(), max_model_len=8, created=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"temperature": "0.7"}, "temperature"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": 20.5}, "top_k"),
+        ({"min_p": 2.0}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"max_new_tokens": -4}, "max_tokens"),
+    ],
+)
+def test_defaults_that_no_request_may_have_are_refused_at_start(
+    model_folder: Path, tmp_path: Path, values: dict[str, object], name: str
+) -> None:
+    """They would fail every request that is silent about them, or the engine's whole step."""
+    shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "generation_config.json").write_text(json.dumps(values))
+    with pytest.raises(ModelError, match=rf"generation_config\.json: invalid '{name}'"):
+        ServedModel.from_folder(tmp_path, names=("m",), max_model_len=8, created=0)
