@@ -96,11 +96,11 @@ def encode_prompt(
         ids = model.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
     else:
         ids = list(prompt)
-        limit = model.token_limit
-        if any(token >= limit for token in ids):
-            raise InvalidRequestError(
-                f"token id {max(ids)} is outside the vocabulary of {limit} tokens", param=param, code="invalid_value"
-            )
     if not ids:
         raise InvalidRequestError(f"'{param}' must hold at least one token", param=param, code="invalid_value")
+    limit = model.token_limit  # a tokenizer may know more tokens than the model, which would fail the whole step
+    if (largest := max(ids)) >= limit:
+        raise InvalidRequestError(
+            f"token id {largest} is outside the vocabulary of {limit} tokens", param=param, code="invalid_value"
+        )
     return ids

@@ -163,14 +163,16 @@ def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
 
 
 def _served_model(config: ServeConfig) -> ServedModel:
-    folder = config.model.path
-    model_len = config.engine.max_model_len or ModelConfig.from_folder(folder).max_position_embeddings
+    folder, checkpoint = config.model.path, ModelConfig.from_folder(config.model.path)
+    model_len = config.engine.max_model_len or checkpoint.max_position_embeddings
     served = ServedModel.from_folder(
         config.model.tokenizer_folder,
         names=(config.model.name or folder.name,),
         max_model_len=model_len,
         created=int(time.time()),
     )
+    if config.engine.executor != "simulated":  # a simulated one knows what its tokenizer knows
+        served = replace(served, vocab_size=checkpoint.vocab_size)
     return replace(served, root=str(folder))
 
 

@@ -194,6 +194,16 @@ def test_hopeless_prompts_are_not_even_encoded(served: ServedModel) -> None:
     assert complete(Harness(served).app, prompt=text, truncate_prompt_tokens=-1).status_code == 200
 
 
+def test_texts_with_tokens_that_the_model_does_not_know(served: ServedModel) -> None:
+    """A tokenizer with added tokens: in the engine such a one would fail everybody's step."""
+    ids = served.tokenizer.encode("The dog", add_special_tokens=True)
+    harness = Harness(replace(served, vocab_size=max(ids)))
+    check(complete(harness.app, prompt="The dog"), 400, "prompt", "invalid_value", "outside the vocabulary of")
+    messages = [{"role": "user", "content": "The dog"}]
+    check(chat(harness.app, messages=messages), 400, "messages", "invalid_value", "outside the vocabulary of")
+    assert not harness.backend.jobs
+
+
 def test_unknown_model(harness: Harness) -> None:
     check(chat(harness.app, model="gpt-5"), 404, "model", "model_not_found")
     check(request(harness.app, "GET", "/v1/models/gpt-5"), 404, "model", "model_not_found")

@@ -1,15 +1,21 @@
 """From the configuration's keys to who may enter a gateway, and as whom."""
 
+from pathlib import Path
+
 import pytest
 
 from serving.api.tenant import KeyRing
+from serving.config.engine import EngineConfig
 from serving.config.gateway import GatewayConfig
 from serving.config.kvcache import NamespaceConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
-from serving.deployments.gateway import _api_settings
+from serving.config.simulation import Executor
+from serving.deployments.gateway import _api_settings, _served_model
 from serving.errors import AuthenticationError
 from serving.policy.pool.namespaces import namespace_salt
+from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.random_tokenizer import write_tokenizer
 
 
 def keys_of(gateway: GatewayConfig, *namespaces: NamespaceConfig, model: ModelConfig) -> KeyRing:
@@ -39,3 +45,14 @@ def test_every_kind_of_key_arrives(model: ModelConfig) -> None:
 
 def test_no_keys_mean_an_open_server(model: ModelConfig) -> None:
     assert keys_of(GatewayConfig(), NamespaceConfig("quota-only", quota_mib=1), model=model).open
+
+
+@pytest.mark.parametrize(("executor", "known"), [("auto", 320), ("simulated", 276)])
+def test_the_model_says_which_tokens_there_are(tmp_path: Path, executor: Executor, known: int) -> None:
+    """A tokenizer folder of its own may know more of them, or fewer; a simulated model says words of the tokenizer."""
+    checkpoint = write_random_checkpoint(tmp_path / "model")
+    (tmp_path / "tokenizer").mkdir()
+    write_tokenizer(tmp_path / "tokenizer", 276, 1024)
+    model = ModelConfig(path=checkpoint, tokenizer=str(tmp_path / "tokenizer"))
+    served = _served_model(ServeConfig(model=model, engine=EngineConfig(executor=executor)))
+    assert served.token_limit == known
