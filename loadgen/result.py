@@ -60,7 +60,8 @@ class SloResult(msgspec.Struct, kw_only=True):
 
     Attributes:
         targets: metric name ("ttft", "tpot", "e2e", "itl") -> limit [s].
-        good: good requests. counted: successes plus failures (deliberate cancels are not counted).
+        good: good requests. counted: successes, failures, and requests that were cut when they had missed an SLO
+            already (deliberate cancels are not counted).
         attainment: good / counted. wilson95: its 95 % Wilson interval.
         each: metric name -> share of the counted requests that kept this limit.
         untestable: successful requests without one of the metrics (TPOT of one token, TTFT of a whole answer); they

@@ -45,7 +45,10 @@ def _failures(records: Sequence[RequestRecord]) -> list[str]:
         )
     cut = sum(record.outcome is Outcome.UNFINISHED for record in records)
     if cut:
-        found.append(f"{cut} requests had not ended when the run did and are left out; raise --drain to wait for them")
+        found.append(
+            f"{cut} requests had not ended when the run did: latencies leave them out, SLOs count those that had "
+            "missed one by then; raise --drain to wait for them"
+        )
     return found
 
 

@@ -231,8 +231,9 @@ _MORE_ROWS = (
     (
         "attainment",
         "share",
-        "good requests among successes and failures; clients that left on purpose do not count",
-        "good / (ok + failed)",
+        "good requests among successes, failures, and those that the run's end cut when they had missed an SLO "
+        "already; clients that left on purpose do not count",
+        "good / (ok + failed + cut too late)",
     ),
 )
 

@@ -1,10 +1,13 @@
 """SLOs: how they are written, and who kept them."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from loadgen.errors import UsageError
 from loadgen.metrics.goodput import evaluate, parse_slo
-from loadgen.record import Outcome
+from loadgen.record import Outcome, RequestRecord
 from tests.loadgen.metrics.stamps import failed, record
 
 
@@ -30,7 +33,7 @@ def test_who_is_good() -> None:
         record([2.0, 3.0, 4.0]),
         failed(),
         record([2.0], outcome=Outcome.CANCELLED),
-        record([2.0], outcome=Outcome.UNFINISHED),
+        record([2.0], outcome=Outcome.UNFINISHED, ended_s=2.0),
         record([2.0]),
     ]
     found = evaluate(records, {"ttft": 1.5, "tpot": 0.75})
@@ -52,3 +55,50 @@ def test_whole_answers_have_no_first_token_to_judge() -> None:
 
 def test_nothing_counted() -> None:
     assert evaluate([], {"ttft": 1.0}).attainment == 0.0
+
+
+def cut(chunks: Sequence[float] = (), **fields: Any) -> RequestRecord:
+    """Due at 1.0, planned for 11 tokens, and overtaken by the end of the run at 6.0."""
+    usual: dict[str, Any] = {
+        "outcome": Outcome.UNFINISHED,
+        "ended_s": 6.0,
+        "output_tokens": None,
+        "planned_output_tokens": 11,
+    }
+    return record(chunks, **(usual | fields))
+
+
+@pytest.mark.parametrize(
+    ("late", "targets"),
+    [
+        (cut(), {"ttft": 4.5}),
+        (cut(started_s=None), {"ttft": 4.5}),
+        (cut([2.5]), {"ttft": 1.0}),
+        (cut([2.5]), {"e2e": 4.5}),
+        (cut([2.5, 3.0]), {"itl": 2.5}),
+        (cut([2.0, 3.0]), {"tpot": 0.35}),
+        (cut([2.5], first_answer_s=None), {"ttfo": 4.5}),
+    ],
+)
+def test_what_the_end_of_the_run_cut_is_missed_if_it_was_too_late_by_then(
+    late: RequestRecord, targets: dict[str, float]
+) -> None:
+    found = evaluate([record([2.0]), late], targets | {"ntpot": 100.0})
+    assert (found.good, found.counted) == (1, 2)
+    assert found.each == dict.fromkeys(targets, 0.5) | {"ntpot": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("open_", "targets"),
+    [
+        (cut(), {"ttft": 5.5, "e2e": 5.5}),
+        (cut([2.0, 3.0]), {"ttft": 1.5, "tpot": 0.45, "itl": 3.5}),
+        (cut([2.0, 3.0], planned_output_tokens=None), {"tpot": 0.1}),
+        (cut(ended_s=None), {"ttft": 0.5}),
+        (cut(conduct="disconnect"), {"ttft": 0.5}),
+    ],
+)
+def test_what_was_cut_while_it_could_still_be_good_says_nothing(
+    open_: RequestRecord, targets: dict[str, float]
+) -> None:
+    assert evaluate([open_], targets).counted == 0
