@@ -94,9 +94,8 @@ def _write(bench: Bench, load: Load, folder: Path, result: RunResult, runs: list
     """
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    records = [record for run in runs for record in run.records]
     today = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    flat = flat_result(bench, load, result, records, date=today, detailed=False)
+    flat = flat_result(bench, load, result, [run.records for run in runs], date=today, detailed=False)
     write_result(folder, result, flat)
     if bench.flags.report:
         one = runs[0] if len(runs) == 1 else None

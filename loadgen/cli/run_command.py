@@ -61,8 +61,7 @@ def _single(bench: Bench) -> int:
     """One run, repeated or not."""
     load = bench.load()
     finished = run_repeated(bench, load, seed=bench.seed, folder=bench.flags.out)
-    records = [record for run in finished.runs for record in run.records]
-    path = save_flat_file(bench, load, finished.result, records)
+    path = save_flat_file(bench, load, finished.result, [run.records for run in finished.runs])
     _show(bench, finished.result)
     if path:
         bench.console.print(f"flat result: {path}")

@@ -16,13 +16,13 @@ from loadgen.run_folder import explained
 
 
 def flat_result(
-    bench: Bench, load: Load, result: RunResult, records: list[RequestRecord], *, date: str, detailed: bool
+    bench: Bench, load: Load, result: RunResult, runs: list[list[RequestRecord]], *, date: str, detailed: bool
 ) -> dict[str, object]:
     """vLLM's keys for one result."""
     flags = bench.flags
     flat = vllm_keys(
         result,
-        records,
+        runs,
         percentile_metrics=[name.strip() for name in flags.percentile_metrics.split(",") if name.strip()],
         percentiles=flags.metric_percentiles,
         detailed=detailed,
@@ -37,7 +37,7 @@ def flat_result(
     return {**flat, **dict(flags.metadata), "label": flags.label}
 
 
-def save_flat_file(bench: Bench, load: Load, result: RunResult, records: list[RequestRecord]) -> Path | None:
+def save_flat_file(bench: Bench, load: Load, result: RunResult, runs: list[list[RequestRecord]]) -> Path | None:
     """Write the file that `--save-result` or `--append-result` asks for, named as vLLM names it.
 
     Returns: its path; None if it was not asked for.
@@ -47,7 +47,7 @@ def save_flat_file(bench: Bench, load: Load, result: RunResult, records: list[Re
     if not (flags.save_result or flags.append_result or flags.result_filename):
         return None
     date = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    flat = flat_result(bench, load, result, records, date=date, detailed=flags.save_detailed)
+    flat = flat_result(bench, load, result, runs, date=date, detailed=flags.save_detailed)
     path: Path = flags.result_dir / (flags.result_filename or _name(bench, load, date))
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a folder")

@@ -178,7 +178,8 @@ def _steady_state(
     if not done or end_s <= begin_s:
         return None
     good = [record for record in inside if record.outcome in SUCCESSES]
-    metrics = {name: _distribution(BY_NAME[name], good, 0, percentiles) for name in _STEADY_METRICS}
+    failures = sum(record.outcome in FAILURES for record in inside)
+    metrics = {name: _distribution(BY_NAME[name], good, failures, percentiles) for name in _STEADY_METRICS}
     return SteadyState(
         from_s=begin_s,
         to_s=end_s,

@@ -34,7 +34,7 @@ _FROM_SEND = {"ttft": "ttft_sent", "e2e": "e2e_sent"}
 
 def flat(
     result: RunResult,
-    records: Sequence[RequestRecord],
+    runs: Sequence[Sequence[RequestRecord]],
     *,
     percentile_metrics: Sequence[str],
     percentiles: Sequence[float],
@@ -50,14 +50,16 @@ def flat(
     """vLLM's keys in vLLM's order.
 
     Args:
+        runs: records of each repetition; their times all count from their own starts.
         percentile_metrics: of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue; unknown ones are
             left out, as there.
         detailed: with the lists of single requests (`--save-detailed`).
         request_rate: None or infinite = "inf".
         date: as `%Y%m%d-%H%M%S`.
     """
-    measured = sorted((r for r in records if not r.warmup), key=lambda r: (r.intended_s, r.index, r.turn))
+    measured = sorted((r for run in runs for r in run if not r.warmup), key=lambda r: (r.intended_s, r.index, r.turn))
     good = [record for record in measured if record.outcome in SUCCESSES]
+    good_of_runs = [[r for r in run if r.outcome in SUCCESSES and not r.warmup] for run in runs]
     finite = request_rate is not None and math.isfinite(request_rate)
     found: dict[str, object] = {
         "date": date,
@@ -79,8 +81,8 @@ def flat(
         "request_goodput": _goodput_per_s(result, measured),
         "output_throughput": result.throughput.output_tokens_per_s,
         "total_token_throughput": result.throughput.total_tokens_per_s,
-        "max_output_tokens_per_s": _busiest_second(good),
-        "max_concurrent_requests": _most_in_a_second(good),
+        "max_output_tokens_per_s": max(map(_busiest_second, good_of_runs), default=0.0),
+        "max_concurrent_requests": max(map(_most_in_a_second, good_of_runs), default=0),
         "rtfx": 0.0,
     }
     if detailed:

@@ -146,15 +146,6 @@ def requests_for(settings: SearchSettings, value: float) -> int:
     return max(settings.least_requests, least_requests(settings.target), math.ceil(by_time))
 
 
-def hopeless(target: float, bad: int, planned: int) -> bool:
-    """Whether a probe that goes on cannot show the target any more: even if every request to come were good.
-
-    Args:
-        bad: counted requests that missed an SLO so far. planned: requests of the whole probe.
-    """
-    return planned > 0 and wilson(max(0, planned - bad), planned)[1] < target
-
-
 def _by_value(results: Sequence[ProbeResult]) -> dict[float, list[ProbeResult]]:
     """Results of each value, in the order of its first probe."""
     groups: dict[float, list[ProbeResult]] = {}

@@ -1,5 +1,7 @@
 """A whole run of hand-made records."""
 
+from typing import Any
+
 import pytest
 
 from loadgen.metrics.concurrency import concurrency
@@ -141,6 +143,16 @@ def test_steady_state_and_timeline() -> None:
     assert found.peak_concurrency == 1
 
 
+def test_failures_are_late_in_the_steady_state_too() -> None:
+    """Ten begin side by side; four of them fail."""
+    together: dict[str, Any] = {"intended_s": 0.0, "released_s": 0.0, "started_s": 0.0}
+    fine = [record([1.0, 2.0], index=at, ended_s=3.0 + (at > 0), **together) for at in range(6)]
+    found = summary([*fine, *(failed(index=at, ended_s=5.0, **together) for at in range(6, 10))]).steady_state
+    assert found is not None
+    assert found.requests == 10
+    assert found.metrics["ttft"].with_failures == {"50": 1.0, "90": None, "99": None}
+
+
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
@@ -212,7 +224,7 @@ def test_vllms_keys() -> None:
     """vLLM counts from the actual send and reports milliseconds."""
     found = flat(
         summary(),
-        RUN,
+        [RUN],
         percentile_metrics=["ttft", "tpot", "itl", "e2el", "client_queue_time", "unknown"],
         percentiles=[99],
         detailed=True,
@@ -248,7 +260,7 @@ def test_vllms_goodput_is_blind_to_waiting_and_its_peak_counts_chunks() -> None:
     )
     found = flat(
         result,
-        records,
+        [records],
         percentile_metrics=[],
         percentiles=[],
         detailed=True,
@@ -269,3 +281,31 @@ def test_vllms_goodput_is_blind_to_waiting_and_its_peak_counts_chunks() -> None:
     assert found["server_ttfts"] == [None, None]
     assert found["errors"] == ["", "full"]
     assert (found["request_rate"], found["burstiness"]) == (2.0, "inf")
+
+
+def test_peaks_of_repetitions_are_not_added_up() -> None:
+    """Both repetitions begin at their own second 0: what came at the same second of each did not come together."""
+    alone = {name: _peaks([RUN])[name] for name in _PEAKS}
+    assert alone == {"max_output_tokens_per_s": 3.0, "max_concurrent_requests": 2}
+    assert _peaks([RUN, RUN]) == alone
+
+
+_PEAKS = ("max_output_tokens_per_s", "max_concurrent_requests")
+
+
+def _peaks(runs: list[list[RequestRecord]]) -> dict[str, object]:
+    found = flat(
+        merge([summary()] * len(runs), runs),
+        runs,
+        percentile_metrics=[],
+        percentiles=[],
+        detailed=False,
+        request_rate=None,
+        burstiness=1.0,
+        max_concurrency=None,
+        num_prompts=5,
+        backend="openai",
+        tokenizer=None,
+        date="",
+    )
+    return {name: found[name] for name in _PEAKS}

@@ -10,7 +10,6 @@ from loadgen.search.saturation import (
     ProbeResult,
     SearchSettings,
     Verdict,
-    hopeless,
     next_step,
     requests_for,
     verdict,
@@ -144,15 +143,6 @@ def test_requests_of_a_probe() -> None:
     assert requests_for(SearchSettings(least_requests=60), 0.5) == 60
     assert requests_for(SearchSettings(target=0.99), 0.5) == 381
     assert requests_for(SearchSettings(whole=True, slots_turned=4), 64) == 256
-
-
-def test_hopeless() -> None:
-    assert not hopeless(0.9, 0, 100)
-    assert not hopeless(0.9, 10, 100)
-    assert hopeless(0.9, 20, 100)
-    assert verdict(SETTINGS, [result(1.0, 80)]) is Verdict.FAILS  # as it says of the whole probe
-    assert hopeless(0.9, 200, 100)
-    assert not hopeless(0.9, 5, 0)
 
 
 @given(
