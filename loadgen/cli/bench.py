@@ -101,7 +101,7 @@ def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
             slo=slo,
             seed=seed,
             console=console,
-            warnings=(*facts.warnings, *_length_warnings(content, counter)),
+            warnings=(*facts.warnings, *_length_warnings(content, counter), *_choice_warnings(flags)),
         )
 
 
@@ -177,6 +177,14 @@ def _length_warnings(content: Content, counter: TokenCounter | None) -> tuple[st
             "prompt lengths are estimates (about 1.3 tokens a word): the server has no /tokenize; give --tokenizer",
         )
     return ("prompt lengths are estimates: no words that are one token each were found in this tokenizer",)
+
+
+def _choice_warnings(flags: argparse.Namespace) -> tuple[str, ...]:
+    """What to say when a request has several answers, whose chunks come mixed."""
+    many = flags.extra_body.get("n")
+    if not isinstance(many, int) or many < 2:
+        return ()
+    return (f"n = {many}: the answers of a request are counted as one, so TPOT and ITL are not those of one stream",)
 
 
 def check_series(flags: argparse.Namespace) -> None:

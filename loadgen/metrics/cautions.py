@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from loadgen.metrics.distribution import name_of
 from loadgen.metrics.facts import GeneratorFacts
 from loadgen.record import FAILURES, SUCCESSES, Outcome, RequestRecord
+from loadgen.result import SloResult
 
 SHORT_RUN_S = 10.0
 FEW_REQUESTS = 30
@@ -12,7 +13,12 @@ TOKENS_OFF = 0.05
 
 
 def cautions(
-    records: Sequence[RequestRecord], facts: GeneratorFacts, *, duration_s: float, percentiles: Sequence[float]
+    records: Sequence[RequestRecord],
+    facts: GeneratorFacts,
+    *,
+    duration_s: float,
+    percentiles: Sequence[float],
+    slo: SloResult | None = None,
 ) -> list[str]:
     """Warnings about a run's measured requests."""
     good = [record for record in records if record.outcome in SUCCESSES]
@@ -20,6 +26,7 @@ def cautions(
         *_interrupted(facts),
         *_failures(records),
         *_tokens(good),
+        *_untestable(slo),
         *_extent(len(good), duration_s, percentiles),
     ]
 
@@ -73,6 +80,15 @@ def _tokens(good: Sequence[RequestRecord]) -> list[str]:
             "instance because a chat template adds its own; figures are by the server's count"
         )
     return found
+
+
+def _untestable(slo: SloResult | None) -> list[str]:
+    if slo is None or not slo.untestable:
+        return []
+    return [
+        f"{slo.untestable} successful answers have no value for one of the SLOs (a single token has no TPOT) and count "
+        "as if they had kept it"
+    ]
 
 
 def _extent(good: int, duration_s: float, percentiles: Sequence[float]) -> list[str]:

@@ -55,7 +55,7 @@ def summarize(
         ttft=metrics.get("ttft"),
     )
     warnings = [
-        *cautions(measured, facts, duration_s=duration_s, percentiles=percentiles),
+        *cautions(measured, facts, duration_s=duration_s, percentiles=percentiles, slo=slo_result),
         *generator.clock_warnings,
         *warnings,
     ]

@@ -48,6 +48,15 @@ def test_a_seed_repeats_prompts_and_times(loadgen_run: Run) -> None:
     assert run_folder.read_bodies(Path("a")) != run_folder.read_bodies(Path("c"))
 
 
+def test_several_answers_to_a_request_are_told(loadgen_run: Run) -> None:
+    assert loadgen_run("--num-prompts", "4", "--extra-body", '{"n": 2}', "--out", "two") == 0
+    assert any(
+        "n = 2: the answers of a request are counted as one" in w for w in result_of("two")["loadgen"]["warnings"]
+    )
+    assert loadgen_run("--num-prompts", "4", "--extra-body", '{"n": 1}', "--out", "one") == 0
+    assert not any("n = 1" in warning for warning in result_of("one")["loadgen"]["warnings"])
+
+
 def test_chat_sessions_carry_their_history(loadgen_run: Run) -> None:
     flags = ("--backend", "openai-chat", "--turns", "3", "--num-prompts", "2", "--concurrency", "2", "--out", "run")
     assert loadgen_run(*flags) == 0

@@ -143,6 +143,12 @@ def test_steady_state_and_timeline() -> None:
     assert found.peak_concurrency == 1
 
 
+def test_limits_that_could_not_be_judged_are_told() -> None:
+    words = "1 successful answers have no value for one of the SLOs"
+    assert not any(words in warning for warning in summary().warnings)
+    assert any(words in warning for warning in summary([*RUN, record([], index=6)]).warnings)
+
+
 def test_failures_are_late_in_the_steady_state_too() -> None:
     """Ten begin side by side; four of them fail."""
     together: dict[str, Any] = {"intended_s": 0.0, "released_s": 0.0, "started_s": 0.0}
