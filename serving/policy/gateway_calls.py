@@ -246,10 +246,11 @@ class RefusedBy(JournalCall, frozen=True):
     sequence_id: SequenceId
     kind: FailKind
     reason: str
+    begun: bool = False
 
     def on(self, brain: GatewayBrain) -> Commands:
         """Carry it out."""
-        return brain.journal(self.journal).refused(self.sequence_id, self.kind, self.reason)
+        return brain.journal(self.journal).refused(self.sequence_id, self.kind, self.reason, begun=self.begun)
 
 
 class Leaving(JournalCall, frozen=True):

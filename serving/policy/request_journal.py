@@ -205,8 +205,8 @@ class SequenceJournal:
             self._close()
         return commands
 
-    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> Commands:
-        """The instance did not take the submission. If it is invalid it ends; if all are full only a stream waits."""
+    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str, *, begun: bool = False) -> Commands:
+        """It was not taken. What is invalid ends; if all are full it waits only if its request streams (`begun`)."""
         if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
         self._live_id = None
@@ -214,7 +214,7 @@ class SequenceJournal:
             return self.give_up(kind, reason)
         if kind is FailKind.DRAINING and not self._is_at_source():
             return self._elsewhere()
-        full = kind is FailKind.OVERLOADED and self._first_delivered and not self._is_at_source()
+        full = kind is FailKind.OVERLOADED and (begun or self._first_delivered) and not self._is_at_source()
         if not full and (self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source()):
             return self._resubmit(kind, reason, cancel=False)  # a source refuses only what it has not got any more
         asked_before = self.replica in self.attempts.excluded

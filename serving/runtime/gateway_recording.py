@@ -242,9 +242,9 @@ class RecordedJournal:
         first = (logprobs, prompt_logprobs, cached_tokens, finish_reason, pool, drafts)
         return self._tell(c.TokensTold(self._name, sequence_id, position, tokens, *first))
 
-    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> Commands:
+    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str, *, begun: bool = False) -> Commands:
         """The instance did not take it."""
-        return self._tell(c.RefusedBy(self._name, sequence_id, kind, reason))
+        return self._tell(c.RefusedBy(self._name, sequence_id, kind, reason, begun))
 
     def leaving(self, sequence_id: SequenceId) -> Commands:
         """The instance drains and had rather be rid of it."""

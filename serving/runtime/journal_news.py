@@ -4,8 +4,12 @@ from serving.link import messages as m
 from serving.policy.request_journal import Commands, SequenceJournal
 
 
-def tell(journal: SequenceJournal, item: m.News) -> Commands:
-    """One piece of news to the journal it concerns."""
+def tell(journal: SequenceJournal, item: m.News, *, begun: bool) -> Commands:
+    """One piece of news to the journal it concerns.
+
+    Args:
+        begun: the client has been told something of the request, if not of this sequence.
+    """
     match item:
         case m.Tokens():
             return journal.tokens(
@@ -35,6 +39,6 @@ def tell(journal: SequenceJournal, item: m.News) -> Commands:
         case m.Lost():
             return journal.failed(item.sequence_id, item.reason)
         case m.Refused():
-            return journal.refused(item.sequence_id, item.kind, item.reason)
+            return journal.refused(item.sequence_id, item.kind, item.reason, begun=begun)
         case m.Leaving():
             return journal.leaving(item.sequence_id)

@@ -326,7 +326,7 @@ class LiveBackend:
                 continue  # it goes on where it is
             with self._alone(generation):
                 generation.heed(item)
-                self._carry_out(generation, choice, tell(choice.journal, item))
+                self._carry_out(generation, choice, tell(choice.journal, item, begun=generation.begun))
                 self._leave_if_done(generation, choice)
 
     def _decline(self, link: InstanceLink, sent_id: SequenceId, item: m.News) -> None:

@@ -73,10 +73,14 @@ class LiveGeneration:
         self._on_cancel = on_cancel
 
     @property
+    def begun(self) -> bool:
+        """Something of it was delivered."""
+        return any(choice.told for choice in self.choices)
+
+    @property
     def stuck(self) -> bool:
         """Waits for an instance, and has not had a token."""
-        needs = any(choice.need is not None for choice in self.choices)
-        return needs and not any(choice.told for choice in self.choices)
+        return not self.begun and any(choice.need is not None for choice in self.choices)
 
     async def next(self) -> Sequence[SequenceUpdate]:
         """As `Generation.next`."""

@@ -152,6 +152,38 @@ async def test_a_stream_whose_decode_instances_are_full_waits_until_one_is_not(m
     _end(backend)
 
 
+async def test_a_choice_that_all_instances_refuse_waits_once_another_choice_is_streamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The whole request ended with 429 in mid-stream, for the want of room for one of its choices."""
+    backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere"), mode="aggregated"), ["aggregated"])
+    start = backend._now()
+    now = [start]
+    monkeypatch.setattr(backend, "_now", lambda: now[0])
+    link = linked(backend, "aggregated")
+    generation = backend.submit(job(2))
+    one, add = link.sent
+    assert isinstance(one, m.Add)
+    backend._on_frame(cast(Any, link), m.Frame(1, (m.Tokens(one.spec.sequence_id, 0, (7,), cached_tokens=0),)))
+    seen = 1
+    while len(link.sent) > seen:
+        seen, add = len(link.sent), link.sent[-1]
+        assert isinstance(add, m.Add)
+        refused = m.Refused(add.spec.sequence_id, FailKind.OVERLOADED, "256 sequences wait already", 1.0)
+        backend._on_frame(cast(Any, link), m.Frame(1, (refused,)))
+    assert not generation.closed
+    now[0] = start + LATER_S
+    backend._sweep(now[0])
+    add = link.sent[-1]
+    assert isinstance(add, m.Add)
+    ends = [(one.spec.sequence_id, 1, 8), (add.spec.sequence_id, 0, 9)]
+    news = [m.Tokens(name, at, (token,), cached_tokens=0, finish=FinishReason.STOP) for name, at, token in ends]
+    backend._on_frame(cast(Any, link), m.Frame(2, tuple(news)))
+    assert [(update.index, *update.tokens) for update in await generation.next()] == [(0, 7), (0, 8), (1, 9)]
+    assert backend.counts()["running"] == 0
+    _end(backend)
+
+
 async def test_a_request_that_meets_one_leaving_instance_after_the_other_is_not_taken_for_the_cause() -> None:
     """It was sent before the gateway heard that the instance drains, and the refusal was lost as the link closed."""
     backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere"), mode="aggregated"), ["aggregated"])
