@@ -13,7 +13,7 @@ from hardware.ray_resources import first_hosts, node_labels, node_resources, sil
 from hardware.ub.file import remove_stale
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
-from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY
+from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY, SWEEP_PERIOD_S
 from serving.deployments.ray_storage import ray_storage
 from serving.deployments.session import Session
 from serving.runtime.injected_faults import faults_path
@@ -25,9 +25,6 @@ OBJECT_STORE_BYTES = 256 << 20
 """Per node. Only handoffs between nodes pass through it, in chunks."""
 WATCH_PERIOD_S = 1.0
 """How often the launcher asks Ray which nodes it has given up."""
-SWEEP_PERIOD_S = 5.0
-"""How often it looks for memory of replicas that are dead. One that was frozen dies after its replacement has started,
-which therefore could not free it."""
 
 
 class LocalCluster:

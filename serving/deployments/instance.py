@@ -19,7 +19,7 @@ from hardware.ray_resources import allocated_npu_ids
 from serving.config.serve import ServeConfig
 from serving.deployments.logs import log_beside_serve
 from serving.deployments.membership import Announcer, Member
-from serving.deployments.nodes import link_host, new_segment_path
+from serving.deployments.nodes import link_host, new_segment_path, sweep_forever
 from serving.deployments.pool_control import PoolViewFollower
 from serving.deployments.remote_read import read_remote
 from serving.ids import NodeId, ReplicaId
@@ -69,6 +69,7 @@ class InstanceDeployment:
         gc.enable()
         self._announcer = Announcer()
         self._announcer.start(self._describe)
+        self._sweeper = asyncio.create_task(sweep_forever(session))
         self._stopped = False
 
     async def _find_pool(self, config: ServeConfig) -> Callable[[], PoolView]:
@@ -124,6 +125,7 @@ class InstanceDeployment:
         if getattr(self, "_stopped", True):
             return
         self._stopped = True
+        self._sweeper.cancel()
         await self._instance.server.leave(self._drain_s)  # listed as draining until then
         await self._announcer.stop()
         if self._pool is not None:

@@ -23,7 +23,7 @@ from hardware.units import MIB
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.deployments.logs import log_beside_serve
-from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY, link_host
+from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY, link_host, sweep_forever
 from serving.deployments.pool_control import CALL_DEADLINE_S, VIEW_PERIOD_S, PoolAnnouncer, control_settings
 from serving.errors import ConfigError
 from serving.ids import NodeId
@@ -99,6 +99,7 @@ class KvCacheDeployment:
         self._settler.start()
         self._announcer.start()
         self._follower = asyncio.create_task(self._follow_view())
+        self._sweeper = asyncio.create_task(sweep_forever(session))
         self._injury = asyncio.create_task(self._turn_bits(faults)) if faults is not None else None
         self._stopped = False
 
@@ -126,6 +127,7 @@ class KvCacheDeployment:
             return
         self._stopped = True
         self._follower.cancel()
+        self._sweeper.cancel()
         if self._injury is not None:
             self._injury.cancel()
         self._state = ServerState.DRAINING

@@ -1,17 +1,25 @@
-"""What a replica needs to know about the Ray node it runs on."""
+"""What a replica needs to know about the Ray node it runs on, and does for it."""
 
+import asyncio
+import logging
 from pathlib import Path
 
 import ray
 
+from hardware.errors import HardwareError
 from hardware.ub.file import remove_stale
 from serving.ids import NodeId
+
+logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
 ON_HEAD_NODE = {"node:__internal_head__": 0.001}
 """A share of what only Ray's first node has: whoever takes it lives there. Without that node there is no Ray, so what
 lives there dies with no other one."""
 SEGMENT_PREFIX = "cloudmatrix-ub-"
+SWEEP_PERIOD_S = 5.0
+"""How often the living look for memory of replicas that are dead: a replacement may start on another node or not at
+all, or, where somebody was frozen, before that one dies."""
 
 
 def new_segment_path(session: str, node: NodeId, owner: str) -> Path:
@@ -27,6 +35,17 @@ def new_segment_path(session: str, node: NodeId, owner: str) -> Path:
     prefix = f"{SEGMENT_PREFIX}{session}-"
     remove_stale(SHARED_MEMORY, prefix)
     return SHARED_MEMORY / f"{prefix}{node[:12]}-{owner}"
+
+
+async def sweep_forever(session: str) -> None:
+    """Free UB segments that dead replicas of this start left on this machine, now and then, until cancelled."""
+    while True:
+        await asyncio.sleep(SWEEP_PERIOD_S)
+        try:
+            for path in await asyncio.to_thread(remove_stale, SHARED_MEMORY, f"{SEGMENT_PREFIX}{session}-"):
+                logger.info("removed %s, which a dead replica left", path)
+        except (OSError, HardwareError):
+            logger.exception("could not look for memory of dead replicas; trying again")
 
 
 def link_host() -> str:
