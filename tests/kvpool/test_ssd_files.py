@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 import xxhash
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from serving.errors import SsdError
 from serving.ids import BlockHash
+from serving.kvpool import ssd_files
 from serving.kvpool.ssd_files import SsdFiles, StoredEntry, encode_header
 from serving.kvpool.ssd_slot import SsdSlot
 from serving.policy.pool.entry import Kind, Space
@@ -88,6 +90,27 @@ def test_a_file_in_the_wrong_place_is_no_entry(files: SsdFiles, tmp_path: Path) 
     files.write(entry, memoryview(b"data"))
     path = Path(files.path_of(entry.space, entry.hash, entry.kind))
     path.rename(path.with_name("0" * 32 + ".context"))
+    assert [file.entry for file in files.scan()] == [None]
+
+
+@pytest.mark.parametrize("damage", ["broken text", "endless nesting"])
+def test_a_description_that_cannot_be_decoded_is_no_entry(files: SsdFiles, damage: str) -> None:
+    """msgspec has an error of its own for nonsense, but not for these; a server that met one did not start."""
+    entry = entry_of(b"data")
+    files.write(entry, memoryview(b"data"))
+    body = msgspec.msgpack.encode(entry)
+    if damage == "broken text":
+        body = body.replace(b"tenant", b"\xff" * 6)
+    else:
+        body = bytes([body[0] + 1]) + body[1:] + b"\x91" * 100_000  # one more field than this version knows
+    with pytest.raises(UnicodeDecodeError if damage == "broken text" else RecursionError):
+        msgspec.msgpack.decode(body, type=StoredEntry)
+    start = len(body) + 512
+    prefix = ssd_files._PREFIX.pack(ssd_files.MAGIC, start, len(body), xxhash.xxh3_64_intdigest(body))
+    path = Path(files.path_of(entry.space, entry.hash, entry.kind))
+    path.write_bytes((prefix + body).ljust(start, b"\0") + b"data")
+    assert read(files, entry) is None
+    assert not files.verify(entry)
     assert [file.entry for file in files.scan()] == [None]
 
 

@@ -1,6 +1,7 @@
 """The image format: keys, versions, and manifests that cannot be right."""
 
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from serving.errors import ModelError
+from serving.model import image
 from serving.model.config import ModelConfig
 from serving.model.forms import TorchForms
 from serving.model.image import FORMAT, Entry, Image, Manifest, encode_start, image_key, model_version
@@ -100,6 +102,20 @@ def test_a_manifest_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(ModelError, match="cannot be read"):
         Image(aligned(encode_start(Stranger(0))))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("damage", ["broken text", "endless nesting"])
+def test_a_manifest_that_cannot_be_decoded_is_refused(damage: str) -> None:
+    """msgspec has an error of its own for nonsense, but not for these; whole checksums do not mean good bytes."""
+    body = msgspec.msgpack.encode(manifest(GOOD))
+    if damage == "broken text":
+        body = body.replace(b"config", b"\xff" * 6)
+    else:
+        body = bytes([body[0] + 1]) + body[1:] + b"\x91" * 100_000  # one more field than this version knows
+    header = image._HEADER.pack(image.MAGIC, FORMAT, zlib.crc32(body), len(body), 0)
+    with pytest.raises(ModelError, match="cannot be read") as refused:
+        Image(aligned(header + body))
+    assert isinstance(refused.value.__cause__, UnicodeDecodeError if damage == "broken text" else RecursionError)
 
 
 @pytest.fixture
