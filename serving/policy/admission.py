@@ -42,7 +42,8 @@ def admit_head(
         return None
     holder = head.holder
     if holder is not None and holder.phase is SequencePhase.HELD:
-        blocks.take_over(head, holder)
+        if not blocks.take_over(head, holder):
+            return None
     elif not blocks.reserve(head, room.keep_free):
         return None
     waiting.remove(head)

@@ -58,16 +58,23 @@ class SequenceBlocks:
         sequence.num_stored = max(sequence.num_stored, len(matched))
         return True
 
-    def take_over(self, sequence: LiveSequence, holder: LiveSequence) -> None:
+    def take_over(self, sequence: LiveSequence, holder: LiveSequence) -> bool:
         """A sequence goes on with what another one, which has ended, holds here: blocks and all that is known of them.
 
+        One that has nothing to catch up grows as any stream does; else all that is missing has its room from here on.
+
+        Returns: False, and nothing changed, if there is no room.
         Effects: empties the holder's block table.
         """
+        known = len(sequence.tokens)
+        if known > holder.num_computed + 1 and not self.grow(holder, known):
+            return False
         sequence.blocks, holder.blocks = holder.blocks, sequence.blocks
         sequence.hashes = holder.hashes
         sequence.num_computed = holder.num_computed
         sequence.num_published = holder.num_published
         sequence.num_stored = holder.num_stored
+        return True
 
     def fetchable(self, sequence: LiveSequence) -> int:
         """Full blocks of a sequence that was just admitted that another instance may have computed before.

@@ -98,6 +98,26 @@ def test_a_held_stream_is_taken_back_without_a_pull() -> None:
     assert bench.used == 0
 
 
+def test_what_is_taken_back_with_more_tokens_than_were_held_has_room_for_them() -> None:
+    """It computed them beyond the end of its block table: the step failed, and with it whoever was in it."""
+    bench, one, told = decoding()
+    bench.engine.move_out(0.0)
+    bench.begin()
+    ticket = ticket_from(bench, handoff(bench))
+    output = reference_output(one)[0]
+    ahead = structs.replace(one, sequence_id=SequenceId("a@2"), output=output[: len(told) + 6])
+    free = bench.engine.scheduler.blocks.pool.num_free
+    taken = bench.engine.scheduler.blocks.pool.allocate(free)
+    bench.engine.adopt(ahead, ticket, 0.0)
+    assert bench.engine.next_action(0.0).plan is None, "there is no room, and it waits for some"
+    bench.engine.scheduler.blocks.pool.release(taken)
+    rest: list[int] = []
+    while not bench.engine.idle():
+        rest += [t for e in bench.step() if isinstance(e, TokensEvent) for t in e.tokens]
+    assert (*ahead.output, *rest) == output
+    assert bench.used == 0
+
+
 def test_a_prefill_engine_decodes_what_it_holds_itself_and_nothing_else() -> None:
     bench, one = Bench(EngineRole.PREFILL), spec("a", max_tokens=9)
     bench.engine.add(one, 0.0)
