@@ -13,6 +13,7 @@ while the present step computes. Nobody waits for a fetch but the prompt that is
 the step that has room, whatever is being fetched before it. A preempted sequence keeps its turn.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from serving.errors import LedgerError
@@ -169,7 +170,7 @@ class Scheduler:
 
     def queued_tokens(self) -> int:
         """Tokens that must be computed before everything known here has caught up."""
-        return sum(s.num_to_compute for group in (self.waiting, self.running, self.fetching) for s in group)
+        return sum(s.num_to_compute for group in (self.waiting, self.running, self._fetched()) for s in group)
 
     def _busy(self) -> int:
         """Sequences that have blocks here."""
@@ -180,7 +181,11 @@ class Scheduler:
         if not self.limits.fetch_ahead_tokens:
             return 0
         prompts = sum(s.num_missing for s in self.running if s.phase is SequencePhase.PREFILLING)
-        return self.limits.fetch_ahead_tokens - prompts - sum(map(self._ahead, self.fetching))
+        return self.limits.fetch_ahead_tokens - prompts - sum(map(self._ahead, self._fetched()))
+
+    def _fetched(self) -> Iterator[LiveSequence]:
+        """Those that are fetched and will be computed: who left meanwhile only waits for the end of the fetch."""
+        return (sequence for sequence in self.fetching if sequence.phase is SequencePhase.FETCHING)
 
     def _ahead(self, sequence: LiveSequence) -> int:
         """What an admitted prompt takes of the room ahead: until it is fetched, no more than a step would feed."""

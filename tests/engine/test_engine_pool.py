@@ -250,8 +250,24 @@ def test_a_sequence_cancelled_while_it_is_fetched_keeps_its_blocks_until_the_fet
     bench.engine.cancel(A, 0.0)
     bench.engine.check()
     assert bench.used == 3
+    assert bench.engine.snapshot(0.0).queued_tokens == 0, "nobody will compute them"
     bench.fetch()
     assert (bench.used, bench.engine.idle(), bench.engine.take_events()) == (0, True, ())
+
+
+def test_who_left_while_being_fetched_takes_no_room_from_who_comes() -> None:
+    """The instance looked loaded, and fetched nothing ahead, until the last fetch for nobody had ended."""
+    bench = PoolBench(max_step_tokens=8)
+    for name in "ab":
+        bench.engine.add(spec(name, tuple(range(ord(name), ord(name) + 30))), 0.0)
+    bench.act()
+    assert len(bench.fetches) == 2
+    for name in "ab":
+        bench.engine.cancel(SequenceId(name), 0.0)
+    for name in "cd":
+        bench.engine.add(spec(name, tuple(range(ord(name), ord(name) + 10))), 0.0)
+    bench.act()
+    assert [order.sequence_id for order in bench.fetches] == ["a", "b", "c", "d"]
 
 
 def test_log_probabilities_of_the_prompt_need_it_computed() -> None:
