@@ -12,6 +12,7 @@ import numpy as np
 
 from hardware.errors import SpecError, UbBusyError, UbCorruptError, UbExistsError, UbMissingError
 from hardware.ub.layout import ENTRY, HEADER, MAGIC, PAGE, VERSION, data_start
+from hardware.ub.leftover import free_leftovers
 from hardware.ub.lock import locked
 from hardware.ub.pages import reserve_file
 from hardware.ub.process import ProcessStamp
@@ -153,6 +154,18 @@ def unlink_if_same(fd: int, path: Path) -> bool:
     return same
 
 
+def discard(fd: int, path: Path) -> bool:
+    """Removes a segment whose owner has ended, or is about to: what nobody keeps of it is free at once.
+
+    Returns: whether the path still named the open file, so that it was removed.
+    Effects: the file has no name any more, and memory only for what processes keep (`leftover.keep`).
+    """
+    removed = unlink_if_same(fd, path)
+    if removed:
+        free_leftovers(fd)
+    return removed
+
+
 def remove_stale(directory: str | os.PathLike[str], prefix: str) -> list[Path]:
     """Removes the segments that a crash left in a directory; called at the next start.
 
@@ -163,7 +176,7 @@ def remove_stale(directory: str | os.PathLike[str], prefix: str) -> list[Path]:
         prefix: how their file names begin; not empty, because unfinished files are removed too.
     Returns: what was removed, in order.
     Raises: SpecError if the prefix is empty; UbMissingError if there is no such directory.
-    Effects: the memory of the removed segments is free once nobody maps them.
+    Effects: the memory of the removed segments is free, but for what processes keep (`leftover.keep`).
     """
     where = Path(directory)
     if not prefix:
@@ -181,7 +194,7 @@ def _remove_if_stale(path: Path) -> bool:
     try:
         with locked(fd, str(path), timeout_s=0.0):
             header = read_header(fd, path)
-            return (header is None or is_stale(fd, header)) and unlink_if_same(fd, path)
+            return (header is None or is_stale(fd, header)) and discard(fd, path)
     except (UbBusyError, UbCorruptError):
         return False  # held right now, so alive; or not ours
     finally:

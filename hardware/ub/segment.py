@@ -278,9 +278,19 @@ class UbSegment:
 
         Effects: nobody can attach any more; the memory is given back when the last mapping goes.
         """
+        self._end(segment_file.unlink_if_same)
+
+    def discard(self) -> None:
+        """As `remove`, but of what processes map stays only what they keep (`leftover.keep`); the rest is zero then.
+
+        Effects: all other memory is given back at once.
+        """
+        self._end(segment_file.discard)
+
+    def _end(self, remove: Callable[[int, Path], object]) -> None:
         if self._mapped is not None:
             with locked(self._fd, str(self._path)):
-                segment_file.unlink_if_same(self._fd, self._path)
+                remove(self._fd, self._path)
             self.close()
 
     def __enter__(self) -> Self:
@@ -356,7 +366,7 @@ def _claim(fd: int, path: Path, spec: SegmentHeader, *, exclusive: bool) -> Segm
     if exclusive:
         raise UbExistsError(f"{path} was just made by another process; attach to it instead")
     if segment_file.is_stale(fd, header):
-        segment_file.unlink_if_same(fd, path)
+        segment_file.discard(fd, path)
         return None
     if (header.capacity_bytes, header.max_regions) != (spec.capacity_bytes, spec.max_regions):
         raise UbExistsError(

@@ -1,8 +1,9 @@
 """A mapping of its own for one large entry of a memory server's segment, so that it outlives everything else.
 
 A replica computes on such a mapping for hours: it is read-only (a stray write is a fault, not a wrong token), it does
-not end when the segment object is closed or the server dies, and it is laid so that huge pages of the file are huge
-pages here too: a thousand page faults less per gigabyte at the start, and fewer misses of the address cache ever after.
+not end when the segment object is closed or the server dies (its bytes alone then stay in memory), and it is laid so
+that huge pages of the file are huge pages here too: a thousand page faults less per gigabyte at the start, and fewer
+misses of the address cache ever after.
 """
 
 import ctypes
@@ -15,6 +16,7 @@ from typing import Any
 from hardware.errors import HardwareError
 from hardware.ub.file import open_file, read_header
 from hardware.ub.layout import PAGE, round_up
+from hardware.ub.leftover import keep
 from serving.errors import PoolUnreachableError
 
 HUGE_PAGE = 2 << 20
@@ -44,14 +46,14 @@ class ExtentMap:
         path: of the segment.
         writable: else a write is a fault.
     Raises: PoolUnreachableError if there is no such segment, or it has no such bytes.
-    Effects: maps memory.
+    Effects: maps memory; a mapping to read keeps its bytes, with a descriptor, when the server is gone.
     """
 
     def __init__(self, path: str, offset: int, nbytes: int, *, writable: bool = False) -> None:
         first = offset - offset % PAGE
         self._length = round_up(offset + nbytes - first, PAGE)
-        self._address = _map(path, first, self._length, offset + nbytes, writable)
-        self._end = weakref.finalize(self, _libc.munmap, self._address, self._length)
+        self._address, keeper = _map(path, first, self._length, offset + nbytes, writable)
+        self._end = weakref.finalize(self, _unmap, self._address, self._length, keeper)
         self._end.atexit = False  # tensors may be used to the last moment; the kernel takes it back
         self._skip = offset - first
         self._nbytes = nbytes
@@ -76,7 +78,8 @@ class ExtentMap:
         return length > 0 and _libc.madvise(start, length, _MADV_COLLAPSE) == 0
 
 
-def _map(path: str, first: int, length: int, end: int, writable: bool) -> int:
+def _map(path: str, first: int, length: int, end: int, writable: bool) -> tuple[int, int | None]:
+    """Returns: the address, and a descriptor that keeps the bytes; none for a writer, who ends with the server."""
     try:
         fd = open_file(Path(path))
     except HardwareError as error:
@@ -85,11 +88,27 @@ def _map(path: str, first: int, length: int, end: int, writable: bool) -> int:
         header = read_header(fd, Path(path))
         if header is None or first < 0 or end > os.fstat(fd).st_size or length <= 0:
             raise PoolUnreachableError(f"segment {path} has no {length} bytes at {first}")
-        return _map_aligned(fd, first, length, writable)
+        if not writable:
+            keep(fd, first, length)
+            if os.fstat(fd).st_nlink == 0:  # looked at behind `keep`, so that it is either seen or respected
+                raise PoolUnreachableError(f"segment {path} was just removed")
+        address = _map_aligned(fd, first, length, writable)
     except HardwareError as error:
-        raise PoolUnreachableError(f"segment {path}: {error}") from error
-    finally:
         os.close(fd)
+        raise PoolUnreachableError(f"segment {path}: {error}") from error
+    except BaseException:
+        os.close(fd)
+        raise
+    if writable:
+        os.close(fd)
+        return address, None
+    return address, fd
+
+
+def _unmap(address: int, length: int, keeper: int | None) -> None:
+    _libc.munmap(address, length)
+    if keeper is not None:
+        os.close(keeper)
 
 
 def _map_aligned(fd: int, first: int, length: int, writable: bool) -> int:

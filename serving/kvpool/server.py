@@ -101,7 +101,7 @@ class MemoryServer:
     def stop(self) -> None:
         """Ends every connection and removes the segment; files on disk stay for a successor. Twice is allowed.
 
-        Effects: the memory is given back once its last reader has gone.
+        Effects: the memory is given back, but for weights that processes compute with.
         """
         if self._stop.is_set():
             return
@@ -114,7 +114,7 @@ class MemoryServer:
             self._ssd.stop()
         if self._ticker.is_alive():
             self._ticker.join(_JOIN_S)
-        self._segment.remove()
+        self._segment.discard()
         self._give_back_slot()
 
     def record(self, state: ServerState) -> ServerRecord:

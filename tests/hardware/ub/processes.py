@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from hardware.errors import HardwareError
 from hardware.ub import UbSegment
+from hardware.ub.leftover import keep
 from hardware.ub.lock import locked
 
 Outcome = dict[str, Any]
@@ -65,6 +66,12 @@ def hold_lock(path: str) -> Outcome:
     return {}
 
 
+def keep_bytes(path: str, offset: int, nbytes: int) -> Outcome:
+    """Keeps a part of a file."""
+    keep(os.open(path, os.O_RDONLY), offset, nbytes)
+    return {}
+
+
 def churn(path: str, rounds: int, seed: int) -> Outcome:
     """Takes and gives back regions, and looks whether anybody else wrote into them."""
     return {"rounds": _churn(UbSegment.attach(path), rounds, seed)}
@@ -96,7 +103,7 @@ def _churn(segment: UbSegment, rounds: int, seed: int) -> int:
 
 _ACTIONS: dict[str, Callable[..., Outcome]] = {
     action.__name__: action
-    for action in (allocate, read, create, create_or_attach, hold_lock, churn, churn_with_forked_child)
+    for action in (allocate, read, create, create_or_attach, hold_lock, keep_bytes, churn, churn_with_forked_child)
 }
 
 

@@ -1,0 +1,42 @@
+"""Memory that weights keep when their server has gone."""
+
+import os
+
+import pytest
+
+from serving.ids import NodeId
+from serving.kvpool.model_cache import ModelCache
+from tests.kvpool.pool_cluster import PoolCluster
+from tests.kvpool.test_model_cache import MIB, SIZE, content, filling, loaded
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_server_that_has_gone_leaves_no_memory_but_for_weights_that_are_mapped(killed: bool) -> None:
+    with PoolCluster() as pool:
+        cache = ModelCache("test", NodeId("n0"), "secret", pool.view)
+        assert cache.store("m@1", SIZE, filling(1))
+        image = loaded(cache, "m@1")
+        fd = os.open(pool.process(0).record.segment, os.O_RDONLY)
+        if killed:
+            pool.kill(0)
+        else:
+            pool.stop(0)
+        pool.replace(0)
+        left = os.fstat(fd)
+        assert left.st_nlink == 0
+        assert left.st_blocks * 512 < SIZE + MIB, "its successor needs the rest"
+        assert image.data == content(1)
+        os.close(fd)
+        cache.close()
+
+
+def test_weights_that_nobody_maps_any_more_keep_no_descriptor() -> None:
+    with PoolCluster() as pool:
+        cache = ModelCache("test", NodeId("n0"), "secret", pool.view)
+        assert cache.store("m@1", SIZE, filling(1))
+        loaded(cache, "m@1").release()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            loaded(cache, "m@1").release()
+        assert len(os.listdir("/proc/self/fd")) == before
+        cache.close()
