@@ -212,10 +212,7 @@ def _check_kvcache(kvcache: KvCacheConfig, nodes: tuple[NodeConfig, ...]) -> Non
             f" must be done before what it found may be evicted"
         )
     if not _DIRECTORY.fullmatch(kvcache.directory):
-        raise ConfigError(
-            f'[kvcache] directory = "{kvcache.directory}" must be "embedded" or an address such as'
-            f' "redis://127.0.0.1:6379/0"'
-        )
+        raise ConfigError('[kvcache] directory must be "embedded" or an address such as "redis://127.0.0.1:6379/0"')
     if kvcache.ssd_mib == 0 and (kvcache.write_through or kvcache.ssd_path):
         setting = "write_through" if kvcache.write_through else "ssd_path"
         raise ConfigError(f"[kvcache] {setting} needs an SSD tier: set ssd_mib above 0, or remove it")

@@ -41,7 +41,7 @@ def preflight(config: ServeConfig) -> None:
     if config.cluster.dashboard_port:
         require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _ANY_DASHBOARD_PORT)
     if config.cluster.gcs_storage.startswith("redis"):
-        _require_redis(config.cluster.gcs_storage, "ray")
+        _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
     if config.kvcache.replicas:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
         _require_folder(config.kvcache)
@@ -105,13 +105,13 @@ def _require_folder(kvcache: KvCacheConfig) -> None:
 
 def _require_directory(kvcache: KvCacheConfig) -> None:
     if kvcache.directory != "embedded":
-        _require_redis(kvcache.directory, "preflight")
+        _require_redis(kvcache.directory, "[kvcache] directory")
 
 
-def _require_redis(url: str, purpose: str) -> None:
+def _require_redis(url: str, setting: str) -> None:
     from serving.kvpool.redis_store import RedisStore  # only who uses a Redis pays for its import
 
-    with RedisStore(url, purpose) as store:
+    with RedisStore(url, "preflight", setting=setting) as store:
         try:
             store.ping()
         except PoolError as error:

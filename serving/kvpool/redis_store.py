@@ -12,6 +12,7 @@ and the next call makes a new one: a Redis that comes back is used again without
 
 from collections.abc import Callable
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import msgspec
 import redis
@@ -37,22 +38,31 @@ class RedisStore:
         url: `redis://[user:password@]host:port/database`, `rediss://` with TLS, or `unix:///path/of/socket`.
         session: this start of the system; servers of others are not seen.
         timeout_s: of connecting, and of each answer.
-    Raises: ConfigError if the address cannot be one. Nothing is connected yet.
+        setting: what to call the Redis in a message.
+    Raises: ConfigError if the address cannot be one; it does not repeat any of it, a password may be there. Nothing is
+        connected yet.
     """
 
-    def __init__(self, url: str, session: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, session: str, timeout_s: float = TIMEOUT_S, setting: str = "[kvcache] directory"
+    ) -> None:
         self._session = session
+        self._setting = setting
         self._servers = f"{PREFIX}:servers:{session}"
         self._saved: set[str] = set()
         try:
+            _require_database(url)
             self._redis: Any = redis.Redis.from_url(
                 url,
                 socket_timeout=timeout_s,
                 socket_connect_timeout=timeout_s,
                 retry=Retry(NoBackoff(), 0),  # the controller tries again by itself, and must not be kept waiting
             )
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"[kvcache] directory is no address of a Redis ({error})") from error
+        except (ValueError, TypeError):
+            raise ConfigError(
+                f"{setting} is no address of a Redis: it must be as redis://user:password@host:port/0, with a "
+                "database's number last, and with %2F, %3F, %23, %40 for / ? # @ in the password"
+            ) from None
 
     def load(self) -> ControlState | None:
         """The state, with the servers of this session that have not expired.
@@ -118,13 +128,19 @@ class RedisStore:
     def _key(self, name: str) -> str:
         return f"{PREFIX}:server:{self._session}:{name}"
 
-    @staticmethod
-    def _ask(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - redis-py's answers have no types to name
+    def _ask(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - redis-py's answers have no types to name
         try:
             return call()
         except redis.exceptions.TimeoutError as error:
-            raise PoolTimeoutError(f"the Redis of [kvcache] directory did not answer in time ({error})") from error
+            raise PoolTimeoutError(f"the Redis of {self._setting} did not answer in time ({error})") from error
         except (redis.exceptions.ConnectionError, OSError) as error:
-            raise PoolUnreachableError(f"the Redis of [kvcache] directory cannot be reached ({error})") from error
+            raise PoolUnreachableError(f"the Redis of {self._setting} cannot be reached ({error})") from error
         except redis.exceptions.RedisError as error:
-            raise PoolError(f"the Redis of [kvcache] directory refuses ({error})") from error
+            raise PoolError(f"the Redis of {self._setting} refuses ({error})") from error
+
+
+def _require_database(url: str) -> None:
+    """Raises: ValueError if an address names a database that is no number: Redis's client would take number 0."""
+    parts = urlsplit(url)
+    if parts.scheme != "unix" and not (parts.path.strip("/") or "0").isdecimal():
+        raise ValueError("a database without a number")

@@ -128,9 +128,9 @@ REFUSED = {
     ),
     "no such directory": (
         '[kvcache]\ndirectory = "etcd://there"',
-        '[kvcache] directory = "etcd://there" must be "embedded" or an address such as "redis://127.0.0.1:6379/0"',
+        '[kvcache] directory must be "embedded" or an address such as "redis://127.0.0.1:6379/0"',
     ),
-    "a Redis nowhere": ('[kvcache]\ndirectory = "redis://"', '[kvcache] directory = "redis://" must be "embedded"'),
+    "a Redis nowhere": ('[kvcache]\ndirectory = "redis://"', '[kvcache] directory must be "embedded"'),
     "write-through to nothing": (
         "[kvcache]\nwrite_through = true",
         "[kvcache] write_through needs an SSD tier: set ssd_mib above 0, or remove it",

@@ -86,7 +86,7 @@ def test_a_redis_that_is_not_there(config: ServeConfig) -> None:
 def test_a_redis_for_ray_that_is_not_there(config: ServeConfig) -> None:
     storage = f"redis://127.0.0.1:{free_port()}"
     wrong = replace(config, cluster=replace(config.cluster, gcs_storage=storage))
-    with pytest.raises(ConfigError, match=r"cannot be reached .* start it, or correct the address"):
+    with pytest.raises(ConfigError, match=r"\[cluster\] gcs_storage cannot be reached .* start it, or correct"):
         preflight(wrong)
 
 

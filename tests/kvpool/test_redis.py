@@ -93,10 +93,16 @@ def test_keys_of_something_else_are_told_and_not_overwritten(store: RedisStore, 
         assert client.get(f"{PREFIX}:namespaces") == b"text"
 
 
-@pytest.mark.parametrize("url", ["http://there", "redis://host:port", "redis://h/x:y?socket_timeout=soon"])
+@pytest.mark.parametrize(
+    "url",
+    ["http://there", "redis://host:port", "redis://h/0?socket_timeout=soon", "redis://h/x", "redis://:se/cret@h:1/0"],
+)
 def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(ConfigError, match="is no address of a Redis"):
-        RedisStore(url, "one")
+    with pytest.raises(ConfigError, match=r"^the setting is no address of a Redis") as refusal:
+        RedisStore(url, "one", setting="the setting")
+    assert "se/cret" not in str(refusal.value), "a password"
+    assert "'se'" not in str(refusal.value), "a part of it"
+    assert refusal.value.__suppress_context__, "nor in what a log says of its cause"
 
 
 def test_a_redis_that_was_killed_is_used_again_once_it_is_back(store: RedisStore, server: RedisProcess) -> None:
