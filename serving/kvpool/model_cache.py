@@ -248,8 +248,7 @@ class ModelCache:
 
         Returns: ends the hold, and reports the entry if told so.
         """
-        link.ask(Done, Hold((version,)), soon())
-        assert link.welcome is not None
+        assert link.welcome is not None, "it has just been looked up there"
         place = (link.welcome.incarnation, version)
         self._holds[place] += 1
 
@@ -261,6 +260,11 @@ class ModelCache:
             if self._holds[place] <= 0:
                 _insist(lambda: link.ask(Done, Unhold((version,)), soon()))
 
+        try:
+            link.ask(Done, Hold((version,)), soon())
+        except PoolError:
+            end(False)  # if only the answer was lost the server holds it, for as long as this process lives
+            raise
         return end
 
     def _place(self, entry: ModelEntry, nbytes: int, make: Callable[[memoryview], int]) -> bool:

@@ -1,11 +1,16 @@
 """Memory that weights keep when their server has gone."""
 
 import os
+from typing import Any
 
 import pytest
 
+from serving.errors import PoolTimeoutError
 from serving.ids import NodeId
+from serving.kvpool.messages import Data, Hold, Message, Stats
 from serving.kvpool.model_cache import ModelCache
+from serving.kvpool.model_peer import soon
+from serving.kvpool.server_link import ServerLink, hello_of
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.test_model_cache import MIB, SIZE, content, filling, loaded
 
@@ -39,4 +44,28 @@ def test_weights_that_nobody_maps_any_more_keep_no_descriptor() -> None:
         for _ in range(5):
             loaded(cache, "m@1").release()
         assert len(os.listdir("/proc/self/fd")) == before
+        cache.close()
+
+
+def test_a_hold_whose_answer_was_lost_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = ServerLink.ask
+
+    def losing(link: ServerLink, kind: type[Any], message: Message, *rest: Any) -> Any:
+        answer = ask(link, kind, message, *rest)
+        if isinstance(message, Hold):
+            link.close()
+            raise PoolTimeoutError("the answer was lost")
+        return answer
+
+    with PoolCluster() as pool:
+        cache = ModelCache("test", NodeId("n0"), "secret", pool.view)
+        assert cache.store("m@1", SIZE, filling(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(ServerLink, "ask", losing)
+            assert cache.load("m@1") is None
+        reader = ServerLink(pool.process(0).record, hello_of("reader", NodeId("n0"), "secret"))
+        assert reader.ask(Data, Stats(), soon()).value["holds"] == 0, "it could never be evicted"
+        reader.close()
+        image = loaded(cache, "m@1")
+        assert image.data == content(1)
         cache.close()
