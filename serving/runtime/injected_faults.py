@@ -31,7 +31,7 @@ class InjectedFault(msgspec.Struct, frozen=True):
     """One row.
 
     Args:
-        serial: tells apart faults that are to happen once.
+        serial: tells apart one tester's faults that are to happen once.
         kind: `slow_link` = moves of KV take `delay_s` longer; `wrong_bytes` = the next handoff that arrives has a wrong
             bit; `full_disk` = writes to the SSD tier fail; `bit_flip` = one bit of a stored block is turned over.
         target: replica, or memory server, by its name in `GET /cluster`.
@@ -112,7 +112,8 @@ class FaultReader:
         self._rows: tuple[InjectedFault, ...] = ()
         self._looked = float("-inf")
         self._stamp: tuple[int, int] | None = None
-        self._done: set[int] = set()
+        self._done: set[InjectedFault] = set()
+        """Taken, and still in the file: whole rows, since every tester counts its faults from 1."""
 
     def active(self, kind: InjectedKind) -> InjectedFault | None:
         """The newest fault of a kind that is in force for this replica.
@@ -123,9 +124,9 @@ class FaultReader:
 
     def take(self, kind: InjectedKind) -> InjectedFault | None:
         """As `active`, but each fault once. Effects: it is not given again."""
-        fault = next((row for row in self._in_force(kind) if row.serial not in self._done), None)
+        fault = next((row for row in self._in_force(kind) if row not in self._done), None)
         if fault is not None:
-            self._done.add(fault.serial)
+            self._done.add(fault)
         return fault
 
     def _in_force(self, kind: InjectedKind) -> list[InjectedFault]:
@@ -146,6 +147,7 @@ class FaultReader:
         if stamp != self._stamp:
             self._stamp = stamp
             self._rows = tuple(row for row in self._read(status) if row.target == self._target)
+            self._done.intersection_update(self._rows)
 
     def _read(self, status: os.stat_result) -> list[InjectedFault]:
         """The rows; none if the file is not a plain one of this user's, or says nothing that makes sense."""

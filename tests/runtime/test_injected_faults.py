@@ -74,6 +74,16 @@ def test_each_fault_is_taken_once(path: Path, clock: Time) -> None:
     assert taken[2] is None
 
 
+def test_a_second_run_against_the_same_system_has_its_faults_too(path: Path, clock: Time) -> None:
+    reader = FaultReader(path, "m", clock)
+    for until_s in (110.0, 210.0):
+        FaultWriter(path, clock).add(InjectedFault(1, "bit_flip", "m", until_s))
+        clock.later()
+        assert reader.take("bit_flip") is not None
+        assert reader.take("bit_flip") is None
+        clock.later(100.0)
+
+
 def test_clearing_ends_everything(path: Path, clock: Time) -> None:
     writer, reader = FaultWriter(path, clock), FaultReader(path, "decode#1", clock)
     writer.add(slow())
