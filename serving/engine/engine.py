@@ -173,7 +173,7 @@ class InstanceEngine:
         pulls = self.start_pulls(now) if self.scheduler.waiting.items else ()
         planned, waiting = None, -1
         while planned is None and waiting != len(self.scheduler.waiting.items):  # prompts may be behind handoffs again
-            planned, waiting = self.scheduler.plan_step(self._counters.steps), len(self.scheduler.waiting.items)
+            planned, waiting = self.scheduler.plan_step(self._counters.steps, now), len(self.scheduler.waiting.items)
             pulls += self.start_pulls(now) if waiting else ()  # handoffs queued behind prompts
         fetches = tuple(map(self._pool.fetch_order, self.scheduler.take_fetches())) if self.scheduler.to_fetch else ()
         self._in_flight, plan = planned, planned.plan if planned is not None else None

@@ -26,6 +26,7 @@ class TokensEvent(Struct, frozen=True, gc=False):
         pool: what the KV-cache pool had to do with it; first event only, None without a pool.
         finish_reason: set on the last event.
         drafts: what became of the step's guesses; None if there were none.
+        waited_s: engine time from its coming here to its first admission; first event only.
     """
 
     sequence_id: SequenceId
@@ -37,6 +38,7 @@ class TokensEvent(Struct, frozen=True, gc=False):
     pool: PoolUse | None = None
     finish_reason: FinishReason | None = None
     drafts: DraftUse | None = None
+    waited_s: float | None = None
 
 
 class HandoffReadyEvent(Struct, frozen=True, gc=False):
@@ -48,7 +50,7 @@ class HandoffReadyEvent(Struct, frozen=True, gc=False):
         blocks: block table, cut to what `computed_tokens` need; pinned until released, cancelled or expired.
         hashes: prefix hashes of the full blocks, in order; empty without prefix reuse.
         computed_tokens: tokens whose KV the blocks hold: all but the newest.
-        position, tokens, logprobs, prompt_logprobs, cached_tokens, pool: as in `TokensEvent`.
+        position, tokens, logprobs, prompt_logprobs, cached_tokens, pool, waited_s: as in `TokensEvent`.
         drafts: guesses of what follows `tokens`; the ticket carries them to the decode instance.
     """
 
@@ -64,6 +66,7 @@ class HandoffReadyEvent(Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
     pool: PoolUse | None = None
     drafts: tuple[int, ...] = ()
+    waited_s: float | None = None
 
 
 class HandoffEnd(Enum):

@@ -88,6 +88,7 @@ def tokens_event(
         sequence.pool_use,
         accepted.finish_reason,
         drafts,
+        sequence.waited_s,
     )
 
 
@@ -118,4 +119,5 @@ def handoff_event(
         cached_tokens=sequence.cached_tokens,
         pool=sequence.pool_use,
         drafts=outcome.drafts,
+        waited_s=sequence.waited_s,
     )

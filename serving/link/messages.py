@@ -11,7 +11,7 @@ from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.policy.journal_commands import FailKind
 from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
-PROTOCOL = 4
+PROTOCOL = 5
 CRASHED_AGE_S = 1e9
 """Tells a crashed engine in `Status.progress_age_s`, where infinity may not stand."""
 MAX_FRAME_BYTES = 32 << 20
@@ -82,6 +82,8 @@ class Tokens(Message, frozen=True):
     finish: FinishReason | None = None
     pool: PoolUse | None = None
     drafts: DraftUse | None = None
+    waited_s: float | None = None
+    """In the gateway's time, unlike the event's."""
 
 
 class Prefilled(Message, frozen=True):

@@ -80,9 +80,11 @@ class Scheduler:
         self.prefix_queries_tokens = 0
         self.prefix_hits_tokens = 0
 
-    def plan_step(self, step: int) -> PlannedStep | None:
+    def plan_step(self, step: int, now: float) -> PlannedStep | None:
         """Form the next step; None when nothing can be computed now.
 
+        Args:
+            now: engine time [s]; decides nothing, it is noted how long each prompt has waited.
         Effects: admits, preempts, marks the planned sequences as in flight.
         """
         running = self.running.items
@@ -97,7 +99,7 @@ class Scheduler:
         # A victim of this very step cannot come straight back: it needs all that it gave, and one block of it is taken.
         ahead, fetch = self._room_ahead() if self.waiting.items else 0, True
         while self.waiting.items and (budget.tokens_left > 0 or ahead > 0):
-            admitted = self._admit(SequencePhase.WAITING, fetch=fetch)
+            admitted = self._admit(SequencePhase.WAITING, now, fetch=fetch)
             if admitted is None:
                 break
             ahead -= self._ahead(admitted)
@@ -193,7 +195,7 @@ class Scheduler:
             return sequence.num_missing
         return min(sequence.num_missing, self.limits.max_step_tokens)
 
-    def _admit(self, phase: SequencePhase, *, fetch: bool = True) -> LiveSequence | None:
+    def _admit(self, phase: SequencePhase, now: float | None = None, *, fetch: bool = True) -> LiveSequence | None:
         waiting = self.waiting.items
         if not waiting or waiting[0].phase is not phase:  # the head is never overtaken
             return None
@@ -207,6 +209,7 @@ class Scheduler:
             return None
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.num_computed
+            sequence.waited_s = None if now is None else now - sequence.came_s
             self.prefix_queries_tokens += len(sequence.tokens)
             self.prefix_hits_tokens += sequence.num_computed
         if phase is SequencePhase.ADOPTING:

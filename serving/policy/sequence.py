@@ -43,6 +43,7 @@ class LiveSequence:
         "acceptance",
         "blocks",
         "cached_tokens",
+        "came_s",
         "deadline",
         "drafts",
         "first_reported",
@@ -67,6 +68,7 @@ class LiveSequence:
         "ticket",
         "ticket_id",
         "tokens",
+        "waited_s",
     )
 
     def __init__(self, spec: SequenceSpec, turn: Turn, now: float, ticket: HandoffTicket | None = None) -> None:
@@ -81,6 +83,7 @@ class LiveSequence:
         self.sequence_id: SequenceId = spec.sequence_id
         # Who has its blocks here waits for no priority: whoever has one may need just those blocks.
         self.order: Order = (spec.priority if math.isfinite(turn[0]) else -math.inf, turn)
+        self.came_s = now
         self.deadline = now + spec.time_left_s
         self.phase = SequencePhase.WAITING if ticket is None else SequencePhase.ADOPTING
         self.output: list[int] = list(spec.output)
@@ -116,6 +119,8 @@ class LiveSequence:
         """How good this sequence's guesses have been; None before the first."""
         self.cached_tokens: int | None = None
         """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
+        self.waited_s: float | None = None
+        """Engine time from its coming to its first admission as a prompt."""
         # An adopted sequence reported its first token, and all that goes with it, at the prefill instance.
         self.first_reported = ticket is not None
         self.prompt_logprobs_wanted = None if ticket is not None else sampling.prompt_logprobs

@@ -341,9 +341,9 @@ def _wire(item: News, time_scale: float) -> tuple[m.News | None, bool]:
     """
     match item:
         case TokensEvent():
-            return _tokens(item, item.finish_reason), item.finish_reason is not None
+            return _tokens(item, item.finish_reason, time_scale), item.finish_reason is not None
         case TicketReady(ready=ready, ticket=ticket):
-            return m.Prefilled(_tokens(ready, None), ticket), False
+            return m.Prefilled(_tokens(ready, None, time_scale), ticket), False
         case HandoffClosedEvent(sequence_id=sequence_id, end=HandoffEnd.EXPIRED):
             return m.Lost(sequence_id, "its handoff expired"), True  # for a gateway that has not got the ticket yet
         case HandoffClosedEvent():
@@ -366,7 +366,7 @@ def _wire(item: News, time_scale: float) -> tuple[m.News | None, bool]:
             return m.Refused(sequence_id, kind, str(error)), True
 
 
-def _tokens(event: TokensEvent | HandoffReadyEvent, finish: FinishReason | None) -> m.Tokens:
+def _tokens(event: TokensEvent | HandoffReadyEvent, finish: FinishReason | None, time_scale: float) -> m.Tokens:
     return m.Tokens(
         event.sequence_id,
         event.position,
@@ -377,4 +377,5 @@ def _tokens(event: TokensEvent | HandoffReadyEvent, finish: FinishReason | None)
         finish,
         event.pool,
         event.drafts if isinstance(event, TokensEvent) else None,  # a prompt's step verifies none
+        None if event.waited_s is None else event.waited_s / time_scale,
     )

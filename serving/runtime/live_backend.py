@@ -39,7 +39,7 @@ class LiveBackend:
 
     Args:
         pools: names of the engine pools: `prefill` and `decode`, or `aggregated`.
-        observe: told each sequence's wait for its start and its time to the first token from there [s].
+        observe: told each sequence's wait, here and in its instance, and its time to the first token from there [s].
     """
 
     def __init__(
@@ -253,8 +253,8 @@ class LiveBackend:
     def _first(self, generation: LiveGeneration, choice: Choice) -> None:
         choice.told = True
         if self._observe is not None:
-            queued = generation.started - generation.submitted
-            self._observe(queue_s=queued, prefill_s=self._now() - generation.started)
+            queued = generation.queued_s(choice)
+            self._observe(queue_s=queued, prefill_s=max(0.0, self._now() - generation.submitted - queued))
 
     def _route(self, generation: LiveGeneration, choice: Choice, need: c.NeedPrefill | c.NeedDecode) -> None:
         """Choose an instance now, or leave the sequence to the sweeper until there is one."""
@@ -325,7 +325,7 @@ class LiveBackend:
             if isinstance(item, m.Leaving) and not self._router.elsewhere(item.handoff):
                 continue  # it goes on where it is
             with self._alone(generation):
-                generation.heed(item)
+                generation.heed(choice, item)
                 self._carry_out(generation, choice, tell(choice.journal, item, begun=generation.begun))
                 self._leave_if_done(generation, choice)
 

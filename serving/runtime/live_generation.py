@@ -35,6 +35,8 @@ class Choice:
     waiting_since: float | None = None
     told: bool = False
     """Something of it was delivered."""
+    waited_s: float = 0.0
+    """In the instance that computed its prompt, before that began."""
 
 
 class LiveGeneration:
@@ -104,8 +106,18 @@ class LiveGeneration:
         """As `Generation.cancel`."""
         self._on_cancel(self)
 
-    def heed(self, news: m.News) -> None:
-        """What a full instance says of when to come back is told to the client if nobody else takes it."""
+    def queued_s(self, choice: Choice) -> float:
+        """How long one sequence waited before work on it began: here, then in the instance."""
+        return self.started - self.submitted + choice.waited_s
+
+    def heed(self, choice: Choice, news: m.News) -> None:
+        """What a full instance says of when to come back is told to the client if nobody else takes it.
+
+        Effects: notes how long the sequence waited there, too.
+        """
+        first = news.first if isinstance(news, m.Prefilled) else news
+        if isinstance(first, m.Tokens) and first.waited_s is not None and not choice.told:
+            choice.waited_s = first.waited_s
         if isinstance(news, m.Refused) and news.kind is FailKind.OVERLOADED:
             told = self._retry_after_s
             self._retry_after_s = news.retry_after_s if told is None else min(told, news.retry_after_s)
@@ -125,7 +137,7 @@ class LiveGeneration:
                 news.prompt_logprobs,
                 news.cached_tokens,
                 news.finish_reason,
-                queue_s=self.started - self.submitted if is_first else None,
+                queue_s=self.queued_s(self.choices[index]) if is_first else None,
                 pool=news.pool,
                 drafts=news.drafts,
                 resumptions=self.choices[index].journal.attempts.total,

@@ -177,7 +177,7 @@ class GatewayMetrics(Collector):
         self.rejections[reason] += 1
 
     def observe_phases(self, *, queue_s: float | None = None, prefill_s: float | None = None) -> None:
-        """Phases that only the backend knows: waiting for an instance, and computing the prompt."""
+        """Phases that only the backend knows: waiting for an instance and within it, and computing the prompt."""
         if queue_s is not None:
             self.queue_time.observe(queue_s)
         if prefill_s is not None:

@@ -365,3 +365,22 @@ def test_after_its_first_report_a_sequence_may_reuse_its_own_prompt() -> None:
     assert bench.engine.snapshot(0.0).preemptions_total == 1
     assert starts[0] == 0
     assert starts[1] > 0
+
+
+def test_the_first_news_say_how_long_a_prompt_waited() -> None:
+    bench = Bench(max_sequences=1)
+    bench.engine.add(spec("first", (1,), max_tokens=2), 0.0)
+    bench.engine.add(spec("second", (2,), max_tokens=2), 1.0)
+    told: list[tuple[str, float | None]] = []
+    for now in (0.5, 2.0, 4.0, 5.0):
+        bench.now = now
+        told += [(event.sequence_id, event.waited_s) for event in bench.step() if isinstance(event, TokensEvent)]
+    assert told == [("first", 0.5), ("first", None), ("second", 3.0), ("second", None)]
+
+
+def test_a_handoff_says_how_long_its_prompt_waited() -> None:
+    bench = Bench(EngineRole.PREFILL)
+    bench.engine.add(spec("a"), 1.0)
+    bench.now = 2.5
+    (ready,) = [event for event in bench.step() if isinstance(event, HandoffReadyEvent)]
+    assert ready.waited_s == 1.5

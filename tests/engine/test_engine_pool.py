@@ -120,7 +120,7 @@ def test_what_came_from_the_pool_or_is_cached_here_is_not_stored_again() -> None
     assert second.stores == []
     assert second.engine.take_events()[-1] == TokensEvent(
         SequenceId("c"), 0, reference_output(spec("c", max_tokens=1))[0], (), (), 8, PoolUse(),
-        reference_output(spec("c", max_tokens=1))[1],
+        reference_output(spec("c", max_tokens=1))[1], None, 0.0,
     )  # fmt: skip
 
 

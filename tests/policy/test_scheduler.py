@@ -37,7 +37,7 @@ class Bench:
 
     def step(self) -> list[tuple[str, int, bool]]:
         """Name, fed tokens and whether it samples, for each share of the step."""
-        planned: PlannedStep | None = self.scheduler.plan_step(self.steps)
+        planned: PlannedStep | None = self.scheduler.plan_step(self.steps, float(self.steps))
         self.steps += 1
         self.scheduler.blocks.pool.check(s.blocks for s in self.sequences.values())
         if planned is None:
@@ -80,7 +80,7 @@ def test_decodes_come_first_and_prompts_share_the_rest() -> None:
 
 
 def test_nothing_to_do_is_no_step() -> None:
-    assert Bench().scheduler.plan_step(0) is None
+    assert Bench().scheduler.plan_step(0, 0.0) is None
 
 
 def test_seats_bound_the_batch() -> None:
@@ -240,7 +240,7 @@ def test_prompt_logprob_orders_end_with_the_prompt(
     bench.scheduler.waiting.add(LiveSequence(spec, (0.0, 0), 0.0))
     seen = []
     for step in range(len(shares)):
-        planned = bench.scheduler.plan_step(step)
+        planned = bench.scheduler.plan_step(step, 0.0)
         assert planned is not None
         (share,) = planned.plan.sequences
         seen.append((share.start, share.prompt_logprobs, share.next_prompt_token, share.sample is not None))

@@ -361,3 +361,32 @@ async def test_a_handoff_goes_only_where_it_can_ever_fit() -> None:
     large.status = replace(large.status, blocks_free=10)
     backend.links._links[large.replica] = cast(Any, large)
     assert backend._router.decide(need, journal).replica == large.replica
+
+
+@pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
+async def test_waiting_in_the_instance_counts_as_queueing(mode: str) -> None:
+    """A loaded instance's queue was told as time of the prompt's computation, and queueing as nothing."""
+    seen: list[dict[str, float]] = []
+    pools = ["aggregated"] if mode == "aggregated" else ["prefill", "decode"]
+    backend = LiveBackend(
+        GatewayId("g"),
+        "s",
+        small_config(Path("/nowhere"), mode=mode),
+        pools,
+        observe=lambda **phases: seen.append(phases),
+    )
+    start = backend._now()
+    link, *_ = [linked(backend, pool) for pool in pools]
+    generation = backend.submit(job(1))
+    (add,) = [message for message in link.sent if isinstance(message, m.Add)]
+    tokens = m.Tokens(add.spec.sequence_id, 0, (7,), cached_tokens=0, waited_s=30.0)
+    ticket = HandoffTicket("t", link.replica, NodeId("n"), "/s", "l", 3, ())
+    news = tokens if mode == "aggregated" else m.Prefilled(tokens, ticket)
+    backend._on_frame(cast(Any, link), m.Frame(1, (news,)))
+    (update,) = await generation.next()
+    assert update.queue_s is not None
+    assert 30.0 <= update.queue_s <= 30.0 + backend._now() - start
+    assert [phases["queue_s"] for phases in seen] == [update.queue_s]
+    assert [phases["prefill_s"] for phases in seen] == [0.0]  # a clock of another process: never below nothing
+    generation.cancel()
+    _end(backend)

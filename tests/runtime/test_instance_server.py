@@ -342,3 +342,10 @@ async def test_when_to_come_back_is_told_in_the_gateways_time() -> None:
     server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0))
     server._dispatch([Refusal(SequenceId("a"), OverloadedError("8 sequences wait already", retry_after_s=60.0))])
     assert frames.news == [m.Refused(SequenceId("a"), FailKind.OVERLOADED, "8 sequences wait already", 3.0)]
+
+
+async def test_how_long_a_prompt_waited_is_told_in_the_gateways_time() -> None:
+    server, frames = _served("a")
+    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0))
+    server._dispatch([TokensEvent(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=60.0)])
+    assert frames.news == [m.Tokens(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=3.0)]
