@@ -21,6 +21,10 @@ _IGNORED_SETTINGS = frozenset(
 """Flags that only say what is shown and where it is written."""
 
 
+MOST_CACHED_APART = 0.05
+"""Shares of prompt tokens from a cache that differ by more are a difference of their own."""
+
+
 class Verdict(StrEnum):
     """What the interval of a ratio says."""
 
@@ -240,6 +244,13 @@ def _warnings(sides: tuple[Side, Side], method: Method) -> list[str]:
         failures = side.failure_share()
         if failures > 0:
             found.append(f"In {side.name} {100 * failures:.2g} % of the requests failed; latencies leave those out.")
+    shares = [side.cached_share() or 0.0 for side in sides]
+    if abs(shares[0] - shares[1]) > MOST_CACHED_APART:
+        words = " and ".join(f"{share:.0%} in {side.name}" for side, share in zip(sides, shares, strict=True))
+        found.append(
+            f"Of the prompt tokens {words} came from a cache: a prompt that the server has seen before, by a replay or "
+            "an equal --seed, is quicker."
+        )
     return found
 
 

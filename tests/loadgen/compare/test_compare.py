@@ -13,7 +13,7 @@ from loadgen.compare.comparison import Comparison, Method, Verdict, verdict_of
 from loadgen.compare.table import WIDTH, compare_folders, comparisons_json, print_comparisons
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.record import RequestRecord
-from loadgen.result import Generator, Repetition, RunResult
+from loadgen.result import CacheUse, Generator, Repetition, RunResult
 from loadgen.run_folder import RunFolder, write_json
 from tests.loadgen.report.samples import make_records, make_result, make_sweep
 
@@ -122,6 +122,19 @@ def test_what_differs_and_what_to_know(tmp_path: Path) -> None:
     assert "b was interrupted" in text
     assert "generator was the bottleneck" in text
     assert "of the requests failed" in text
+
+
+def test_a_replay_that_finds_its_prompts_in_the_cache_is_told(tmp_path: Path) -> None:
+    records = make_records(requests=30)
+    sides = []
+    for name, cached in (("first", 0), ("replay", 750), ("again", 780)):
+        result = make_result(records)
+        result.cache = CacheUse(reported_by=30, cached_tokens=cached, input_tokens=1000)
+        sides.append(_save(tmp_path / name, result, records))
+    first, replay, again = sides
+    words = f"0% in {first} and 75% in {replay} came from a cache"
+    assert any(words in warning for warning in compare_folders([first, replay])[0].warnings)
+    assert not any("cache" in warning for warning in compare_folders([replay, again])[0].warnings)
 
 
 def test_sweeps_are_compared_where_they_have_the_same_load(tmp_path: Path) -> None:
