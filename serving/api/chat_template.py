@@ -149,7 +149,11 @@ def load_chat_template(folder: Path | str, special_tokens: Mapping[str, str]) ->
     """
     path = Path(folder) / "chat_template.jinja"
     if path.is_file():
-        return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens)
+        try:
+            source = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"cannot read {path}: {error}; copy it again from the original checkpoint") from error
+        return ChatTemplate(source, special_tokens)
     found = read_json(Path(folder) / "tokenizer_config.json").get("chat_template")
     if isinstance(found, list):  # named templates: the one called "default" is for plain chat
         named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}

@@ -97,9 +97,9 @@ class ServedModel:
 
 
 def _ids(value: object) -> list[int]:
-    """`eos_token_id` is an id, a list of ids or absent."""
+    """`eos_token_id` is an id, a list of ids or absent; some write -1 for none."""
     values = value if isinstance(value, list) else [value]
-    return [i for i in values if isinstance(i, int)]
+    return [i for i in values if isinstance(i, int) and i >= 0]
 
 
 def hash_api_key(key: str) -> bytes:

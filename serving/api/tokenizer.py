@@ -29,7 +29,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}; copy the file again from the original checkpoint") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} must hold a JSON object; copy the file again from the original checkpoint")

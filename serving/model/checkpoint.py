@@ -250,7 +250,7 @@ def _files(folder: Path) -> list[Path]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted(set(weight_map.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{index} cannot be read ({error!r}): fetch it again") from error
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:

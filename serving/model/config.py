@@ -111,7 +111,7 @@ def _read_json(path: Path, *, required: bool) -> Mapping[str, object]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON ({error}): fetch it again") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} is not a JSON object: fetch it again")

@@ -133,3 +133,6 @@ def test_loading_from_the_folder(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(ModelError, match="does not parse"):
         load_chat_template(tmp_path, SPECIAL)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe{{ x }}")
+    with pytest.raises(ModelError, match=r"cannot read .*chat_template\.jinja"):
+        load_chat_template(tmp_path, SPECIAL)

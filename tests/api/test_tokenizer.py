@@ -50,7 +50,7 @@ def test_broken_files_are_model_errors(model_folder: Path, tmp_path: Path) -> No
     with pytest.raises(ModelError, match="cannot load"):
         Tokenizer.from_folder(tmp_path)
     shutil.copy(model_folder / "tokenizer.json", tmp_path)
-    for content in ("[]", "{", "\xff"):
+    for content in ("[]", "{", "\xff", '{"a":' * 100_000):
         (tmp_path / "tokenizer_config.json").write_text(content, encoding="latin-1")
         with pytest.raises(ModelError, match="tokenizer_config"):
             Tokenizer.from_folder(tmp_path)
@@ -70,6 +70,13 @@ def test_served_model_joins_all_end_tokens(model_folder: Path, tmp_path: Path) -
     assert model.defaults == GenerationDefaults()
     with pytest.raises(ModelError, match="name"):
         ServedModel.from_folder(tmp_path, names=(), max_model_len=8, created=0)
+
+
+def test_no_end_token_may_be_written_as_minus_one(model_folder: Path, tmp_path: Path) -> None:
+    """Taken for an id, it hid the vocabulary's last token from who asked for `min_tokens`."""
+    shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": -1}))
+    assert ServedModel.from_folder(tmp_path, names=("m",), max_model_len=8, created=0).eos_ids == (EOS,)
 
 
 @pytest.mark.parametrize(

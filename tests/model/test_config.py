@@ -157,6 +157,9 @@ def test_missing_folder_file_and_bad_json(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot be read as JSON"):
         ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError, match="cannot be read as JSON"):
+        ModelConfig.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ModelError, match="not a JSON object"):
         ModelConfig.from_folder(tmp_path)
