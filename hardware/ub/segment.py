@@ -129,12 +129,15 @@ class UbSegment:
     def _open(cls, path: Path, spec: SegmentHeader, *, exclusive: bool) -> Self:
         for _ in range(_ATTEMPTS):
             fd = segment_file.open_file(path, create=True, exclusive=exclusive)
+            header = None
             try:
                 with locked(fd, str(path)):
                     header = _claim(fd, path, spec, exclusive=exclusive)
                 if header is not None:
                     return cls(path, fd, header)
             except BaseException:
+                if header is spec:  # made, and not to be mapped: its memory would be nobody's
+                    segment_file.unlink_if_same(fd, path)
                 os.close(fd)
                 raise
             os.close(fd)

@@ -1,8 +1,10 @@
 """A segment in one process: regions, views, ranges, the end."""
 
+import errno
 import mmap
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -231,3 +233,24 @@ def test_a_snapshot_names_the_owners(shm: Path) -> None:
         assert (state["used_bytes"], state["free_bytes"], state["capacity_bytes"]) == (35, MIB - 35, MIB)
         assert state["path"] == str(shm / "ub")
         assert int(state["session"], 16) == segment.session
+
+
+@pytest.mark.parametrize("make", [UbSegment.create, UbSegment.create_or_attach])
+def test_a_segment_that_cannot_be_mapped_is_not_left_behind(
+    shm: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., UbSegment]
+) -> None:
+    """As under a limit of addresses: its memory would be held for as long as this process lives."""
+
+    def no_addresses(_mapping: mmap.mmap) -> bool:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as limited:
+        limited.setattr(segment_module, "populate", no_addresses)
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            make(shm / "segment", MIB)
+        assert list(shm.iterdir()) == []
+    with UbSegment.create(shm / "segment", MIB) as segment, monkeypatch.context() as limited:
+        limited.setattr(segment_module, "populate", no_addresses)
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            UbSegment.create_or_attach(segment.path, MIB)
+        assert list(shm.iterdir()) == [segment.path], "another one's"
