@@ -117,9 +117,8 @@ class LiveBackend:
     @property
     def starved(self) -> bool:
         """Something waits because a role has no instance."""
-        return any(choice.need is not None for _, choice in self._choices.values()) or (
-            len(self.room) > 0 and not self._router.open()
-        )
+        unserved = any(choice.need is not None for _, choice in self._choices.values())
+        return unserved or (len(self.room) > 0 and not self._router.open())
 
     def close(self) -> None:
         """Stop sweeping and drop the links."""
