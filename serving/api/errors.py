@@ -51,6 +51,10 @@ class ErrorReply:
         return msgspec.json.encode({"error": error})
 
 
+_NOT_AGAIN = {"x-should-retry": "false"}
+"""OpenAI's clients repeat a 408 and a 500 by themselves unless they are told not to."""
+
+
 def reply_for(error: Exception) -> ErrorReply:
     """The reply to any exception. What is not ours to tell (a bug, an engine failure) keeps its details inside."""
     text = str(error)
@@ -70,11 +74,12 @@ def reply_for(error: Exception) -> ErrorReply:
         case UnavailableError():
             return ErrorReply(503, text, "server_error", None, "service_unavailable", _retry(error.retry_after_s))
         case DeadlineError() | TimeoutError():
-            return ErrorReply(408, text or "the request's time is over", "timeout_error", None, "request_timeout")
+            # Sent again at once it would wait as long again, in a system that has not got to it in all its time.
+            text = text or "the request's time is over"
+            return ErrorReply(408, text, "timeout_error", None, "request_timeout", _NOT_AGAIN)
         case PoisonError():
             text = "the engines that worked on this request were lost; it was given up and must not be sent again"
-            # OpenAI's clients repeat a 500 unless they are told not to.
-            return ErrorReply(500, text, "server_error", None, "engine_lost_repeatedly", {"x-should-retry": "false"})
+            return ErrorReply(500, text, "server_error", None, "engine_lost_repeatedly", _NOT_AGAIN)
         case _:
             return ErrorReply(500, "the request failed inside the server", "server_error", None, "internal_error")
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from serving.api.settings import ApiSettings, ServedModel, hash_api_key
-from serving.errors import EngineError, OverloadedError
+from serving.errors import DeadlineError, EngineError, OverloadedError
 from tests.api.support import Harness, running_server
 
 MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
@@ -110,6 +110,15 @@ def test_failure_inside_a_stream_raises(server: tuple[Harness, str], client: ope
     harness.script_of = lambda _: harness.say("Once upon", fail_after=1, error=EngineError("x"))
     with pytest.raises(openai.APIError, match="failed inside the server"):
         list(client.chat.completions.create(model="tiny", messages=MESSAGES, stream=True))
+
+
+def test_a_request_whose_time_is_over_is_not_repeated(server: tuple[Harness, str], client: openai.OpenAI) -> None:
+    harness, _ = server
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=0, error=DeadlineError("too late"))
+    with pytest.raises(openai.APIStatusError) as over:
+        client.with_options(max_retries=2).chat.completions.create(model="tiny", messages=MESSAGES)
+    assert over.value.status_code == 408
+    assert len(harness.backend.generations) == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
