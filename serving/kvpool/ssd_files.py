@@ -236,7 +236,9 @@ def ssd_error(action: str, path: str, error: OSError) -> SsdError:
 
     Effects: none.
     """
-    return SsdError(f"cannot {action} {path} ({error.strerror}); look after the disk, or set [kvcache] ssd_mib lower")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some of the disk, or set [kvcache] ssd_mib lower" if full else "look after the disk"
+    return SsdError(f"cannot {action} {path} ({error.strerror}); {remedy}")
 
 
 def _read_header(fd: int) -> tuple[StoredEntry, int] | None:

@@ -161,15 +161,17 @@ def test_reading_is_the_last_use_but_verifying_is_not(files: SsdFiles) -> None:
     assert file.age_s < 60
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, r"\[kvcache\] ssd_mib lower$"), (errno.EIO, "look after the disk$")]
+)
 def test_a_failed_write_leaves_everything_as_it_was(
-    files: SsdFiles, monkeypatch: pytest.MonkeyPatch, number: int
+    files: SsdFiles, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
 ) -> None:
     old, new = entry_of(b"old"), entry_of(b"x" * 5000)
     files.write(old, memoryview(b"old"))
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", lambda fd, data: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
-        with pytest.raises(SsdError, match=os.strerror(number)):
+        with pytest.raises(SsdError, match=rf"{os.strerror(number)}\); .*{remedy}"):
             files.write(new, memoryview(b"x" * 5000))
     assert read(files, old) == b"old"
     assert len(list(files.files())) == 1
