@@ -13,7 +13,7 @@ from hardware.ray_resources import first_hosts, node_labels, node_resources, sil
 from hardware.ub.file import remove_stale
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
-from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY, SWEEP_PERIOD_S
+from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY, SWEEP_PERIOD_S, sweep
 from serving.deployments.ray_storage import ray_storage
 from serving.deployments.session import Session
 from serving.runtime.injected_faults import faults_path
@@ -98,12 +98,11 @@ class LocalCluster:
         return None
 
     def _sweep(self) -> None:
-        """Free UB segments of this start that dead replicas left, now and then."""
+        """As the replicas do, since there may be none."""
         if time.monotonic() < self._sweep_at:
             return
         self._sweep_at = time.monotonic() + SWEEP_PERIOD_S
-        for path in remove_stale(SHARED_MEMORY, f"{SEGMENT_PREFIX}{self.session.name}-"):
-            logger.info("removed %s, which a dead replica left", path)
+        sweep(self.session.name)
 
     def stop(self, *, keep_logs: bool = False) -> None:
         """End Ray and remove what this start left on the machine. Safe to call twice, or after a failed start.

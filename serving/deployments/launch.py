@@ -26,7 +26,7 @@ from serving.deployments.scaling_board import start_board
 from serving.deployments.session import Session
 from serving.errors import ServingError
 from serving.http_question import fetch
-from serving.terminal import silence
+from serving.terminal import ending_signals, silence
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +93,8 @@ class Interrupt:
 
     def install(self) -> None:
         """Take the signals over. Again after Ray has started, which takes SIGTERM for itself."""
-        for kind in (signal.SIGINT, signal.SIGTERM):
+        for kind in ending_signals():
             signal.signal(kind, self._handle)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup: it shall outlive its terminal
-            signal.signal(signal.SIGHUP, self._handle)
 
     def raise_now(self) -> None:
         """From now on, and if asked before, raise KeyboardInterrupt."""

@@ -32,18 +32,25 @@ def new_segment_path(session: str, node: NodeId, owner: str) -> Path:
         owner: names the replica within the node.
     Effects: removes what dead replicas of this start left on this machine.
     """
-    prefix = f"{SEGMENT_PREFIX}{session}-"
-    remove_stale(SHARED_MEMORY, prefix)
-    return SHARED_MEMORY / f"{prefix}{node[:12]}-{owner}"
+    sweep(session)
+    return SHARED_MEMORY / f"{SEGMENT_PREFIX}{session}-{node[:12]}-{owner}"
+
+
+def sweep(session: str) -> None:
+    """Free UB segments that dead replicas of this start left on this machine.
+
+    Raises: OSError, UbMissingError if the folder cannot be looked through.
+    """
+    for path in remove_stale(SHARED_MEMORY, f"{SEGMENT_PREFIX}{session}-"):
+        logger.info("removed %s, which a dead replica left", path)
 
 
 async def sweep_forever(session: str) -> None:
-    """Free UB segments that dead replicas of this start left on this machine, now and then, until cancelled."""
+    """`sweep` now and then, beside the event loop, until cancelled."""
     while True:
         await asyncio.sleep(SWEEP_PERIOD_S)
         try:
-            for path in await asyncio.to_thread(remove_stale, SHARED_MEMORY, f"{SEGMENT_PREFIX}{session}-"):
-                logger.info("removed %s, which a dead replica left", path)
+            await asyncio.to_thread(sweep, session)
         except (OSError, HardwareError):
             logger.exception("could not look for memory of dead replicas; trying again")
 

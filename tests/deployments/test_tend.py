@@ -179,7 +179,7 @@ def test_memory_that_a_replica_leaves_after_its_replacement_has_started_is_freed
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A frozen replica's segment stayed until the next replica of its kind started."""
-    monkeypatch.setattr(cluster_module, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("serving.deployments.nodes.SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(cluster_module, "SWEEP_PERIOD_S", 0.0)
     made, _ = cluster()
     paths = [tmp_path / f"{SEGMENT_PREFIX}{name}" for name in ("abc123-n-old", "abc123-n-new", "other-n")]
