@@ -15,3 +15,4 @@ def test_a_run_goes_on_when_nobody_reads_it_any_more(monkeypatch: pytest.MonkeyP
             os.close(reading)
             progress.stage("waiting for what is under way")
             progress.stage("looking for leaks")
+        assert os.path.samestat(os.fstat(pipe.fileno()), os.stat(os.devnull)), "what is still said goes nowhere"

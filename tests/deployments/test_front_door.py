@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from serving.deployments.front_door import FrontDoor
 from tests.e2e.server import PATIENCE_S, free_port
 
@@ -82,9 +84,12 @@ def test_a_stream_without_an_end_is_cut() -> None:
 
 def test_leaving_before_it_listens() -> None:
     async def scene() -> None:
-        door = FrontDoor(Streaming(), "127.0.0.1", free_port(), leave_s=PATIENCE_S)
+        port = free_port()
+        door = FrontDoor(Streaming(), "127.0.0.1", port, leave_s=PATIENCE_S)
         serving = asyncio.create_task(door.serve())
         await asyncio.wait_for(door.leave(), PATIENCE_S)
         await serving
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
 
     asyncio.run(scene())

@@ -51,6 +51,30 @@ def job(sequences: int, max_tokens: int = 4) -> GenerationJob:
     return GenerationJob(RequestId("r"), tuple(specs))
 
 
+class Clock:
+    """The backend's, which stands still until it is moved."""
+
+    def __init__(self, backend: LiveBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._backend = backend
+        self.start = self._now = backend._now()
+        monkeypatch.setattr(backend, "_now", lambda: self._now)
+
+    def sweep_after(self, seconds: float) -> None:
+        """As the backend's sweeper does so long after the start."""
+        self._now = self.start + seconds
+        self._backend._sweep(self._now)
+
+
+def refuse(backend: LiveBackend, link: Link) -> None:
+    """The instance is full, for the last order and whatever comes of that."""
+    asked = 0
+    while len(link.sent) > asked:
+        asked, order = len(link.sent), link.sent[-1]
+        assert isinstance(order, m.Add | m.Adopt)
+        refused = m.Refused(order.spec.sequence_id, FailKind.OVERLOADED, "256 sequences wait already", 1.0)
+        backend._on_frame(cast(Any, link), m.Frame(1, (refused,)))
+
+
 def _end(backend: LiveBackend) -> None:
     assert backend._sweeper is not None
     backend._sweeper.cancel()
@@ -65,17 +89,13 @@ async def test_a_gateway_that_was_stopped_looks_for_an_instance_before_it_gives_
 ) -> None:
     config = small_config(Path("/nowhere"), mode="aggregated")
     backend = LiveBackend(GatewayId("g"), "s", config, ["aggregated"])
-    start = backend._now()
-    now = [start]
-    monkeypatch.setattr(backend, "_now", lambda: now[0])
-    link = linked(backend, "aggregated", heard_at=start - 5.0)  # nobody believes that it is there
+    clock = Clock(backend, monkeypatch)
+    link = linked(backend, "aggregated", heard_at=clock.start - 5.0)  # nobody believes that it is there
     generation = backend.submit(job(1))
-    now[0] = start + 1.0
-    backend._sweep(now[0])
+    clock.sweep_after(1.0)
     assert not link.sent
-    now[0] = start + config.gateway.role_wait_s + 5.0  # stopped until here; what came meanwhile is read first
-    link.heard_at = asyncio.get_running_loop().time()
-    backend._sweep(now[0])
+    link.heard_at = asyncio.get_running_loop().time()  # stopped until here; what came meanwhile is read first
+    clock.sweep_after(config.gateway.role_wait_s + 5.0)
     assert [type(message) for message in link.sent] == [m.Add]
     assert not generation.closed
     _end(backend)
@@ -120,9 +140,7 @@ async def test_a_request_that_every_instance_refuses_is_told_what_they_say_of_wh
 async def test_a_stream_whose_decode_instances_are_full_waits_until_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asked three times within a millisecond, and the client was told 429 in mid-stream."""
     backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere")), ["prefill", "decode"])
-    start = backend._now()
-    now = [start]
-    monkeypatch.setattr(backend, "_now", lambda: now[0])
+    clock = Clock(backend, monkeypatch)
     prefill, decode = linked(backend, "prefill"), linked(backend, "decode")
     generation = backend.submit(job(1))
     (add,) = prefill.sent
@@ -130,19 +148,12 @@ async def test_a_stream_whose_decode_instances_are_full_waits_until_one_is_not(m
     ticket = HandoffTicket("t0", prefill.replica, NodeId("n"), "/s", "l", 3, ())
     first = m.Tokens(add.spec.sequence_id, 0, (7,), cached_tokens=0)
     backend._on_frame(cast(Any, prefill), m.Frame(1, (m.Prefilled(first, ticket),)))
-    seen = 0
-    while len(decode.sent) > seen:
-        seen, adopt = len(decode.sent), decode.sent[-1]
-        assert isinstance(adopt, m.Adopt)
-        refused = m.Refused(adopt.spec.sequence_id, FailKind.OVERLOADED, "256 sequences wait already", 1.0)
-        backend._on_frame(cast(Any, decode), m.Frame(1, (refused,)))
-    assert seen == 2, "once, and once more when there was no other"
+    refuse(backend, decode)
+    assert len(decode.sent) == 2, "once, and once more when there was no other"
     assert not generation.closed
-    now[0] = start + LATER_S - 0.01
-    backend._sweep(now[0])
-    assert len(decode.sent) == seen, "it gives them time"
-    now[0] = start + LATER_S
-    backend._sweep(now[0])
+    clock.sweep_after(LATER_S - 0.01)
+    assert len(decode.sent) == 2, "it gives them time"
+    clock.sweep_after(LATER_S)
     adopt = decode.sent[-1]
     assert isinstance(adopt, m.Adopt)
     end = m.Tokens(adopt.spec.sequence_id, 1, (8,), finish=FinishReason.STOP)
@@ -157,23 +168,15 @@ async def test_a_choice_that_all_instances_refuse_waits_once_another_choice_is_s
 ) -> None:
     """The whole request ended with 429 in mid-stream, for the want of room for one of its choices."""
     backend = LiveBackend(GatewayId("g"), "s", small_config(Path("/nowhere"), mode="aggregated"), ["aggregated"])
-    start = backend._now()
-    now = [start]
-    monkeypatch.setattr(backend, "_now", lambda: now[0])
+    clock = Clock(backend, monkeypatch)
     link = linked(backend, "aggregated")
     generation = backend.submit(job(2))
-    one, add = link.sent
+    one, _ = link.sent
     assert isinstance(one, m.Add)
     backend._on_frame(cast(Any, link), m.Frame(1, (m.Tokens(one.spec.sequence_id, 0, (7,), cached_tokens=0),)))
-    seen = 1
-    while len(link.sent) > seen:
-        seen, add = len(link.sent), link.sent[-1]
-        assert isinstance(add, m.Add)
-        refused = m.Refused(add.spec.sequence_id, FailKind.OVERLOADED, "256 sequences wait already", 1.0)
-        backend._on_frame(cast(Any, link), m.Frame(1, (refused,)))
+    refuse(backend, link)
     assert not generation.closed
-    now[0] = start + LATER_S
-    backend._sweep(now[0])
+    clock.sweep_after(LATER_S)
     add = link.sent[-1]
     assert isinstance(add, m.Add)
     ends = [(one.spec.sequence_id, 1, 8), (add.spec.sequence_id, 0, 9)]
