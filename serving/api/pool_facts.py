@@ -86,6 +86,7 @@ def _server(server: ViewServer) -> MemoryServerStats:
             for name, held in facts.get("namespaces", {}).items()
         },
         heard=bool(facts),
+        told=server.record.uptime_s,
     )
 
 

@@ -124,13 +124,13 @@ def probe_router(endpoint: Endpoint) -> APIRouter:
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
         """Prometheus text, without a key. Series that name tenants are added for an admin key, or on an open server."""
-        text = endpoint.metrics.render(namespaces=tenant_of(request).admin)
+        text = await endpoint.metrics.render_all(namespaces=tenant_of(request).admin)
         return Response(text, media_type=METRICS_TYPE)
 
     @router.get("/load")
     async def load() -> Response:
-        """Requests in flight."""
-        return json_response({"server_load": endpoint.metrics.in_flight})
+        """Requests in flight, in all gateways."""
+        return json_response({"server_load": await endpoint.metrics.load()})
 
     return router
 

@@ -18,16 +18,18 @@ from serving.config.serve import ServeConfig
 from serving.deployments.front_door import FrontDoor
 from serving.deployments.logs import log_beside_serve
 from serving.deployments.membership import Member, MemberReader
+from serving.deployments.nodes import link_host
 from serving.deployments.pool_control import PoolViewFollower
 from serving.deployments.traffic_report import TrafficReporter
 from serving.ids import GatewayId, NodeId
 from serving.model.config import ModelConfig
 from serving.runtime.accounted import accounted_kv
+from serving.runtime.gateway_peers import GatewayPeers
 from serving.runtime.live_backend import LiveBackend
 from serving.runtime.metered_backend import MeteredBackend
 from serving.runtime.pool_admin import LivePoolAdmin
 from serving.runtime.pool_links import CHECK_PERIOD_S
-from serving.runtime.status import cluster_status, instance_stats
+from serving.runtime.status import cluster_status, current_facts, instance_stats
 from serving.runtime.traffic import TrafficMeter
 from serving.telemetry.metrics import GatewayMetrics
 from serving.version import VERSION
@@ -66,10 +68,13 @@ class GatewayDeployment:
         self._served = _served_model(config)
         rank = serve.get_replica_context().rank.rank
         self._metrics = GatewayMetrics(
-            model_name=self._served.names[0], engine=str(rank), max_model_len=self._served.max_model_len
+            model_name=self._served.names[0], engine=str(rank), name=gateway, max_model_len=self._served.max_model_len
         )
         self._backend = LiveBackend(gateway, secret, config, list(pools), self._metrics.observe_phases)
         self._metrics.line = self._backend.room
+        self._metrics.refresh = self._publish
+        self._metrics.others = self._peers = GatewayPeers(gateway, secret, self._metrics.numbers)
+        self._peers.start(link_host())
         meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, scale)
         begun = {name: pool.replicas for name, pool in config.pools.items()}
         wakes = config.autoscaler.policy != "none"
@@ -82,7 +87,7 @@ class GatewayDeployment:
         if self._pool is not None:
             self._pool.start()
         self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
-        endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered).run()]
+        endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
         if self._door is not None:
             endless.append(self._door.serve())
         self._tasks = [asyncio.create_task(task) for task in endless]
@@ -113,6 +118,7 @@ class GatewayDeployment:
             task.cancel()
         if self._pool is not None:
             await self._pool.stop()
+        await self._peers.stop()
         self._backend.close()
 
     async def _follow_members(self) -> None:
@@ -126,14 +132,22 @@ class GatewayDeployment:
             else:
                 self._backend.links.update(self._members)
                 await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
-            self._publish()
 
     def _publish(self) -> None:
-        for member in self._members:
+        for member in self._current():
             self._metrics.publish_instance(instance_stats(member))
         self._metrics.retain_instances([member.replica for member in self._members])
         if self._pool is not None:
             self._metrics.publish_servers(memory_server_stats(self._pool.view))
+
+    def _current(self) -> list[Member]:
+        """Who is listed, with what each has reported last."""
+        links = self._backend.links
+        linked = ((member, links.link(member.replica)) for member in self._members)
+        return [
+            replace(member, facts=current_facts(member.facts, link.status if link is not None else None))
+            for member, link in linked
+        ]
 
     async def _watch_links(self) -> None:
         while True:
@@ -145,7 +159,7 @@ class GatewayDeployment:
         view = self._pool.view if self._pool is not None else None
         metered = self._metered
         return cluster_status(
-            self._config, self._members, metered.counts(), view, metered.targets, gateways=metered.gateways
+            self._config, self._current(), metered.counts(), view, metered.targets, gateways=metered.gateways
         )
 
     def _admin(self, gateway: GatewayId, secret: str) -> LivePoolAdmin | None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from serving.deployments.pool_control import Complaint
 from serving.deployments.scaling_board import BoardClient
+from serving.runtime.gateway_peers import GatewayPeers
 from serving.runtime.metered_backend import MeteredBackend
 
 logger = logging.getLogger(__name__)
@@ -19,8 +20,13 @@ TICK_S = 0.1
 class TrafficReporter:
     """Reports until it is cancelled, and passes on what the board answers."""
 
-    def __init__(self, backend: MeteredBackend) -> None:
+    def __init__(self, backend: MeteredBackend, peers: GatewayPeers) -> None:
+        """
+        Args:
+            peers: told who the other gateways are.
+        """
         self._backend = backend
+        self._peers = peers
         self._board = BoardClient()
         self._complaint = Complaint("the scaling board does not answer; nobody hears of this gateway's traffic")
 
@@ -28,9 +34,13 @@ class TrafficReporter:
         """Report for ever; what goes wrong is tried again."""
         known = False
         while True:
-            report = replace(self._backend.report(asyncio.get_running_loop().time()), known=known)
+            report = replace(
+                self._backend.report(asyncio.get_running_loop().time()), known=known, address=self._peers.address
+            )
             try:
-                self._backend.hear(await self._board.report(report))
+                news = await self._board.report(report)
+                self._backend.hear(news)
+                self._peers.hear(news.peers)
                 known = True
                 self._complaint.over()
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:

@@ -161,6 +161,11 @@ class Status(Message, frozen=True):
     """Instances from which KV blocks arrive late here."""
     gateways: int = 1
     """That are linked to this instance: each of them knows only what it sent there itself."""
+    pulling: int = 0
+    fetching: int = 0
+    """Of those in `running`, the ones whose blocks are on their way: from another instance, from the KV-cache pool."""
+    blocks_cached: int = 0
+    """Of those that are free, the ones that still hold a prefix."""
 
 
 Submission = Add | Adopt

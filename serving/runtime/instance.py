@@ -4,6 +4,7 @@ Knows no Ray: a Serve replica passes in which NPUs and which node it was given, 
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +130,7 @@ class Instance:
         """What status pages and metrics show of this instance: plain numbers and strings."""
         snapshot = self.loop.snapshot
         return {
+            "told_s": time.monotonic(),
             "npus": [str(npu.id) for npu in self.npus.npus],
             "hbm_used_bytes": self.npus.used_bytes,
             "hbm_capacity_bytes": self.npus.capacity_bytes,

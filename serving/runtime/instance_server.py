@@ -308,6 +308,9 @@ class InstanceServer:
             step_limit_s=self._engine_loop.step_limit_s() / scale,
             lost_paths=paths.lost,
             slow_paths=paths.late,
+            pulling=snapshot.pulling,
+            fetching=snapshot.fetching,
+            blocks_cached=snapshot.kv_blocks_cached,
         )
         for connection, hello in self._gateways.items():
             if hello is not None:

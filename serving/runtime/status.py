@@ -6,6 +6,7 @@ from typing import Any
 from serving.api.pool_facts import pool_client_stats
 from serving.api.pool_summary import server_rows
 from serving.config.serve import ServeConfig
+from serving.link.messages import Status
 from serving.policy.pool.view import PoolView
 from serving.runtime.pool_links import Address
 from serving.telemetry.stats import InstanceStats
@@ -81,6 +82,28 @@ def _replica(member: Address) -> dict[str, Any]:
     return {"replica": member.replica, "node": member.node, **{name: facts.get(name) for name in _REPLICA_FIELDS}}
 
 
+def current_facts(facts: Mapping[str, Any], status: Status | None) -> dict[str, Any]:
+    """What an instance announced, with what it has reported over its link, which is newer.
+
+    Args:
+        status: its last report; None = there is no link to it.
+    Effects: none.
+    """
+    if status is None:
+        return dict(facts)
+    return {
+        **facts,
+        "running": status.running - status.pulling - status.fetching,
+        "pulling": status.pulling,
+        "fetching": status.fetching,
+        "waiting": status.waiting,
+        "queued_tokens": status.queued_tokens,
+        "kv_blocks_used": facts["kv_blocks_total"] - status.blocks_free,
+        "kv_blocks_cached": status.blocks_cached,
+        "draining": status.draining,
+    }
+
+
 def instance_stats(member: Address) -> InstanceStats:
     """One announcement as metrics."""
     facts = member.facts
@@ -113,5 +136,7 @@ def instance_stats(member: Address) -> InstanceStats:
         drafts_total=facts["drafts_total"],
         draft_tokens_total=facts["draft_tokens_total"],
         accepted_drafts_total=tuple(facts["accepted_drafts_total"]),
+        deferred=facts["pulling"] + facts["fetching"],
         pool_use=None if pool is None else pool_client_stats(pool),
+        told=facts["told_s"],
     )

@@ -29,6 +29,7 @@ class GatewayReport(Struct, frozen=True):
         ttft, tpot: requests by bucket of `BOUNDS_S`, in total.
         starved: requests wait for a role that has no instance.
         known: an earlier report has arrived, at this board or at one before it.
+        address: where it listens for other gateways; None = nowhere.
     """
 
     gateway: str
@@ -38,6 +39,7 @@ class GatewayReport(Struct, frozen=True):
     tpot: tuple[int, ...]
     starved: bool = False
     known: bool = False
+    address: tuple[str, int] | None = None
 
 
 class BoardNews(Struct, frozen=True):
@@ -47,12 +49,14 @@ class BoardNews(Struct, frozen=True):
         targets: replicas asked for now, by pool.
         others: gateways beside this one; `others_running`, `others_queued`: requests in the pools and requests that
             wait, of all of them together.
+        peers: where each of them listens for other gateways.
     """
 
     targets: dict[str, int]
     others: int = 0
     others_running: int = 0
     others_queued: int = 0
+    peers: dict[str, tuple[str, int]] = {}
 
 
 @dataclass(slots=True)

@@ -3,10 +3,12 @@
 Request-level series (tokens, latencies, outcomes) come from the gateway, which sees each request exactly once;
 instance-level series come from snapshots, see `instance_metrics`. Neither counts what the other counts, so sums over
 `engine` are right. `engine` is the gateway's id here and the replica's id there. Series that name tenants are apart, in
-`namespace_metrics`, because not every scraper may see them.
+`namespace_metrics`, because not every scraper may see them. Where several gateways share a port, each of them shows the
+series of all, see `shared_metrics`.
 """
 
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -28,6 +30,15 @@ from serving.telemetry.instance_metrics import InstanceBoard
 from serving.telemetry.namespace_metrics import NamespaceBoard
 from serving.telemetry.pool_metrics import MemoryServerBoard
 from serving.telemetry.pool_stats import MemoryServerStats
+from serving.telemetry.shared_metrics import (
+    GatewayNumbers,
+    Joined,
+    Others,
+    families_of,
+    newest_instances,
+    newest_servers,
+    with_own_labels,
+)
 from serving.telemetry.stats import InstanceStats
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
@@ -116,6 +127,7 @@ class GatewayMetrics(Collector):
         model_name: str,
         *,
         engine: str = "0",
+        name: str | None = None,
         max_model_len: int = 131072,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -123,6 +135,13 @@ class GatewayMetrics(Collector):
         self.engine = engine
         self.clock = clock
         self.in_flight = 0
+        self.others: Others | None = None
+        """None where no other gateway is known of."""
+        self.refresh: Callable[[], None] = lambda: None
+        """Publishes what is known of instances and memory servers; called when somebody looks."""
+        self._name = name or uuid.uuid4().hex
+        self._begun = time.time()
+        self._serial = 0
         self.line: AdmissionLine | None = None
         """None where nothing ever waits at the gateway."""
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
@@ -208,7 +227,47 @@ class GatewayMetrics(Collector):
 
     def render(self, *, namespaces: bool = False) -> bytes:
         """The Prometheus text; with `namespaces` also the series that name tenants."""
+        self.refresh()
         return generate_latest(self.registry) + (generate_latest(self._tenants_only) if namespaces else b"")
+
+    async def render_all(self, *, namespaces: bool = False) -> bytes:
+        """As `render`, of all gateways together: the series of each, and those of instances and servers once."""
+        others = await self.others.numbers() if self.others is not None else ()
+        if not others:
+            return self.render(namespaces=namespaces)
+        gateways = with_own_labels([self.numbers(), *others])
+        registry = CollectorRegistry()
+        registry.register(Joined(one.families for one in gateways))
+        instances, servers = InstanceBoard(self.model_name), MemoryServerBoard()
+        for stats in newest_instances(gateways):
+            instances.publish(stats)
+        servers.publish(newest_servers(gateways))
+        registry.register(instances)
+        registry.register(servers)
+        if namespaces:
+            registry.register(Joined(one.tenants for one in gateways))
+        return generate_latest(registry)
+
+    async def load(self) -> int:
+        """Requests in flight, in all gateways."""
+        others = await self.others.numbers() if self.others is not None else ()
+        return self.in_flight + sum(one.load for one in others)
+
+    def numbers(self) -> GatewayNumbers:
+        """Everything this gateway knows, for the others."""
+        self.refresh()
+        self._serial += 1
+        return GatewayNumbers(
+            gateway=self._name,
+            serial=self._serial,
+            engine=self.engine,
+            begun=self._begun,
+            load=self.in_flight,
+            families=families_of(self),
+            tenants=families_of(self.namespaces),
+            instances=tuple(self.instances.snapshots()),
+            servers=self.servers.servers,
+        )
 
     def collect(self) -> Iterable[Metric]:
         """All series of this gateway; called by the registry."""
@@ -222,8 +281,8 @@ class GatewayMetrics(Collector):
         recomputed = {(*own, reason): count for reason, count in self.recomputed.items()}
         text = "Prompt tokens computed although the KV-cache pool should have had them"
         yield _counter("cloudmatrix:prompt_tokens_recomputed", text, (*LABELS, "reason"), recomputed)
-        http = {(method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
-        yield _counter("http_requests", "HTTP exchanges", ("method", "handler", "status"), http)
+        http = {(*own, method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
+        yield _counter("http_requests", "HTTP exchanges", (*LABELS, "method", "handler", "status"), http)
         yield from self._gauges()
         for name, histogram in self._histograms():
             family = HistogramMetricFamily(name, name, labels=LABELS)

@@ -79,6 +79,11 @@ class MemoryServerBoard(Collector):
         """Replace all."""
         self._servers = sorted(servers, key=lambda stats: stats.server)
 
+    @property
+    def servers(self) -> tuple[MemoryServerStats, ...]:
+        """All of them, by name."""
+        return tuple(self._servers)
+
     def collect(self) -> Iterable[Metric]:
         """All series of memory servers; called by the registry."""
         for name, text, value in _SERVER_GAUGES:

@@ -57,6 +57,7 @@ class MemoryServerStats:
         latencies: by operation.
         namespaces: bytes held, by tenant and tier.
         heard: it has told its numbers since the pool's controller was started; else they are unknown, not zero.
+        told: how long it had served when it told this [s]; the larger, the newer.
     """
 
     server: str
@@ -73,3 +74,4 @@ class MemoryServerStats:
     latencies: Mapping[str, Latencies] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     heard: bool = True
+    told: float = 0.0

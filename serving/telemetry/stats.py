@@ -26,7 +26,9 @@ class InstanceStats:
             empty when the instance does not count them.
         drafts_total: times that a sequence's guessed tokens were verified; draft_tokens_total: the guesses.
         accepted_drafts_total: guesses that were right, by position; empty without speculation.
+        deferred: sequences that are neither queued nor computing, because their KV blocks are on their way.
         pool_use: what it got from the KV-cache pool; None without one.
+        told: the instance's own time when it told this [s]; the larger, the newer.
     """
 
     replica: ReplicaId
@@ -58,4 +60,6 @@ class InstanceStats:
     drafts_total: int = 0
     draft_tokens_total: int = 0
     accepted_drafts_total: tuple[int, ...] = ()
+    deferred: int = 0
     pool_use: PoolClientStats | None = None
+    told: float = 0.0

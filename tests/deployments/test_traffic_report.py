@@ -8,7 +8,9 @@ import pytest
 from serving.deployments import traffic_report
 from serving.deployments.traffic_report import TrafficReporter
 from serving.policy.scaling.signals import Traffic
+from serving.runtime.gateway_peers import GatewayPeers
 from serving.runtime.traffic import BoardNews, GatewayReport
+from serving.telemetry.metrics import GatewayMetrics
 
 
 class Gateway:
@@ -50,7 +52,9 @@ def test_only_what_has_arrived_makes_a_gateway_known(monkeypatch: pytest.MonkeyP
     async def scene() -> tuple[list[bool], dict[str, int]]:
         gateway, board = Gateway(), Board()
         monkeypatch.setattr(traffic_report, "BoardClient", lambda: board)
-        running = asyncio.create_task(TrafficReporter(gateway).run())  # type: ignore[arg-type] # as far as it is asked
+        peers = GatewayPeers("g", "s", GatewayMetrics("m").numbers)
+        reporter = TrafficReporter(gateway, peers)  # type: ignore[arg-type] # as far as it is asked
+        running = asyncio.create_task(reporter.run())
         await asyncio.wait_for(board.enough.wait(), 30.0)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -70,9 +70,13 @@ def test_both_gateways_serve(server: Server) -> None:
 
     def both() -> bool:
         server.post("/v1/completions", order(Ask((1, 2, 3), replace(GREEDY, max_tokens=1))))
+        before = dict(successes)
         counted = re.findall(r'^vllm:request_success_total{.*engine="(\d+)".*} (\S+)$', server.get("/metrics"), re.M)
         for engine in {engine for engine, _ in counted}:
             successes[engine] = sum(float(count) for of, count in counted if of == engine)
+        told = {engine for engine, _ in counted}
+        assert told >= set(before), "each shows what the other counted"
+        assert all(successes[engine] >= count for engine, count in before.items()), "no counter runs backwards"
         return len([engine for engine, count in successes.items() if count > 10]) == 2
 
     wait_for(both, "each has served more than ten requests", state=lambda: successes)

@@ -90,7 +90,9 @@ class Gateways:
         """What a gateway should know of the pools and of all other gateways. Effects: none."""
         others = [report for report in self._present(now) if report.gateway != gateway]
         queued = sum(one.traffic.queued for one in others)
-        return BoardNews(targets, len(others), max(0, sum(one.running for one in others) - queued), queued)
+        running = max(0, sum(one.running for one in others) - queued)
+        peers = {one.gateway: one.address for one in others if one.address is not None}
+        return BoardNews(targets, len(others), running, queued, peers)
 
     def last_minute(self, slo: SloConfig, now: float) -> dict[str, Any]:
         """Promises and how they were kept during the last minute; null where nothing was measured."""

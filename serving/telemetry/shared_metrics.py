@@ -1,0 +1,133 @@
+"""Numbers of several gateways as one page: each gateway keeps its own labelled series, instances are there once.
+
+A scraper that asks through a port that gateways share meets one of them by chance. Whoever it meets gathers the numbers
+of the others (`others`), and the page is the same whoever that is: no sum falls while the processes live.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from serving.telemetry.pool_stats import MemoryServerStats
+from serving.telemetry.stats import InstanceStats
+
+Sample = tuple[str, dict[str, str], float]
+
+
+class Family(Struct, frozen=True, array_like=True):
+    """One family of series. `samples`: name, labels and value of each."""
+
+    name: str
+    text: str
+    kind: str
+    samples: tuple[Sample, ...]
+
+
+class GatewayNumbers(Struct, frozen=True, array_like=True):
+    """All that one gateway can tell of itself, and of the instances and memory servers that it sees.
+
+    Args:
+        gateway: a name that no later start of the gateway will have.
+        serial: grows with each telling; the larger one is the newer.
+        engine: the label of its series.
+        begun: when its process began to serve, by the wall clock [s].
+        load: requests under way.
+        tenants: families that name tenants, for administrators only.
+    """
+
+    gateway: str
+    serial: int
+    engine: str
+    begun: float
+    load: int
+    families: tuple[Family, ...]
+    tenants: tuple[Family, ...]
+    instances: tuple[InstanceStats, ...]
+    servers: tuple[MemoryServerStats, ...]
+
+
+class Others(Protocol):
+    """The gateways beside this one."""
+
+    async def numbers(self) -> Sequence[GatewayNumbers]:
+        """Their numbers now, or the last known ones of whoever does not answer in time."""
+        ...
+
+
+def families_of(collector: Collector) -> tuple[Family, ...]:
+    """What a collector has to tell, as values."""
+    return tuple(
+        Family(one.name, one.documentation, one.type, tuple((s.name, dict(s.labels), s.value) for s in one.samples))
+        for one in collector.collect()
+    )
+
+
+def with_own_labels(gateways: Iterable[GatewayNumbers]) -> list[GatewayNumbers]:
+    """The same, by age, without two that share a label: the younger one's is made longer."""
+    result: list[GatewayNumbers] = []
+    taken: set[str] = set()
+    for one in sorted(gateways, key=lambda numbers: (numbers.begun, numbers.gateway)):
+        engine = one.engine if one.engine not in taken else f"{one.engine}-{one.gateway[:6]}"
+        taken.add(engine)
+        result.append(one if engine == one.engine else _relabelled(one, engine))
+    return result
+
+
+def newest_instances(gateways: Iterable[GatewayNumbers]) -> list[InstanceStats]:
+    """Every instance once, as it told last, whichever gateway heard it."""
+    return _newest((stats.replica, stats.told, stats) for one in gateways for stats in one.instances)
+
+
+def newest_servers(gateways: Iterable[GatewayNumbers]) -> list[MemoryServerStats]:
+    """Every memory server once, as it told last, whichever gateway heard it."""
+    return _newest((stats.server, stats.told, stats) for one in gateways for stats in one.servers)
+
+
+class Joined(Collector):
+    """Families of several gateways, each of them announced once."""
+
+    def __init__(self, families: Iterable[Sequence[Family]]) -> None:
+        self._families: dict[str, list[Family]] = {}
+        for of_one in families:
+            for family in of_one:
+                self._families.setdefault(family.name, []).append(family)
+
+    def collect(self) -> Iterable[Metric]:
+        """All of them; called by the registry."""
+        for name, parts in self._families.items():
+            metric = Metric(name, parts[0].text, parts[0].kind)
+            seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+            for sample, labels, value in (sample for part in parts for sample in part.samples):
+                key = sample, frozenset(labels.items())
+                if key not in seen:  # a series that no gateway owns is what the first one says
+                    seen.add(key)
+                    metric.add_sample(sample, labels, value)
+            yield metric
+
+
+Stats = TypeVar("Stats", InstanceStats, MemoryServerStats)
+
+
+def _newest(rows: Iterable[tuple[str, float, Stats]]) -> list[Stats]:
+    best: dict[str, tuple[float, Stats]] = {}
+    for name, told, stats in rows:
+        if name not in best or told > best[name][0]:
+            best[name] = told, stats
+    return [stats for _, stats in best.values()]
+
+
+def _relabelled(numbers: GatewayNumbers, engine: str) -> GatewayNumbers:
+    def with_label(families: tuple[Family, ...]) -> tuple[Family, ...]:
+        return tuple(
+            replace(family, samples=tuple((name, _own(labels), value) for name, labels, value in family.samples))
+            for family in families
+        )
+
+    def _own(labels: dict[str, str]) -> dict[str, str]:
+        return {**labels, "engine": engine} if labels.get("engine") == numbers.engine else labels
+
+    return replace(numbers, engine=engine, families=with_label(numbers.families), tenants=with_label(numbers.tenants))

@@ -1,0 +1,102 @@
+"""Several gateways on one page: series of each, instances once."""
+
+import asyncio
+from collections.abc import Sequence
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.telemetry.metrics import GatewayMetrics
+from serving.telemetry.pool_stats import MemoryServerStats
+from serving.telemetry.shared_metrics import GatewayNumbers
+from tests.telemetry.test_metrics import samples, stats
+
+Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class Known:
+    """As `Others`."""
+
+    def __init__(self, *others: GatewayMetrics) -> None:
+        self._others = others
+
+    async def numbers(self) -> Sequence[GatewayNumbers]:
+        return [one.numbers() for one in self._others]
+
+
+def page(metrics: GatewayMetrics, *, namespaces: bool = False) -> Page:
+    """What a scraper gets, each family and each series once."""
+    text = asyncio.run(metrics.render_all(namespaces=namespaces)).decode()
+    families = list(text_string_to_metric_families(text))
+    names = [family.name for family in families]
+    assert len(set(names)) == len(names)
+    found: Page = {}
+    for sample in (sample for family in families for sample in family.samples):
+        key = sample.name, frozenset(sample.labels.items())
+        assert key not in found, key
+        found[key] = sample.value
+    return found
+
+
+def by_engine(shown: Page, name: str) -> dict[str, float]:
+    return {dict(labels)["engine"]: value for (of, labels), value in shown.items() if of == name}
+
+
+def two() -> tuple[GatewayMetrics, GatewayMetrics]:
+    one, other = GatewayMetrics("m", engine="0", name="aaa"), GatewayMetrics("m", engine="1", name="bbb")
+    one.others, other.others = Known(other), Known(one)
+    one.request_started([5], 1, None, arrived=0.0)
+    other.request_started([7, 8], 1, None, arrived=0.0, namespace="acme")
+    other.http_request("GET", "/health", 200, 0.1)
+    return one, other
+
+
+def test_whoever_is_scraped_shows_the_series_of_all() -> None:
+    one, other = two()
+    assert page(one) == page(other)
+    assert by_engine(page(one), "vllm:prompt_tokens_total") == {"0": 5, "1": 15}
+    assert by_engine(page(one), "http_requests_total") == {"1": 1}
+    assert asyncio.run(one.load()) == asyncio.run(other.load()) == 2
+
+
+def test_a_gateway_alone_shows_what_it_has() -> None:
+    metrics = GatewayMetrics("m")
+    alone = page(metrics, namespaces=True)
+    assert alone == {
+        **samples(metrics),
+        **{key: value for key, value in alone.items() if "namespace" in key[0]},
+    }
+
+
+def test_an_instance_is_there_once_and_as_it_told_last() -> None:
+    one, other = two()
+    one.publish_instance(stats("d#a", steps_total=90, told=9.0))
+    other.publish_instance(stats("d#a", steps_total=80, told=8.0))
+    other.publish_instance(stats("d#b", steps_total=3, told=1.0))
+    one.publish_servers([MemoryServerStats("kv", 1.0, misses=4, told=2.0)])
+    other.publish_servers([MemoryServerStats("kv", 1.0, misses=5, told=3.0)])
+    for shown in (page(one), page(other)):
+        assert by_engine(shown, "cloudmatrix:steps_total") == {"d#a": 90, "d#b": 3}
+        assert [value for (name, _), value in shown.items() if name == "cloudmatrix:memory_server_misses_total"] == [5]
+
+
+def test_tenants_of_other_gateways_are_for_administrators_only() -> None:
+    one, _ = two()
+    assert not [name for name, _ in page(one) if "namespace" in name]
+    told = page(one, namespaces=True)
+    held = {dict(labels)["namespace"]: v for (name, labels), v in told.items() if "namespace_prompt_tokens_t" in name}
+    assert held == {"default": 5, "acme": 15}
+
+
+def test_two_that_have_the_same_rank_do_not_share_series() -> None:
+    one, _ = two()
+    younger = GatewayMetrics("m", engine="0", name="ccc")
+    younger.request_started([11], 1, None, arrived=0.0)
+    one.others, younger.others = Known(younger), Known(one)
+    assert by_engine(page(one), "vllm:prompt_tokens_total") == {"0": 5, "0-ccc": 11}
+    assert page(younger) == page(one)
+
+
+def test_what_is_known_is_published_when_somebody_looks() -> None:
+    metrics = GatewayMetrics("m")
+    metrics.refresh = lambda: metrics.publish_instance(stats("d#a", running=3))
+    assert by_engine(page(metrics), "vllm:num_requests_running") == {"d#a": 3}
