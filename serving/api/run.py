@@ -71,6 +71,8 @@ class Run:
                 continue
             if update.queue_s is not None and self.timing is not None:
                 self.timing.queue_s = update.queue_s
+            if update.cached_tokens is not None:
+                self._timeline.begun(index, update.queue_s or 0.0, update.cached_tokens)
             out = choice.push(update)
             if out.tokens:
                 self._timeline.tokens(index, len(out.tokens), now)

@@ -70,7 +70,7 @@ class GatewayDeployment:
         self._metrics = GatewayMetrics(
             model_name=self._served.names[0], engine=str(rank), name=gateway, max_model_len=self._served.max_model_len
         )
-        self._backend = LiveBackend(gateway, secret, config, list(pools), self._metrics.observe_phases)
+        self._backend = LiveBackend(gateway, secret, config, list(pools))
         self._metrics.line = self._backend.room
         self._metrics.refresh = self._publish
         self._metrics.others = self._peers = GatewayPeers(gateway, secret, self._metrics.numbers)

@@ -1,6 +1,5 @@
 """What a gateway is built with: whom it tells, and its router and admission queue, from the configuration."""
 
-from typing import Protocol
 from zlib import crc32
 
 from hardware.cost.model_shape import load_shape
@@ -13,12 +12,6 @@ from serving.version import VERSION
 
 HISTORY_TOKENS = 1 << 20
 """Prompt tokens that a gateway remembers: of each instance by locality, else of the KV-cache pool."""
-
-
-class PhaseObserver(Protocol):
-    """Where the two phases before a first token are counted."""
-
-    def __call__(self, *, queue_s: float, prefill_s: float) -> None: ...
 
 
 def gateway_header(config: ServeConfig, gateway: GatewayId) -> GatewayHeader:

@@ -20,7 +20,7 @@ from serving.link import messages as m
 from serving.policy import journal_commands as c
 from serving.policy.admission_queue import AdmissionQueue
 from serving.policy.request_journal import Commands, SequenceJournal
-from serving.runtime.gateway_parts import PhaseObserver, gateway_header
+from serving.runtime.gateway_parts import gateway_header
 from serving.runtime.gateway_recording import open_gateway_log
 from serving.runtime.instance_link import InstanceLink
 from serving.runtime.journal_news import tell
@@ -39,7 +39,6 @@ class LiveBackend:
 
     Args:
         pools: names of the engine pools: `prefill` and `decode`, or `aggregated`.
-        observe: told each sequence's wait, here and in its instance, and its time to the first token from there [s].
     """
 
     def __init__(
@@ -48,14 +47,12 @@ class LiveBackend:
         secret: str,
         config: ServeConfig,
         pools: list[str],
-        observe: PhaseObserver | None = None,
     ) -> None:
         events = LinkEvents(self._on_frame, self._on_up, self._on_down)
         silence_s = config.health.silence_s
         self.links = PoolLinks(gateway, secret, events, silence_s)
         self._gateway = gateway
         self._config = config
-        self._observe = observe
         self._serial = 0
         self._running: dict[int, LiveGeneration] = {}
         self._choices: dict[SequenceId, tuple[LiveGeneration, Choice]] = {}
@@ -251,9 +248,6 @@ class LiveBackend:
 
     def _first(self, generation: LiveGeneration, choice: Choice) -> None:
         choice.told = True
-        if self._observe is not None:
-            queued = generation.queued_s(choice)
-            self._observe(queue_s=queued, prefill_s=max(0.0, self._now() - generation.submitted - queued))
 
     def _route(self, generation: LiveGeneration, choice: Choice, need: c.NeedPrefill | c.NeedDecode) -> None:
         """Choose an instance now, or leave the sequence to the sweeper until there is one."""

@@ -20,7 +20,7 @@ def _kv_usage(stats: InstanceStats) -> float:
 
 GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("vllm:num_requests_running", "Sequences in the running batch", lambda s: s.running),
-    ("vllm:num_requests_waiting", "Sequences queued", lambda s: s.waiting),
+    ("vllm:num_requests_waiting", "Sequences that wait, for whatever reason", lambda s: s.waiting + s.deferred),
     ("vllm:kv_cache_usage_perc", "Share of KV blocks held by sequences, 0 to 1", _kv_usage),
     ("cloudmatrix:kv_blocks", "KV blocks of the instance", lambda s: s.kv_blocks),
     ("cloudmatrix:kv_blocks_used", "KV blocks held by sequences", lambda s: s.kv_blocks_used),
@@ -75,7 +75,10 @@ class InstanceBoard(Collector):
         return sorted(self._stats.values(), key=lambda s: (s.pool, s.replica))
 
     def collect(self) -> Iterable[Metric]:
-        """All instance series; called by the registry."""
+        """All instance series; called by the registry. What nobody counts is not announced."""
+        return (family for family in self._families() if family.samples)
+
+    def _families(self) -> Iterable[Metric]:
         rows = [((self._model_name, stats.replica, stats.pool), stats) for stats in self.snapshots()]
         for name, text, value in GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=_LABELS)
@@ -88,9 +91,19 @@ class InstanceBoard(Collector):
                 counter.add_metric(labels, value(stats))
             yield counter
         yield from client_series([(labels, stats.pool_use) for labels, stats in rows if stats.pool_use is not None])
+        yield self._waiting_by_reason()
         yield self._accepted_by_position()
         yield self._iteration_tokens()
         yield self._cache_config()
+
+    def _waiting_by_reason(self) -> Metric:
+        """vLLM's name and reasons."""
+        name, text = "vllm:num_requests_waiting_by_reason", "Sequences that wait for a place, or for their KV blocks"
+        family = GaugeMetricFamily(name, text, labels=(*_LABELS, "reason"))
+        for stats in self.snapshots():
+            for reason, count in (("capacity", stats.waiting), ("deferred", stats.deferred)):
+                family.add_metric((self._model_name, stats.replica, stats.pool, reason), count)
+        return family
 
     def _accepted_by_position(self) -> Metric:
         """vLLM's name; position 0 is the first guess of a step."""

@@ -44,12 +44,40 @@ from serving.telemetry.stats import InstanceStats
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 LABELS = ("model_name", "engine")
 
+REJECTIONS = ("overloaded", "unavailable")
+RECOMPUTED = ("timeout", "unreachable", "checksum", "gone", "error")
+"""Values of `MissReason`."""
+
 _COUNTERS = {
-    "prompt_tokens": "vllm:prompt_tokens",
-    "generation_tokens": "vllm:generation_tokens",
-    "prompt_tokens_cached": "vllm:prompt_tokens_cached",
-    "prompt_tokens_pulled": "cloudmatrix:prompt_tokens_pulled",
+    "prompt_tokens": ("vllm:prompt_tokens", "Prompt tokens of accepted requests, each prompt once whatever n is"),
+    "generation_tokens": ("vllm:generation_tokens", "Output tokens of all choices, however they ended"),
+    "prompt_tokens_cached": ("vllm:prompt_tokens_cached", "Prompt tokens not computed, each prompt once"),
+    "prompt_tokens_pulled": ("cloudmatrix:prompt_tokens_pulled", "Those that came from the KV-cache pool"),
 }
+_GOOD = "of choices that ended with stop or length"
+_WHOLE = "of requests all of whose choices ended with stop or length"
+_HISTOGRAMS = (
+    ("vllm:time_to_first_token_seconds", "ttft", "From arrival to a choice's first token, however it ended [s]"),
+    ("vllm:inter_token_latency_seconds", "inter_token", "Between two tokens of a choice, however it ended [s]"),
+    (
+        "vllm:request_time_per_output_token_seconds",
+        "per_output_token",
+        f"Mean time between tokens {_GOOD} and have more than one [s]",
+    ),
+    ("vllm:e2e_request_latency_seconds", "e2e", f"From arrival to the end, {_GOOD} [s]"),
+    ("vllm:request_queue_time_seconds", "queue_time", f"Waiting before work began, {_GOOD} [s]"),
+    ("vllm:request_inference_time_seconds", "inference_time", f"From there to the last token, {_GOOD} [s]"),
+    ("vllm:request_prefill_time_seconds", "prefill_time", f"From there to the first token, {_GOOD} [s]"),
+    ("vllm:request_decode_time_seconds", "decode_time", f"From the first token to the last, {_GOOD} [s]"),
+    ("vllm:request_prompt_tokens", "prompt_length", f"Tokens of the prompt, {_GOOD}"),
+    ("vllm:request_prefill_kv_computed_tokens", "kv_computed", f"Prompt tokens not cached, {_GOOD}"),
+    ("vllm:request_generation_tokens", "generation_length", f"Output tokens {_GOOD}"),
+    ("vllm:request_max_num_generation_tokens", "longest", f"Output tokens of the longest choice, {_WHOLE}"),
+    ("vllm:request_params_n", "params_n", f"Choices asked for per prompt, {_WHOLE}"),
+    ("vllm:request_params_max_tokens", "params_max_tokens", f"Limit of output tokens that was sent, {_WHOLE}"),
+    ("http_request_duration_seconds", "http_seconds", "From request to the end of the answer, all exchanges [s]"),
+)
+"""Name, attribute, and what is counted."""
 
 
 class AdmissionLine(Protocol):
@@ -66,15 +94,39 @@ class AdmissionLine(Protocol):
 class RequestTimeline:
     """Times of one request. One call per batch of updates; nothing is looked up by name."""
 
-    __slots__ = ("_first", "_last", "_metrics", "_namespace", "_started", "_tokens")
+    __slots__ = (
+        *("_cached", "_first", "_good", "_last", "_max_tokens", "_metrics", "_n", "_namespace", "_prompts", "_queue"),
+        *("_started", "_submitted", "_tokens"),
+    )
 
-    def __init__(self, metrics: "GatewayMetrics", choices: int, arrived: float, namespace: str) -> None:
+    def __init__(
+        self,
+        metrics: "GatewayMetrics",
+        prompts: Sequence[int],
+        n: int,
+        max_tokens: int | None,
+        arrived: float,
+        namespace: str,
+    ) -> None:
         self._metrics = metrics
+        self._prompts = tuple(prompts)
+        self._n = n
+        self._max_tokens = max_tokens
+        self._submitted = metrics.clock()
+        choices = len(self._prompts) * n
+        self._queue = [0.0] * choices
+        self._cached = [0] * choices
+        self._good = 0
         self._namespace = namespace
         self._started = arrived
         self._first = [0.0] * choices
         self._last = [0.0] * choices
         self._tokens = [0] * choices
+
+    def begun(self, index: int, queue_s: float, cached_tokens: int) -> None:
+        """Work on choice `index` began after so long; so many tokens of its prompt were not computed."""
+        self._queue[index] = queue_s
+        self._cached[index] = cached_tokens
 
     def tokens(self, index: int, count: int, now: float) -> None:
         """`count` new tokens of choice `index` arrived at `now`."""
@@ -96,13 +148,20 @@ class RequestTimeline:
         metrics.outcomes[reason] += 1
         if reason not in ("stop", "length"):
             return
+        self._good += 1
+        prompt = self._prompts[index // self._n]
+        decode = self._last[index] - self._first[index]
+        prefill = max(0.0, (self._first[index] or now) - self._submitted - self._queue[index])
         metrics.e2e.observe(now - self._started)
+        metrics.queue_time.observe(self._queue[index])
+        metrics.prefill_time.observe(prefill)
+        metrics.decode_time.observe(decode)
+        metrics.inference_time.observe(prefill + decode)
+        metrics.prompt_length.observe(prompt)
+        metrics.kv_computed.observe(max(0, prompt - self._cached[index]))
         metrics.generation_length.observe(count)
-        if count:
-            decode = self._last[index] - self._first[index]
-            metrics.decode_time.observe(decode)
-            if count > 1:
-                metrics.per_output_token.observe(decode / (count - 1))
+        if count > 1:
+            metrics.per_output_token.observe(decode / (count - 1))
 
     def ended(self, cached_tokens: int, pulled_tokens: int = 0, recomputed: Mapping[str, int] | None = None) -> None:
         """The whole request is over, however it ended.
@@ -112,6 +171,11 @@ class RequestTimeline:
             recomputed: prompt tokens computed although the pool should have had them, by reason.
         """
         metrics = self._metrics
+        if self._good == len(self._tokens):
+            metrics.params_n.observe(self._n)
+            metrics.longest.observe(max(self._tokens))
+            if self._max_tokens is not None:
+                metrics.params_max_tokens.observe(self._max_tokens)
         metrics.counts["prompt_tokens_cached"] += cached_tokens
         metrics.counts["prompt_tokens_pulled"] += pulled_tokens
         metrics.recomputed.update(recomputed or {})
@@ -146,8 +210,8 @@ class GatewayMetrics(Collector):
         """None where nothing ever waits at the gateway."""
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self.outcomes: Counter[str] = Counter(dict.fromkeys(FINISHED_REASONS, 0))
-        self.rejections: Counter[str] = Counter()
-        self.recomputed: Counter[str] = Counter()
+        self.rejections: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
+        self.recomputed: Counter[str] = Counter(dict.fromkeys(RECOMPUTED, 0))
         self.http: Counter[tuple[str, str, int]] = Counter()
         self.http_seconds = Histogram(SECONDS_REQUEST)
         lengths = token_buckets(max_model_len)
@@ -159,7 +223,10 @@ class GatewayMetrics(Collector):
         self.prefill_time = Histogram(SECONDS_REQUEST)
         self.decode_time = Histogram(SECONDS_REQUEST)
         self.prompt_length = Histogram(lengths)
+        self.inference_time = Histogram(SECONDS_REQUEST)
         self.generation_length = Histogram(lengths)
+        self.kv_computed = Histogram(lengths)
+        self.longest = Histogram(lengths)
         self.params_n = Histogram(CHOICES)
         self.params_max_tokens = Histogram(lengths)
         self.instances = InstanceBoard(model_name)
@@ -184,23 +251,11 @@ class GatewayMetrics(Collector):
         self.in_flight += 1
         self.counts["prompt_tokens"] += sum(prompt_lengths)
         self.namespaces.prompt_tokens[namespace] += sum(prompt_lengths)
-        for length in prompt_lengths:
-            self.prompt_length.observe(length)
-        self.params_n.observe(n)
-        if max_tokens is not None:
-            self.params_max_tokens.observe(max_tokens)
-        return RequestTimeline(self, len(prompt_lengths) * n, arrived, namespace)
+        return RequestTimeline(self, prompt_lengths, n, max_tokens, arrived, namespace)
 
     def rejected(self, reason: str) -> None:
         """Admission refused a request: `overloaded` or `unavailable`."""
         self.rejections[reason] += 1
-
-    def observe_phases(self, *, queue_s: float | None = None, prefill_s: float | None = None) -> None:
-        """Phases that only the backend knows: waiting for an instance and within it, and computing the prompt."""
-        if queue_s is not None:
-            self.queue_time.observe(queue_s)
-        if prefill_s is not None:
-            self.prefill_time.observe(prefill_s)
 
     def http_request(self, method: str, handler: str, status: int, seconds: float) -> None:
         """One HTTP exchange is over. `handler` is a route's pattern, never a raw path."""
@@ -272,20 +327,22 @@ class GatewayMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """All series of this gateway; called by the registry."""
         own = (self.model_name, self.engine)
-        for key, name in _COUNTERS.items():
-            yield _counter(name, name, LABELS, {own: self.counts[key]})
+        for key, (name, text) in _COUNTERS.items():
+            yield _counter(name, text, LABELS, {own: self.counts[key]})
         by_reason = {(*own, reason): count for reason, count in self.outcomes.items()}
-        yield _counter("vllm:request_success", "Finished choices", (*LABELS, "finished_reason"), by_reason)
+        yield _counter("vllm:request_success", "Choices that ended, by how", (*LABELS, "finished_reason"), by_reason)
         rejected = {(*own, reason): count for reason, count in self.rejections.items()}
         yield _counter("vllm:admission_rejections", "Requests refused by admission", (*LABELS, "reason"), rejected)
         recomputed = {(*own, reason): count for reason, count in self.recomputed.items()}
         text = "Prompt tokens computed although the KV-cache pool should have had them"
         yield _counter("cloudmatrix:prompt_tokens_recomputed", text, (*LABELS, "reason"), recomputed)
         http = {(*own, method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
-        yield _counter("http_requests", "HTTP exchanges", (*LABELS, "method", "handler", "status"), http)
+        if http:
+            yield _counter("http_requests", "HTTP exchanges, by route", (*LABELS, "method", "handler", "status"), http)
         yield from self._gauges()
-        for name, histogram in self._histograms():
-            family = HistogramMetricFamily(name, name, labels=LABELS)
+        for name, attribute, text in _HISTOGRAMS:
+            histogram: Histogram = getattr(self, attribute)
+            family = HistogramMetricFamily(name, text, labels=LABELS)
             family.add_metric(own, cumulative(histogram.bounds, histogram.counts), histogram.total)
             yield family
 
@@ -298,20 +355,6 @@ class GatewayMetrics(Collector):
             gauge = GaugeMetricFamily(f"cloudmatrix:gateway_{name}", text, labels=LABELS)
             gauge.add_metric((self.model_name, self.engine), value)
             yield gauge
-
-    def _histograms(self) -> Iterable[tuple[str, Histogram]]:
-        yield "vllm:time_to_first_token_seconds", self.ttft
-        yield "vllm:inter_token_latency_seconds", self.inter_token
-        yield "vllm:request_time_per_output_token_seconds", self.per_output_token
-        yield "vllm:e2e_request_latency_seconds", self.e2e
-        yield "vllm:request_queue_time_seconds", self.queue_time
-        yield "vllm:request_prefill_time_seconds", self.prefill_time
-        yield "vllm:request_decode_time_seconds", self.decode_time
-        yield "vllm:request_prompt_tokens", self.prompt_length
-        yield "vllm:request_generation_tokens", self.generation_length
-        yield "vllm:request_params_n", self.params_n
-        yield "vllm:request_params_max_tokens", self.params_max_tokens
-        yield "http_request_duration_seconds", self.http_seconds
 
 
 def _counter(name: str, text: str, labels: Sequence[str], values: Mapping[Any, int]) -> CounterMetricFamily:

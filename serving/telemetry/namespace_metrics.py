@@ -37,10 +37,12 @@ class NamespaceBoard(Collector):
             counter = CounterMetricFamily(name, text, labels=_LABELS)
             for namespace, count in sorted(counts.items()):
                 counter.add_metric((*self._own, namespace), count)
-            yield counter
+            if counter.samples:
+                yield counter
         held = GaugeMetricFamily("cloudmatrix:namespace_pool_bytes", "Held in the KV-cache pool", labels=_HOLDS)
         for server, namespaces in sorted(self._holdings.items()):
             for namespace, tiers in sorted(namespaces.items()):
                 for tier, nbytes in tiers.items():
                     held.add_metric((server, namespace, tier), nbytes)
-        yield held
+        if held.samples:
+            yield held

@@ -48,7 +48,7 @@ _SERVER_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[MemoryServerStats], Ma
 
 
 def client_series(rows: ClientRows) -> Iterable[Metric]:
-    """The series of instances that use the pool; the families are there even without any."""
+    """The series of instances that use the pool."""
     for name, text, value in _CLIENT_COUNTERS:
         counter = CounterMetricFamily(name, text, labels=_CLIENT_LABELS)
         for labels, stats in rows:
@@ -85,7 +85,10 @@ class MemoryServerBoard(Collector):
         return tuple(self._servers)
 
     def collect(self) -> Iterable[Metric]:
-        """All series of memory servers; called by the registry."""
+        """All series of memory servers; called by the registry. What nobody counts is not announced."""
+        return (family for family in self._families() if family.samples)
+
+    def _families(self) -> Iterable[Metric]:
         for name, text, value in _SERVER_GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=("server",))
             for stats in self._servers:

@@ -369,14 +369,12 @@ async def test_a_handoff_goes_only_where_it_can_ever_fit() -> None:
 @pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
 async def test_waiting_in_the_instance_counts_as_queueing(mode: str) -> None:
     """A loaded instance's queue was told as time of the prompt's computation, and queueing as nothing."""
-    seen: list[dict[str, float]] = []
     pools = ["aggregated"] if mode == "aggregated" else ["prefill", "decode"]
     backend = LiveBackend(
         GatewayId("g"),
         "s",
         small_config(Path("/nowhere"), mode=mode),
         pools,
-        observe=lambda **phases: seen.append(phases),
     )
     start = backend._now()
     link, *_ = [linked(backend, pool) for pool in pools]
@@ -389,7 +387,5 @@ async def test_waiting_in_the_instance_counts_as_queueing(mode: str) -> None:
     (update,) = await generation.next()
     assert update.queue_s is not None
     assert 30.0 <= update.queue_s <= 30.0 + backend._now() - start
-    assert [phases["queue_s"] for phases in seen] == [update.queue_s]
-    assert [phases["prefill_s"] for phases in seen] == [0.0]  # a clock of another process: never below nothing
     generation.cancel()
     _end(backend)

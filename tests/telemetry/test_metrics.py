@@ -4,6 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.ids import ReplicaId
+from serving.policy.pool.outcome import MissReason
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.stats import InstanceStats
 
@@ -63,8 +64,79 @@ def stats(replica: str = "decode#a", **more: int | float | tuple[int, ...]) -> I
 
 @pytest.mark.parametrize(("name", "kind"), NAMES_OF_VLLM)
 def test_names_and_types_that_dashboards_expect(name: str, kind: str) -> None:
-    families = {f.name: f.type for f in text_string_to_metric_families(GatewayMetrics("m").render().decode())}
+    metrics = GatewayMetrics("m")
+    metrics.publish_instance(stats(iteration_tokens=(1,) * 14, iteration_tokens_sum=9))
+    metrics.http_request("GET", "/health", 200, 0.1)
+    families = {f.name: f.type for f in text_string_to_metric_families(metrics.render().decode())}
     assert families[name] == kind
+
+
+def test_no_family_is_announced_without_a_series_and_each_says_what_it_counts() -> None:
+    metrics = GatewayMetrics("m")
+    for published in (False, True):
+        if published:
+            metrics.publish_instance(stats())
+        for family in text_string_to_metric_families(metrics.render(namespaces=True).decode()):
+            assert family.samples, family.name
+            assert " " in family.documentation, family.name
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "values"),
+    [
+        ("vllm:request_success", "finished_reason", {"stop", "length", "abort", "error"}),
+        ("vllm:admission_rejections", "reason", {"overloaded", "unavailable"}),
+        (
+            "cloudmatrix:prompt_tokens_recomputed",
+            "reason",
+            {reason.value for reason in MissReason},
+        ),
+    ],
+)
+def test_labelled_counters_are_there_from_the_start(name: str, label: str, values: set[str]) -> None:
+    told = {dict(labels)[label]: v for (of, labels), v in samples(GatewayMetrics("m")).items() if of == f"{name}_total"}
+    assert told == dict.fromkeys(values, 0.0)
+
+
+PER_CHOICE = (
+    *("e2e_request_latency_seconds", "request_queue_time_seconds", "request_inference_time_seconds"),
+    *("request_prefill_time_seconds", "request_decode_time_seconds", "request_prompt_tokens"),
+    *("request_generation_tokens", "request_prefill_kv_computed_tokens"),
+)
+PER_REQUEST = ("request_params_n", "request_params_max_tokens", "request_max_num_generation_tokens")
+
+
+@pytest.mark.parametrize("bad", ["", "abort", "error"])
+def test_series_of_requests_count_the_same_ends(bad: str) -> None:
+    metrics = GatewayMetrics("m", clock=Clock())
+    timeline = metrics.request_started([10, 20], 2, 9, arrived=99.0)
+    for index in range(4):
+        timeline.begun(index, 0.5, 4)
+        if index != 1:  # one ends without a token
+            timeline.tokens(index, 1, 101.0)
+            timeline.tokens(index, index + 1, 103.0)
+        timeline.finished(index, bad if bad and index == 3 else "stop", 104.0)
+    timeline.ended(8)
+    good = 3 if bad else 4
+    assert {name: value(metrics, f"vllm:{name}_count") for name in PER_CHOICE} == dict.fromkeys(PER_CHOICE, good)
+    whole = 0 if bad else 1
+    assert {name: value(metrics, f"vllm:{name}_count") for name in PER_REQUEST} == dict.fromkeys(PER_REQUEST, whole)
+    assert value(metrics, "vllm:prompt_tokens_total") == 30, "each prompt once"
+    assert value(metrics, "vllm:request_success_total", finished_reason="stop") == good
+    if not bad:
+        assert value(metrics, "vllm:request_prompt_tokens_sum") == 60
+        assert value(metrics, "vllm:request_prefill_kv_computed_tokens_sum") == 60 - 4 * 4
+        assert value(metrics, "vllm:request_max_num_generation_tokens_sum") == 5
+        assert value(metrics, "vllm:request_inference_time_seconds_sum") == pytest.approx(3 * 2.5 + 3.5)
+        assert value(metrics, "vllm:request_queue_time_seconds_sum") == pytest.approx(2.0)
+
+
+def test_what_waits_by_reason_is_what_waits() -> None:
+    metrics = GatewayMetrics("m")
+    metrics.publish_instance(stats(waiting=3, deferred=2))
+    assert value(metrics, "vllm:num_requests_waiting_by_reason", reason="capacity") == 3
+    assert value(metrics, "vllm:num_requests_waiting_by_reason", reason="deferred") == 2
+    assert value(metrics, "vllm:num_requests_waiting") == 5
 
 
 def test_one_request_from_arrival_to_end() -> None:
@@ -140,13 +212,9 @@ def test_aborted_requests_leave_latencies_alone() -> None:
     assert value(metrics, "vllm:request_success_total", finished_reason="abort") == 1
 
 
-def test_phases_and_rejections() -> None:
+def test_rejections() -> None:
     metrics = GatewayMetrics("m")
-    metrics.observe_phases(queue_s=0.2)
-    metrics.observe_phases(prefill_s=0.4)
     metrics.rejected("overloaded")
-    assert value(metrics, "vllm:request_queue_time_seconds_count") == 1
-    assert value(metrics, "vllm:request_prefill_time_seconds_sum") == pytest.approx(0.4)
     assert value(metrics, "vllm:admission_rejections_total", reason="overloaded") == 1
 
 
