@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 
 from hardware.cost.device_file import load_device
 from hardware.units import MIB
+from serving.api.settings import ServedModel
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.deployments.ports import GATEWAY_PORT, require_free
@@ -26,10 +27,11 @@ def preflight(config: ServeConfig) -> None:
 
     Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, a block
         is larger than a memory server, the weights are larger than an instance's HBM, the folder of the SSD tier cannot
-        be written, the Redis does not answer), ModelError (the model folder cannot be served).
+        be written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be served).
     Effects: makes the folder of the SSD tier.
     """
     model = ModelConfig.from_folder(config.model.path)
+    _require_tokenizer(config)
     accounted = accounted_kv(config)
     if accounted is not None:
         npu_of(load_device(config.simulation.device))
@@ -46,6 +48,16 @@ def preflight(config: ServeConfig) -> None:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
         _require_folder(config.kvcache)
         _require_directory(config.kvcache)
+
+
+def _require_tokenizer(config: ServeConfig) -> None:
+    """Whether gateways can read tokenizer, chat template and end tokens."""
+    folder = config.model.tokenizer_folder
+    try:
+        ServedModel.from_folder(folder, names=(folder.name,), max_model_len=1, created=0)
+    except ModelError as error:
+        setting = "[model] tokenizer" if config.model.tokenizer else "[model] path, its tokenizer"
+        raise ModelError(f"{setting}: {error}") from error
 
 
 def _itemsize(config: ServeConfig, model: ModelConfig) -> int:

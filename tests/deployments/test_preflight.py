@@ -1,6 +1,7 @@
 """What is found out about the KV-cache pool before anything starts."""
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,3 +99,14 @@ def test_a_redis_that_is_there(config: ServeConfig, tmp_path: Path) -> None:
         preflight(replace(config, kvcache=KvCacheConfig(replicas=1, directory=server.url)))
     finally:
         server.end()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_that_cannot_be_read_is_told_with_its_key(config: ServeConfig, tmp_path: Path, name: str) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(config.model.path, own)
+    (own / name).write_text("{")
+    with pytest.raises(ModelError, match=r"^\[model\] tokenizer: .*own"):
+        preflight(replace(config, model=replace(config.model, tokenizer=str(own))))
+    with pytest.raises(ModelError, match=r"^\[model\] path, its tokenizer: .*own"):
+        preflight(replace(config, model=replace(config.model, path=own)))
