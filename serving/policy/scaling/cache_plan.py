@@ -90,7 +90,11 @@ class CachePlan:
         if self._useful_at is None or not idle or cache.starting or cache.draining:
             self._useful_at = now
         if now - self._useful_at >= PATIENCE * self.hold_s > 0 and size > max(1, cache.low):
-            return size - 1, ScaleKind.FORECAST, f"{what}: one server less has been enough for {PATIENCE:g} times hold"
+            return (
+                size - 1,
+                ScaleKind.FORECAST,
+                f"{what}: one server less, {rest:.0%} full, would do since {now - self._useful_at:.0f} s",
+            )
         return size, ScaleKind.STAY, what
 
     def _may_grow(self, now: float, cache: CacheSignals) -> bool:

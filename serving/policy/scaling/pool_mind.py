@@ -101,13 +101,14 @@ class PoolMind:
         size = pool.target
         aim = self.lesson.utilisation
         plan = _instances(load, aim, demand.swing)
-        sure = _instances(max(demand.sure, min(demand.steady, load)), aim, demand.swing)
+        surely = max(demand.sure, min(demand.steady, load))
+        sure = _instances(surely, aim, demand.swing)
         high = max(load, demand.heading) + CALM_SIGMAS * demand.noise
         calm = _instances(max(high, demand.sure), aim, demand.swing)
         urgent = math.ceil(demand.urgent - EDGE)
         self._patience.add(now, max(calm, urgent))
         self._regret.see(now, load, demand.noise)
-        what = f"{demand.why}: load {load:.2f} at {aim:.0%}"
+        what = f"{demand.why}: {_words(load, aim, demand.swing)}"
         trifle = max(1, size // TRIFLE)
         planned = max(plan, sure) if sure > size and self._warm(now) else size
         if urgent > size:
@@ -115,7 +116,10 @@ class PoolMind:
             return Wanted(max(urgent, planned), ScaleKind.BURST, f"{demand.why_urgent}; {what}")
         if planned > size:
             self._regret.grew(now)
-            return Wanted(max(planned, size + trifle), ScaleKind.FORECAST, f"{what} needs {planned}")
+            if sure > plan:
+                what = f"{what}, by what surely comes {_words(surely, aim, demand.swing)}"
+            less = f", but no fewer than {trifle} are added" if planned < size + trifle else ""
+            return Wanted(max(planned, size + trifle), ScaleKind.FORECAST, f"{what} needs {planned}{less}")
         step = min(size - max(1, size // STEP), PLENTY * max(1, calm))
         enough = max(1, pool.low, self._patience.highest, self._regret.least(now, load), step)
         if size - enough >= trifle and self._patient(now, demand.memory_s):
@@ -135,6 +139,13 @@ class PoolMind:
 def _instances(load: float, aim: float, swing: float) -> int:
     """That keep to the aim in the mean, and take what comes in short times."""
     return math.ceil(max(load / aim, load + swing) - EDGE)
+
+
+def _words(load: float, aim: float, swing: float) -> str:
+    """What decides in `_instances`: the mean at the aim, or what short times bring beside it."""
+    if load + swing > load / aim:
+        return f"load {load:.2f} and {swing:.2f} more in short times"
+    return f"load {load:.2f} at {aim:.0%}"
 
 
 def _within(wanted: Wanted, pool: PoolSignals) -> Wanted:

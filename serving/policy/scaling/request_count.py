@@ -100,9 +100,13 @@ class RequestCountScaler:
             return PoolTarget(pool.pool, 0, size, kind, why)
         direction = (want > pool.target) - (want < pool.target)
         passed = self._delays.setdefault(pool.pool, _Delay()).passed(now, direction)
-        if passed < (self.up_delay_s if direction > 0 else self.down_delay_s):
+        delay = self.up_delay_s if direction > 0 else self.down_delay_s
+        if direction:
+            why += f", {want} wanted for {passed:.0f} of {delay:.0f} s"
+        if passed < delay:
             want = pool.target
-        want = _within(want, pool)
+        if (allowed := _within(want, pool)) != want:
+            want, why = allowed, f"{why}; {pool.low} to {pool.high} are allowed"
         return PoolTarget(
             pool.pool, pool.target, want, ScaleKind.FORECAST if want != pool.target else ScaleKind.STAY, why
         )

@@ -59,6 +59,19 @@ def test_short_peaks_of_work_that_waits_need_room_too() -> None:
     assert asked(mind, 200.0, needs(1.3, swing=1.8)).target == 4
 
 
+@pytest.mark.parametrize(
+    ("demand", "reason"),
+    [
+        (needs(0.54, swing=2.3), "load: load 0.54 and 2.30 more in short times needs 3"),
+        (needs(2.0), "load: load 2.00 at 70% needs 3"),
+    ],
+)
+def test_the_reason_has_the_number_that_decided(demand: Demand, reason: str) -> None:
+    mind = PoolMind(0.7, 60.0)
+    asked(mind, 0.0, needs(0.1), size=1)
+    assert asked(mind, 20.0, demand, size=1) == Wanted(3, ScaleKind.FORECAST, reason)
+
+
 def test_it_shrinks_to_the_most_that_was_needed_and_rests() -> None:
     mind = PoolMind(0.7, 60.0)
     for now in range(60):

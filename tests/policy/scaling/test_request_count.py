@@ -19,7 +19,8 @@ def test_it_grows_after_its_delay_and_shrinks_after_a_longer_one() -> None:
     assert first(told, 0.0, prefill(sequences=35)).target == 2
     assert first(told, 29.0, prefill(sequences=35)).target == 2
     grown = first(told, 30.0, prefill(sequences=35, waiting=3))
-    assert (grown.target, grown.kind, grown.reason) == (4, ScaleKind.FORECAST, "35 requests at 10 an instance")
+    assert (grown.target, grown.kind) == (4, ScaleKind.FORECAST)
+    assert grown.reason == "35 requests at 10 an instance, 4 wanted for 30 of 30 s"
     assert first(told, 31.0, prefill(4, sequences=5)).target == 4
     assert first(told, 600.0, prefill(4, sequences=5)).target == 4
     assert first(told, 631.0, prefill(4, sequences=5)).target == 1
