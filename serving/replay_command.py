@@ -3,10 +3,13 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serving.errors import DecisionLogError
 from serving.policy.decision_log import SUFFIX
+
+if TYPE_CHECKING:
+    from serving.engine.replay import Replay
 
 EXIT_DIFFERENT = 1
 _DESCRIPTION = """\
@@ -22,8 +25,9 @@ examples:
   cloudmatrix replay logs/engine-decode-x1.decisions
   cloudmatrix replay logs/ --json | jq '.[] | select(.identical | not)'
 
-Exit code: 0 = all identical, 1 = something differs; the first difference of each log is told. A log whose process was
-killed ends in the middle; it is replayed as far as it goes. Logs hold prompts and answers as token ids."""
+Exit code: 0 = all identical, 1 = something differs or a log is broken; the first difference of each log is told, and
+what is wrong with a broken one. A log whose process was killed ends in the middle; it is replayed as far as it goes and
+called INCOMPLETE. Logs hold prompts and answers as token ids."""
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -45,24 +49,32 @@ def _run(arguments: argparse.Namespace) -> int:
 
     results = []
     for path in find_logs(arguments.logs):
-        result = replay(path)
-        results.append(
-            {
-                "log": str(path),
-                "kind": result.kind,
-                "name": result.name,
-                "version": result.version,
-                "calls": result.calls,
-                "identical": result.identical,
-                "difference": str(result.difference) if result.difference is not None else None,
-                "ending": result.ending,
-            }
-        )
+        try:
+            results.append(_row(path, replay(path)))
+        except DecisionLogError as error:  # the others are still worth a look
+            results.append({**_row(path, None), "error": str(error)})
         if not arguments.json:
             _show(results[-1])
     if arguments.json:
         print(json.dumps(results, indent=2))
     return 0 if all(result["identical"] for result in results) else EXIT_DIFFERENT
+
+
+def _row(path: Path, result: "Replay | None") -> dict[str, Any]:
+    """One log in the JSON answer; None = it could not be replayed."""
+    difference = result.difference if result is not None else None
+    return {
+        "log": str(path),
+        "kind": result.kind if result is not None else None,
+        "name": result.name if result is not None else None,
+        "version": result.version if result is not None else None,
+        "calls": result.calls if result is not None else {},
+        "identical": result is not None and result.identical,
+        "complete": result is not None and result.complete,
+        "difference": str(difference) if difference is not None else None,
+        "ending": result.ending if result is not None else "",
+        "error": None,
+    }
 
 
 def find_logs(given: list[Path]) -> list[Path]:
@@ -85,9 +97,12 @@ def find_logs(given: list[Path]) -> list[Path]:
 
 
 def _show(result: dict[str, Any]) -> None:
+    if result["error"]:
+        print(f"BROKEN     {result['log']}: {result['error']}")
+        return
     total = sum(result["calls"].values())
     most = ", ".join(f"{count} {name}" for name, count in list(result["calls"].items())[:4])
-    verdict = "identical" if result["identical"] else "DIFFERENT"
+    verdict = "DIFFERENT" if not result["identical"] else "identical" if result["complete"] else "INCOMPLETE"
     print(f"{verdict}  {result['kind']} {result['name']}: {total} calls ({most})")
     if result["difference"]:
         print(f"    first difference: {result['difference']}")

@@ -68,6 +68,11 @@ class Replay:
         return self.difference is None
 
     @property
+    def complete(self) -> bool:
+        """The log has its end, and nothing was left out."""
+        return not self.ending
+
+    @property
     def total(self) -> int:
         """Calls replayed."""
         return sum(self.calls.values())
@@ -104,7 +109,9 @@ def replay_log(data: bytes, path: str) -> Replay:
     difference, end = _compare(_pairs(bodies, union, path), machine, counts)
     if end is None and difference is None:
         ending = "the last frame is unfinished" if frames.truncated else "no end was written"
-        ending += ": its process was killed, or still runs"
+        ending += ": its process was killed, it still runs, or the file was cut"
+        if not counts:
+            ending = f"not one call is in it; {ending}"
     else:
         ending = end.reason if end is not None else ""
     return Replay(kind, header.name, header.version, dict(counts.most_common()), difference, ending)
@@ -145,6 +152,8 @@ def _compare(
     encoder = msgspec.msgpack.Encoder()
     for number, (call, recorded) in enumerate(pairs, 1):
         if isinstance(call, End):
+            if next(pairs, None) is not None:
+                raise DecisionLogError(f"call {number + 1} stands behind the end of the log")
             return None, call
         _, kept, error = perform(call, machine)
         if isinstance(error, DecisionLogError):

@@ -1,6 +1,6 @@
 """Decision logs: what went into a state machine, in order, and what came out.
 
-    file    MAGIC, then frames: length, CRC-32, MessagePack
+    file    MAGIC, then frames: length, number, hash of this frame and all before it, MessagePack
     frames  header (what the machine was built with), then [call, outcome] ..., then an `End` if it was closed properly
 
 A call is a value that can be carried out: `on(machine)`. Live, `perform` carries it out and the pair is written;
@@ -19,16 +19,17 @@ from functools import cache
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
+import xxhash
 
 from serving.errors import DecisionLogError
 from serving.policy.request import HandoffTicket, SequenceSpec
 
-MAGIC = b"cloudmatrix decision log 1\n"
+MAGIC = b"cloudmatrix decision log 2\n"
 SUFFIX = ".decisions"
 MAX_FRAME_BYTES = 64 << 20
 """More is no frame of ours but a damaged length: a 1 M token prompt takes 5 MiB."""
 
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("<IIQ")
 _SCALARS = (int, str, bytes, float, type(None))
 
 ErrorT = TypeVar("ErrorT", bound=Exception)
@@ -159,9 +160,11 @@ class LogEncoder:
 
     def __init__(self) -> None:
         self._encode = msgspec.msgpack.Encoder().encode
+        self._number = self._hash = 0
 
     def begin(self, header: object) -> bytes:
         """The beginning of a file."""
+        self._number = self._hash = 0
         return MAGIC + self._frame(header)
 
     def pair(self, call: Call[Any], kept: object) -> bytes:
@@ -170,7 +173,9 @@ class LogEncoder:
 
     def _frame(self, value: object) -> bytes:
         body = self._encode(value)
-        return _HEAD.pack(len(body), zlib.crc32(body)) + body
+        number, self._hash = self._number, xxhash.xxh3_64_intdigest(body, self._hash)
+        self._number += 1
+        return _HEAD.pack(len(body), number, self._hash) + body
 
 
 class Frames:
@@ -195,18 +200,29 @@ class Frames:
     def __iter__(self) -> Iterator[memoryview]:
         """Raises: DecisionLogError at a damaged frame."""
         data, at, end = memoryview(self._data), len(MAGIC), len(self._data)
+        expected = chain = 0
         while at < end:
             if at + _HEAD.size > end:
                 self.truncated = True
                 return
-            length, check = _HEAD.unpack_from(data, at)
+            length, number, check = _HEAD.unpack_from(data, at)
             if length > MAX_FRAME_BYTES:
                 raise DecisionLogError(f"{self._name} is damaged at byte {at}: a frame of {length} bytes")
             body = data[at + _HEAD.size : at + _HEAD.size + length]
             if len(body) < length:
                 self.truncated = True
                 return
-            if zlib.crc32(body) != check:
-                raise DecisionLogError(f"{self._name} is damaged at byte {at}: the checksum of a frame is wrong")
+            if number != expected:
+                raise DecisionLogError(
+                    f"{self._name} is damaged at byte {at}: frame {number} stands where frame {expected} should; some "
+                    "were left out, doubled or swapped"
+                )
+            chain = xxhash.xxh3_64_intdigest(body, chain)
+            if chain != check:
+                raise DecisionLogError(
+                    f"{self._name} is damaged at byte {at}: the checksum of frame {number} is wrong; it, or one before "
+                    "it, is not the one that was written"
+                )
+            expected += 1
             yield body
             at += _HEAD.size + length

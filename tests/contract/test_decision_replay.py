@@ -1,6 +1,7 @@
 """What a live system decided, decided again from its logs: token by token, block by block, route by route."""
 
 import asyncio
+import json
 import random
 import time
 from collections import Counter
@@ -201,6 +202,19 @@ def test_the_command_replays_a_folder(logs: Path, capsys: pytest.CaptureFixture[
     assert all(line.startswith("identical  ") for line in printed)
     assert main(["replay", "--json", str(logs / f"gateway-gateway{SUFFIX}")]) == 0
     assert '"identical": true' in capsys.readouterr().out
+
+
+def test_a_broken_log_does_not_stop_the_others(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (logs / f"gateway-gateway{SUFFIX}").read_bytes()
+    for name, data in (("a", b"nothing"), ("b", whole[:2_000]), ("c", whole)):
+        (tmp_path / f"{name}{SUFFIX}").write_bytes(data)
+    assert main(["replay", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines() if line[0] != " "] == ["BROKEN", "INCOMPLETE", "identical"]
+    assert main(["replay", "--json", str(tmp_path)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [(one["identical"], one["complete"]) for one in told] == [(False, False), (True, False), (True, True)]
+    assert "is not a decision log" in told[0]["error"]
 
 
 @pytest.mark.parametrize(

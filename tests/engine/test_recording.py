@@ -48,11 +48,12 @@ def life() -> RecordedBench:
 
 def test_a_log_is_replayed_identically() -> None:
     bench = life()
-    result = replay_log(bench.log.close(), "log")
+    data = bench.log.close()
+    result = replay_log(data, "log")
     assert (result.kind, result.name, result.identical, result.ending) == ("engine", "bench", True, "")
     assert result.calls == {"NextAction": 8, "StepFinished": 5, "TakeEvents": 5, "Add": 2, "Cancel": 1}
     assert result.total == 21
-    again = replay_log(bench.log.close(), "log")
+    again = replay_log(data, "log")
     assert again == result, "a replay leaves the log alone"
 
 
@@ -104,16 +105,57 @@ def test_failures_and_handoffs_are_replayed() -> None:
     assert found.where == "[0].reason"
 
 
+CUT = "its process was killed, it still runs, or the file was cut"
+
+
 def test_a_log_that_ends_in_a_frame_is_replayed_so_far() -> None:
     data = life().log.close()
-    frame = len(data) - data.rindex(b"\x92\x92\xa3End") + 8
+    frame = len(data) - data.rindex(b"\x92\x92\xa3End") + 16
     whole = replay_log(data[:-frame], "log")
-    assert (whole.total, whole.ending) == (21, "no end was written: its process was killed, or still runs")
+    assert (whole.total, whole.ending) == (
+        21,
+        f"no end was written: {CUT}",
+    )
     for cut in (1, frame - 1, frame + 1):
         result = replay_log(data[:-cut], "log")
         assert result.identical
         assert result.total == 20 + (cut < frame)
-        assert result.ending == "the last frame is unfinished: its process was killed, or still runs"
+        assert result.ending == f"the last frame is unfinished: {CUT}"
+
+
+def frames(data: bytes) -> list[bytes]:
+    """A log in its parts: what stands before the first call, then each call's bytes."""
+    parts, at = [], len(MAGIC)
+    while at < len(data):
+        size = 16 + int.from_bytes(data[at : at + 4], "little")
+        parts.append(data[at : at + size])
+        at += size
+    return [MAGIC + parts[0], *parts[1:]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda calls: calls.pop(3),
+        lambda calls: calls.insert(3, calls[3]),
+        lambda calls: calls.insert(3, calls.pop(4)),
+        lambda calls: calls.append(calls[-1]),
+        lambda calls: calls.__setitem__(3, calls[3][:8] + bytes(8) + calls[3][16:]),
+    ],
+    ids=["dropped", "doubled", "swapped", "after the end", "changed"],
+)
+def test_calls_that_are_not_as_they_were_written_are_noticed(change: Callable[[list[bytes]], object]) -> None:
+    calls = frames(life().log.close())
+    assert replay_log(b"".join(calls), "log").complete
+    change(calls)
+    with pytest.raises(DecisionLogError, match=r"were left out, doubled or swapped|checksum of frame|behind the end"):
+        replay_log(b"".join(calls), "log")
+
+
+def test_a_header_alone_is_not_complete() -> None:
+    result = replay_log(frames(life().log.close())[0], "log")
+    assert (result.total, result.complete) == (0, False)
+    assert result.ending.startswith("not one call is in it; ")
 
 
 def change_token(log: list[tuple[Any, Any]]) -> None:
@@ -171,7 +213,7 @@ BROKEN_TEXT = b"\x94\xacEngineHeader\xa1\xff\x80\x00"
     [
         (lambda data: b"{}", "is not a decision log of this version"),
         (lambda data: MAGIC, "not even its header was written"),
-        (lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:], "checksum of a frame is wrong"),
+        (lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:], "checksum of frame 0 is wrong"),
         (lambda data: MAGIC + b"\xff" * 8 + data, "a frame of 4294967295 bytes"),
         (lambda data: LogEncoder().begin(["Else", 1]), "its header is not of this version"),
         (lambda data: LogEncoder().begin(msgspec.Raw(BROKEN_TEXT)), "its header is not of this version"),

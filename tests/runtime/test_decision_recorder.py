@@ -60,7 +60,7 @@ def test_what_was_noted_is_written_soon(tmp_path: Path) -> None:
     while replay(writer.path).total < 700:
         assert time.monotonic() < deadline, "it writes without being closed"
         time.sleep(0.01)
-    assert replay(writer.path).ending == "no end was written: its process was killed, or still runs"
+    assert replay(writer.path).ending.startswith("no end was written: its process was killed")
     writer.close()
     assert replay(writer.path).ending == ""
 
