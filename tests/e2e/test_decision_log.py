@@ -42,7 +42,7 @@ def test_decisions_of_a_served_system_are_replayed(checkpoint: Path, reference: 
     ]  # fmt: skip
     (gateway,) = [result for result in results if result["kind"] == "gateway"]
     assert gateway["calls"]["OpenJournal"] == sum(ask.n for ask in asks)
-    assert {result["ending"] for result in results} == {"no end was written: its process was killed, or still runs"}, (
+    assert all(result["ending"].startswith("no end was written: ") and not result["complete"] for result in results), (
         "the victim was killed, and Ctrl-C waits for nobody; at rest everything had been written"
     )
 
