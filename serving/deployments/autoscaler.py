@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from serving.config.serve import ServeConfig
 from serving.deployments.logs import log_beside_serve
+from serving.deployments.loopback import keep_on_loopback
 from serving.deployments.pool_control import Complaint
 from serving.deployments.scaling_board import BoardClient
 from serving.policy.autoscaler import make_scaler
@@ -32,6 +33,7 @@ class AutoscalerDeployment:
 
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         log_beside_serve()
+        keep_on_loopback()
         policy = config.autoscaler.policy
         assert policy != "none", "then there is no autoscaler"
         self._period_s = config.autoscaler.period_s

@@ -17,6 +17,7 @@ from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_a
 from serving.config.serve import ServeConfig
 from serving.deployments.front_door import FrontDoor
 from serving.deployments.logs import log_beside_serve
+from serving.deployments.loopback import keep_on_loopback
 from serving.deployments.membership import Member, MemberReader
 from serving.deployments.nodes import link_host
 from serving.deployments.pool_control import PoolViewFollower
@@ -62,6 +63,7 @@ class GatewayDeployment:
         autoscaler: DeploymentHandle[Any] | None = None,
     ) -> None:
         log_beside_serve()
+        keep_on_loopback()
         self._config = config
         gateway = GatewayId(uuid.uuid4().hex[:12])
         scale = config.simulation.time_scale if config.engine.executor == "simulated" else 1.0

@@ -18,6 +18,7 @@ from ray import serve
 from hardware.ray_resources import allocated_npu_ids
 from serving.config.serve import ServeConfig
 from serving.deployments.logs import log_beside_serve
+from serving.deployments.loopback import keep_on_loopback
 from serving.deployments.membership import Announcer, Member
 from serving.deployments.nodes import link_host, new_segment_path, sweep_forever
 from serving.deployments.pool_control import PoolViewFollower
@@ -46,6 +47,7 @@ class InstanceDeployment:
         self, config: ServeConfig, pool: str, secret: str, session: str, threads: int
     ) -> None:
         log_beside_serve()
+        keep_on_loopback()
         context = serve.get_replica_context()
         self._stall_timeout_s = config.engine.stall_timeout_s
         self._drain_s = config.engine.drain_s

@@ -23,6 +23,7 @@ from hardware.units import MIB
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.deployments.logs import log_beside_serve
+from serving.deployments.loopback import keep_on_loopback
 from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY, link_host, sweep_forever
 from serving.deployments.pool_control import CALL_DEADLINE_S, VIEW_PERIOD_S, PoolAnnouncer, control_settings
 from serving.errors import ConfigError
@@ -61,6 +62,7 @@ class KvCacheDeployment:
         self, config: ServeConfig, secret: str, session: str, folder: Path
     ) -> None:
         log_beside_serve()
+        keep_on_loopback()
         require_ub_memory(config.kvcache.ub_memory_mib)
         self._config = config.kvcache
         self._node = NodeId(ray.get_runtime_context().get_node_id())

@@ -104,6 +104,9 @@ def enter() -> Session:
         PYTHONPATH=os.pathsep.join(filter(None, (str(_DASHBOARD_SITE), os.environ.get("PYTHONPATH")))),
         TMPDIR=str(session.folder),  # what killed processes leave behind goes with the folder
         RAY_USAGE_STATS_ENABLED="0",
+        # All nodes are in this machine: with this, Ray's way for laptops, a node's address is 127.0.0.1, and Ray's own
+        # processes listen there, not on every interface; `_node_ip_address` would turn it into the LAN's.
+        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
         # An unhealthy replica is one that does not move: to wait for it would keep its NPUs from its replacement.
         RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS="1",

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from serving.api.tokenizer import Tokenizer
 from tests.dashboard.chromium import Chromium
+from tests.e2e.listeners import addresses
 from tests.e2e.pools_page import grow_and_shrink_by_hand
 from tests.e2e.server import STOP_S, Server, wait_for
 from tests.e2e.streams import Streams, fickle_request, order
@@ -82,6 +83,12 @@ def test_varied_greedy_requests_are_token_exact(server: Server, reference: Refer
     streams = Streams(server, [replace(ask, n=1) for ask in asks])
     asyncio.run(streams.run())
     assert all(stream.follows(reference) for stream in streams.streams)
+
+
+def test_everything_listens_on_loopback(server: Server) -> None:
+    listening = addresses(server.processes())
+    assert len(listening) > 10, "Ray, Serve, links and the gateway"
+    assert [(pid, where) for pid, where in listening if not where.is_loopback] == []
 
 
 def test_pages_about_the_system(server: Server) -> None:

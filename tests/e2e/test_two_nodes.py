@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.e2e.listeners import addresses
 from tests.e2e.server import STOP_S, ProcessTable, Server, stopped, wait_for
 from tests.e2e.streams import Streams
 from tests.e2e.topology import two_nodes
@@ -50,6 +51,12 @@ def test_outputs_are_token_exact_and_handoffs_cross_nodes(server: Server, refere
     assert all(handoffs), "both decode instances had their share"
     readers = [line for line in server.processes().values() if "SegmentReader" in line]
     assert readers, "another node's segment was read through the object store"
+
+
+def test_both_nodes_listen_on_loopback(server: Server) -> None:
+    listening = addresses(server.processes())
+    assert len(listening) > 20, "Ray, Serve, links and the gateway"
+    assert [(pid, where) for pid, where in listening if not where.is_loopback] == []
 
 
 def long_streams(server: Server, seed: int) -> Streams:

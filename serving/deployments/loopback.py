@@ -1,0 +1,32 @@
+"""Ray Serve's own listener in each replica, kept on loopback where the node's address is loopback."""
+
+from typing import Any
+
+EVERY_INTERFACE = "[::]:"
+
+
+def keep_on_loopback() -> None:
+    """Have this replica's gRPC server, which Serve opens after the constructor, listen on loopback only.
+
+    It unpickles what it is sent and asks for no token, yet Serve binds it to every interface, without a setting.
+    Nothing here calls it: calls between deployments go through Ray. On a node with another address it stays as it is.
+
+    Effects: on Serve's replica module in this process; a second call changes nothing.
+    """
+    import ray
+    from ray.serve._private import replica  # Serve names no public place for this
+
+    if ray.util.get_node_ip_address() != "127.0.0.1":
+        return
+    serve_replica: Any = replica
+    bind = serve_replica.add_port_to_grpc_server
+    if getattr(bind, "on_loopback", False):
+        return
+
+    def bind_on_loopback(server: Any, address: str) -> int:
+        if address.startswith(EVERY_INTERFACE):
+            address = f"127.0.0.1:{address.removeprefix(EVERY_INTERFACE)}"
+        return int(bind(server, address))
+
+    bind_on_loopback.on_loopback = True  # type: ignore[attr-defined]
+    serve_replica.add_port_to_grpc_server = bind_on_loopback
