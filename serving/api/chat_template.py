@@ -7,6 +7,7 @@ HTML escapes, loop controls, trimmed blocks, `{% generation %}` and the special 
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
@@ -17,12 +18,14 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
+from serving.api.control_tokens import ControlTokens, unmarked
 from serving.api.tokenizer import read_json
 from serving.errors import InvalidRequestError, ModelError
 
 Message = Mapping[str, Any]
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -52,7 +55,13 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _NOT_ASCII.sub(_escape, text) if ensure_ascii else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    """JSON's escape of a character, except for marks, which must stay what they are."""
+    return match[0] if unmarked(match[0]) == "" else json.dumps(match[0])[1:-1]
 
 
 def _environment() -> jinja2.Environment:
@@ -77,7 +86,7 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
             raise ModelError(f"the chat template does not parse: {error}; fix chat_template.jinja") from error
-        self._source = source
+        self.source = source
         self._special_tokens = dict(special_tokens)
 
     def render(
@@ -87,6 +96,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
+        control: ControlTokens | None = None,
     ) -> str:
         """Prompt text of a conversation.
 
@@ -94,6 +104,8 @@ class ChatTemplate:
             messages: plain JSON objects with `role` and usually `content`; null fields count as absent.
             continue_final_message: leave the last message open, so that the model goes on with it.
             variables: further template variables; they win over special tokens.
+            control: keeps what messages and variables spell apart from the template's own control tokens; the text
+                then holds marks and is for its `encode`.
         Raises: InvalidRequestError when the template refuses the messages, or nothing can be continued.
         """
         if continue_final_message and add_generation_prompt:
@@ -102,12 +114,16 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         chat = [_normalise(message) for message in messages]
-        final = _tag_final(chat, self._source) if continue_final_message else None
+        if control is not None:
+            chat = [control.guard(message) for message in chat]
+            variables = control.guard_variables(variables or {})
+        final = _tag_final(chat, self.source) if continue_final_message else None
         reserved = {"messages": chat, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
         try:
             text = self._template.render({**self._special_tokens, **(variables or {}), **reserved})
         except Exception as error:  # the template is foreign code: whatever it does wrong, these messages triggered it
-            raise InvalidRequestError(f"the chat template refused the messages: {error}", param="messages") from error
+            message = unmarked(f"the chat template refused the messages: {error}")
+            raise InvalidRequestError(message, param="messages") from error
         return text if final is None else _cut_at_tag(text, final)
 
 

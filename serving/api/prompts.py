@@ -1,8 +1,10 @@
 """Prompts in, token ids out: chat messages through the template, texts through the tokenizer, ids checked."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from serving.api.control_tokens import unmarked
 from serving.api.schema import ChatMessage, ChatTemplateFields
 from serving.api.settings import ServedModel
 from serving.errors import ContextLengthError, InvalidRequestError
@@ -10,12 +12,19 @@ from serving.errors import ContextLengthError, InvalidRequestError
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as prompt text, in which what messages spell is marked as text."""
+
+    marked: str
+
+
 def render_chat(
     model: ServedModel,
     messages: Sequence[ChatMessage],
     fields: ChatTemplateFields,
     variables: dict[str, Any] | None = None,
-) -> str:
+) -> Rendered:
     """Prompt text of a conversation.
 
     Raises: InvalidRequestError when the model has no chat template or it refuses the messages.
@@ -27,12 +36,14 @@ def render_chat(
     add_prompt = fields.add_generation_prompt
     if add_prompt is None:  # a message that is to be continued leaves no room for a new turn
         add_prompt = not fields.continue_final_message
-    return model.chat_template.render(
+    text = model.chat_template.render(
         [plain_message(message, index) for index, message in enumerate(messages)],
         add_generation_prompt=add_prompt,
         continue_final_message=bool(fields.continue_final_message),
         variables={**(variables or {}), **(fields.chat_template_kwargs or {})},
+        control=model.control_tokens,
     )
+    return Rendered(text)
 
 
 def plain_message(message: ChatMessage, index: int) -> dict[str, Any]:
@@ -77,23 +88,28 @@ def split_prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list
 
 
 def encode_prompt(
-    model: ServedModel, prompt: str | Sequence[int], *, add_special_tokens: bool, param: str, must_fit: bool = False
+    model: ServedModel,
+    prompt: str | Rendered | Sequence[int],
+    *,
+    add_special_tokens: bool,
+    param: str,
+    must_fit: bool = False,
 ) -> list[int]:
-    """Token ids of one prompt, text or ids.
+    """Token ids of one prompt: text, a conversation, or ids.
 
     Args:
         must_fit: refuse a text that cannot fit the model before spending time on it.
     Raises: InvalidRequestError when it is empty or holds ids outside the vocabulary; ContextLengthError.
     """
-    if isinstance(prompt, str):
-        least = model.tokenizer.least_tokens(prompt)
+    if isinstance(prompt, str | Rendered):
+        least = model.tokenizer.least_tokens(prompt if isinstance(prompt, str) else unmarked(prompt.marked))
         if must_fit and least > model.max_model_len:
             raise ContextLengthError(
                 f"This model's maximum context length is {model.max_model_len} tokens. However, your prompt contains "
                 f"at least {least} tokens. Shorten the prompt.",
                 param=param,
             )
-        ids = model.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+        ids = encode_text(model, prompt, add_special_tokens=add_special_tokens)
     else:
         ids = list(prompt)
     if not ids:
@@ -104,3 +120,10 @@ def encode_prompt(
             f"token id {largest} is outside the vocabulary of {limit} tokens", param=param, code="invalid_value"
         )
     return ids
+
+
+def encode_text(model: ServedModel, prompt: str | Rendered, *, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text, in which all control tokens count, or of a conversation, in which the template's do."""
+    if isinstance(prompt, str):
+        return model.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+    return model.control_tokens.encode(prompt.marked, add_special_tokens=add_special_tokens)

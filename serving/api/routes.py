@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from serving.api.backend import GenerationBackend
 from serving.api.body import parse_body
-from serving.api.prompts import encode_prompt, render_chat
+from serving.api.prompts import Rendered, encode_prompt, encode_text, render_chat
 from serving.api.responses import GenerationResponse
 from serving.api.schema import (
     ChatCompletionRequest,
@@ -197,9 +197,10 @@ def _tokenize(body: TokenizeRequest, model: ServedModel) -> tuple[list[int], lis
     """
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either 'prompt' or 'messages'", param="prompt", code="invalid_value")
+    text: str | Rendered
     if body.messages is not None:
         text, special = render_chat(model, body.messages, body), bool(body.add_special_tokens)
     else:
         text, special = body.prompt or "", body.add_special_tokens is not False
-    ids = model.tokenizer.encode(text, add_special_tokens=special)
+    ids = encode_text(model, text, add_special_tokens=special)
     return ids, [model.tokenizer.token_string(i) for i in ids] if body.return_token_strs else None

@@ -2,12 +2,14 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from serving.api.chat_template import ChatTemplate, load_chat_template
+from serving.api.control_tokens import ControlTokens
 from serving.api.errors import from_validation
 from serving.api.schema import GenerationRequest
 from serving.api.tokenizer import Tokenizer, read_json
@@ -62,6 +64,11 @@ class ServedModel:
     defaults: GenerationDefaults = GenerationDefaults()
     vocab_size: int | None = None
     """Rows of the model's embedding, when that differs from the tokenizer's size."""
+
+    @cached_property
+    def control_tokens(self) -> ControlTokens:
+        """What only the chat template may say."""
+        return ControlTokens(self.tokenizer, "" if self.chat_template is None else self.chat_template.source)
 
     @property
     def token_limit(self) -> int:

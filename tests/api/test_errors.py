@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from httpx import Response
+from tokenizers import AddedToken
 
 from serving.api.settings import ApiSettings, ServedModel
 from serving.errors import DeadlineError, EngineError, OverloadedError, PoisonError, UnavailableError
@@ -181,6 +182,9 @@ def test_hopeless_prompts_are_not_even_encoded(served: ServedModel) -> None:
 
     class Untouchable:
         normalizer = None
+
+        def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
+            return {}
 
         def encode(self, text: str, add_special_tokens: bool) -> None:
             raise AssertionError("a hopeless prompt was encoded")
