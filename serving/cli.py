@@ -12,6 +12,7 @@ from pathlib import Path
 from hardware.errors import HardwareError
 from serving import chaos, cost_command, decisions_command, evaluate, quantize, replay_command, scale_command
 from serving.errors import ServingError
+from serving.http_question import server_address
 from serving.set_option import add_set
 from serving.sim.commands import plan, reproduce, simulate
 from serving.sim.compilation import command as compile_command
@@ -157,8 +158,8 @@ def _add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = F
     def default(value: object) -> object:
         return argparse.SUPPRESS if inherited else value
 
-    url_help = f"the gateway's address (default {DEFAULT_URL})"
-    parser.add_argument("--url", default=default(DEFAULT_URL), help=url_help)
+    url_help = f"the gateway's address, with or without http:// (default {DEFAULT_URL})"
+    parser.add_argument("--url", type=server_address, default=default(DEFAULT_URL), help=url_help)
     parser.add_argument("--api-key", metavar="KEY", default=default(None), help="when the gateway wants one")
     json_help = "print the raw numbers instead of a table"
     parser.add_argument("--json", action="store_true", default=default(False), help=json_help)

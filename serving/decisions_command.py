@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from serving.errors import ScaleError
+from serving.errors import SilentError
 from serving.pools_client import PoolsClient
 from serving.scale_command import add_dashboard_options, system_of
 
@@ -68,7 +68,5 @@ def _newer(system: PoolsClient, pool: str | None, after: int) -> list[dict[str, 
     """
     try:
         return system.decisions(pool, after)
-    except ScaleError as error:
-        if error.kind != "unavailable":
-            raise
+    except SilentError:
         return []

@@ -12,6 +12,7 @@ ServingError
 │   └── PayloadTooLargeError        413
 ├── OverloadedError             429, come back after `retry_after_s`
 ├── UnavailableError            503, no instance can serve now
+│   └── SilentError                 what was asked is there, but gave no answer in time; worth asking again
 ├── ScaleError                  a pool cannot have the size that was asked for; `kind` says why
 ├── DeadlineError               408, the request's time is over
 ├── EngineError                 500, an instance failed and no retry was left
@@ -117,11 +118,15 @@ class UnavailableError(ServingError):
         self.retry_after_s = retry_after_s
 
 
+class SilentError(UnavailableError):
+    """A process that exists has given no answer in time, as on a loaded machine; the same question may be repeated."""
+
+
 class ScaleError(ServingError):
     """A pool cannot be scaled or held as asked.
 
     Args:
-        kind: `unknown_pool`, `invalid`, `no_room` or `unavailable`.
+        kind: `unknown_pool`, `invalid`, `no_room`, `unavailable` or `no_system`.
         fits: with `no_room`: the most replicas that would fit.
     """
 

@@ -5,8 +5,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from serving.errors import UnavailableError
-from serving.http_question import fetch
+from serving.errors import SilentError, UnavailableError
+from serving.http_question import fetch, is_timeout
 
 DEADLINE_S = 5.0
 
@@ -24,7 +24,8 @@ def ask_gateway(
 
     Args:
         path: from the address's root, already quoted.
-    Raises: UnavailableError, in one line, when it cannot be reached, refuses, or is not a gateway.
+    Raises: UnavailableError, in one line, when it cannot be reached, refuses, or is not a gateway; SilentError when it
+        gives no answer in time.
     """
     data = None if body is None else json.dumps(body).encode()
     try:
@@ -37,6 +38,8 @@ def ask_gateway(
     except urllib.error.HTTPError as error:
         raise UnavailableError(f"{url} answered {error.code}: {_reason(error)}") from error
     except (OSError, ValueError) as error:
+        if is_timeout(error):
+            raise SilentError(f"the gateway at {url} does not answer within {deadline_s:g} s") from error
         raise UnavailableError(
             f"no gateway at {url} ({error}); start one with `cloudmatrix serve`, or give --url"
         ) from error

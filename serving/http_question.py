@@ -4,6 +4,7 @@ A proxy does not reach this machine's loopback, and the tokens that such questio
 are they anybody else's to whom an answer points.
 """
 
+import argparse
 import http.client
 import ipaddress
 import urllib.request
@@ -48,6 +49,27 @@ def fetch(request: urllib.request.Request, deadline_s: float, *, direct: bool = 
     except http.client.HTTPException as error:
         raise ConnectionError(f"the answer is no HTTP: {str(error).strip() or type(error).__name__}") from error
     return body
+
+
+def server_address(text: str) -> str:
+    """An address as people type it, as a URL: `127.0.0.1:8000` -> `http://127.0.0.1:8000`. A `type` for argparse.
+
+    Raises: argparse.ArgumentTypeError if it names no server.
+    """
+    url = (text if "://" in text else f"http://{text}").rstrip("/")
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        fine = False
+    if not fine or parts.query or parts.fragment or any(character.isspace() for character in url):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address; write e.g. 127.0.0.1:8000 or http://127.0.0.1:8000")
+    return url
+
+
+def is_timeout(error: Exception) -> bool:
+    """Whether a question failed because no answer came in time."""
+    return isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from rich.table import Table
 
 from hardware.units import MIB
+from serving.ask_again import ask_again
 from serving.gateway_client import ask_gateway
 from serving.status_table import plain_table, server_table
 from serving.terminal import table_console
@@ -19,11 +20,11 @@ FORGET_DEADLINE_S = 60.0
 
 
 def fetch_pool(url: str, api_key: str | None) -> dict[str, Any]:
-    """Ask a gateway for its pool.
+    """Ask a gateway for its pool, again while it is too busy to answer.
 
     Raises: UnavailableError, in one line; also when that system runs without a pool.
     """
-    return ask_gateway(url, "/pool", api_key, deadline_s=10.0)
+    return ask_again(lambda: ask_gateway(url, "/pool", api_key, deadline_s=10.0))
 
 
 def audit_pool(url: str, api_key: str | None, *, repair: bool) -> dict[str, Any]:

@@ -8,9 +8,10 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from serving.ask_again import ask_again
 from serving.deployments.session import running_starts
-from serving.errors import ScaleError, UnavailableError
-from serving.http_question import fetch
+from serving.errors import ScaleError, SilentError, UnavailableError
+from serving.http_question import fetch, is_timeout
 
 DEADLINE_S = 12.0
 """The dashboard connects to Ray when it is first asked, which takes a moment."""
@@ -51,24 +52,21 @@ class PoolsClient:
     def wait(self, pool: str, deadline_s: float) -> bool:
         """Wait until as many replicas of a pool serve as were asked for. Returns: whether they do.
 
-        A board that is silent for a moment, as while it is started again, is asked again.
-
         Raises: UnavailableError, ScaleError in one line.
         """
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
-            try:
-                row = next(one for one in self.state()["pools"] if one["pool"] == pool)
-            except ScaleError as error:
-                if error.kind != "unavailable":
-                    raise
-            else:
-                if row["running"] == row["target"]:
-                    return True
+            row = next(one for one in self.state()["pools"] if one["pool"] == pool)
+            if row["running"] == row["target"]:
+                return True
             time.sleep(POLL_S)
         return False
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ask, again while the board is silent: it restarts, or the machine is loaded. Any question may be repeated."""
+        return ask_again(lambda: self._ask_once(method, path, body))
+
+    def _ask_once(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
         try:
             request = urllib.request.Request(f"{self.url.rstrip('/')}{path}", data=data, method=method)
@@ -79,6 +77,8 @@ class PoolsClient:
         except urllib.error.HTTPError as error:
             raise _refusal(self.url, error) from error
         except (OSError, ValueError) as error:
+            if is_timeout(error):
+                raise SilentError(f"the dashboard at {self.url} does not answer within {DEADLINE_S:g} s") from error
             raise UnavailableError(f"no dashboard at {self.url} ({error})") from error
         return answer
 
@@ -109,7 +109,10 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> UnavailableError | Scal
     with error:
         try:
             told = json.load(error)["error"]
-            return ScaleError(str(told["message"]), kind=str(told["kind"]), fits=told.get("fits"))
+            message, kind = str(told["message"]), str(told["kind"])
+            return (
+                SilentError(message) if kind == "unavailable" else ScaleError(message, kind=kind, fits=told.get("fits"))
+            )
         except (OSError, ValueError, KeyError, TypeError):
             if error.code in (401, 403):
                 return UnavailableError(f"{url} does not accept the token; `cloudmatrix serve` prints it at its start")

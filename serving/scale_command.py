@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from serving.errors import ConfigError, ScaleError
+from serving.http_question import server_address
 from serving.pools_client import PoolsClient, find_system
 
 WAIT_S = 120.0
@@ -38,7 +39,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def add_dashboard_options(parser: argparse.ArgumentParser) -> None:
     """Where the system's dashboard is."""
-    parser.add_argument("--dashboard", metavar="URL", help="Ray's dashboard (default: of your start on this machine)")
+    dashboard_help = "Ray's dashboard (default: of your start on this machine)"
+    parser.add_argument("--dashboard", type=server_address, metavar="URL", help=dashboard_help)
     token = parser.add_mutually_exclusive_group()
     token.add_argument("--token", help="its token (default: as the start left it in its own folder)")
     token.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the token")

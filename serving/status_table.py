@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from hardware.units import MIB
+from serving.ask_again import ask_again
 from serving.gateway_client import ask_gateway
 from serving.terminal import table_console
 
@@ -16,11 +17,11 @@ Cell = Callable[[dict[str, Any]], str]
 
 
 def fetch_status(url: str, api_key: str | None) -> dict[str, Any]:
-    """Ask a gateway.
+    """Ask a gateway, again while it is too busy to answer.
 
     Raises: UnavailableError, in one line, when it cannot be reached, wants another key, or is not a gateway.
     """
-    return ask_gateway(url, "/cluster", api_key)
+    return ask_again(lambda: ask_gateway(url, "/cluster", api_key))
 
 
 def print_status(status: dict[str, Any], *, as_json: bool) -> None:

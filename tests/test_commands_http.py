@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from serving import http_question
+from serving import ask_again, http_question
+from serving.cli import main
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.deployments import launch
-from serving.errors import UnavailableError
+from serving.errors import SilentError, UnavailableError
 from serving.gateway_client import ask_gateway
 from serving.pools_client import PoolsClient
+from serving.status_table import fetch_status
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -131,6 +133,60 @@ def test_within_a_server_an_answer_may_point_elsewhere(url: str) -> None:
     Answering.moved = {"/old": "/cluster"}
     assert ask_gateway(url, "/old", "key") == {"pools": []}
     assert Answering.asked == ["/old", "/cluster"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("localhost:80/", "http://localhost:80"),
+        ("[::1]:8000", "http://[::1]:8000"),
+        ("https://there/path/", "https://there/path"),
+    ],
+)
+def test_an_address_as_people_type_it(typed: str, meant: str) -> None:
+    assert http_question.server_address(typed) == meant
+
+
+@pytest.mark.parametrize(
+    "typed", ["", ":8000", "ftp://there", "there:80a0", "there:99999", "http://[::1", "a b", "a?b"]
+)
+def test_an_address_that_names_no_server_is_a_usage_error(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (
+        ["status", "--url"],
+        ["pool", "--url"],
+        ["scale", "decode", "2", "--dashboard"],
+        ["chaos", "--url"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, typed])
+        assert ended.value.code == 2
+        assert "is no address; write e.g. 127.0.0.1:8000" in capsys.readouterr().err
+
+
+def test_a_late_answer_is_no_absence() -> None:
+    """Connections are accepted and nothing comes: the machine is loaded, and the question may be repeated."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(SilentError, match=r"the gateway at .* does not answer within 0\.05 s"):
+            ask_gateway(url, "/cluster", None, deadline_s=0.05)
+
+
+def test_a_command_waits_for_a_busy_system_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ask_again, "PAUSE_S", 0.0)
+    answers: Iterator[object] = iter((SilentError("it is busy"), SilentError("it is busy"), {"pools": []}))
+
+    def ask(*_: object) -> object:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("serving.status_table.ask_gateway", ask)
+    assert fetch_status("http://there", None) == {"pools": []}
+    assert capsys.readouterr().err == "cloudmatrix: it is busy; waiting for up to 60 s\n"
 
 
 def test_an_address_that_is_none() -> None:

@@ -8,6 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serving.http_question import server_address
+
 if TYPE_CHECKING:
     from serving.chaos.result import ChaosRun
     from serving.chaos.scenario import Scenario
@@ -44,7 +46,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="e.g. deploy/chaos/kills.toml")
     system = parser.add_mutually_exclusive_group()
     system.add_argument("--config", type=Path, metavar="FILE", help="system to start, instead of the scenario's")
-    system.add_argument("--url", help="a system that runs on this machine, instead of starting one")
+    system.add_argument(
+        "--url", type=server_address, help="a system that runs on this machine, instead of starting one"
+    )
     parser.add_argument("--api-key", metavar="KEY", help="when the gateway wants one; an admin key where there are any")
     parser.add_argument("--duration", metavar="TIME", help="e.g. 90s, 30m, 2h, instead of the scenario's")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of schedule and requests (default 0)")

@@ -11,7 +11,7 @@ from serving.dashboard.port import JsonObject
 from serving.errors import ScaleError
 
 _PAGE = Path(__file__).resolve().parent / "page"
-_STATUS = {"unknown_pool": 404, "invalid": 400, "no_room": 409, "unavailable": 503}
+_STATUS = {"unknown_pool": 404, "invalid": 400, "no_room": 409, "unavailable": 503, "no_system": 503}
 
 _PRIVATE = {
     "Cache-Control": "no-store",

@@ -28,7 +28,7 @@ _BOARD = Lookup(lambda: ray.get_actor(BOARD, NAMESPACE))
 async def pools_state() -> dict[str, Any]:
     """Pools, replicas, NPUs, promises, holds and the last decisions, ready for JSON.
 
-    Raises: ScaleError (`unavailable`) if the board does not answer.
+    Raises: ScaleError: `unavailable` if the board does not answer, `no_system` if there is none.
     """
     state: dict[str, Any] = await _ask("state")
     return state
@@ -92,7 +92,7 @@ async def _ask(method: str, *arguments: Any) -> Any:
     try:
         return await asyncio.wait_for(answer(), CALL_DEADLINE_S)
     except ValueError as error:  # Ray's way to say that there is no such actor
-        raise ScaleError("no CloudMatrix system runs in this cluster", kind="unavailable") from error
+        raise ScaleError("no CloudMatrix system runs in this cluster", kind="no_system") from error
     except (ray.exceptions.RayError, TimeoutError) as error:
         raise ScaleError(
             f"the scaling board does not answer ({type(error).__name__}); try again", kind="unavailable"

@@ -36,6 +36,7 @@ LAYERS = (
     "serving.runtime",
     "serving.deployments",
     "serving.dashboard",
+    "serving.ask_again",
     "serving.gateway_client",
     "serving.status_table",
     "serving.pool_table",

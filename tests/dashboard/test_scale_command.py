@@ -5,14 +5,11 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serving.cli import main
 from serving.decisions_command import line
-from serving.errors import ScaleError
-from serving.pools_client import PoolsClient
 from tests.dashboard.conftest import TOKEN, FakeDashboard
 
 
@@ -54,16 +51,13 @@ def test_waiting_until_they_serve(dashboard: FakeDashboard, capsys: pytest.Captu
 def test_waiting_outlasts_a_board_that_is_started_again(
     dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, silent = PoolsClient.state, iter((True, True))
-
-    def state(client: PoolsClient) -> dict[str, Any]:
-        if next(silent, False):
-            raise ScaleError("the scaling board does not answer", kind="unavailable")
-        return look(client)
-
-    monkeypatch.setattr(PoolsClient, "state", state)
+    dashboard.wish(silent=True)
+    pauses = iter((lambda: None, lambda: dashboard.wish(silent=False)))
+    monkeypatch.setattr("serving.ask_again.time.sleep", lambda _: next(pauses, lambda: None)())
     assert ask(dashboard, "scale", "decode", "4", "--wait") == 0
-    assert "decode: 4 serve after " in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "decode: 4 serve after " in told.out
+    assert told.err.count("the scaling board does not answer (TimeoutError); try again; waiting for up to 60 s") == 1
 
 
 def test_the_raw_answer(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +166,10 @@ def test_a_wrong_token_and_a_wrong_address(dashboard: FakeDashboard, capsys: pyt
     assert "no dashboard at http://127.0.0.1:9" in capsys.readouterr().err
 
 
-def test_a_system_that_is_silent(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_system_that_stays_silent(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.ask_again.PATIENCE_S", 0.0)
     dashboard.wish(silent=True)
     assert ask(dashboard, "scale", "decode", "3") == 2
     assert "the scaling board does not answer" in capsys.readouterr().err

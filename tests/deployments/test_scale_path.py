@@ -78,7 +78,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "get_actor", nobody)
     with pytest.raises(ScaleError, match="no CloudMatrix system") as missing:
         asyncio.run(scale_path.pools_state())
-    assert missing.value.kind == "unavailable"
+    assert missing.value.kind == "no_system"
 
 
 @pytest.mark.parametrize("trouble", [ray.exceptions.ActorDiedError(), TimeoutError()])
