@@ -57,7 +57,9 @@ class SimulationConfig:
         default="pool",
     )
     output_tokens: int = key(
-        "live: mean length of answers without `max_tokens`, drawn from the seed", default=256, low=1
+        "live: mean length of answers to requests without `max_tokens` (others get exactly as many as they ask for), in tokens",
+        default=256,
+        low=1,
     )
     gateway_s: float = key(
         "what one request takes on its way in: HTTP, tokenization, hashing, routing [s]",

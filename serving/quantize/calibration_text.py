@@ -57,17 +57,26 @@ def read_text(model: Path, config: ModelConfig, files: Sequence[Path], settings:
     return _split(torch.tensor(tokens, dtype=torch.int64), prefix, config, settings, source, is_random=False)
 
 
+def _too_little(available: int, config: ModelConfig, settings: Settings, source: str) -> str:
+    """Which of the three numbers leaves no window that is long enough, and how to mend it."""
+    wanted = 4 * SHORTEST_WINDOW
+    if settings.tokens < wanted:
+        return f"calibration needs {wanted} tokens at least, and --tokens is {settings.tokens}: give a larger --tokens"
+    if available < wanted:
+        return f"calibration needs {wanted} tokens at least, and {source} has {available}: give more text"
+    return (
+        f"calibration needs windows of {SHORTEST_WINDOW} tokens, and the model's max_position_embeddings is "
+        f"{config.max_position_embeddings}: a context so short cannot be calibrated"
+    )
+
+
 def _split(
     ids: Tensor, begin: list[int], config: ModelConfig, settings: Settings, source: str, *, is_random: bool
 ) -> CalibrationText:
     available = ids.shape[0]
     length = min(settings.window, config.max_position_embeddings, settings.tokens // 4, available // 4)
     if length < SHORTEST_WINDOW:
-        wanted = 4 * SHORTEST_WINDOW
-        raise ConfigError(
-            f"{source} has {available} tokens and --tokens is {settings.tokens}; calibration needs {wanted} at least: "
-            "give more text"
-        )
+        raise ConfigError(_too_little(available, config, settings, source))
     body = length + 1 - len(begin)
     rows = ids[: available // body * body].view(-1, body)
     chosen = torch.randperm(rows.shape[0], generator=torch.Generator().manual_seed(settings.seed))

@@ -93,7 +93,10 @@ def test_other_mistakes(original: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "does not exist" in refused(capsys, "--model", tmp_path / "nowhere", "--out", out)
     assert "cannot read the text" in refused(capsys, *both, "--text", tmp_path / "none.txt")
     (tmp_path / "short.txt").write_text("Once.")
-    assert "calibration needs 64 at least: give more text" in refused(capsys, *both, "--text", tmp_path / "short.txt")
+    message = refused(capsys, *both, "--text", tmp_path / "short.txt")
+    assert "calibration needs 64 tokens at least, and short.txt has " in message
+    assert "give more text" in message
+    assert "and --tokens is 9: give a larger --tokens" in refused(capsys, *both, "--tokens", "9")
     (tmp_path / "empty.txt").write_text("")
     assert "give more text" in refused(capsys, *both, "--text", tmp_path / "empty.txt")
     assert "--tokens 0" in refused(capsys, *both, "--tokens", "0")

@@ -21,6 +21,9 @@ from serving.sim.workload.turns import in_order
 BLOCK_TOKENS = 512
 """Of the published traces. Source: the trace's documentation, and every line of it."""
 
+_USUAL_BLOCKS = (16, 32, 64, 128, 256)
+"""Of other publishers' traces."""
+
 _EXAMPLE = 'a request like {"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [0]}'
 
 
@@ -105,8 +108,19 @@ class MooncakeTrace:
                 self.path,
                 number,
                 f"{len(line.hash_ids)} hash_ids for {line.input_length} tokens; blocks of {self.block_tokens} tokens "
-                f"make it {whole + (rest > 0)}, or none if nothing is known",
+                f"make it {whole + (rest > 0)}, or none if nothing is known{_other_blocks(line)}",
             )
+
+
+def _other_blocks(line: MooncakeLine) -> str:
+    """What to do if the ids were counted in blocks of another usual size, as Bailian's traces are (16 tokens)."""
+    fitting = [size for size in _USUAL_BLOCKS if len(line.hash_ids) == -(-line.input_length // size)]
+    if not fitting:
+        return ""
+    return (
+        f". It looks like a trace with blocks of {fitting[0]} tokens: as they are prefix hashes, keep one id "
+        f"in {BLOCK_TOKENS // fitting[0]}, the last of each run, and the last of all"
+    )
 
 
 def check_ids(path: Path, number: int, ids: list[int]) -> None:
