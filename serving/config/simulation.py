@@ -57,7 +57,7 @@ class SimulationConfig:
         default="pool",
     )
     output_tokens: int = key(
-        "live: mean length of answers to requests without `max_tokens` (others get exactly as many as they ask for), in tokens",
+        "live: mean length of answers to requests without `max_tokens` [tokens]; others get all that they ask for",
         default=256,
         low=1,
     )
