@@ -49,6 +49,11 @@ class ServeConfig:
         return sum(pool.replicas for pool in self.pools.values())
 
     @property
+    def time_scale(self) -> float:
+        """Seconds of the instances' time in one real second; 1 unless their devices are simulated."""
+        return self.simulation.time_scale if self.engine.executor == "simulated" else 1.0
+
+    @property
     def api_keys_required(self) -> bool:
         """Whether requests need an API key: any key that is configured, of whatever kind, closes the door."""
         tenants = any(namespace.api_keys for namespace in self.namespaces)

@@ -23,9 +23,9 @@ class SimulationConfig:
         "equal supernodes, each with its own share of the requests; virtual time only", default=1, low=1, high=1024
     )
     time_scale: float = key(
-        "live: virtual seconds that pass in one real second; `[slo]`, `handoff_lease_s` and `prompt_delay_s` count "
-        "virtual ones, all limits that clients feel or that watch over processes real ones: `[gateway]`, `[health]`, "
-        "`[kvcache]`, `drain_s`, `empty_role_s`, `stall_timeout_s`",
+        "live: virtual seconds that pass in one real second; `[slo]`, `[autoscaler]`, `handoff_lease_s` and "
+        "`prompt_delay_s` count virtual ones, all limits that people feel or that watch over processes real ones: "
+        "`[gateway]`, `[health]`, `[kvcache]`, `drain_s`, `empty_role_s`, `stall_timeout_s`, `manual_hold_s`",
         default=1.0,
         low=1e-4,
         high=1e4,

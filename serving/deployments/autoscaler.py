@@ -15,6 +15,7 @@ from serving.config.serve import ServeConfig
 from serving.deployments.logs import log_beside_serve
 from serving.deployments.loopback import keep_on_loopback
 from serving.deployments.pool_control import Complaint
+from serving.deployments.scaling.policy_time import PolicyTime
 from serving.deployments.scaling_board import BoardClient
 from serving.policy.autoscaler import make_scaler
 from serving.policy.scaling.decision import Scaler
@@ -24,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 GAUGES = frozenset({"queued", "queued_tokens", "oldest_wait_s"})
 RETRY_S = 0.5
-BEHIND_S = 1.0
-"""How long a look is taken to have lasted that seems to be older than the one before."""
 
 
 class AutoscalerDeployment:
@@ -36,9 +35,10 @@ class AutoscalerDeployment:
         keep_on_loopback()
         policy = config.autoscaler.policy
         assert policy != "none", "then there is no autoscaler"
-        self._period_s = config.autoscaler.period_s
+        time = PolicyTime(config.time_scale)
+        self._period_s = time.real_period_s(config.autoscaler.period_s)
         self._scaler: Scaler = make_scaler(policy, config.slo, config.autoscaler)
-        self._rising = RisingTraffic()
+        self._rising = RisingTraffic(time.of(self._period_s))
         self._board = BoardClient()
         self._complaint = Complaint("the scaling board does not answer; no pool is scaled meanwhile")
         self._looks = 0
@@ -79,9 +79,14 @@ class AutoscalerDeployment:
 
 
 class RisingTraffic:
-    """Totals and time that never fall, although a board that was started again counts anew."""
+    """Totals and time that never fall, although a board that was started again counts anew.
 
-    def __init__(self) -> None:
+    Args:
+        behind_s: how long a look is taken to have lasted that seems to be older than the one before.
+    """
+
+    def __init__(self, behind_s: float = 1.0) -> None:
+        self._behind_s = behind_s
         self._offsets: dict[str, int] = {}
         self._last: Traffic | None = None
         self._now = self._shift_s = 0.0
@@ -97,7 +102,7 @@ class RisingTraffic:
         )
         self._last = traffic
         if signals.now + self._shift_s <= self._now:  # a new board on a clock that was set back
-            self._shift_s = self._now + BEHIND_S - signals.now
+            self._shift_s = self._now + self._behind_s - signals.now
         self._now = signals.now + self._shift_s
         pools = tuple(replace(pool, held_until=self._shifted(pool.held_until)) for pool in signals.pools)
         cache = signals.cache and replace(signals.cache, held_until=self._shifted(signals.cache.held_until))

@@ -66,7 +66,6 @@ class GatewayDeployment:
         keep_on_loopback()
         self._config = config
         gateway = GatewayId(uuid.uuid4().hex[:12])
-        scale = config.simulation.time_scale if config.engine.executor == "simulated" else 1.0
         self._served = _served_model(config)
         rank = serve.get_replica_context().rank.rank
         self._metrics = GatewayMetrics(
@@ -77,7 +76,7 @@ class GatewayDeployment:
         self._metrics.refresh = self._publish
         self._metrics.others = self._peers = GatewayPeers(gateway, secret, self._metrics.numbers)
         self._peers.start(link_host())
-        meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, scale)
+        meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, config.time_scale)
         begun = {name: pool.replicas for name, pool in config.pools.items()}
         wakes = config.autoscaler.policy != "none"
         self._metered = metered = MeteredBackend(self._backend, meter, begun, wakes=wakes)

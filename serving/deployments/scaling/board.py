@@ -20,6 +20,7 @@ from serving.deployments.scaling.holds import Holds
 from serving.deployments.scaling.ledger import Ledger
 from serving.deployments.scaling.measure import Abilities
 from serving.deployments.scaling.page_state import SHOWN, hardware, pool_rows
+from serving.deployments.scaling.policy_time import PolicyTime
 from serving.deployments.scaling.room import MOST, fits
 from serving.deployments.scaling.sight import ReplicaPhase, Sight
 from serving.deployments.scaling.signals import KVCACHE, CacheTotals, scaling_signals, sizes_of
@@ -123,7 +124,7 @@ class ScalingBoard:
         return self._gateways.news(report.gateway, targets, self._clock())
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
-        """What a scaler is told, after the period or as soon as requests wait for a role that has no instance.
+        """What a scaler is told, after so long in real time, or once requests wait for a role without instance.
 
         Raises: ClusterSilentError.
         """
@@ -309,10 +310,11 @@ class ScalingBoard:
         return {"left_s": hold.until - now, "by": hold.by}
 
     def _autoscaler_row(self, now: float) -> dict[str, Any]:
-        settings = self._config.autoscaler
+        settings, time = self._config.autoscaler, PolicyTime(self._config.time_scale)
+        period_s = time.real_period_s(settings.period_s)
         age = now - self._looked_for_policy if self._looked_for_policy else None
-        alive = age is not None and age < ALIVE_PERIODS * settings.period_s + 2.0
-        return {"policy": settings.policy, "alive": alive, "age_s": age, "period_s": settings.period_s}
+        alive = age is not None and age < ALIVE_PERIODS * period_s + 2.0
+        return {"policy": settings.policy, "alive": alive, "age_s": age, "period_s": period_s}
 
 
 def words(seconds: float) -> str:

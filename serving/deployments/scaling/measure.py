@@ -56,7 +56,10 @@ class _Before:
 
 
 class Abilities:
-    """All measurements, pool by pool."""
+    """All measurements, pool by pool.
+
+    Work is measured in the instances' own time, in which `[slo]` is promised, too; starts in real time.
+    """
 
     def __init__(self) -> None:
         self._prompts: dict[str, PromptRate] = {}
@@ -83,7 +86,7 @@ class Abilities:
 
     @property
     def start_s(self) -> float:
-        """From a wish to a serving instance [s]."""
+        """From a wish to a serving instance [s, of the machine's clock as the sights' times]."""
         return median(self._starts) if self._starts else START_S
 
     def _observe_work(self, name: str, member: SeenMember) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from serving.config.serve import ServeConfig
 from serving.deployments.scaling.measure import Abilities
+from serving.deployments.scaling.policy_time import PolicyTime
 from serving.deployments.scaling.room import Size, offered, used
 from serving.deployments.scaling.sight import ReplicaPhase, SeenDeployment, SeenMember, Sight
 from serving.deployments.scaling.totals import Totals
@@ -75,24 +76,25 @@ def scaling_signals(
     cache: CacheTotals,
     held_until: Mapping[str, float],
 ) -> ScalingSignals:
-    """One look as a scaler wants it.
+    """One look as a scaler wants it: all times in the policy's seconds, which are those of the instances.
 
     Args:
         held_until: end of each hold [s since 1970], by pool.
     Effects: none.
     """
-    sizes = sizes_of(config)
-    pools = tuple(_pool(config, name, sight, abilities, held_until.get(name, 0.0)) for name in config.pools)
+    sizes, time = sizes_of(config), PolicyTime(config.time_scale)
+    ends = {pool: time.of(at) for pool, at in held_until.items()}
+    pools = tuple(_pool(config, name, sight, abilities, ends.get(name, 0.0)) for name in config.pools)
     budget = config.autoscaler.npu_budget
     total = min(budget or offered(sight.nodes).npus, offered(sight.nodes).npus)
     return ScalingSignals(
-        now=sight.at,
+        now=time.of(sight.at),
         pools=pools,
-        cache=_cache(config, sight, cache, held_until.get(KVCACHE, 0.0)) if config.kvcache.replicas else None,
+        cache=_cache(config, sight, cache, ends.get(KVCACHE, 0.0)) if config.kvcache.replicas else None,
         traffic=traffic,
         npus_free=max(0, total - used(sizes, sight.deployments).npus),
         npus_total=total,
-        start_s=abilities.start_s,
+        start_s=time.of(abilities.start_s),
     )
 
 

@@ -107,7 +107,8 @@ class ScalingSignals(Struct, frozen=True, gc=False):
     """One look.
 
     Args:
-        now: of the driver's clock [s].
+        now: of the driver's clock [s]. All times and rates here are of the clock that `[slo]` and the instances go by,
+            however fast real time passes beside it.
         pools: the engine pools, in the order of a request's life.
         cache: the KV-cache pool; None = there is none.
         traffic: of all gateways.
