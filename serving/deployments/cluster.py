@@ -14,6 +14,7 @@ from hardware.ub.file import remove_stale
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY, SWEEP_PERIOD_S, sweep
+from serving.deployments.ray_parts import HelperTender, dead, keep_agents
 from serving.deployments.ray_storage import ray_storage
 from serving.deployments.session import Session
 from serving.runtime.injected_faults import faults_path
@@ -44,6 +45,7 @@ class LocalCluster:
         """Nodes beside the head, and how they were started."""
         self._lost_nodes: frozenset[str] = frozenset()
         """Nodes that Ray has given up, dead or frozen."""
+        self._helpers = HelperTender()
         self._sweep_at = 0.0
 
     def start(self) -> None:
@@ -56,6 +58,7 @@ class LocalCluster:
         for path in remove_stale(SHARED_MEMORY, SEGMENT_PREFIX):
             logger.info("removed %s, left behind by a crash", path)
         silence_npu_probe()
+        keep_agents()
         self.session.set_environment(self._storage.environment)
         if len(self._config.nodes) == 1:
             self._start_one(self._config.nodes[0])
@@ -68,24 +71,24 @@ class LocalCluster:
         return f"http://{self._context.dashboard_url}"
 
     def tend(self) -> str | None:
-        """Start again what has died and nobody else starts again: the GCS, and nodes other than the first. Free the
-        memory that dead replicas left.
+        """Start again what has died and nobody else starts again: the GCS, nodes other than the first, Ray's
+        dashboard and monitors. Free the memory that dead replicas left.
 
         Returns: why the system cannot go on, or None. Call it twice a second, from the thread that called `start`: the
             kernel ends what a thread started when that thread ends.
         Raises: RuntimeError, OSError from Ray when something does not come up; to be tried again.
         """
         head = self._head()
-        if _dead(head, "raylet"):
+        if dead(head, "raylet"):
             return "the first Ray node has died, and with it everything that ran on it"
-        if _dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or it did not come up again
+        if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or it did not come up again
             if not self._storage.survives:
                 return 'Ray\'s GCS has died; with [cluster] gcs_storage = "embedded" it would have been started again'
             logger.warning("Ray's GCS has died; starting it again, it knows what it knew")
             head.kill_gcs_server(check_alive=False)
             head.start_gcs_server()
         for index, (node, arguments) in enumerate(self._workers):
-            if _dead(node, "raylet") or node.node_id in self._lost_nodes:
+            if dead(node, "raylet") or node.node_id in self._lost_nodes:
                 logger.warning("a Ray node has died or does not answer any more; ending what is left of it")
                 if node in self._nodes.worker_nodes:
                     self._nodes.remove_node(node, allow_graceful=False)
@@ -94,6 +97,7 @@ class LocalCluster:
                 else:
                     del self._workers[index]
                 break  # one at a time: the others are looked at next time
+        self._helpers.tend(head)
         self._sweep()
         return None
 
@@ -182,11 +186,6 @@ class LocalCluster:
 
 def _cpus(node: NodeConfig) -> int:
     return node.cpus or os.cpu_count() or 1
-
-
-def _dead(node: Any, kind: str) -> bool:
-    """Whether a process of a node, started by this one, has ended."""
-    return any(info.process.poll() is not None for info in node.all_processes.get(kind, ()))
 
 
 def _system_config(health: HealthConfig) -> dict[str, int]:

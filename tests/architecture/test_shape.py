@@ -11,6 +11,7 @@ DRAWERS = ("util", "helper", "misc", "common")
 
 MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/deployments/session.py",
+    "serving/deployments/agent_keeper.py",
     "loadgen/cli/build_endpoint.py",
     "serving/model/linear.py",
     "serving/model/native/build.py",

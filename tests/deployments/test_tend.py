@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from serving.config.cluster import ClusterConfig
 from serving.deployments import cluster as cluster_module
 from serving.deployments.cluster import LocalCluster
 from serving.deployments.nodes import SEGMENT_PREFIX
+from serving.deployments.ray_parts import HELPERS
 from serving.deployments.session import Session
 from serving.runtime.injected_faults import faults_path
 
@@ -41,6 +43,8 @@ class Node:
     all_processes: dict[str, list[Info]] = field(default_factory=dict)
     node_id: str = "a node"
     gcs_starts: int = 0
+    webui_url: str = "127.0.0.1:8265"
+    _ray_params: Any = field(default_factory=SimpleNamespace)
 
     @classmethod
     def make(cls, *kinds: str) -> "Node":
@@ -57,12 +61,24 @@ class Node:
         self.gcs_starts += 1
         self.all_processes["gcs_server"] = [Info(Process())]
 
+    def start_api_server(self, include_dashboard: bool, raise_on_failure: bool) -> None:
+        assert include_dashboard
+        assert raise_on_failure
+        assert self._ray_params.dashboard_port == 8265, "where it was"
+        self.all_processes["dashboard"] = [Info(Process())]
+
+    def start_log_monitor(self) -> None:
+        self.all_processes["log_monitor"] = [Info(Process())]
+
+    def start_monitor(self) -> None:
+        self.all_processes["monitor"] = [Info(Process())]
+
 
 class Nodes:
     """As `ray.cluster_utils.Cluster`."""
 
     def __init__(self) -> None:
-        self.head_node = Node.make("raylet", "gcs_server")
+        self.head_node = Node.make("raylet", "gcs_server", *HELPERS)
         self.worker_nodes: list[Node] = []
         self.asked: list[dict[str, Any]] = []
 
@@ -98,6 +114,34 @@ def test_a_dead_gcs_is_started_again() -> None:
         assert tended.tend() is None
         assert tended.tend() is None
         assert nodes.head_node.gcs_starts == starts
+
+
+@pytest.mark.parametrize("kind", HELPERS)
+def test_a_dead_helper_is_started_again_and_said(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    tended, nodes = cluster()
+    for _ in range(2):
+        nodes.head_node.kill(kind)
+        assert tended.tend() is None
+        assert not nodes.head_node.all_processes[kind][0].process.dead
+        assert tended.tend() is None
+    assert [record.message for record in caplog.records] == [f"Ray's {kind} has died; starting it again"] * 2
+
+
+def test_a_dashboard_that_does_not_come_up_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    tended, nodes = cluster()
+    nodes.head_node.kill("dashboard")
+
+    def fail(**_: bool) -> None:
+        raise RuntimeError("the port is taken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nodes.head_node, "start_api_server", fail)
+        with pytest.raises(RuntimeError, match="port is taken"):
+            tended.tend()
+        assert tended.tend() is None, "not at once"
+    monkeypatch.setattr("serving.deployments.ray_parts.time.monotonic", lambda: float("inf"))
+    assert tended.tend() is None
+    assert not nodes.head_node.all_processes["dashboard"][0].process.dead
 
 
 def test_a_gcs_that_does_not_come_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

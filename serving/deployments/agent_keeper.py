@@ -1,0 +1,79 @@
+"""A small process between Ray's raylet and one of its agents: an agent that dies is started again.
+
+The raylet ends itself, and with it every replica of its node, when an agent that it has started ends, and no setting of
+Ray's changes that. So it starts this program instead, which only the standard library is needed for and which lives as
+long as the raylet does.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+WATCH_PERIOD_S = 0.25
+"""How soon the end of agent or raylet is seen."""
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 5.0
+SOUND_S = 10.0
+"""Whoever has lived for so long is started again without a pause."""
+PORT_FILES = {
+    "--grpc-port": "metrics_agent_port",
+    "--metrics-export-port": "metrics_export_port",
+    "--listen-port": "dashboard_agent_listen_port",
+    "--runtime-env-agent-port": "runtime_env_agent_port",
+}
+"""Options of the agents, and the file in which Ray notes what a port of 0 has become."""
+_PR_SET_PDEATHSIG = 1
+
+
+def keep(command: Sequence[str], raylet: int) -> None:
+    """Run an agent, again whenever it ends, until the raylet is gone. Effects: the agent ends with this process."""
+    environment = {**os.environ, "RAY_RAYLET_PID": str(os.getpid())}  # whose child it is, by which it tells its end
+    libc = ctypes.CDLL(None)
+    pause_s = 0.0
+    while os.getppid() == raylet:
+        begun = time.monotonic()
+        with contextlib.suppress(OSError):  # no process can be made now
+            agent = subprocess.Popen(
+                with_known_ports(command),
+                env=environment,
+                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            )
+            while agent.poll() is None:
+                if os.getppid() != raylet:
+                    agent.kill()
+                    agent.wait()
+                    return
+                time.sleep(WATCH_PERIOD_S)
+            print(f"agent_keeper: an agent has ended with {agent.returncode}; again", file=sys.stderr, flush=True)
+        pause_s = next_pause_s(pause_s, time.monotonic() - begun)
+        time.sleep(pause_s)
+
+
+def next_pause_s(last_s: float, lived_s: float) -> float:
+    """Time to wait before an agent that has lived so long is started again: none at first, ever longer if it does not
+    stay [s]."""
+    if lived_s >= SOUND_S:
+        return 0.0
+    return min(max(FIRST_PAUSE_S, 2 * last_s), LONGEST_PAUSE_S)
+
+
+def with_known_ports(command: Sequence[str]) -> list[str]:
+    """An agent's command with the ports that the first one chose, because the raylet asks for them only once."""
+    options = dict(part.partition("=")[::2] for part in command if part.startswith("--"))
+    folder, node = Path(options.get("--session-dir", "")), options.get("--node-id", "")
+    ports = {}
+    for option, name in PORT_FILES.items():
+        if options.get(option) == "0":
+            with contextlib.suppress(OSError, ValueError):
+                ports[option] = int((folder / f"{name}_{node}").read_text())
+    return [f"{option}={ports[option]}" if (option := part.partition("=")[0]) in ports else part for part in command]
+
+
+if __name__ == "__main__":
+    keep(sys.argv[1:], int(os.environ["RAY_RAYLET_PID"]))

@@ -1,0 +1,90 @@
+"""Parts of Ray beside its nodes and its GCS that the launcher keeps alive."""
+
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from serving.deployments import agent_keeper
+
+logger = logging.getLogger(__name__)
+
+HELPERS = ("dashboard", "log_monitor", "monitor")
+"""Processes of a node, by Ray's names. Without the dashboard there is no scaling by page, REST or command line."""
+RETRY_S = 5.0
+"""Time between two tries to start what does not come up."""
+_AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
+
+
+def keep_agents() -> None:
+    """From now on, raylets that this process starts have agents that may die.
+
+    Effects: changes how Ray's own library starts a process. It has no other place for this: the commands are part of
+        the raylet's command line, which is made where it is started.
+    """
+    from ray._private import services  # heavy
+
+    start = services.start_ray_process
+    if hasattr(start, "keeps_agents"):
+        return
+
+    def start_ray_process(command: list[str], *arguments: Any, **options: Any) -> Any:
+        return start(kept(command), *arguments, **options)
+
+    start_ray_process.keeps_agents = True  # type: ignore[attr-defined]
+    services.start_ray_process = start_ray_process
+
+
+def kept(command: list[str]) -> list[str]:
+    """A raylet's command line with a keeper before each of its agents; any other command as it is."""
+    keeper = subprocess.list2cmdline([sys.executable, "-I", "-S", str(Path(agent_keeper.__file__))])
+    return [
+        f"{option}{keeper} {part.removeprefix(option)}"
+        if (option := next((name for name in _AGENTS if part.startswith(name)), ""))
+        else part
+        for part in command
+    ]
+
+
+def dead(node: Any, kind: str) -> bool:
+    """Whether a process of a node, started by this one, has ended."""
+    return any(info.process.poll() is not None for info in node.all_processes.get(kind, ()))
+
+
+class HelperTender:
+    """Starts the first node's dashboard and monitors again when they die."""
+
+    def __init__(self) -> None:
+        self._missing: set[str] = set()
+        """Dead, and not yet started again."""
+        self._not_before = 0.0
+
+    def tend(self, node: Any) -> None:
+        """Look once. Raises: what Ray raises if one does not come up; it is tried again after `RETRY_S`."""
+        for kind in HELPERS:
+            if dead(node, kind):
+                logger.warning("Ray's %s has died; starting it again", kind)
+                node.all_processes.pop(kind)
+                self._missing.add(kind)
+        if not self._missing or time.monotonic() < self._not_before:
+            return
+        self._not_before = time.monotonic() + RETRY_S
+        for kind in sorted(self._missing):
+            _START[kind](node)
+            self._missing.discard(kind)
+        self._not_before = 0.0
+
+
+def _start_dashboard(node: Any) -> None:
+    """At the address that people know."""
+    node._ray_params.dashboard_port = int(node.webui_url.rpartition(":")[2])
+    node.start_api_server(include_dashboard=True, raise_on_failure=True)
+
+
+_START: dict[str, Any] = {
+    "dashboard": _start_dashboard,
+    "log_monitor": lambda node: node.start_log_monitor(),
+    "monitor": lambda node: node.start_monitor(),
+}
