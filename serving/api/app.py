@@ -1,6 +1,7 @@
 """The OpenAI-compatible endpoint as one ASGI application over a `GenerationBackend`.
 
-Routes are thin: read, translate, answer. The order of layers, outermost first: request ids, counting and bugs, API
+Routes are thin: read, translate, answer. The order of layers, outermost first: pages of
+other origins where allowed, request ids, counting and bugs, API
 keys, FastAPI's routing with typed errors turned into OpenAI error objects, and raw ASGI responses for generated output.
 """
 
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from serving.api.access import AccessMiddleware
 from serving.api.auth import ApiKeyMiddleware
 from serving.api.backend import GenerationBackend
+from serving.api.cors import allow_origins
 from serving.api.errors import ErrorReply, RouteError, reply_for
 from serving.api.pool_admin import PoolAdmin
 from serving.api.pool_routes import pool_router
@@ -51,6 +53,7 @@ def create_app(
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
     app.add_middleware(ApiKeyMiddleware, keys=KeyRing(settings))
     app.add_middleware(AccessMiddleware, metrics=metrics)
+    allow_origins(app, settings.allowed_origins)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
     return app
 

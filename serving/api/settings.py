@@ -141,6 +141,7 @@ class ApiSettings:
         keepalive_s: a comment line is sent into streams silent for this long; 0 = never (some load generators
             cannot read comments).
         encode_in_thread_bytes: prompts longer than this are tokenized off the event loop.
+        allowed_origins: whose web pages may call, `*` = anybody's.
     """
 
     version: str = "0"
@@ -158,3 +159,4 @@ class ApiSettings:
     per_request_metrics: bool = True
     keepalive_s: float = 0.0
     encode_in_thread_bytes: int = 32 * 2**10
+    allowed_origins: tuple[str, ...] = ()

@@ -47,3 +47,8 @@ class GatewayConfig:
         low=0.0,
         high=3600,
     )
+    allowed_origins: tuple[str, ...] = key(
+        "web pages that may call from a browser, as `https://chat.example.com`; `*` = any; none = no page of another "
+        "origin",
+        default=(),
+    )

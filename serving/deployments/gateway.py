@@ -201,6 +201,7 @@ def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:
         pool_salt=pool_salt,
         max_body_bytes=gateway.max_body_bytes,
         request_timeout_s=gateway.request_timeout_s,
+        allowed_origins=gateway.allowed_origins,
     )
 
 

@@ -25,6 +25,14 @@ from serving.errors import ConfigError
 from tests.config.toml_file import load
 
 REFUSED = {
+    "an origin with a path": (
+        '[gateway]\nallowed_origins = ["*", "https://chat.example.com/"]',
+        "[gateway] allowed_origins holds 'https://chat.example.com/', which no browser sends: write scheme and host in",
+    ),
+    "an origin with a default port": (
+        '[gateway]\nallowed_origins = ["https://chat.example.com:443"]',
+        "[gateway] allowed_origins holds 'https://chat.example.com:443', which no browser sends",
+    ),
     "a pool that keeps nothing": (
         "[engine]\nprefix_reuse = false\n[kvcache]\nreplicas = 1\nmodels = false",
         "[kvcache] replicas = 1, but with [engine] prefix_reuse = false and [kvcache] models = false nothing would be",
