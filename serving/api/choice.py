@@ -122,7 +122,8 @@ class Choice:
             pieces: list[str] = []
             for position, token in enumerate(self._prompt):
                 value = values[position] if position < len(values) else None
-                out.logprobs.append(LogprobEntry(token, self.text_length, value))
+                offset = self.text_length + echoed.broken_off(token)
+                out.logprobs.append(LogprobEntry(token, offset, value))
                 pieces.append(echoed.push((token,)))
                 self.text_length += len(pieces[-1])
             pieces.append(echoed.flush())
@@ -145,7 +146,8 @@ class Choice:
         logprobs, last = update.logprobs, len(tokens) - 1
         for i, token in enumerate(tokens):
             if self._options.logprobs is not None:
-                offset = self.text_length + (self._stops.held if self._stops is not None else 0)
+                held = self._stops.held if self._stops is not None else 0
+                offset = self.text_length + held + self._detokenizer.broken_off(token)
                 out.logprobs.append(LogprobEntry(token, offset, logprobs[i] if i < len(logprobs) else None))
             self.completion_tokens += 1
             self._emit("" if silent_last and i == last else self._detokenizer.push((token,)), out)

@@ -26,6 +26,10 @@ class Detokenizer(Protocol):
         """Text that became certain with `tokens`; may be empty."""
         ...
 
+    def broken_off(self, token: int) -> int:
+        """Characters (U+FFFD) that show before the text of `token`, because it does not complete what is held back."""
+        ...
+
     def flush(self) -> str:
         """Text still held back, as a full decode would show it. Ends the sequence."""
         ...
@@ -45,6 +49,13 @@ class ByteDetokenizer:
         """Text that became certain with `tokens`; may be empty."""
         table, skipped, size = self._table, self._skipped, len(self._table)
         return self._decoder.decode(b"".join([table[t] for t in tokens if t not in skipped and t < size]))
+
+    def broken_off(self, token: int) -> int:
+        """Whether `token` leaves a half character half."""
+        held, own = self._decoder.getstate()[0], () if token in self._skipped else self._table[token : token + 1]
+        first = own[0][:1] if own else b""
+        # A beginning alone shows as one U+FFFD; with a byte that goes on with it, still as one character.
+        return len((held + first).decode(errors="replace")) - 1 if held and first else 0
 
     def flush(self) -> str:
         """Half characters left over, as U+FFFD."""
@@ -71,6 +82,12 @@ class WindowDetokenizer:
         self._tokens.extend(tokens)
         return self._advance(final=False)
 
+    def broken_off(self, token: int) -> int:
+        """Whether `token` leaves a half character half."""
+        if self._read == len(self._tokens) or not is_text(self._tokenizer.token_bytes(token)):
+            return 0
+        return len(self._decode(self._tokens)) - len(self._decode(self._tokens[: self._read]))
+
     def flush(self) -> str:
         """Text still held back; U+FFFD where characters stayed incomplete."""
         return self._advance(final=True)
@@ -88,6 +105,15 @@ class WindowDetokenizer:
 
     def _decode(self, tokens: list[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=self._skip_special)
+
+
+def is_text(raw: bytes) -> bool:
+    """Whether bytes are whole characters."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Detokenizer:

@@ -5,6 +5,7 @@ incremental decoding in constant time and for the `bytes` of log-probabilities) 
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,8 @@ from serving.errors import ModelError
 
 _LONG_TEXT = 2048
 """Characters: some hundred microseconds of work."""
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+"""SentencePiece's token for a byte."""
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -152,14 +155,28 @@ class Tokenizer:
         return b"".join([table[i] for i in ids if i not in skipped and i < size])
 
     def token_text(self, token: int) -> str:
-        """One token as text, special tokens shown; half characters become U+FFFD."""
-        return self.decode((token,), skip_special_tokens=False)
+        """One token as text, as it stands within a longer one, special tokens shown; half characters become U+FFFD."""
+        if self.bytes_of is not None or self._anchor is None:
+            return self.decode((token,), skip_special_tokens=False)
+        # Other decoders strip the space that a first token begins with: decode behind a token, and take that off again.
+        anchor, before = self._anchor
+        text = self.decode((anchor, token), skip_special_tokens=False)
+        return text[len(before) :] if text.startswith(before) else self.decode((token,), skip_special_tokens=False)
 
     def token_bytes(self, token: int) -> bytes:
         """One token's bytes."""
         if self.bytes_of is not None:
             return self.bytes_of[token] if token < len(self.bytes_of) else b""
+        single = _BYTE_TOKEN.fullmatch(self.token_string(token))
+        if single is not None and self.token_text(token) != single[0]:  # the decoder knows it for a byte
+            return bytes([int(single[1], 16)])
         return self.token_text(token).encode()
+
+    @cached_property
+    def _anchor(self) -> tuple[int, str] | None:
+        """A token to stand before others, and its text."""
+        ids = self.encode("a", add_special_tokens=False)
+        return (ids[-1], self.decode(ids[-1:], skip_special_tokens=False)) if ids else None
 
     def token_string(self, token: int) -> str:
         """One token as the vocabulary spells it (`Ġthe`); empty for an id without an entry."""

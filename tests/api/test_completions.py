@@ -105,7 +105,7 @@ def test_logprob_offsets_point_into_the_text(harness: Harness, stream: bool) -> 
         text, logprobs = choice["text"], choice["logprobs"]
     assert text == "The doga dog größe 你好 lived"
     for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
-        if "\N{REPLACEMENT CHARACTER}" not in token and not token.startswith("<|"):
+        if not token.startswith("bytes:") and not token.startswith("<|"):
             assert text[offset:].startswith(token)
 
 
