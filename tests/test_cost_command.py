@@ -135,6 +135,38 @@ def test_how_far_to_trust_it(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--dies", "64"), "dies 64, not 320"),
+        (("--context", "8192"), "context 8,192"),
+        (("--batch", "4"), "batch 4"),
+        (("--batch", "8", "--microbatch"), "half batches at batch 8"),
+        (("--tpot", "30", "--dies", "64"), "dies 64, not 320"),
+        (("--tpot", "30", "--context", "512"), "context 512"),
+        (("--prefill", "1e6"), "new tokens per die 31,250"),
+        (("--prefill", "65536"), "new tokens per die 2,048"),
+        (("--prefill", "524288", "--dies", "64"), "dies 64, not 32"),
+        (("--prefill", "262144", "--prompt", "32768"), "prompts 32,768"),
+        (("--prefill", "262144", "--reuse", "0.95"), "cached share 0.95"),
+    ],
+)
+def test_outside_of_what_was_fitted_it_says_so(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
+) -> None:
+    for told in (" ".join(printed(capsys, *words).split()), answer(capsys, *words)["trust"]):
+        assert "expect 10 to 15 %" in told
+        assert "within 5 %" not in told
+        assert named in told
+
+
+def test_inside_it_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ((), ("--tpot", "30"), ("--prefill", "262144"), ("--prefill", "262144", "--reuse", "0.9")):
+        assert "expect within 5 %" in printed(capsys, *words)
+        assert "expect within 5 %" in answer(capsys, *words)["trust"]
+    assert answer(capsys, "--tpot", "1")["trust"] is None
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--batch", "0"), "--batch is 0; it must be above zero"),

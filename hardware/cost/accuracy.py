@@ -3,43 +3,114 @@
 from typing import Any
 
 from hardware.cost.calibrate import GOAL, LEFT_OUT_GOAL, Calibrated, GroupResult, has_rows
+from hardware.cost.device_file import device_names, load_device
 from hardware.cost.device_model import DeviceModel
 
-INSIDE = {"batch": (8.0, 128.0), "context": (1_024.0, 8_192.0)}
-"""Where decode was published: sequences per NPU, and tokens."""
+FITTED_BATCH = (8.0, 128.0)
+FITTED_CONTEXT = (1_024.0, 4_352.0)
+"""Of the published sequences, from their prompts' length to their end."""
+FITTED_DECODE_DIES = 320
+FITTED_DRAFTS = 1
+"""At most."""
+FITTED_CHUNK = (4_096.0, 8_192.0)
+"""New tokens per die: the published steps have 8,192, of which none or half are cached."""
+FITTED_PROMPT = (1_024.0, 8_192.0)
+FITTED_REUSE = 0.9
+"""At most, of a step of 8,192 tokens per die."""
+FITTED_PREFILL_DIES = 32
+_ROUNDING = 1e-9
+ELSEWHERE = "expect 10 to 15 %, more the further away"
 
 
-def decode_trust(device: DeviceModel, batch: float, context: float, drafts: int = 1) -> str:
-    """How far a decode prediction can be off.
+def decode_trust(
+    device: DeviceModel,
+    batch: float,
+    context: float,
+    drafts: int = 1,
+    *,
+    dies: int = FITTED_DECODE_DIES,
+    microbatch: bool | None = None,
+) -> str:
+    """How far the time of a decode step can be off: 5 % are promised only where all of it was fitted.
 
-    Effects: none.
+    Args:
+        batch: sequences per NPU; context: tokens of each.
+        microbatch: as in `DecodeLoad`.
+    Effects: reads the file of the device.
     """
-    if device.name != "ascend-910c":
-        return _trust_elsewhere(device)
-    low, high = INSIDE["batch"]
-    short, long = INSIDE["context"]
-    published = "the published range (batch 8 to 128, context 1K to 8K, at most 1 draft)"
-    if low <= batch <= high and short <= context <= long and drafts <= 1:
-        return f"expect within 5 %: inside of {published}"
-    return f"expect 10 to 15 %: outside of {published}"
+    if elsewhere := _elsewhere(device):
+        return elsewhere
+    outside = [
+        *_beyond("batch", batch, *FITTED_BATCH),
+        *_beyond("context", context, *FITTED_CONTEXT),
+        *_beyond("dies", dies, FITTED_DECODE_DIES, FITTED_DECODE_DIES),
+        *_beyond("drafts", drafts, 0, FITTED_DRAFTS),
+    ]
+    if microbatch and batch < device.calibration.microbatch_from:
+        outside.append(f"half batches at batch {batch:,.10g}, not below {device.calibration.microbatch_from:g}")
+    fitted = (
+        f"batch {_range(*FITTED_BATCH)} per NPU, context {_range(*FITTED_CONTEXT)}, {FITTED_DECODE_DIES} dies, "
+        f"at most {FITTED_DRAFTS} draft"
+    )
+    return _trust(outside, fitted)
 
 
-def prefill_trust(device: DeviceModel, tokens_per_die: float, prompt: float) -> str:
-    """How far a prefill prediction can be off.
+def prefill_trust(
+    device: DeviceModel,
+    tokens_per_die: float,
+    prompt: float,
+    *,
+    dies: int = FITTED_PREFILL_DIES,
+    reuse: float = 0.0,
+) -> str:
+    """How far the time of a prefill step can be off: 5 % are promised only where all of it was fitted.
 
-    Effects: none.
+    Args:
+        tokens_per_die: to be computed, cached ones left out.
+        reuse: share of each prompt that is cached.
+    Effects: reads the file of the device.
     """
-    if device.name != "ascend-910c":
-        return _trust_elsewhere(device)
-    if tokens_per_die >= 4_096 and 1_024 <= prompt <= 8_192:
-        return "expect within 5 %: near the published step (8,192 tokens per die, prompts of 1K to 8K)"
-    return "expect 10 to 15 %: far from the published step (8,192 tokens per die, prompts of 1K to 8K)"
+    if elsewhere := _elsewhere(device):
+        return elsewhere
+    low, full = FITTED_CHUNK
+    least, most = min(low, full * (1 - reuse)), full * (1 - reuse)  # a full step is smaller for what is cached of it
+    outside = [
+        *_beyond("new tokens per die", tokens_per_die, least, most),
+        *_beyond("prompts", prompt, *FITTED_PROMPT),
+        *_beyond("dies", dies, FITTED_PREFILL_DIES, FITTED_PREFILL_DIES),
+        *_beyond("cached share", reuse, 0, FITTED_REUSE),
+    ]
+    fitted = (
+        f"{_range(low, full)} tokens per die, or {full:,.0f} with up to {FITTED_REUSE:.0%} cached; "
+        f"prompts of {_range(*FITTED_PROMPT)}, {FITTED_PREFILL_DIES} dies"
+    )
+    return _trust(outside, fitted)
 
 
-def _trust_elsewhere(device: DeviceModel) -> str:
-    if has_rows(device):
-        return "expect 10 to 15 %: fitted to a few published rows (see --calibrate)"
-    return "not checked: nothing was published for this model on this device"
+def _elsewhere(device: DeviceModel) -> str:
+    """What to say of all devices but the one that the promise is for; empty for that one."""
+    if device.name not in device_names() or load_device(device.name) != device or not has_rows(device):
+        return "not checked: nothing was published for this model on this device"
+    if device.name == "ascend-910c":
+        return ""
+    return f"{ELSEWHERE}, fitted to a few published rows: see --calibrate"
+
+
+def _trust(outside: list[str], fitted: str) -> str:
+    if outside:
+        return f"{ELSEWHERE}, outside of what was fitted: {'; '.join(outside)}"
+    return f"expect within 5 %, inside of what was fitted: {fitted}"
+
+
+def _beyond(what: str, value: float, low: float, high: float) -> list[str]:
+    """A value outside of its range, in words; nothing if it is inside."""
+    if low * (1 - _ROUNDING) <= value <= high * (1 + _ROUNDING):
+        return []
+    return [f"{what} {value:,.10g}, not {_range(low, high)}"]
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:,.10g}" if low == high else f"{low:,.10g} to {high:,.10g}"
 
 
 def percent(value: float | None) -> str:

@@ -135,7 +135,7 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     load = DecodeLoad(requests, requests * arguments.context, None, dies, arguments.drafts, arguments.microbatch)
     cost = model.decode_step(load)
     tpot_s = cost.total_s / mtp_tokens_per_step(arguments.drafts, arguments.acceptance)
-    trust = _checked(model) or decode_trust(model.device, arguments.batch, arguments.context, arguments.drafts)
+    trust = _decode_trust(model, arguments, arguments.batch)
     plan = model.hbm_plan("decode", dies)
     fits = model.batch_that_fits(arguments.context, dies=dies)
     numbers = {
@@ -164,6 +164,13 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _decode_trust(model: CostModel, arguments: argparse.Namespace, batch: float) -> str:
+    dies, microbatch = _decode_dies(model, arguments), arguments.microbatch
+    return _checked(model) or decode_trust(
+        model.device, batch, arguments.context, arguments.drafts, dies=dies, microbatch=microbatch
+    )
+
+
 def _streams_text(cost: StepCost, model: CostModel) -> str:
     attention, experts = (f"{stream * 1e6:,.0f} us" for stream in cost.streams_s)
     if not cost.microbatch:
@@ -187,7 +194,9 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     cached = model.kv_bytes(arguments.prefill * arguments.reuse)
     load_s = model.pool_load_s(cached, max(1.0, npus), rate) if cached else 0.0
     rate_per_npu = arguments.prefill / npus / (cost.total_s + load_s)
-    trust = _checked(model) or prefill_trust(model.device, new / dies, arguments.prompt)
+    trust = _checked(model) or prefill_trust(
+        model.device, new / dies, arguments.prompt, dies=dies, reuse=arguments.reuse
+    )
     room = model.hbm_plan("prefill", dies).instance_kv_tokens
     numbers = {
         "tokens_per_s_per_npu": rate_per_npu,
@@ -225,17 +234,18 @@ def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
     batch = model.max_batch(arguments.tpot / 1e3, arguments.context, **options)
     tpot_s = float(model.tpot_s(batch, arguments.context, **options)) if batch else None
     room = model.batch_that_fits(arguments.context, dies=dies)
+    trust = _decode_trust(model, arguments, batch)
     if arguments.json:
-        print(json.dumps({"batch_per_npu": batch, "tpot_s": tpot_s, "batch_that_fits": room}, indent=2))
+        numbers = {"batch_per_npu": batch, "tpot_s": tpot_s, "batch_that_fits": room, "trust": trust if batch else None}
+        print(json.dumps(numbers, indent=2))
         return 0
     if tpot_s is None:
         print(f"no batch keeps {arguments.tpot:,.10g} ms with {arguments.context:,.10g} tokens of context")
         return 0
-    trust = _checked(model) or decode_trust(model.device, batch, arguments.context, arguments.drafts)
     limit = "memory" if batch >= room else "latency"
     table_console().print(
         f"[bold]{batch} sequences per NPU[/bold] keep {arguments.tpot:,.10g} ms with {arguments.context:,.10g} tokens "
-        f"of context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU ({trust})\n"
+        f"of context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU (the time: {trust})\n"
         f"limited by {limit}; memory holds {room:,}"
     )
     if arguments.explain:
