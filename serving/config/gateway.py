@@ -22,6 +22,25 @@ class GatewayConfig:
     )
     api_keys: tuple[str, ...] = key("keys accepted as `Authorization: Bearer`; none = open", default=(), secret=True)
     max_body_bytes: int = key("largest request body [bytes]; beyond it 413", default=4 * 1024 * 1024, low=1024)
+    max_head_bytes: int = key(
+        "largest request line and headers together [bytes]; beyond it 431", default=64 * 1024, low=1024, high=256 * 1024
+    )
+    head_timeout_s: float = key(
+        "until request line and headers must be there [s]; then 408", default=10.0, low=0.1, high=3600
+    )
+    body_timeout_s: float = key(
+        "without a byte of a body that is not complete [s]; then 408", default=60.0, low=0.1, high=3600
+    )
+    max_connections: int = key(
+        "connections at once, per replica; beyond it 503, but for some that are kept for `/health`, `/ready` and "
+        "`/metrics`; 0 = seven eighths of the files that a process may open (`ulimit -n`)",
+        default=0,
+        low=0,
+        high=65_536,
+    )
+    address_share: float = key(
+        "share of them that one client's address may have; 1 = all, for a proxy in front", default=0.5, low=0.01, high=1
+    )
     request_timeout_s: float = key("a request's whole life [s]; beyond it 408", default=600.0, low=0.1, high=86_400)
     max_running_sequences: int = key(
         "sequences in the pools at once, per replica; further requests wait", default=256, low=1

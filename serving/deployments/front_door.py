@@ -12,6 +12,8 @@ from typing import Any
 
 import uvicorn
 
+from serving.deployments.connections import DoorLimits
+from serving.deployments.http_protocol import guarded_protocol
 from serving.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -25,14 +27,16 @@ class FrontDoor:
 
     Args:
         leave_s: how long streams may go on after `leave`; then they are cut.
+        limits: what clients may send, how slowly, and how many of them there may be.
     """
 
-    def __init__(self, app: Any, host: str, port: int, leave_s: float) -> None:
+    def __init__(self, app: Any, host: str, port: int, leave_s: float, limits: DoorLimits | None = None) -> None:
         self._host, self._port = host, port
         self._ended = asyncio.Event()
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
+                http=guarded_protocol(limits or DoorLimits()),
                 # Uvicorn's own set-up of logging closes the handlers that are there. Without its own, Serve's replica
                 # could not answer a controller that comes back, which would then replace it and cut every stream.
                 log_config=None,

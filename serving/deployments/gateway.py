@@ -15,6 +15,7 @@ from serving.api.app import create_app
 from serving.api.pool_facts import memory_server_stats
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.config.serve import ServeConfig
+from serving.deployments.connections import DoorLimits
 from serving.deployments.front_door import FrontDoor
 from serving.deployments.logs import log_beside_serve
 from serving.deployments.loopback import keep_on_loopback
@@ -174,7 +175,16 @@ class GatewayDeployment:
 
 def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
     gateway = config.gateway
-    return FrontDoor(app, gateway.host, gateway.port, leave_s=gateway.request_timeout_s)  # none lasts longer
+    limits = DoorLimits(
+        max_head_bytes=gateway.max_head_bytes,
+        head_timeout_s=gateway.head_timeout_s,
+        body_timeout_s=gateway.body_timeout_s,
+        request_timeout_s=gateway.request_timeout_s,
+        max_connections=gateway.max_connections,
+        address_share=gateway.address_share,
+    )
+    leave_s = gateway.request_timeout_s  # none lasts longer
+    return FrontDoor(app, gateway.host, gateway.port, leave_s, limits)
 
 
 def _served_model(config: ServeConfig) -> ServedModel:

@@ -1,0 +1,110 @@
+"""Who may hold a connection to the front door: how many there are in all, and how many of one address.
+
+    place        while                                       what the connection may ask
+    ORDINARY     below the bound and the address's share     everything
+    PROBE        beyond, while one of the few is left        health and metrics; all else is told 503
+    NONE         beyond all that                             nothing: it is told 503 and closed
+
+The bound lies below the process's limit of open files: at that limit nothing could be accepted, no link to an instance
+opened and no file read.
+"""
+
+import resource
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import IPv6Address
+
+PROBES = 64
+"""Connections kept for health checks and scrapers when all others are taken; half of them at most for one address."""
+MOST_CONNECTIONS = 65_536
+HELD_HEADS_BYTES = 64 << 20
+"""All that unfinished request heads may take together; ordinary ones arrive whole and are never among them."""
+
+
+class Place(Enum):
+    """What a connection may ask for."""
+
+    ORDINARY = "ordinary"
+    PROBE = "probe"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """How much, how slow and how many the front door takes.
+
+    Args:
+        max_head_bytes: request line and headers; beyond it 431.
+        head_timeout_s: until they must be complete; then 408.
+        body_timeout_s: without a byte of an unfinished body; then 408.
+        request_timeout_s: until the whole body must be there; then 408.
+        max_connections: open at once; 0 = as many as the limit of open files allows.
+        address_share: of them for one address.
+    """
+
+    max_head_bytes: int = 64 << 10
+    head_timeout_s: float = 10.0
+    body_timeout_s: float = 60.0
+    request_timeout_s: float = 600.0
+    max_connections: int = 0
+    address_share: float = 0.5
+
+
+class Connections:
+    """Counts what is open.
+
+    Args:
+        open_files: how many files this process may have open.
+    """
+
+    def __init__(self, limits: DoorLimits, open_files: int | None = None) -> None:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if open_files is None else open_files
+        self.limit = connection_limit(limits.max_connections, files)
+        self.share = max(1, int(self.limit * limits.address_share))
+        self.held_bytes = 0
+        """Of unfinished request heads."""
+        self._total: Counter[Place] = Counter()
+        self._of: Counter[tuple[Place, str]] = Counter()
+
+    def enter(self, address: str) -> Place:
+        """A connection comes. Effects: books it; `leave` gives its place back."""
+        place = self._place(address)
+        if place is not Place.NONE:
+            self._total[place] += 1
+            self._of[place, address] += 1
+        return place
+
+    def leave(self, address: str, place: Place) -> None:
+        """A connection is closed."""
+        if place is Place.NONE:
+            return
+        self._total[place] -= 1
+        self._of[place, address] -= 1
+        if not self._of[place, address]:
+            del self._of[place, address]
+
+    def _place(self, address: str) -> Place:
+        if self._total[Place.ORDINARY] < self.limit and self._of[Place.ORDINARY, address] < self.share:
+            return Place.ORDINARY
+        if self._total[Place.PROBE] < PROBES and self._of[Place.PROBE, address] < PROBES // 2:
+            return Place.PROBE
+        return Place.NONE
+
+
+def connection_limit(asked: int, open_files: int) -> int:
+    """Connections at once: what was asked for, as far as that leaves files for links, probes, refusals and disk."""
+    kept = max(2 * PROBES, open_files // 8)
+    most = max(1, min(MOST_CONNECTIONS, open_files - kept))
+    return min(asked, most) if asked else most
+
+
+def address_of(host: str) -> str:
+    """Whom a connection is counted for: an IPv4 address, or an IPv6 network of 64 bits, as one host has all of it."""
+    if ":" not in host:
+        return host
+    try:
+        address = IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped or address.packed[:8].hex())
