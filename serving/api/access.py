@@ -1,28 +1,32 @@
 """The outermost layer, pure ASGI: request ids in and out, one observation per HTTP exchange, an answer to every bug."""
 
+import logging
+import re
 import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.api.request_ids import usable_request_id
 from serving.api.responses import reply_logged, send_error
+from serving.api.unknown_fields import WARNING_HEADER, warning_text
 from serving.telemetry.metrics import GatewayMetrics
 
-MAX_REQUEST_ID = 128
+log = logging.getLogger("serving.api")
 
-
-def usable_request_id(value: str | None) -> str | None:
-    """The client's id when it is safe to repeat in a header and a log: printable ASCII of moderate length."""
-    if value and len(value) <= MAX_REQUEST_ID and value.isascii() and value.isprintable():
-        return value
-    return None
+MOST_LOGGED = 256
+"""Names of ignored fields that are logged, each once; a client cannot fill the log with names of its own."""
 
 
 class AccessMiddleware:
-    """Sets `x-request-id` on every response (the client's own, else a new one) and counts exchanges."""
+    """Sets `x-request-id` on every response (the client's own, else a new one) and counts exchanges.
+
+    The header wins over the body's `request_id`. Fields of the body that were ignored are named in a header as well.
+    """
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
         self._metrics = metrics
+        self._logged: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wrap one exchange."""
@@ -30,8 +34,9 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = usable_request_id(given.decode("latin-1")) or f"req-{uuid.uuid4().hex}"
-        header = (b"x-request-id", request_id.encode())
+        own_id = usable_request_id(given.decode("latin-1"))
+        new_id = f"req-{uuid.uuid4().hex}"
+        state = scope.setdefault("state", {})
         status, answered = 499, False  # what proxies log for a client that left before an answer
         started = self._metrics.clock()
 
@@ -39,7 +44,11 @@ class AccessMiddleware:
             nonlocal status, answered
             if message["type"] == "http.response.start":
                 status, answered = message["status"], True
-                message["headers"] = [*message["headers"], header]
+                request_id = own_id or state.get("request_id") or new_id
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                if ignored := state.get("ignored_fields"):
+                    self._log_once(ignored)
+                    message["headers"].append((WARNING_HEADER.encode(), warning_text(ignored).encode()))
             await send(message)
 
         try:
@@ -47,8 +56,16 @@ class AccessMiddleware:
         except Exception as error:
             if answered:
                 raise  # to cut the answer off is all that can still be done
-            await send_error(send_with_id, reply_logged(error, request_id))
+            await send_error(send_with_id, reply_logged(error, own_id or state.get("request_id") or new_id))
         finally:
             route = scope.get("route")
             handler = getattr(route, "path", "none")  # a raw path would make a series per typo
             self._metrics.http_request(scope["method"], handler, status, self._metrics.clock() - started)
+
+    def _log_once(self, names: list[str]) -> None:
+        """Log the names that were not logged before, without their place in a list."""
+        for name in {re.sub(r"\[\d+\]", "[]", name) for name in names} - self._logged:
+            if len(self._logged) >= MOST_LOGGED:
+                return
+            self._logged.add(name)
+            log.warning("a request's field '%s' is ignored: this server does not know it", name)

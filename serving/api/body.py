@@ -6,10 +6,15 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from serving.api.errors import UnsupportedMediaTypeError, from_validation
-from serving.api.schema import WireModel
+from serving.api.foreign_fields import MESSAGE
+from serving.api.schema import ChatMessage, ChatTemplateFields, GenerationRequest, WireModel
+from serving.api.unknown_fields import ignored_fields
 from serving.errors import PayloadTooLargeError
 
 Body = TypeVar("Body", bound=WireModel)
+
+_MESSAGE_KEYS = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")
+_PART_KEYS = ("type", "text", "refusal")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -50,9 +55,40 @@ async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
     raw = await read_body(request, limit)
     request.state.body_size = len(raw)
     try:
-        return model.model_validate_json(raw)
+        body = model.model_validate_json(raw)
     except ValidationError as error:
         raise from_validation(error) from error
+    request.state.ignored_fields = _ignored(body)
+    if isinstance(body, GenerationRequest):
+        request.state.request_id = body.request_id
+    return body
+
+
+def _ignored(body: WireModel) -> list[str]:
+    """Fields of a body, and of the objects in it, that mean nothing here.
+
+    Raises: InvalidRequestError for one that must not be ignored.
+    """
+    names = ignored_fields(body.model_extra or {}, type(body).model_fields, body.FOREIGN)
+    options = body.stream_options if isinstance(body, GenerationRequest) else None
+    if options is not None:
+        names += ignored_fields(options.model_extra or {}, type(options).model_fields, {}, "stream_options.")
+    messages = getattr(body, "messages", None) if isinstance(body, ChatTemplateFields) else None
+    for index, message in enumerate(messages or ()):
+        names += _ignored_in_message(message, f"messages[{index}].")
+    return names
+
+
+def _ignored_in_message(message: ChatMessage, path: str) -> list[str]:
+    """Keys of text parts; a message's own unknown keys go to the template, but a misspelt one is an error."""
+    ignored_fields(message.model_extra or {}, _MESSAGE_KEYS, MESSAGE, path)
+    names: list[str] = []
+    if isinstance(message.content, list):
+        for index, part in enumerate(message.content):
+            if isinstance(part, dict):
+                extra = {key: value for key, value in part.items() if key not in _PART_KEYS}
+                names += ignored_fields(extra, _PART_KEYS, {}, f"{path}content[{index}].")
+    return names
 
 
 def _too_large(limit: int) -> PayloadTooLargeError:

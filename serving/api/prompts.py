@@ -10,6 +10,7 @@ from serving.api.settings import ServedModel
 from serving.errors import ContextLengthError, InvalidRequestError
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
+_INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,11 @@ def render_chat(
 def plain_message(message: ChatMessage, index: int) -> dict[str, Any]:
     """The message as templates expect it: role `system` for `developer`, text parts joined to one string.
 
-    Raises: InvalidRequestError for parts that are not text.
+    Raises: InvalidRequestError for parts that are not text, and where there is no content at all.
     """
+    if message.content is None and not any((message.model_extra or {}).get(key) for key in _INSTEAD_OF_CONTENT):
+        param = f"messages[{index}].content"
+        raise InvalidRequestError(f"missing required field '{param}'", param=param, code="missing_required_parameter")
     plain = message.model_dump()
     if message.role == "developer":
         plain["role"] = "system"

@@ -1,14 +1,17 @@
 """The wire models of requests: OpenAI's fields, vLLM's extensions, and the fields that are refused on purpose.
 
 Types are strict (a number in a string is an error that names the field); `null` means absent everywhere; unknown
-fields are accepted, because client libraries send their own. Fields that would change the output but are not supported
-are declared here as well, so that `refuse_unsupported` can say so instead of ignoring them.
+fields are kept apart for `unknown_fields`, which refuses those that would change the output of another server.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
 
+from serving.api.foreign_fields import REFUSED, TOKENIZING, Foreign
+from serving.api.request_ids import MAX_REQUEST_ID, usable_request_id
+from serving.api.unknown_fields import unsupported
 from serving.errors import InvalidRequestError
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -49,7 +52,9 @@ Prompt = Annotated[
 class WireModel(BaseModel):
     """Base of request bodies."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = {}
+    """Fields of other servers that are refused."""
 
 
 class StreamOptions(WireModel):
@@ -65,7 +70,7 @@ class GenerationRequest(WireModel):
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    temperature: Annotated[float, Field(ge=0.0, le=100.0)] | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Probability | None = None
@@ -84,6 +89,7 @@ class GenerationRequest(WireModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0)] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
@@ -93,63 +99,35 @@ class GenerationRequest(WireModel):
     request_id: str | None = None
     user: str | None = None
 
-    # Known and refused when set, see `refuse_unsupported`.
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_decoding_backend: Any = None
-    guided_whitespace_pattern: Any = None
-    structured_outputs: Any = None
-    allowed_token_ids: Any = None
-    bad_words: Any = None
-    logprob_token_ids: Any = None
-    logits_processors: Any = None
-    use_beam_search: Any = None
-    length_penalty: Any = None
-    kv_transfer_params: Any = None
-    thinking_token_budget: Any = None
     response_format: Any = None
 
-    UNSUPPORTED: ClassVar[tuple[str, ...]] = (
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "guided_decoding_backend",
-        "guided_whitespace_pattern",
-        "structured_outputs",
-        "allowed_token_ids",
-        "bad_words",
-        "logprob_token_ids",
-        "logits_processors",
-        "use_beam_search",
-        "length_penalty",
-        "kv_transfer_params",
-        "thinking_token_budget",
-    )
-    HARMLESS: ClassVar[dict[str, tuple[object, ...]]] = {"use_beam_search": (False,), "length_penalty": (1.0,)}
-    """Values with which an unsupported field changes nothing; empty containers count as well."""
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = REFUSED
 
     def refuse_unsupported(self) -> None:
-        """Refuse fields that would be ignored although they change the output.
+        """Refuse values that would be ignored although they change the output.
 
         Raises: InvalidRequestError naming the field.
         """
-        for name in self.UNSUPPORTED:
-            value = getattr(self, name)
-            if value is None or value == [] or value == {} or value in self.HARMLESS.get(name, ()):
-                continue
-            raise InvalidRequestError(
-                f"'{name}' is not supported by this server; leave it out", param=name, code="unsupported_parameter"
-            )
         form = self.response_format
-        if form is not None and (not isinstance(form, dict) or form.get("type") != "text"):
+        if form is None or form == {}:
+            return
+        if not isinstance(form, dict) or form.get("type") != "text":
             raise InvalidRequestError(
                 '\'response_format\' other than {"type": "text"} is not supported yet by this server',
                 param="response_format",
                 code="unsupported_parameter",
             )
+        for name, value in form.items():
+            if name != "type" and not Foreign().changes_nothing(value):
+                raise unsupported(f"response_format.{name[:40]}")
+
+    @field_validator("request_id")
+    @classmethod
+    def _request_id_is_usable(cls, value: str | None) -> str | None:
+        if value is not None and usable_request_id(value) is None:
+            message = f"'request_id' must have 1 to {MAX_REQUEST_ID} printable ASCII characters"
+            raise InvalidRequestError(message, param="request_id", code="invalid_value")
+        return value
 
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> Self:
@@ -173,10 +151,6 @@ class ChatTemplateFields(WireModel):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    chat_template: Any = None
-    tools: list[Any] | None = None
-    documents: Any = None
-    mm_processor_kwargs: Any = None
 
 
 class ChatCompletionRequest(GenerationRequest, ChatTemplateFields):
@@ -187,34 +161,8 @@ class ChatCompletionRequest(GenerationRequest, ChatTemplateFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
     reasoning_effort: str | None = None
+    tools: list[Any] | None = None
     tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
-    modalities: Any = None
-    audio: Any = None
-    prediction: Any = None
-    web_search_options: Any = None
-    echo: Any = None
-
-    UNSUPPORTED: ClassVar[tuple[str, ...]] = (
-        *GenerationRequest.UNSUPPORTED,
-        "chat_template",
-        "documents",
-        "mm_processor_kwargs",
-        "functions",
-        "function_call",
-        "modalities",
-        "audio",
-        "prediction",
-        "web_search_options",
-        "echo",
-    )
-    HARMLESS: ClassVar[dict[str, tuple[object, ...]]] = {
-        **GenerationRequest.HARMLESS,
-        "function_call": ("none",),
-        "modalities": (["text"],),
-        "echo": (False,),
-    }
 
     def refuse_unsupported(self) -> None:
         """As for every request; tools as well, unless the caller forbids their use."""
@@ -241,9 +189,6 @@ class CompletionRequest(GenerationRequest):
     logprobs: Annotated[int, Field(ge=0)] | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
     suffix: str | None = None
-    prompt_embeds: Any = None
-
-    UNSUPPORTED: ClassVar[tuple[str, ...]] = (*GenerationRequest.UNSUPPORTED, "prompt_embeds")
 
     def refuse_unsupported(self) -> None:
         """As for every request; also fill-in-the-middle and best-of selection."""
@@ -269,12 +214,16 @@ class TokenizeRequest(ChatTemplateFields):
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = TOKENIZING
+
 
 class DetokenizeRequest(WireModel):
     """POST /detokenize."""
 
     model: str | None = None
     tokens: TokenIds
+
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = TOKENIZING
 
 
 class PoolAuditRequest(WireModel):

@@ -138,8 +138,8 @@ def _order(
         raise _too_many(settings)
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequestError("'prompt_logprobs' is not available with 'stream'", param="prompt_logprobs")
-    prompts = [_truncate(ids, body.truncate_prompt_tokens, model, asked) for ids in prompts]
-    response_id = f"{kind.value}-{uuid.uuid4().hex}"
+    prompts = [_truncate(ids, body, model, asked) for ids in prompts]
+    job_id = f"{kind.value}-{uuid.uuid4().hex}"  # unique, which a client's own id need not be
     prompt_logprobs = body.prompt_logprobs
     if echo and logprobs is not None:
         prompt_logprobs = max(logprobs, prompt_logprobs or 0)
@@ -160,17 +160,17 @@ def _order(
                 prompt_logprobs=prompt_logprobs,
                 fields=fields,
             )
-            sequences.append(_sequence(response_id, len(sequences), ids, sampling, body, settings, tenant))
+            sequences.append(_sequence(job_id, len(sequences), ids, sampling, body, settings, tenant))
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     running_usage = bool(body.stream_options and body.stream_options.continuous_usage_stats)
     return Order(
         kind=kind,
-        response_id=response_id,
+        response_id=f"{kind.value}-{body.request_id}" if body.request_id else job_id,
         created=int(time.time()),
         model=body.model or model.names[0],
         prompts=tuple(tuple(ids) for ids in prompts),
         n=n,
-        job=GenerationJob(RequestId(response_id), tuple(sequences), tenant.key, tenant.weight),
+        job=GenerationJob(RequestId(job_id), tuple(sequences), tenant.key, tenant.weight),
         options=_output_options(body, model.eos_ids, settings, logprobs, echo=echo, discard=discard),
         stream=bool(body.stream),
         include_usage=include_usage,
@@ -204,7 +204,7 @@ def _output_options(
 
 
 def _sequence(
-    response_id: str,
+    job_id: str,
     index: int,
     ids: Sequence[int],
     sampling: SamplingParams,
@@ -213,7 +213,7 @@ def _sequence(
     tenant: Tenant,
 ) -> SequenceSpec:
     return SequenceSpec(
-        sequence_id=SequenceId(f"{response_id}/{index}"),
+        sequence_id=SequenceId(f"{job_id}/{index}"),
         prompt=tuple(ids),
         sampling=sampling,
         time_left_s=settings.request_timeout_s,
@@ -223,8 +223,9 @@ def _sequence(
     )
 
 
-def _truncate(ids: list[int], keep: int | None, model: ServedModel, asked: int | None) -> list[int]:
-    """The last `keep` tokens; -1 keeps as many as leave room for the output."""
+def _truncate(ids: list[int], body: GenerationRequest, model: ServedModel, asked: int | None) -> list[int]:
+    """The last tokens of a prompt, or with `truncation_side` right the first; -1 leaves room for the output."""
+    keep = body.truncate_prompt_tokens
     if keep is None:
         return ids
     if keep == -1:
@@ -233,7 +234,7 @@ def _truncate(ids: list[int], keep: int | None, model: ServedModel, asked: int |
         raise InvalidRequestError(
             "'truncate_prompt_tokens' must be -1 or at least 1", param="truncate_prompt_tokens", code="invalid_value"
         )
-    return ids[-keep:]
+    return ids[:keep] if body.truncation_side == "right" else ids[-keep:]
 
 
 def _too_many(settings: ApiSettings) -> InvalidRequestError:

@@ -1,5 +1,5 @@
-from serving.api.access import usable_request_id
 from serving.api.auth import OPEN_PATHS
+from serving.api.request_ids import usable_request_id
 from serving.api.settings import ApiSettings, ServedModel, hash_api_key
 from tests.api.support import Harness, chat, post, request
 from tests.api.test_errors import check
