@@ -51,8 +51,14 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def print_pool(pool: dict[str, Any]) -> None:
-    """Print ring, fill, hits and namespaces to standard output."""
+    """Print ring, fill, hits and namespaces to standard output; a tenant is told its own namespace only."""
     console = table_console()
+    if not pool["blocks"]:
+        console.print("KV-cache pool: this API key sees its own namespace; servers and sums are for administrators")
+        if not pool["complete"]:
+            console.print("not every memory server answered: the figures are too small")
+        console.print(_namespace_table(pool["namespaces"]))
+        return
     servers = pool["servers"]
     console.print(f"KV-cache pool: {_count(len(servers), 'memory server')}\n{_hits(pool['blocks'])}")
     console.print(server_table(servers))

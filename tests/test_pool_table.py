@@ -129,6 +129,16 @@ def test_keys_decide(closed: Gateway, capsys: pytest.CaptureFixture[str]) -> Non
     assert closed.ask("audit", key="root") == 0
 
 
+def test_a_tenant_is_shown_its_own_namespace(closed: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    assert closed.ask(key="acme") == 0
+    text = capsys.readouterr().out
+    assert "acme" in text
+    assert not any(other in text for other in ("umbrella", "memory server", "looked up"))
+    closed.pool.mute = frozenset({"kvcache-b"})
+    assert closed.ask(key="acme") == 0
+    assert "not every memory server answered" in capsys.readouterr().out
+
+
 def test_a_system_without_a_pool_says_so(served: ServedModel, capsys: pytest.CaptureFixture[str]) -> None:
     with running_server(Harness(served).app) as url:
         assert main(["pool", "--url", url]) == 2

@@ -1,6 +1,6 @@
 """The KV-cache pool over HTTP: look at it, delete a tenant's cache, prove that it is sound.
 
-    GET    /pool                      any key: ring, servers, the caller's own namespace; an administrator sees all
+    GET    /pool                      any key: the caller's own namespace; administrators see servers and all of them
     DELETE /pool/namespaces/{name}    the namespace's own keys, or an administrator
     POST   /pool/audit                administrators; `{"repair": true}` also removes what is wrong
 

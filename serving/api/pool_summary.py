@@ -26,16 +26,21 @@ def pool_summary(view: PoolView, usage: Answers, clients: Iterable[PoolClientSta
     Args:
         usage: the servers' answers about namespaces.
         clients: what each instance got from the pool.
-        tenant: sees its own namespace; an administrator sees all.
+        tenant: sees its own namespace and nothing of servers, which tell of all tenants and of the machines; an
+            administrator sees all.
     """
+    namespaces = [row for row in _namespace_rows(view, usage) if tenant.may_manage(row["name"])]
+    if not tenant.admin:
+        return {"servers": [], "blocks": {}, "namespaces": namespaces, "silent": {}, "complete": not usage.silent}
     blocks = Counter({"dram": 0, "ssd": 0, "absent": 0, "lost": 0})
     for client in clients:
         blocks.update(client.blocks)
     return {
         "servers": server_rows(view),
         "blocks": dict(blocks),
-        "namespaces": [row for row in _namespace_rows(view, usage) if tenant.may_manage(row["name"])],
+        "namespaces": namespaces,
         "silent": usage.silent,
+        "complete": not usage.silent,
     }
 
 

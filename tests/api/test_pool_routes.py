@@ -95,6 +95,18 @@ def test_a_tenant_sees_its_own_namespace(closed: Harness, key: str, names: list[
     assert [one["name"] for one in shown(closed, key)["namespaces"]] == names
 
 
+def test_a_tenant_sees_nothing_of_servers_and_sums(closed: Harness, pool: FakePoolAdmin) -> None:
+    use = PoolClientStats(blocks={"dram": 7, "ssd": 1, "absent": 2, "lost": 0})
+    closed.metrics.publish_instance(InstanceStats(ReplicaId("prefill#a"), "prefill", pool_use=use))
+    body = shown(closed, "acme")
+    assert (body["servers"], body["blocks"], body["silent"], body["complete"]) == ([], {}, {}, True)
+    assert shown(closed, "root")["blocks"]["dram"] == 7
+    pool.mute = frozenset({"kvcache-b"})
+    body = shown(closed, "acme")
+    assert (body["silent"], body["complete"], body["namespaces"][0]["entries"]) == ({}, False, 3)
+    assert shown(closed, "root")["silent"]
+
+
 def test_namespaces_are_summed_over_servers(open_server: Harness) -> None:
     acme, default, umbrella = shown(open_server)["namespaces"]
     assert acme == {
