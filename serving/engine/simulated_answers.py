@@ -1,10 +1,13 @@
 """What a simulated instance says: tokens without meaning, as many as the request or its seed wants.
 
-An answer follows from the request's seed alone, never from batch, replica or time, so that a request that is resumed
-elsewhere goes on with the same words. Without `max_tokens` its length is drawn, and then the end token comes.
+An answer follows from the request's seed alone, at temperature 0 from its prompt alone, never from batch, replica or
+time, so that a request that is resumed elsewhere goes on with the same words. Without `max_tokens` its length is drawn,
+and then the end token comes.
 """
 
+import hashlib
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,11 +25,13 @@ class Answer:
         limit: tokens of the whole answer.
         end_token: what its last token is; None = an ordinary one, because a limit ends it.
         extra: drafted tokens that verification accepts, per step in the mean.
+        seed: from which its tokens follow.
     """
 
     limit: int
     end_token: int | None
     extra: float
+    seed: int = 0
 
 
 class Answers:
@@ -51,14 +56,14 @@ class Answers:
 
     def answer(self, order: SampleOrder) -> Answer:
         """The answer to come. Effects: none."""
-        sampling = order.sampling
+        sampling, seed = order.sampling, _seed(order)
         limit, end = sampling.max_tokens, None
         open_ended = len(order.prompt) + limit >= self._max_model_len
         if open_ended and sampling.stop_token_ids:
-            drawn = max(self._drawn(sampling.seed), sampling.min_tokens + 1)
+            drawn = max(self._drawn(seed), sampling.min_tokens + 1)
             if drawn <= limit:
                 limit, end = drawn, sampling.stop_token_ids[0]
-        return Answer(limit, end, rate_of(sampling.seed, limit, self._drafts, self._acceptance))
+        return Answer(limit, end, rate_of(seed, limit, self._drafts, self._acceptance), seed)
 
     def decoded(self, answer: Answer, order: SampleOrder) -> int:
         """Tokens that the next decode step gives, at least one. Effects: none."""
@@ -68,7 +73,7 @@ class Answers:
 
     def tokens(self, answer: Answer, order: SampleOrder, count: int) -> tuple[int, ...]:
         """The next tokens of an answer. Effects: none."""
-        seed, words, begin = order.sampling.seed, self._vocabulary, len(order.output)
+        seed, words, begin = answer.seed, self._vocabulary, len(order.output)
         given = [words[placeholder_token(seed, begin + i, len(words))] for i in range(count)]
         if answer.end_token is not None and begin + count >= answer.limit:
             given[-1] = answer.end_token
@@ -80,3 +85,11 @@ class Answers:
         if self._mean_tokens <= 1:
             return 1
         return 1 + int(math.log(share) / math.log1p(-1.0 / self._mean_tokens))
+
+
+def _seed(order: SampleOrder) -> int:
+    """The request's own seed; a greedy answer is a function of the prompt, as a model's is."""
+    if order.sampling.temperature > 0:
+        return order.sampling.seed
+    digest = hashlib.blake2b(array("q", order.prompt).tobytes(), digest_size=8)
+    return int.from_bytes(digest.digest(), "little")

@@ -215,3 +215,19 @@ def test_log_probabilities_are_there_for_who_asks() -> None:
     (result,) = rig.executor.execute(StepPlan(1, (asking,))).results
     assert [one.token for one in result.logprobs] == list(result.tokens)
     assert [one.token for one in result.prompt_logprobs] == [8, 9]
+
+
+def test_a_greedy_answer_follows_from_the_prompt_alone() -> None:
+    answers = Answers(WORDS, MODEL_LEN, 50, 1, 0.7)
+
+    def said(prompt: tuple[int, ...], seed: int, temperature: float) -> tuple[int, tuple[int, ...]]:
+        sampling = SamplingParams(
+            max_tokens=MODEL_LEN - len(prompt), temperature=temperature, seed=seed, stop_token_ids=(1,)
+        )
+        order = SampleOrder(sampling, prompt, ())
+        answer = answers.answer(order)
+        return answer.limit, answers.tokens(answer, order, 20)
+
+    assert said((1, 2, 3), 5, 0.0) == said((1, 2, 3), 6, 0.0)
+    assert said((1, 2, 3), 5, 0.0) != said((1, 2, 4), 5, 0.0)
+    assert said((1, 2, 3), 5, 1.0) != said((1, 2, 3), 6, 1.0)
