@@ -49,6 +49,15 @@ def refusal(error: ScaleError) -> web.Response:
     return error_answer(error.kind, str(error), _STATUS.get(error.kind, 400), error.fits)
 
 
+def ray_refusal(error: ScaleError) -> web.Response:
+    """The same as `refusal` on a route of Ray's, whose `error` is a string: our object's fields stand beside it."""
+    status = _STATUS.get(error.kind, 400)
+    answer: JsonObject = {"error": str(error), "kind": error.kind}
+    if error.fits is not None:
+        answer["fits"] = error.fits
+    return json_answer(answer, status, {"Retry-After": "1"} if status == 503 else None)
+
+
 def file_answer(name: str) -> web.Response:
     """One of the page's files.
 

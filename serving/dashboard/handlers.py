@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from serving.dashboard.answers import error_answer, file_answer, json_answer, refusal
+from serving.dashboard.answers import error_answer, file_answer, json_answer, ray_refusal, refusal
 from serving.dashboard.commands import DecisionsQuery, Hold, RayScale, Release, Scale, from_json, from_query
 from serving.dashboard.guard import NONCE_HEADER, Guard, foreign
 from serving.dashboard.port import JsonObject, PoolsPort
@@ -17,6 +17,8 @@ FRESH_S = 0.4
 MOST_BYTES = 4096
 """A command is two numbers."""
 BY_PAGE = "page"
+
+Refuse = Callable[[ScaleError], web.Response]
 
 
 class PoolsApi:
@@ -70,13 +72,16 @@ class PoolsApi:
         return await self._change(ask())
 
     async def ray_scale(self, request: web.Request) -> web.Response:
-        """Body `{"target_num_replicas": 3}`: Ray's own route, for our application, with our check for room."""
+        """Body `{"target_num_replicas": 3}`: Ray's own route, for our application, with our check for room.
+
+        Scripts for Ray read `error` as a string; our own fields stand beside it.
+        """
 
         async def ask() -> object:
             command = from_json(await _body(request), RayScale)
             return await self._port.scale(_pool(request), command.target_num_replicas, None, "rest")
 
-        return await self._change(ask())
+        return await self._change(ask(), ray_refusal)
 
     async def post_hold(self, request: web.Request) -> web.Response:
         """Body `{"hold_s": 600}`."""
@@ -126,17 +131,17 @@ class PoolsApi:
             return error_answer(*objection, 403)
         return await self._change(ask())
 
-    async def _change(self, answer: Awaitable[object]) -> web.Response:
-        response = await self._answer(answer)
+    async def _change(self, answer: Awaitable[object], refuse: Refuse = refusal) -> web.Response:
+        response = await self._answer(answer, refuse)
         self._look.forget()  # whoever changed something shall see it
         return response
 
     @staticmethod
-    async def _answer(answer: Awaitable[object]) -> web.Response:
+    async def _answer(answer: Awaitable[object], refuse: Refuse = refusal) -> web.Response:
         try:
             return json_answer(await answer)
         except ScaleError as error:
-            return refusal(error)
+            return refuse(error)
 
 
 class SharedLook:

@@ -80,8 +80,13 @@ def test_scripts_scale_hold_and_release(dashboard: FakeDashboard) -> None:
 def test_rays_own_route_goes_the_same_way(dashboard: FakeDashboard) -> None:
     path = "/api/v1/applications/cloudmatrix/deployments/decode/scale"
     status, _, answer = dashboard.ask("POST", path, {"target_num_replicas": 20})
-    assert (status, answer["error"]["fits"]) == (409, 7)
-    assert dashboard.ask("POST", path, {"replicas": 2})[0] == 400
+    assert (status, answer["kind"], answer["fits"]) == (409, "no_room", 7)
+    assert "7 would" in answer["error"], "a string, as Ray's own"
+    status, _, answer = dashboard.ask("POST", path, {"replicas": 2})
+    assert (status, answer["kind"]) == (400, "invalid")
+    assert isinstance(answer["error"], str)
+    status, _, answer = dashboard.ask("POST", path.replace("decode", "nobody"), {"target_num_replicas": 2})
+    assert (status, answer["kind"], isinstance(answer["error"], str)) == (404, "unknown_pool", True)
     assert dashboard.ask("POST", path, {"target_num_replicas": 2})[0] == 200
     assert dashboard.pool("decode")["target"] == 2
     assert dashboard.pool("decode")["hold"]["by"] == "rest"

@@ -172,8 +172,9 @@ def test_rays_own_route_takes_the_same_path(server: Scaled) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         server.post(path, {"target_num_replicas": 9}, **server.dashboard)
     with refused.value as error:
-        told = json.load(error)["error"]
+        told = json.load(error)
     assert (refused.value.code, told["kind"], told["fits"]) == (409, "no_room", 4)
+    assert isinstance(told["error"], str)
     assert "9 replicas of decode do not fit, 4 would" in server.command("scale", "decode", "9").stderr
     assert server.pool("decode")["target"] == 0
     server.post(path, {"target_num_replicas": 1}, **server.dashboard)
