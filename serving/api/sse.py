@@ -61,8 +61,8 @@ class StreamEncoder:
         parts = []
         for index, out in outputs:
             if index not in self._opened:
-                self._opened.add(index)
                 parts.append(self.opening(index))
+                self._opened.add(index)  # from here on its tokens count in a running usage
             parts.append(self.piece(index, out))
         return b"".join(parts)
 
@@ -106,7 +106,7 @@ class StreamEncoder:
         chunk = {**self._head, "choices": choices}
         if self._order.include_usage:
             running = self._order.continuous_usage
-            chunk["usage"] = usage(self._order, self._choices) if running else None
+            chunk["usage"] = usage(self._order, self._choices, self._opened) if running else None
         return chunk
 
     def _chunk(self, index: int, out: Visible) -> dict[str, Any]:

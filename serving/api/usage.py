@@ -1,7 +1,7 @@
 """What a request came to: token counts, as clients are billed (each prompt once, every output token), and times."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,16 +41,20 @@ def cache_use(order: Order, choices: Sequence[Choice]) -> CacheUse:
     return use
 
 
-def usage(order: Order, choices: Sequence[Choice]) -> dict[str, Any]:
+def usage(order: Order, choices: Sequence[Choice], shown: Container[int] | None = None) -> dict[str, Any]:
     """The `usage` object.
 
     `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
     and, when there are any, `recompute_reasons` (reason to tokens). They tell of the caller's own namespace only.
     `completion_tokens_details` is there when tokens were guessed, see `draft_tally`; `resumptions` when choices had to
     go on elsewhere because an instance failed them: how often.
+
+    Args:
+        shown: choices whose output counts so far; None = all.
     """
     prompt = sum(len(ids) for ids in order.prompts)
-    completion = sum(choice.completion_tokens for choice in choices)
+    begun = choices if shown is None else [choice for choice in choices if choice.index in shown]
+    completion = sum(choice.completion_tokens for choice in begun)
     use = cache_use(order, choices)
     resumptions = sum(choice.resumptions for choice in choices)
     details: dict[str, Any] = {"cached_tokens": use.cached_tokens}
@@ -64,7 +68,7 @@ def usage(order: Order, choices: Sequence[Choice]) -> dict[str, Any]:
         "total_tokens": prompt + completion,
         "completion_tokens": completion,
         "prompt_tokens_details": details,
-        **completion_details([choice.drafts for choice in choices]),
+        **completion_details([choice.drafts for choice in begun]),
         **({"resumptions": resumptions} if resumptions else {}),
     }
 

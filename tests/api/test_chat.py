@@ -83,6 +83,20 @@ def test_running_usage(harness: Harness) -> None:
     assert counts[-1] == len(harness.say("Once upon a time").tokens)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("per_update", [1, 50])
+def test_running_usage_begins_at_nothing(harness: Harness, n: int, per_update: int) -> None:
+    harness.script_of = lambda _: harness.say("Once upon a time", per_update=per_update)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = events(chat(harness.app, n=n, stream=True, stream_options=options).text)[:-1]
+    counts = [c["usage"]["completion_tokens"] for c in chunks]
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert counts[0] == 0, "no text was sent yet"
+    assert counts == sorted(counts)
+    assert chunks[0]["usage"]["total_tokens"] == chunks[0]["usage"]["prompt_tokens"]
+    assert counts[-1] == n * len(harness.say("Once upon a time").tokens)
+
+
 @pytest.mark.parametrize("per_update", [1, 2, 7])
 def test_stream_and_full_say_the_same(harness: Harness, per_update: int) -> None:
     text = 'Größe 你好 🙂🚀 "quoted" \\ \n </data> end'
