@@ -69,3 +69,20 @@ class AccessMiddleware:
                 return
             self._logged.add(name)
             log.warning("a request's field '%s' is ignored: this server does not know it", name)
+
+
+class WithoutRequestId:
+    """The application behind a proxy that sets `x-request-id` itself, from the id that it passed on in the request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take the header off, or clients would read it twice."""
+
+        async def send_without_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [one for one in message["headers"] if one[0].lower() != b"x-request-id"]
+            await send(message)
+
+        await self._app(scope, receive, send_without_id)

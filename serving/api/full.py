@@ -49,10 +49,7 @@ class FullResponse:
         order = self._order
         chat = order.kind is Kind.CHAT
         answer = {
-            "id": order.response_id,
-            "object": "chat.completion" if chat else "text_completion",
-            "created": order.created,
-            "model": order.model,
+            **order.head("chat.completion" if chat else "text_completion"),
             "choices": [self._choice(choice, chat=chat) for choice in self._choices],
             "usage": usage(order, self._choices),
             **times(self._timing, self._choices),

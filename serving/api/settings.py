@@ -64,6 +64,8 @@ class ServedModel:
     defaults: GenerationDefaults = GenerationDefaults()
     vocab_size: int | None = None
     """Rows of the model's embedding, when that differs from the tokenizer's size."""
+    fingerprint: str = ""
+    """Answers' `system_fingerprint`; empty = they have none."""
 
     @cached_property
     def control_tokens(self) -> ControlTokens:

@@ -42,7 +42,7 @@ class StreamEncoder:
         options = order.options
         self._plain = options.logprobs is None and not options.token_ids and not order.continuous_usage
         name = "chat.completion.chunk" if self._chat else "text_completion"
-        self._head = {"id": order.response_id, "object": name, "created": order.created, "model": order.model}
+        self._head = order.head(name)
         self._opened: set[int] = set()
         self._parts = [self._cut_at_text(choice.index) for choice in choices]
 

@@ -71,6 +71,13 @@ class Order:
     continuous_usage: bool
     max_tokens: int | None
     """As asked, for metrics."""
+    fingerprint: str = ""
+    """Of the system; empty = not told."""
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """Fields that an answer begins with, and each of its chunks."""
+        head = {"id": self.response_id, "object": kind, "created": self.created, "model": self.model}
+        return {**head, "system_fingerprint": self.fingerprint} if self.fingerprint else head
 
     @property
     def namespace(self) -> str:
@@ -176,6 +183,7 @@ def _order(
         include_usage=include_usage,
         continuous_usage=include_usage and running_usage,
         max_tokens=asked,
+        fingerprint=model.fingerprint,
     )
 
 

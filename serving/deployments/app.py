@@ -1,5 +1,6 @@
 """The Serve application: which deployments there are, what each replica takes from Ray, how they are bound together."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def build(
         bound[KVCACHE] = _kvcache(config, secret, session, pool_folder)
     if config.autoscaler.policy != "none":
         bound[AUTOSCALER] = _autoscaler(config)
-    app: Application = gateway.bind(config, secret, handles, pool_salt, **bound)
+    app: Application = gateway.bind(config, secret, handles, pool_salt, int(time.time()), **bound)
     return app
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -11,11 +10,13 @@ import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from serving.api.access import WithoutRequestId
 from serving.api.app import create_app
 from serving.api.pool_facts import memory_server_stats
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.config.serve import ServeConfig
 from serving.deployments.connections import DoorLimits
+from serving.deployments.fingerprint import system_fingerprint
 from serving.deployments.front_door import FrontDoor
 from serving.deployments.logs import log_beside_serve
 from serving.deployments.loopback import keep_on_loopback
@@ -51,6 +52,7 @@ class GatewayDeployment:
     Args:
         pools: handles of the engine pools; bound so that they belong to the same application.
         pool_salt: from which namespaces get their salts; the same for all gateways, known to them only.
+        created: when the application was [Unix time, s]; the same for all gateways, whenever each began.
         kvcache, autoscaler: handles of the memory servers and of the autoscaler, bound for the same reason as `pools`.
     """
 
@@ -60,6 +62,7 @@ class GatewayDeployment:
         secret: str,
         pools: dict[str, DeploymentHandle[Any]],
         pool_salt: bytes,
+        created: int,
         kvcache: DeploymentHandle[Any] | None = None,
         autoscaler: DeploymentHandle[Any] | None = None,
     ) -> None:
@@ -67,7 +70,7 @@ class GatewayDeployment:
         keep_on_loopback()
         self._config = config
         gateway = GatewayId(uuid.uuid4().hex[:12])
-        self._served = _served_model(config)
+        self._served = _served_model(config, created)
         rank = serve.get_replica_context().rank.rank
         self._metrics = GatewayMetrics(
             model_name=self._served.names[0], engine=str(rank), name=gateway, max_model_len=self._served.max_model_len
@@ -96,7 +99,7 @@ class GatewayDeployment:
 
     def __serve_build_asgi_app__(self) -> Any:
         """The ASGI app that Serve's own proxy reaches (`server = "serve"`)."""
-        return self._app
+        return WithoutRequestId(self._app)
 
     async def check_health(self) -> None:
         """Raises: RuntimeError when a task that must never end has ended; Serve then replaces the replica."""
@@ -187,18 +190,18 @@ def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
     return FrontDoor(app, gateway.host, gateway.port, leave_s, limits)
 
 
-def _served_model(config: ServeConfig) -> ServedModel:
+def _served_model(config: ServeConfig, created: int) -> ServedModel:
     folder, checkpoint = config.model.path, ModelConfig.from_folder(config.model.path)
     model_len = config.engine.max_model_len or checkpoint.max_position_embeddings
     served = ServedModel.from_folder(
         config.model.tokenizer_folder,
         names=(config.model.name or folder.name,),
         max_model_len=model_len,
-        created=int(time.time()),
+        created=created,
     )
     if config.engine.executor != "simulated":  # a simulated one knows what its tokenizer knows
         served = replace(served, vocab_size=checkpoint.vocab_size)
-    return replace(served, root=str(folder))
+    return replace(served, root=str(folder), fingerprint=system_fingerprint(config))
 
 
 def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:

@@ -1,5 +1,6 @@
 """From the configuration's keys to who may enter a gateway, and as whom."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,5 +55,7 @@ def test_the_model_says_which_tokens_there_are(tmp_path: Path, executor: Executo
     (tmp_path / "tokenizer").mkdir()
     write_tokenizer(tmp_path / "tokenizer", 276, 1024)
     model = ModelConfig(path=checkpoint, tokenizer=str(tmp_path / "tokenizer"))
-    served = _served_model(ServeConfig(model=model, engine=EngineConfig(executor=executor)))
+    served = _served_model(ServeConfig(model=model, engine=EngineConfig(executor=executor)), created=7)
     assert served.token_limit == known
+    assert served.created == 7
+    assert re.fullmatch(r"fp_[0-9a-f]{10}", served.fingerprint)

@@ -1,0 +1,50 @@
+"""The `system_fingerprint` of answers: two systems with the same one say the same to the same seeded request."""
+
+import hashlib
+import os
+from pathlib import Path
+from stat import S_ISREG
+
+from serving.config.serve import ServeConfig
+from serving.errors import ModelError
+from serving.version import VERSION
+
+_SAMPLES, _SAMPLE_BYTES = 8, 4096
+_WHOLE = ("config.json", "generation_config.json")
+_TEXT = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+def system_fingerprint(config: ServeConfig) -> str:
+    """`fp_` and ten hexadecimal digits: of model, weights, tokenizer, version, and keys that change results.
+
+    Weight files are sampled, not read; times of files do not count, so that copies on several nodes agree.
+
+    Raises: ModelError if a file cannot be read.
+    """
+    model, engine, simulation = config.model, config.engine, config.simulation
+    digest = hashlib.blake2b(digest_size=5)
+    settings: tuple[object, ...] = (VERSION, model.version, model.dtype, model.device, engine.executor, engine.kv_dtype)
+    if engine.executor == "simulated":
+        settings += (simulation.output_tokens, simulation.drafts, simulation.acceptance, engine.max_model_len)
+    digest.update(repr(settings).encode())
+    try:
+        for path in [*(model.path / name for name in _WHOLE), *(model.tokenizer_folder / name for name in _TEXT)]:
+            if path.is_file():  # a pipe would never end
+                digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
+        for path in sorted(model.path.glob("*.safetensors")):
+            _sample(path, digest)
+    except OSError as error:
+        raise ModelError(f"model folder {model.path} cannot be read ({error}): fetch it again") from error
+    return f"fp_{digest.hexdigest()}"
+
+
+def _sample(path: Path, digest: "hashlib.blake2b") -> None:
+    """Size, beginning, end and some places between."""
+    facts = path.stat()
+    digest.update(f"\0{path.name}\0{facts.st_size}\0".encode())
+    if not S_ISREG(facts.st_mode):
+        return
+    with path.open("rb") as file:
+        for i in range(_SAMPLES):
+            place = max(0, facts.st_size - _SAMPLE_BYTES) * i // (_SAMPLES - 1)
+            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, place))
