@@ -143,7 +143,16 @@ def _add_pool(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         description="Delete all blocks of a namespace from the pool. Requests under way compute again what they miss.",
     )
     forget.add_argument("namespace", metavar="NAMESPACE", help="whose cache; needs its key, or an admin key")
-    for action, run in ((audit, _pool_audit), (forget, _pool_forget)):
+    quota = actions.add_parser(
+        "quota",
+        help="change a namespace's quota and weight while the system runs",
+        description="Change what a namespace may hold, and its share where requests wait; needs an admin key.",
+        epilog="The change wins over the configuration file until that file says something else of this namespace.",
+    )
+    quota.add_argument("namespace", metavar="NAMESPACE", help="whose quota")
+    quota.add_argument("--mib", type=int, help="most that it may hold, memory and SSD together; 0 = no limit")
+    quota.add_argument("--weight", type=float, help="of each of its keys where requests wait for their turn")
+    for action, run in ((audit, _pool_audit), (forget, _pool_forget), (quota, _pool_quota)):
         _add_gateway_options(action, inherited=True)
         action.set_defaults(run=run)
 
@@ -221,6 +230,14 @@ def _pool_forget(arguments: argparse.Namespace) -> int:
 
     answer = forget_namespace(arguments.url, arguments.api_key, arguments.namespace)
     (print_json if arguments.json else print_forgotten)(answer)
+    return 0
+
+
+def _pool_quota(arguments: argparse.Namespace) -> int:
+    from serving.pool_table import print_json, print_quota, set_quota
+
+    answer = set_quota(arguments.url, arguments.api_key, arguments.namespace, arguments.mib, arguments.weight)
+    (print_json if arguments.json else print_quota)(answer)
     return 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from rich.console import Console
 from rich.table import Table
 
 from hardware.units import MIB
@@ -45,6 +46,22 @@ def forget_namespace(url: str, api_key: str | None, name: str) -> dict[str, Any]
     return ask_gateway(url, path, api_key, method="DELETE", deadline_s=FORGET_DEADLINE_S)
 
 
+def set_quota(url: str, api_key: str | None, name: str, quota_mib: int | None, weight: float | None) -> dict[str, Any]:
+    """Change a namespace's quota and weight; None = as it is.
+
+    Raises: UnavailableError.
+    """
+    path = f"/pool/namespaces/{quote(name, safe='')}"
+    body = {"quota_mib": quota_mib, "weight": weight}
+    return ask_gateway(url, path, api_key, method="POST", body=body, deadline_s=10.0)
+
+
+def print_quota(answer: dict[str, Any]) -> None:
+    """Print what holds from now on."""
+    quota = f"{answer['quota_bytes'] / MIB:.0f} MiB" if answer["quota_bytes"] else "no limit"
+    print(f"{answer['namespace']}: quota {quota}, weight {answer['weight']:g}, until the configuration says otherwise")
+
+
 def print_json(value: dict[str, Any]) -> None:
     """Print an answer as it came."""
     print(json.dumps(value, indent=2))
@@ -57,7 +74,7 @@ def print_pool(pool: dict[str, Any]) -> None:
         console.print("KV-cache pool: this API key sees its own namespace; servers and sums are for administrators")
         if not pool["complete"]:
             console.print("not every memory server answered: the figures are too small")
-        console.print(_namespace_table(pool["namespaces"]))
+        _print_namespaces(console, pool["namespaces"])
         return
     servers = pool["servers"]
     console.print(f"KV-cache pool: {_count(len(servers), 'memory server')}\n{_hits(pool['blocks'])}")
@@ -65,7 +82,7 @@ def print_pool(pool: dict[str, Any]) -> None:
     for name, reason in pool["silent"].items():
         console.print(f"{name} does not answer: {reason}")
     console.print()
-    console.print(_namespace_table(pool["namespaces"]))
+    _print_namespaces(console, pool["namespaces"])
 
 
 def print_audit(audit: dict[str, Any]) -> None:
@@ -92,6 +109,15 @@ def _hits(blocks: dict[str, int]) -> str:
         return "nothing was looked up yet"
     dram, ssd = blocks["dram"] / asked, blocks["ssd"] / asked
     return f"{asked:,} blocks looked up: {dram:.0%} found in memory, {ssd:.0%} on SSD, {blocks['lost']} lost"
+
+
+def _print_namespaces(console: Console, namespaces: Sequence[dict[str, Any]]) -> None:
+    console.print(_namespace_table(namespaces))
+    for one in namespaces:
+        if one["changed"]:
+            console.print(f"{one['name']}: changed while running, weight {one['weight']:g}")
+        if not one["configured"]:
+            console.print(f"{one['name']}: no longer configured; `cloudmatrix pool forget {one['name']}` removes it")
 
 
 def _namespace_table(namespaces: Sequence[dict[str, Any]]) -> Table:

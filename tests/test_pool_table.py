@@ -139,6 +139,19 @@ def test_a_tenant_is_shown_its_own_namespace(closed: Gateway, capsys: pytest.Cap
     assert "not every memory server answered" in capsys.readouterr().out
 
 
+def test_quota_and_weight_are_changed(closed: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    assert closed.ask("quota", "acme", "--mib", "7", "--weight", "2", key="root") == 0
+    assert capsys.readouterr().out.startswith("acme: quota 7 MiB, weight 2, until the configuration")
+    assert closed.ask("quota", "acme", "--mib", "0", key="root") == 0
+    assert "no limit" in capsys.readouterr().out
+    assert closed.ask("quota", "acme", key="root") == 2
+    assert "give 'quota_mib'" in capsys.readouterr().err
+    assert closed.ask("quota", "acme", "--mib", "7", key="acme") == 2
+    assert "403" in capsys.readouterr().err
+    assert closed.ask(key="root") == 0
+    assert "acme: changed while running, weight 2" in capsys.readouterr().out
+
+
 def test_a_system_without_a_pool_says_so(served: ServedModel, capsys: pytest.CaptureFixture[str]) -> None:
     with running_server(Harness(served).app) as url:
         assert main(["pool", "--url", url]) == 2

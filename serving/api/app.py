@@ -25,7 +25,9 @@ from serving.api.routes import Endpoint, generation_router, info_router, probe_r
 from serving.api.schema import BODIES
 from serving.api.settings import ApiSettings, ServedModel
 from serving.api.tenant import KeyRing
+from serving.api.tenant_weights import TenantWeights
 from serving.errors import ServingError
+from serving.policy.pool.namespaces import DEFAULT_NAMESPACE
 from serving.telemetry.metrics import GatewayMetrics
 
 
@@ -44,10 +46,11 @@ def create_app(
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    endpoint = Endpoint(backend, model, settings, metrics)
+    endpoint = Endpoint(backend, model, settings, metrics, TenantWeights(pool))
     for router in (probe_router, info_router, generation_router):
         app.include_router(router(endpoint))
-    app.include_router(pool_router(pool, metrics))
+    configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
+    app.include_router(pool_router(pool, metrics, configured))
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)

@@ -8,7 +8,7 @@ browsers send by themselves stay off: a page must know an API key and send it.
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-READABLE = ("x-request-id", "retry-after", "x-should-retry", "www-authenticate")
+READABLE = ("x-request-id", "x-cloudmatrix-warning", "retry-after", "x-should-retry", "www-authenticate")
 """Our headers that scripts may read; without this list browsers hide them."""
 _METHODS = ("GET", "POST", "DELETE")
 _PREFLIGHT_S = 600

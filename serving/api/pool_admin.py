@@ -7,7 +7,7 @@ too: it is told beside the others, never waited for.
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from serving.policy.pool.view import PoolView
+from serving.policy.pool.view import NamespaceRecord, PoolView
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Answers:
 
 
 class PoolAdmin(Protocol):
-    """The memory servers, seen from a gateway. Nothing here raises: servers that cannot be asked are in `silent`."""
+    """The pool, seen from a gateway. Questions to servers never raise: those that cannot be asked are in `silent`."""
 
     def view(self) -> PoolView:
         """The pool as last heard, with the facts that each server announces."""
@@ -40,4 +40,18 @@ class PoolAdmin(Protocol):
 
     async def audit(self, *, repair: bool) -> Answers:
         """Let each server prove that its ledger, memory and SSD folder agree; `repair` removes what is wrong."""
+        ...
+
+    async def set_namespace(self, record: NamespaceRecord) -> None:
+        """Give a namespace another quota and weight, in force within two seconds.
+
+        Raises: UnavailableError if the pool's controller does not answer.
+        """
+        ...
+
+    async def drop_namespace(self, name: str) -> None:
+        """Take a namespace off the list.
+
+        Raises: UnavailableError if the pool's controller does not answer.
+        """
         ...

@@ -1,14 +1,14 @@
 """The KV-cache pool as JSON: what its servers announce and answer, put together for whoever may see it."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from serving.api.pool_admin import Answers
 from serving.api.pool_facts import MODELS, memory_server_stats
 from serving.api.tenant import Tenant
 from serving.policy.pool.ring import HashRing, ring_of
-from serving.policy.pool.view import PoolView
+from serving.policy.pool.view import NamespaceRecord, PoolView
 from serving.telemetry.pool_stats import PoolClientStats
 
 SAMPLES = 4096
@@ -20,7 +20,9 @@ _IN_USE = ("leased", "writing", "spilling", "loading", "waiting", "hidden")
 """Entries that somebody reads, writes or moves just now, or that are gone but for a reader: none at rest."""
 
 
-def pool_summary(view: PoolView, usage: Answers, clients: Iterable[PoolClientStats], tenant: Tenant) -> dict[str, Any]:
+def pool_summary(
+    view: PoolView, usage: Answers, clients: Iterable[PoolClientStats], tenant: Tenant, configured: frozenset[str]
+) -> dict[str, Any]:
     """What `GET /pool` tells a caller.
 
     Args:
@@ -28,8 +30,9 @@ def pool_summary(view: PoolView, usage: Answers, clients: Iterable[PoolClientSta
         clients: what each instance got from the pool.
         tenant: sees its own namespace and nothing of servers, which tell of all tenants and of the machines; an
             administrator sees all.
+        configured: namespaces of the configuration.
     """
-    namespaces = [row for row in _namespace_rows(view, usage) if tenant.may_manage(row["name"])]
+    namespaces = [row for row in _namespace_rows(view, usage, configured) if tenant.may_manage(row["name"])]
     if not tenant.admin:
         return {"servers": [], "blocks": {}, "namespaces": namespaces, "silent": {}, "complete": not usage.silent}
     blocks = Counter({"dram": 0, "ssd": 0, "absent": 0, "lost": 0})
@@ -101,14 +104,17 @@ def audit_summary(answers: Answers) -> dict[str, Any]:
     return {"ok": sound and not answers.silent, "servers": answers.by_server, "silent": answers.silent}
 
 
-def _namespace_rows(view: PoolView, usage: Answers) -> list[dict[str, Any]]:
-    quotas: Mapping[str, int] = {record.name: record.quota_bytes for record in view.namespaces}
+def _namespace_rows(view: PoolView, usage: Answers, configured: frozenset[str]) -> list[dict[str, Any]]:
+    records = {record.name: record for record in view.namespaces}
     held = holdings(usage)
     return [
         {
             "name": name,
             **{key: held.get(name, {}).get(key, 0) for key in ("dram_bytes", "ssd_bytes", "entries")},
-            "quota_bytes": quotas.get(name, 0),
+            "quota_bytes": (record := records.get(name, NamespaceRecord(name))).quota_bytes,
+            "weight": record.weight,
+            "changed": record.over is not None,
+            "configured": name in configured or name == MODELS,
         }
-        for name in sorted({*quotas, *held})
+        for name in sorted({*records, *held})
     ]

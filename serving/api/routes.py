@@ -24,6 +24,7 @@ from serving.api.schema import (
 )
 from serving.api.settings import ApiSettings, ServedModel
 from serving.api.tenant import Tenant, tenant_of
+from serving.api.tenant_weights import TenantWeights
 from serving.api.translate import Order, chat_order, completion_order
 from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.telemetry.metrics import GatewayMetrics
@@ -41,6 +42,7 @@ class Endpoint:
     model: ServedModel
     settings: ApiSettings
     metrics: GatewayMetrics
+    weights: TenantWeights
 
     async def generate(
         self,
@@ -53,7 +55,7 @@ class Endpoint:
         Raises: RequestError subclasses.
         """
         arrived = self.metrics.clock()
-        tenant = tenant_of(request)
+        tenant = self.weights.apply(tenant_of(request))
         body = await parse_body(request, body_type, self.settings.max_body_bytes)
         self.check_model(body.model)
         if request.state.body_size > self.settings.encode_in_thread_bytes:

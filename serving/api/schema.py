@@ -232,8 +232,20 @@ class PoolAuditRequest(WireModel):
     repair: bool = False
 
 
+class PoolNamespaceRequest(WireModel):
+    """POST /pool/namespaces/{name}: what is absent stays as it is."""
+
+    quota_mib: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    weight: Annotated[float, Field(ge=0.01, le=100.0)] | None = None
+
+
 OpenApiKind = Literal[
-    "ChatCompletionRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest", "PoolAuditRequest"
+    "ChatCompletionRequest",
+    "CompletionRequest",
+    "TokenizeRequest",
+    "DetokenizeRequest",
+    "PoolAuditRequest",
+    "PoolNamespaceRequest",
 ]
 BODIES: dict[OpenApiKind, type[WireModel]] = {
     "ChatCompletionRequest": ChatCompletionRequest,
@@ -241,4 +253,5 @@ BODIES: dict[OpenApiKind, type[WireModel]] = {
     "TokenizeRequest": TokenizeRequest,
     "DetokenizeRequest": DetokenizeRequest,
     "PoolAuditRequest": PoolAuditRequest,
+    "PoolNamespaceRequest": PoolNamespaceRequest,
 }

@@ -22,7 +22,7 @@ from serving.deployments.logs import log_beside_serve
 from serving.deployments.loopback import keep_on_loopback
 from serving.deployments.membership import Member, MemberReader
 from serving.deployments.nodes import link_host
-from serving.deployments.pool_control import PoolViewFollower
+from serving.deployments.pool_control import NamespaceChanges, PoolViewFollower
 from serving.deployments.traffic_report import TrafficReporter
 from serving.ids import GatewayId, NodeId
 from serving.model.config import ModelConfig
@@ -173,7 +173,7 @@ class GatewayDeployment:
         follower = self._pool
         node = NodeId(ray.get_runtime_context().get_node_id())
         accounted = accounted_kv(self._config)
-        return LivePoolAdmin(f"gateway-{gateway}", node, secret, lambda: follower.view, accounted)
+        return LivePoolAdmin(f"gateway-{gateway}", node, secret, lambda: follower.view, NamespaceChanges(), accounted)
 
 
 def _front_door(config: ServeConfig, app: Any) -> FrontDoor:

@@ -21,6 +21,7 @@ from serving.config.serve import ServeConfig
 from serving.deployments.lookup import Lookup
 from serving.deployments.membership import NAMESPACE
 from serving.deployments.nodes import ON_HEAD_NODE
+from serving.errors import UnavailableError
 from serving.kvpool.controller import EXPIRY_S, Answer, ControlSettings
 from serving.kvpool.controller_host import ControllerHost
 from serving.policy.pool.view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord
@@ -57,7 +58,7 @@ class PoolControlActor:
         return self._host.view()
 
     def set_namespace(self, record: NamespaceRecord) -> None:
-        """Add a namespace, or change its quota."""
+        """Add a namespace, or change its quota and weight."""
         self._host.set_namespace(record)
 
     def delete_namespace(self, name: str) -> bool:
@@ -75,7 +76,7 @@ def control_settings(config: ServeConfig, session: str, *, founding: bool = Fals
         session=session,
         directory=config.kvcache.directory,
         ramp_s=config.kvcache.ramp_s,
-        namespaces=tuple(NamespaceRecord(n.name, n.quota_mib * MIB) for n in config.namespaces),
+        namespaces=tuple(NamespaceRecord(n.name, n.quota_mib * MIB, n.weight) for n in config.namespaces),
         founding=founding,
     )
 
@@ -205,6 +206,29 @@ class PoolViewFollower:
                     self._complaint.make(error)
                 actor = None
             await asyncio.sleep(self._period_s)
+
+
+class NamespaceChanges:
+    """Changes of tenants, brought to the controller: a `NamespaceDirectory`."""
+
+    def __init__(self) -> None:
+        self._lookup = Lookup(partial(ray.get_actor, NAME, NAMESPACE))
+
+    async def set_namespace(self, record: NamespaceRecord) -> None:
+        """Raises: UnavailableError if the controller does not answer."""
+        await self._ask(lambda actor: actor.set_namespace.remote(record))
+
+    async def drop_namespace(self, name: str) -> None:
+        """Raises: UnavailableError if the controller does not answer."""
+        await self._ask(lambda actor: actor.delete_namespace.remote(name))
+
+    async def _ask(self, call: Callable[[Any], Any]) -> None:
+        try:
+            await _settle(call(await self._lookup.answer(CALL_DEADLINE_S)))
+        except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+            raise UnavailableError(
+                "the pool's controller did not answer; the change may or may not have been made"
+            ) from error
 
 
 class Complaint:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from serving.errors import PoolError
 from serving.kvpool.control_store import ControlState
-from serving.policy.pool.namespaces import is_namespace_name
+from serving.policy.pool.namespaces import DEFAULT_NAMESPACE, is_namespace_name
 from serving.policy.pool.roster import PoolRoster
 from serving.policy.pool.view import NamespaceRecord, PoolView, ServerRecord
 
@@ -98,13 +98,19 @@ class PoolController:
         return self._roster.view(now, self._records())
 
     def set_namespace(self, record: NamespaceRecord) -> None:
-        """Adds a namespace, or changes its quota.
+        """Adds a namespace, or changes its quota and its weight, whatever the configuration says of them.
 
         Raises: PoolError if it cannot be one. Effects: in the next view.
         """
-        if not is_namespace_name(record.name) or record.quota_bytes < 0:
-            raise PoolError(f"namespace {record.name!r} with a quota of {record.quota_bytes} bytes cannot be")
-        self._namespaces[record.name] = record
+        if not is_namespace_name(record.name) or record.quota_bytes < 0 or not record.weight > 0:
+            raise PoolError(
+                f"namespace {record.name!r} with a quota of {record.quota_bytes} bytes and weight {record.weight} "
+                f"cannot be"
+            )
+        file = self._terms(record.name)
+        self._namespaces[record.name] = replace(
+            record, over=None if file == (record.quota_bytes, record.weight) else file
+        )
         self._deleted.discard(record.name)
 
     def delete_namespace(self, name: str) -> bool:
@@ -129,13 +135,15 @@ class PoolController:
     def restore(self, state: ControlState, now: float) -> None:
         """Takes over what was kept: all of it from the same start of the system, else only its namespaces.
 
-        From an earlier start, a namespace that the configuration names is as the configuration says. What was announced
-        or set here already is right in any case.
+        From an earlier start, a namespace that the configuration names is as the configuration says, unless an operator
+        changed it and the configuration still says what it said then. What was announced or set here already is right
+        in any case.
 
         Effects: after a restart within one start of the system the view can be given out at once; servers that died
             meanwhile are in it until they expire.
         """
         if state.session != self._settings.session:
+            self._merge(one for one in state.namespaces if one.over is not None and one.over == self._terms(one.name))
             self._configure()
         elif self._heard_at is None and state.servers:
             for record in state.servers:
@@ -157,6 +165,12 @@ class PoolController:
         if not self._configured:
             self._merge(self._settings.namespaces)
             self._configured = True
+
+    def _terms(self, name: str) -> tuple[int, float] | None:
+        """Quota and weight of a namespace by the configuration; None if that does not know it."""
+        always = NamespaceRecord(DEFAULT_NAMESPACE)
+        known = (one for one in (*self._settings.namespaces, always) if one.name == name)
+        return next(((one.quota_bytes, one.weight) for one in known), None)
 
     def _records(self) -> tuple[NamespaceRecord, ...]:
         return tuple(self._namespaces[name] for name in sorted(self._namespaces))

@@ -1,7 +1,7 @@
 """The controller's state in a Redis: servers as keys that expire, namespaces and quotas in one hash.
 
     cloudmatrix:session                    which start of the system wrote this
-    cloudmatrix:namespaces                 hash: name -> quota [bytes]
+    cloudmatrix:namespaces                 hash: name -> quota [bytes], or JSON of its record
     cloudmatrix:servers:<session>          set: names of servers
     cloudmatrix:server:<session>:<name>    JSON of its record, gone `ttl_s` after its last save
 
@@ -29,6 +29,7 @@ _SESSION = f"{PREFIX}:session"
 _NAMESPACES = f"{PREFIX}:namespaces"
 
 _record = msgspec.json.Decoder(ServerRecord)
+_tenant = msgspec.json.Decoder(NamespaceRecord)
 
 
 class RedisStore:
@@ -81,7 +82,7 @@ class RedisStore:
             return ControlState(
                 session.decode(),
                 tuple(_record.decode(raw) for raw in servers if raw is not None),
-                tuple(NamespaceRecord(name.decode(), int(quota)) for name, quota in sorted(namespaces.items())),
+                tuple(_namespace(name.decode(), kept) for name, kept in sorted(namespaces.items())),
             )
         except ValueError as error:  # msgspec's errors and those of Unicode are ValueErrors too
             raise PoolError(f"the Redis holds {PREFIX}:* of something else ({error}); give a database") from error
@@ -99,7 +100,7 @@ class RedisStore:
         batch.delete(_NAMESPACES, self._servers, *gone)
         batch.set(_SESSION, state.session)
         if state.namespaces:
-            batch.hset(_NAMESPACES, mapping={record.name: record.quota_bytes for record in state.namespaces})
+            batch.hset(_NAMESPACES, mapping={one.name: _kept(one) for one in state.namespaces})
         for name, server in servers.items():
             batch.set(self._key(name), msgspec.json.encode(server), px=ttl_ms)
         if servers:
@@ -137,6 +138,17 @@ class RedisStore:
             raise PoolUnreachableError(f"the Redis of {self._setting} cannot be reached ({error})") from error
         except redis.exceptions.RedisError as error:
             raise PoolError(f"the Redis of {self._setting} refuses ({error})") from error
+
+
+def _kept(record: NamespaceRecord) -> int | bytes:
+    """How a namespace is kept: as its quota alone where that says all."""
+    plain = record == NamespaceRecord(record.name, record.quota_bytes)
+    return record.quota_bytes if plain else msgspec.json.encode(record)
+
+
+def _namespace(name: str, kept: bytes) -> NamespaceRecord:
+    """Raises: ValueError if it is something else."""
+    return _tenant.decode(kept) if kept.startswith(b"{") else NamespaceRecord(name, int(kept))
 
 
 def _require_database(url: str) -> None:

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
+from typing import Protocol
 
 from serving.api.pool_admin import Answers
 from serving.errors import PoolError
 from serving.ids import NodeId
 from serving.kvpool.messages import Audit, Data, Forget, Message, Usage
 from serving.kvpool.server_link import ServerLink, hello_of
-from serving.policy.pool.view import PoolView, ServerRecord
+from serving.policy.pool.view import NamespaceRecord, PoolView, ServerRecord
 from serving.runtime.accounted import AccountedKv
 
 USAGE_DEADLINE_S = 2.0
@@ -34,6 +35,18 @@ MAX_THREADS = 32
 """Servers asked at once."""
 
 
+class NamespaceDirectory(Protocol):
+    """Where quotas and weights are kept."""
+
+    async def set_namespace(self, record: NamespaceRecord) -> None:
+        """Raises: UnavailableError."""
+        ...
+
+    async def drop_namespace(self, name: str) -> None:
+        """Raises: UnavailableError."""
+        ...
+
+
 class LivePoolAdmin:
     """`PoolAdmin` over the servers of a view. Belongs to one event loop.
 
@@ -42,6 +55,7 @@ class LivePoolAdmin:
         node: of this process.
         secret: the cluster's.
         view: gives the newest view; must not block.
+        directory: keeps the tenants' quotas and weights.
         accounted: set when the servers' bytes only stand for those of a simulated system.
     """
 
@@ -51,6 +65,7 @@ class LivePoolAdmin:
         node: NodeId,
         secret: str,
         view: Callable[[], PoolView],
+        directory: NamespaceDirectory,
         accounted: AccountedKv | None = None,
     ) -> None:
         self._accounted = accounted
@@ -58,6 +73,8 @@ class LivePoolAdmin:
         self._node = node
         self._secret = secret
         self._view = view
+        self.set_namespace = directory.set_namespace
+        self.drop_namespace = directory.drop_namespace
         self._threads = asyncio.Semaphore(MAX_THREADS)
         self._usage = Answers()
         self._usage_at = float("-inf")

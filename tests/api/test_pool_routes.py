@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from httpx import Response
 
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.ids import ReplicaId
@@ -111,6 +112,7 @@ def test_namespaces_are_summed_over_servers(open_server: Harness) -> None:
     acme, default, umbrella = shown(open_server)["namespaces"]
     assert acme == {
         "name": "acme", "dram_bytes": 5 * MIB, "ssd_bytes": 0, "entries": 5, "quota_bytes": 100 * MIB,
+        "weight": 1.0, "changed": False, "configured": False,
     }  # fmt: skip
     assert (default["entries"], default["quota_bytes"]) == (1, 0)
     assert (umbrella["entries"], umbrella["quota_bytes"]) == (4, 0)
@@ -219,6 +221,54 @@ def test_a_page_in_a_browser_cannot_start_an_audit(open_server: Harness, pool: F
     check(post(open_server.app, "/pool/audit", None, content=b"{}", headers={"content-type": kind}), 415)
     check(post(open_server.app, "/pool/audit", None, content=b"{}"), 415, text="not nothing")
     assert pool.audits == []
+
+
+def set_quota(harness: Harness, name: str, body: dict[str, Any], key: str | None = "root") -> Response:
+    return post(harness.app, f"/pool/namespaces/{name}", body, headers=bearer(key))
+
+
+def test_an_administrator_changes_quota_and_weight(closed: Harness) -> None:
+    reply = set_quota(closed, "acme", {"weight": 2.5})
+    assert reply.json() == {"namespace": "acme", "quota_bytes": 100 * MIB, "weight": 2.5}
+    reply = set_quota(closed, "acme", {"quota_mib": 7})
+    assert reply.json() == {"namespace": "acme", "quota_bytes": 7 * MIB, "weight": 2.5}
+    (row,) = shown(closed, "acme")["namespaces"]
+    assert (row["quota_bytes"], row["weight"], row["changed"], row["configured"]) == (7 * MIB, 2.5, True, True)
+    for key in ("acme", "plain"):
+        check(set_quota(closed, "acme", {"quota_mib": 0}, key), 403)
+    check(set_quota(closed, "no-such", {"quota_mib": 1}), 404)
+    check(set_quota(closed, "..%2Fup", {"quota_mib": 1}), 404)
+    check(set_quota(closed, "(models)", {"quota_mib": 1}), 404)
+    check(set_quota(closed, "acme", {}), 400, "quota_mib")
+    check(set_quota(closed, "acme", {"quota_mib": -1}), 400, "quota_mib")
+    check(set_quota(closed, "acme", {"weight": 0}), 400, "weight")
+    check(set_quota(closed, "acme", {"quota_mb": 1}), 400, "quota_mb", "unknown_parameter", "quota_mib")
+    assert set_quota(closed, "default", {"quota_mib": 3}).status_code == 200
+
+
+def test_a_changed_weight_counts_for_the_next_request(closed: Harness) -> None:
+    def weight(key: str) -> float:
+        body = {"prompt": "x", "max_tokens": 1}
+        assert post(closed.app, "/v1/completions", body, headers=bearer(key)).status_code == 200
+        return closed.backend.jobs[-1].weight
+
+    assert weight("acme") == 1.0
+    set_quota(closed, "acme", {"weight": 4})
+    assert (weight("acme"), weight("umb"), weight("plain")) == (4.0, 1.0, 1.0)
+
+
+def test_a_namespace_that_is_no_longer_configured_is_listed_and_can_be_removed(
+    served: ServedModel, pool: FakePoolAdmin
+) -> None:
+    only_acme = ApiSettings(admin_key_hashes=(hash_api_key("root"),), namespaces=SETTINGS.namespaces[:1])
+    harness = Harness(served, only_acme, pool)
+    rows = {row["name"]: row["configured"] for row in shown(harness, "root")["namespaces"]}
+    assert rows == {"acme": True, "default": True, "umbrella": False}
+    for name in ("umbrella", "acme"):
+        reply = request(harness.app, "DELETE", f"/pool/namespaces/{name}", headers=bearer("root"))
+        assert reply.status_code == 200
+    assert pool.forgotten == ["umbrella", "acme"]
+    assert [record.name for record in pool.view().namespaces] == ["acme"], "what is configured stays on the list"
 
 
 def test_the_routes_are_in_the_schema(open_server: Harness) -> None:

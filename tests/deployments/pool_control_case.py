@@ -16,7 +16,7 @@ import ray
 from hardware.ray_resources import node_labels
 from serving.deployments.kvcache import node_name, require_ub_memory
 from serving.deployments.membership import NAMESPACE
-from serving.deployments.pool_control import NAME, PoolAnnouncer, PoolViewFollower
+from serving.deployments.pool_control import NAME, NamespaceChanges, PoolAnnouncer, PoolViewFollower
 from serving.deployments.session import Session
 from serving.errors import ConfigError
 from serving.kvpool.controller import ControlSettings
@@ -93,9 +93,11 @@ OLD_AND_NEW = (("old", 5.0), ("new", 1.0))
 
 
 async def the_controller_dies(announcer: PoolAnnouncer, follower: PoolViewFollower) -> None:
-    changed = NamespaceRecord("acme", 7)
-    actor: Any = ray.get_actor(NAME, NAMESPACE)
-    await actor.set_namespace.remote(changed)
+    changes = NamespaceChanges()
+    await changes.set_namespace(NamespaceRecord("old", 1))
+    await changes.drop_namespace("old")
+    await changes.set_namespace(NamespaceRecord("acme", 7, 2.0))
+    changed = NamespaceRecord("acme", 7, 2.0, (100, 1.0))
     await until(lambda: announcer.view.namespaces == (changed,), "the server knows the quota")
     (pid,) = controllers()
     os.kill(pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """A `PoolAdmin` over dicts: servers that hold what they are told, answer when asked, and keep silent where told."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serving.api.pool_admin import Answers
@@ -81,6 +81,15 @@ class FakePoolAdmin:
             problems = self.broken.get(one.record.name, [])
             found[one.record.name] = {"ok": not problems, "problems": problems, "problem_count": len(problems)}
         return self._answers(found)
+
+    async def set_namespace(self, record: NamespaceRecord) -> None:
+        """In the next view, as an operator's change."""
+        others = [one for one in self.pool.namespaces if one.name != record.name]
+        self.pool = replace(self.pool, namespaces=(*others, replace(record, over=(0, 1.0))))
+
+    async def drop_namespace(self, name: str) -> None:
+        """Not in the next view."""
+        self.pool = replace(self.pool, namespaces=tuple(one for one in self.pool.namespaces if one.name != name))
 
     def _answers(self, by_server: dict[str, Any]) -> Answers:
         answers = {name: value for name, value in by_server.items() if name not in self.mute}

@@ -108,14 +108,16 @@ def test_a_quota_is_set_changed_and_deleted() -> None:
     before = view_of(controller)
     controller.set_namespace(NamespaceRecord("acme", 7))
     controller.set_namespace(GLOBEX)
-    assert view_of(controller).namespaces == (NamespaceRecord("acme", 7), GLOBEX)
+    assert view_of(controller).namespaces == (NamespaceRecord("acme", 7, over=(100, 1.0)), GLOBEX)
     assert view_of(controller).version != before.version
     assert controller.delete_namespace("acme")
     assert not controller.delete_namespace("acme")
     assert view_of(controller).namespaces == (GLOBEX,)
 
 
-@pytest.mark.parametrize("record", [NamespaceRecord("../up"), NamespaceRecord(""), NamespaceRecord("a", -1)])
+@pytest.mark.parametrize(
+    "record", [NamespaceRecord(name, *terms) for name, *terms in (("../up",), ("",), ("a", -1), ("a", 1, 0.0))]
+)
 def test_what_cannot_be_a_namespace_is_refused(record: NamespaceRecord) -> None:
     with pytest.raises(PoolError, match="cannot be"):
         grown("a").set_namespace(record)
@@ -169,6 +171,41 @@ def test_of_an_earlier_start_only_namespaces_are_taken_and_the_configuration_win
     view = view_of(controller, ROUND_S)
     assert names(view) == ["a"]
     assert view.namespaces == (ACME, NamespaceRecord("new", 3))
+
+
+def test_an_operators_change_wins_until_the_configuration_changes() -> None:
+    first = grown("a", namespaces=(ACME, GLOBEX))
+    first.set_namespace(NamespaceRecord("acme", 7, 3.0))
+    first.set_namespace(NamespaceRecord("guest", 5))
+    first.set_namespace(NamespaceRecord("default", 6))
+    kept = replace(first.state(0.0), session="earlier")
+
+    def after(*configured: NamespaceRecord) -> dict[str, tuple[int, float]]:
+        later = PoolController(settings("one", *configured))
+        later.restore(kept, 0.0)
+        later.announce(server_record("a"), (), 0.0)
+        return {one.name: (one.quota_bytes, one.weight) for one in view_of(later, ROUND_S).namespaces}
+
+    others = {"default": (6, 1.0), "globex": (0, 1.0), "guest": (5, 1.0)}
+    assert after(ACME, GLOBEX) == {"acme": (7, 3.0), **others}
+    assert after(replace(ACME, quota_bytes=101), GLOBEX) == {"acme": (101, 1.0), **others}
+    assert after(replace(ACME, weight=2.0), GLOBEX) == {"acme": (100, 2.0), **others}
+    assert after(GLOBEX) == {"acme": (7, 3.0), **others}, "one that is configured no longer stays until it is removed"
+    assert after(NamespaceRecord("guest", 9)) == {"acme": (7, 3.0), **others, "guest": (9, 1.0)}
+
+
+def test_back_to_what_the_configuration_says_is_no_change() -> None:
+    controller = grown("a", namespaces=(ACME,))
+    controller.set_namespace(NamespaceRecord("acme", 7))
+    controller.set_namespace(NamespaceRecord("acme", 100))
+    assert view_of(controller).namespaces == (ACME,)
+
+
+def test_a_weight_makes_another_view() -> None:
+    controller = grown("a", namespaces=(ACME,))
+    before = view_of(controller).version
+    controller.set_namespace(replace(ACME, weight=2.0))
+    assert view_of(controller).version != before
 
 
 def test_a_late_restore_changes_nothing_that_is_known() -> None:

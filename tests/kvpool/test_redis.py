@@ -27,7 +27,7 @@ ACME = NamespaceRecord("acme", 1 << 40)
 STATE = ControlState(
     "one",
     (server_record("a", state=ServerState.DRAINING, models=("m@1",)), server_record("b", uptime_s=0.125)),
-    (ACME, NamespaceRecord("globex")),
+    (ACME, NamespaceRecord("globex"), NamespaceRecord("set", 5, 2.5, (7, 1.0))),
 )
 
 

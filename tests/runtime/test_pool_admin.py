@@ -16,10 +16,11 @@ from serving.ids import BlockHash, BlockId, NodeId
 from serving.kvpool.client import PoolClient
 from serving.kvpool.context_cache import PoolContextCache
 from serving.policy.pool.entry import Space
-from serving.policy.pool.view import PoolView, ServerState, ViewServer
+from serving.policy.pool.view import EMPTY_VIEW, PoolView, ServerState, ViewServer
 from serving.runtime import pool_admin
 from serving.runtime.pool_admin import LivePoolAdmin
 from serving.telemetry.metrics import GatewayMetrics
+from tests.fakes.pool_admin import FakePoolAdmin
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.raw_client import RawClient
 from tests.telemetry.test_metrics import value
@@ -37,7 +38,7 @@ def cluster() -> Iterator[PoolCluster]:
 
 
 def admin_of(cluster: PoolCluster, secret: str = "secret") -> LivePoolAdmin:
-    return LivePoolAdmin("gateway", NODE, secret, cluster.view)
+    return LivePoolAdmin("gateway", NODE, secret, cluster.view, FakePoolAdmin(EMPTY_VIEW))
 
 
 def hashes(count: int, start: int = 0) -> list[BlockHash]:

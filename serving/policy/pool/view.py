@@ -47,10 +47,18 @@ class ServerRecord:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRecord:
-    """One tenant of the pool. `quota_bytes` 0 = no limit; it counts over the whole pool."""
+    """One tenant of the pool.
+
+    Args:
+        quota_bytes: 0 = no limit; it counts over the whole pool.
+        weight: of each of its keys where requests wait for their turn at a gateway.
+        over: quota and weight of the configuration when an operator changed them; None = nobody did.
+    """
 
     name: str
     quota_bytes: int = 0
+    weight: float = 1.0
+    over: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
