@@ -135,7 +135,8 @@ class ApiSettings:
         namespaces: further tenants with their keys.
         pool_salt: secret from which every namespace gets its salt.
         max_body_bytes: larger request bodies answer 413.
-        max_sequences: prompts x n of one request.
+        max_sequences: prompts x n of one request. max_n: answers to one prompt.
+        max_logprob_entries: log-probabilities that one answer may hold.
         max_logprobs: top alternatives a request may ask for per token.
         request_timeout_s: deadline of a request from its arrival, which the backend keeps.
         deadline_grace_s: a backend that does not keep it is given up so much later.
@@ -153,6 +154,8 @@ class ApiSettings:
     pool_salt: bytes = field(default=b"", repr=False)
     max_body_bytes: int = 8 * 2**20
     max_sequences: int = 256
+    max_n: int = 128
+    max_logprob_entries: int = 500_000
     max_logprobs: int = 20
     max_stop_strings: int = 16
     max_stop_length: int = 1024

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from serving.api.backend import GenerationJob
+from serving.api.bounds import USUAL_OUTPUT, check_choices, check_logprobs
 from serving.api.prompts import encode_prompt, render_chat, split_prompts
 from serving.api.sampling import Fields, output_limit, sampling_params, stop_strings
 from serving.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
@@ -91,6 +92,7 @@ def chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSet
     Raises: InvalidRequestError, ContextLengthError.
     """
     body.refuse_unsupported()
+    check_choices(1, body.n or 1, settings)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("'top_logprobs' needs 'logprobs': true", param="top_logprobs", code="invalid_value")
     effort: dict[str, Any] = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
@@ -119,8 +121,7 @@ def completion_order(body: CompletionRequest, model: ServedModel, settings: ApiS
         raise InvalidRequestError("'max_tokens' must be at least 1 without 'echo'", param="max_tokens")
     special = body.add_special_tokens is not False
     prompts = split_prompts(body.prompt)
-    if len(prompts) * (body.n or 1) > settings.max_sequences:
-        raise _too_many(settings)
+    check_choices(len(prompts), body.n or 1, settings)
     must_fit = body.truncate_prompt_tokens is None
     ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
     return _order(Kind.COMPLETION, body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo)
@@ -141,8 +142,6 @@ def _order(
 ) -> Order:
     """The common part of both translations."""
     n = body.n or 1
-    if len(prompts) * n > settings.max_sequences:
-        raise _too_many(settings)
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequestError("'prompt_logprobs' is not available with 'stream'", param="prompt_logprobs")
     prompts = [_truncate(ids, body, model, asked) for ids in prompts]
@@ -151,23 +150,16 @@ def _order(
     if echo and logprobs is not None:
         prompt_logprobs = max(logprobs, prompt_logprobs or 0)
     discard = asked == 0
-    sequences: list[SequenceSpec] = []
-    for ids in prompts:
-        limit = output_limit(model, len(ids), asked, fields)
-        # Equal prompts of one request are the usual way to ask for several answers: each has chance of its own.
-        seed = secrets.randbits(63) if body.seed is None else body.seed
-        for i in range(n):
-            sampling = sampling_params(
-                body,
-                model,
-                settings,
-                max_tokens=max(1, limit),
-                seed=seed + i,
-                logprobs=None if discard else logprobs,
-                prompt_logprobs=prompt_logprobs,
-                fields=fields,
-            )
-            sequences.append(_sequence(job_id, len(sequences), ids, sampling, body, settings, tenant))
+    shown = None if discard else logprobs
+    sequences = _sequences(job_id, prompts, body, model, settings, tenant, asked, shown, prompt_logprobs, fields)
+    check_logprobs(
+        sum(len(one.prompt) for one in sequences),
+        sum(min(one.sampling.max_tokens, asked or USUAL_OUTPUT) for one in sequences),
+        prompt_logprobs=prompt_logprobs,
+        logprobs=None if body.stream else shown,
+        field=fields.logprobs,
+        settings=settings,
+    )
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     running_usage = bool(body.stream_options and body.stream_options.continuous_usage_stats)
     return Order(
@@ -185,6 +177,39 @@ def _order(
         max_tokens=asked,
         fingerprint=model.fingerprint,
     )
+
+
+def _sequences(
+    job_id: str,
+    prompts: list[list[int]],
+    body: GenerationRequest,
+    model: ServedModel,
+    settings: ApiSettings,
+    tenant: Tenant,
+    asked: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    fields: Fields,
+) -> list[SequenceSpec]:
+    """`n` of each prompt."""
+    sequences: list[SequenceSpec] = []
+    for ids in prompts:
+        limit = output_limit(model, len(ids), asked, fields)
+        # Equal prompts of one request are the usual way to ask for several answers: each has chance of its own.
+        seed = secrets.randbits(63) if body.seed is None else body.seed
+        for i in range(body.n or 1):
+            sampling = sampling_params(
+                body,
+                model,
+                settings,
+                max_tokens=max(1, limit),
+                seed=seed + i,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+                fields=fields,
+            )
+            sequences.append(_sequence(job_id, len(sequences), ids, sampling, body, settings, tenant))
+    return sequences
 
 
 def _output_options(
@@ -243,8 +268,3 @@ def _truncate(ids: list[int], body: GenerationRequest, model: ServedModel, asked
             "'truncate_prompt_tokens' must be -1 or at least 1", param="truncate_prompt_tokens", code="invalid_value"
         )
     return ids[:keep] if body.truncation_side == "right" else ids[-keep:]
-
-
-def _too_many(settings: ApiSettings) -> InvalidRequestError:
-    message = f"a request may ask for at most {settings.max_sequences} sequences (prompts times 'n')"
-    return InvalidRequestError(message, param="n", code="invalid_value")

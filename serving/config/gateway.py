@@ -52,6 +52,16 @@ class GatewayConfig:
         default=1_000_000,
         low=1,
     )
+    max_n: int = key("answers to one prompt (`n`); beyond it 400", default=128, low=1, high=100_000)
+    max_request_sequences: int = key(
+        "prompts of one request times `n`; beyond it 400", default=256, low=1, high=100_000
+    )
+    max_logprob_entries: int = key(
+        "log-probabilities that one answer may hold, alternatives included; beyond it 400; an answer without "
+        "`max_tokens` counts as 4,096 tokens, a streamed one as none",
+        default=500_000,
+        low=1000,
+    )
     admin_keys: tuple[str, ...] = key(
         "API keys that may also see and delete other tenants' cache", default=(), secret=True
     )

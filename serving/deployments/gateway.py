@@ -213,6 +213,9 @@ def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:
         namespaces=tuple(NamespaceKeys(one.name, _hashes(one.api_keys), one.weight) for one in config.namespaces),
         pool_salt=pool_salt,
         max_body_bytes=gateway.max_body_bytes,
+        max_n=gateway.max_n,
+        max_sequences=gateway.max_request_sequences,
+        max_logprob_entries=gateway.max_logprob_entries,
         request_timeout_s=gateway.request_timeout_s,
         allowed_origins=gateway.allowed_origins,
     )

@@ -141,7 +141,7 @@ def test_unsupported_fields_are_refused_not_ignored(harness: Harness, fields: di
         ({"prompt": [400]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": "", "add_special_tokens": False}, "prompt"),
-        ({"prompt": ["a"] * 300}, "n"),
+        ({"prompt": ["a"] * 300}, "prompt"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),
