@@ -1,5 +1,6 @@
 """The controller on a real Ray, embedded and with a real Redis; and when a failure is worth a warning."""
 
+import json
 import logging
 import os
 import subprocess
@@ -49,7 +50,9 @@ def test_the_controller_with_a_redis(tmp_path: Path) -> None:
         server.start()
         run_case(server.url)
         with server.client() as client:
-            assert client.hgetall("cloudmatrix:namespaces") == {b"acme": b"7"}
+            kept = client.hgetall("cloudmatrix:namespaces")
+        assert list(kept) == [b"acme"]
+        assert json.loads(kept[b"acme"]) == {"name": "acme", "quota_bytes": 7, "weight": 2.0, "over": [100, 1.0]}
     finally:
         server.end()
 
