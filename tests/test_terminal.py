@@ -22,7 +22,7 @@ class System:
         return [{"id": 1, "at": 0, "before": 1, "target": 2, **words}]
 
 decisions_command.system_of = lambda _: System()
-status_table.fetch_status = lambda url, _: {"many": list(range(int(url)))}
+status_table.fetch_status = lambda url, _: {"many": list(range(int(url.removeprefix("http://"))))}
 sys.exit(main([*sys.argv[1:], "--json"]))
 """
 """Two commands over systems that are not there."""

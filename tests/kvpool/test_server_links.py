@@ -125,6 +125,7 @@ def test_one_client_too_many_is_told(server: ServerProcess) -> None:
     assert works(server)
 
 
+@pytest.mark.real_time
 def test_a_frozen_client_delays_nobody(server: ServerProcess) -> None:
     """One that asks for much and never reads its answers blocks its own thread only."""
     with RawClient(server.record) as rude, RawClient(server.record) as client:
