@@ -5,10 +5,7 @@ other origins where allowed, request ids, counting and bugs, API
 keys, FastAPI's routing with typed errors turned into OpenAI error objects, and raw ASGI responses for generated output.
 """
 
-from typing import Any
-
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -18,11 +15,11 @@ from serving.api.auth import ApiKeyMiddleware
 from serving.api.backend import GenerationBackend
 from serving.api.cors import allow_origins
 from serving.api.errors import ErrorReply, RouteError, reply_for
+from serving.api.openapi import describe
 from serving.api.pool_admin import PoolAdmin
 from serving.api.pool_routes import pool_router
 from serving.api.responses import reply_logged
 from serving.api.routes import Endpoint, generation_router, info_router, probe_router
-from serving.api.schema import BODIES
 from serving.api.settings import ApiSettings, ServedModel
 from serving.api.tenant import KeyRing
 from serving.api.tenant_weights import TenantWeights
@@ -54,10 +51,11 @@ def create_app(
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
-    app.add_middleware(ApiKeyMiddleware, keys=KeyRing(settings))
+    keys = KeyRing(settings)
+    app.add_middleware(ApiKeyMiddleware, keys=keys)
     app.add_middleware(AccessMiddleware, metrics=metrics)
     allow_origins(app, settings.allowed_origins)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
+    app.openapi = lambda: describe(app, keys=not keys.open)  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
     return app
 
 
@@ -83,16 +81,3 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 async def _on_client_gone(_: Request, __: Exception) -> Response:
     """Nobody will read this; 499 is what proxies log for it."""
     return Response(status_code=499)
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's schema plus the request bodies, which routes validate themselves."""
-    if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        models = schema.setdefault("components", {}).setdefault("schemas", {})
-        for name, body in BODIES.items():
-            own = body.model_json_schema(ref_template="#/components/schemas/{model}")
-            models.update(own.pop("$defs", {}))
-            models[name] = own
-        app.openapi_schema = schema
-    return app.openapi_schema

@@ -15,8 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hardware.units import MIB
+from serving.api.answers import NamespaceChanged, Pool, PoolAudit, PoolDeleted
 from serving.api.body import parse_body
 from serving.api.errors import RouteError
+from serving.api.openapi import BODY_ERRORS, answers
 from serving.api.pool_admin import PoolAdmin
 from serving.api.pool_summary import audit_summary, holdings, pool_summary
 from serving.api.routes import json_response, request_body
@@ -39,7 +41,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
     """
     router = APIRouter(prefix="/pool", tags=["KV-cache pool"])
 
-    @router.get("")
+    @router.get("", responses=answers(Pool, 404))
     async def show(request: Request) -> Response:
         """Ring, servers with their fill and hits, and namespaces with what they hold."""
         there, tenant = _there(pool), tenant_of(request)
@@ -48,7 +50,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
         clients = [one.pool_use for one in metrics.instances.snapshots() if one.pool_use is not None]
         return json_response(pool_summary(there.view(), usage, clients, tenant, configured))
 
-    @router.delete("/namespaces/{name:path}")
+    @router.delete("/namespaces/{name:path}", responses=answers(PoolDeleted, 403, 404, 503))
     async def forget(request: Request, name: str) -> Response:
         """Delete all that a namespace has on the pool's servers.
 
@@ -60,20 +62,22 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
             raise PermissionDeniedError(f"this API key may not delete the cache of namespace '{name[:200]}'")
         if name != tenant.namespace:
             await _require_namespace(there, name, configured)
-        answers = await there.forget(name)
-        if answers.silent:
-            names = ", ".join(answers.silent)
+        told = await there.forget(name)
+        if told.silent:
+            names = ", ".join(told.silent)
             raise UnavailableError(f"not all is deleted on {names}: no answer, or its disk keeps files; try again")
-        if not answers.by_server:
+        if not told.by_server:
             raise UnavailableError("nothing was deleted: no memory server is known at the moment; try again")
-        deleted = {key: sum(answer[key] for answer in answers.by_server.values()) for key in ("bytes", "entries")}
+        deleted = {key: sum(answer[key] for answer in told.by_server.values()) for key in ("bytes", "entries")}
         if name not in configured:
             await there.drop_namespace(name)
-        return json_response({"namespace": name, **deleted, "servers": answers.by_server})
+        return json_response({"namespace": name, **deleted, "servers": told.by_server})
 
     _add_change(router, pool, configured)
 
-    @router.post("/audit", openapi_extra=request_body("PoolAuditRequest"))
+    @router.post(
+        "/audit", openapi_extra=request_body("PoolAuditRequest"), responses=answers(PoolAudit, 403, 404, *BODY_ERRORS)
+    )
     async def audit(request: Request) -> Response:
         """Let every server compare its ledger, its memory and its SSD folder."""
         there = _there(pool)
@@ -87,7 +91,11 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
 
 
 def _add_change(router: APIRouter, pool: PoolAdmin | None, configured: frozenset[str]) -> None:
-    @router.post("/namespaces/{name:path}", openapi_extra=request_body("PoolNamespaceRequest"))
+    @router.post(
+        "/namespaces/{name:path}",
+        openapi_extra=request_body("PoolNamespaceRequest"),
+        responses=answers(NamespaceChanged, 403, 404, 503, *BODY_ERRORS),
+    )
     async def change(request: Request, name: str) -> Response:
         """Change a namespace's quota and weight while the system runs.
 

@@ -10,8 +10,22 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.api.answers import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChunk,
+    Detokenized,
+    Load,
+    ModelCard,
+    ModelList,
+    Ready,
+    Tokens,
+    Version,
+)
 from serving.api.backend import GenerationBackend
 from serving.api.body import parse_body
+from serving.api.openapi import BODY_ERRORS, answers, event_stream, text_content
 from serving.api.prompts import Rendered, encode_prompt, encode_text, render_chat
 from serving.api.responses import GenerationResponse
 from serving.api.schema import (
@@ -30,6 +44,8 @@ from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableE
 from serving.telemetry.metrics import GatewayMetrics
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_GENERATION_ERRORS = (404, 429, 503, *BODY_ERRORS)
 
 Body = TypeVar("Body", bound=GenerationRequest)
 
@@ -104,32 +120,32 @@ def probe_router(endpoint: Endpoint) -> APIRouter:
     """For load balancers, orchestrators and scrapers."""
     router = APIRouter(tags=["probes"])
 
-    @router.get("/health")
-    @router.get("/ping")
-    @router.post("/ping")
+    @router.get("/health", response_class=Response, responses=answers(None))
+    @router.get("/ping", response_class=Response, responses=answers(None))
+    @router.post("/ping", response_class=Response, responses=answers(None))
     async def health() -> Response:
         """The process answers."""
         return Response()
 
-    @router.get("/ready")
+    @router.get("/ready", responses=answers(Ready, 503))
     async def ready() -> Response:
         """A request sent now could be served."""
         if not endpoint.backend.ready():
             raise UnavailableError("no instance can serve yet; try again shortly")
         return json_response({"status": "ready"})
 
-    @router.get("/version")
+    @router.get("/version", responses=answers(Version))
     async def version() -> Response:
         """The server's version."""
         return json_response({"version": endpoint.settings.version})
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=Response, responses=answers(None, content=text_content("text/plain")))
     async def metrics(request: Request) -> Response:
         """Prometheus text, without a key. Series that name tenants are added for an admin key, or on an open server."""
         text = await endpoint.metrics.render_all(namespaces=tenant_of(request).admin)
         return Response(text, media_type=METRICS_TYPE)
 
-    @router.get("/load")
+    @router.get("/load", responses=answers(Load))
     async def load() -> Response:
         """Requests in flight, in all gateways."""
         return json_response({"server_load": await endpoint.metrics.load()})
@@ -142,18 +158,20 @@ def info_router(endpoint: Endpoint) -> APIRouter:
     router = APIRouter(tags=["information"])
     model, settings = endpoint.model, endpoint.settings
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", responses=answers(ModelList))
     async def models() -> Response:
         """All served names."""
         return json_response({"object": "list", "data": [endpoint.model_card(name) for name in model.names]})
 
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:path}", responses=answers(ModelCard, 404))
     async def one_model(name: str) -> Response:
         """One served name; names may hold slashes."""
         endpoint.check_model(name)
         return json_response(endpoint.model_card(name))
 
-    @router.post("/tokenize", openapi_extra=request_body("TokenizeRequest"))
+    @router.post(
+        "/tokenize", openapi_extra=request_body("TokenizeRequest"), responses=answers(Tokens, 404, *BODY_ERRORS)
+    )
     async def tokenize(request: Request) -> Response:
         """Token ids of a prompt or a conversation."""
         body = await parse_body(request, TokenizeRequest, settings.max_body_bytes)
@@ -162,7 +180,11 @@ def info_router(endpoint: Endpoint) -> APIRouter:
         answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": strings}
         return json_response(answer)
 
-    @router.post("/detokenize", openapi_extra=request_body("DetokenizeRequest"))
+    @router.post(
+        "/detokenize",
+        openapi_extra=request_body("DetokenizeRequest"),
+        responses=answers(Detokenized, 404, *BODY_ERRORS),
+    )
     async def detokenize(request: Request) -> Response:
         """Text of token ids, special tokens shown."""
         body = await parse_body(request, DetokenizeRequest, settings.max_body_bytes)
@@ -179,12 +201,20 @@ def generation_router(endpoint: Endpoint) -> APIRouter:
     """Chat and completions."""
     router = APIRouter(prefix="/v1", tags=["generation"])
 
-    @router.post("/chat/completions", openapi_extra=request_body("ChatCompletionRequest"))
+    @router.post(
+        "/chat/completions",
+        openapi_extra=request_body("ChatCompletionRequest"),
+        responses=answers(ChatCompletion, *_GENERATION_ERRORS, content=event_stream(ChatCompletionChunk)),
+    )
     async def chat_completions(request: Request) -> Response:
         """Continue a conversation."""
         return await endpoint.generate(request, ChatCompletionRequest, chat_order)
 
-    @router.post("/completions", openapi_extra=request_body("CompletionRequest"))
+    @router.post(
+        "/completions",
+        openapi_extra=request_body("CompletionRequest"),
+        responses=answers(Completion, *_GENERATION_ERRORS, content=event_stream(CompletionChunk)),
+    )
     async def completions(request: Request) -> Response:
         """Continue a text."""
         return await endpoint.generate(request, CompletionRequest, completion_order)

@@ -1,0 +1,376 @@
+"""The wire models of answers, for `/openapi.json` alone: answers are built as plain objects, tests hold the two equal.
+
+A field with a default is left out where there is nothing to tell; one that may be null is always there.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Finish = Literal["stop", "length"]
+Count = Annotated[int, Field(ge=0)]
+Ids = list[Count]
+
+
+class Answer(BaseModel):
+    """Base of answers: nothing is sent that is not described."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorDetail(Answer):
+    """What is wrong, whose fault it is, and which field of the request it is about."""
+
+    message: str
+    type: Literal[
+        "invalid_request_error",
+        "authentication_error",
+        "permission_error",
+        "not_found_error",
+        "rate_limit_error",
+        "timeout_error",
+        "server_error",
+    ]
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(Answer):
+    """Every answer that is not a success; within a stream, the event before the end."""
+
+    error: ErrorDetail
+
+
+class Ready(Answer):
+    """GET /ready."""
+
+    status: Literal["ready"]
+
+
+class Version(Answer):
+    """GET /version."""
+
+    version: str
+
+
+class Load(Answer):
+    """GET /load."""
+
+    server_load: Count
+
+
+class ModelCard(Answer):
+    """One served name."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: None
+    max_model_len: Count
+    permission: list[Any]
+
+
+class ModelList(Answer):
+    """GET /v1/models."""
+
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class Tokens(Answer):
+    """POST /tokenize."""
+
+    count: Count
+    max_model_len: Count
+    tokens: Ids
+    token_strs: list[str] | None
+
+
+class Detokenized(Answer):
+    """POST /detokenize."""
+
+    prompt: str
+
+
+class PromptTokensDetails(Answer):
+    """Prompt tokens that were not computed, and with a KV-cache pool what came of it."""
+
+    cached_tokens: Count
+    pulled_tokens: Count = 0
+    recomputed_tokens: Count = 0
+    recompute_reasons: dict[str, Count] = {}
+
+
+class PredictionPosition(Answer):
+    """Guesses of one position of a step."""
+
+    accepted: Count
+    rejected: Count
+
+
+class CompletionTokensDetails(Answer):
+    """What guessed tokens were worth."""
+
+    accepted_prediction_tokens: Count
+    rejected_prediction_tokens: Count
+    prediction_positions: list[PredictionPosition]
+
+
+class Usage(Answer):
+    """Tokens of a request."""
+
+    prompt_tokens: Count
+    total_tokens: Count
+    completion_tokens: Count
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | None = None
+    resumptions: Count = 0
+
+
+class Times(Answer):
+    """Times of a request with one choice [ms]."""
+
+    time_to_first_token_ms: float
+    generation_time_ms: float
+    queue_time_ms: float | None = None
+    mean_itl_ms: float | None = None
+    tokens_per_second: float | None = None
+
+
+class PromptLogprob(Answer):
+    """One token that might have stood there."""
+
+    logprob: float
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+
+
+class TopLogprob(Answer):
+    """One token with its text, or for part of a character its escaped bytes."""
+
+    token: str
+    logprob: float
+    bytes: list[Annotated[int, Field(ge=0, le=255)]]
+
+
+class TokenLogprob(TopLogprob):
+    """A token of the answer, with what might have stood there."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Answer):
+    """One entry per token."""
+
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class CompletionLogprobs(Answer):
+    """Parallel lists with one entry per token. Part of a character is named `bytes:` and its escaped bytes."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[Count]
+
+
+class AssistantMessage(Answer):
+    """The model's turn."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(Answer):
+    """One answer of a chat."""
+
+    index: Count
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+    stop_reason: str | int | None
+    token_ids: Ids = []
+
+
+class _Head(Answer):
+    """What every answer of a generation begins with."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str | None = None
+
+
+class ChatCompletion(_Head):
+    """POST /v1/chat/completions without `stream`."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+    metrics: Times | None = None
+    prompt_token_ids: Ids = []
+    prompt_logprobs: PromptLogprobs = []
+
+
+class CompletionChoice(Answer):
+    """One text."""
+
+    index: Count
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Finish
+    stop_reason: str | int | None
+    token_ids: Ids = []
+    prompt_token_ids: Ids = []
+    prompt_logprobs: PromptLogprobs = []
+
+
+class Completion(_Head):
+    """POST /v1/completions without `stream`."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: Usage
+    metrics: Times | None = None
+
+
+class Delta(Answer):
+    """What a chunk adds to a message."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(Answer):
+    """What a chunk adds to a choice."""
+
+    index: Count
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish | None
+    stop_reason: str | int | None = None
+    token_ids: Ids = []
+
+
+class ChatCompletionChunk(_Head):
+    """One event of a chat's stream."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+    metrics: Times | None = None
+    prompt_token_ids: Ids = []
+
+
+class CompletionChunkChoice(Answer):
+    """What a chunk adds to a text."""
+
+    index: Count
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Finish | None
+    stop_reason: str | int | None = None
+    token_ids: Ids = []
+
+
+class CompletionChunk(_Head):
+    """One event of a completion's stream."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChunkChoice]
+    usage: Usage | None = None
+    metrics: Times | None = None
+
+
+class Tier(Answer):
+    """One kind of memory of a server."""
+
+    used_bytes: Count
+    capacity_bytes: Count
+
+
+class PoolServer(Answer):
+    """A memory server: its place in the ring, how full it is, what was found there."""
+
+    name: str
+    node: str
+    pid: int | None
+    state: str
+    weight: float
+    share: float
+    uptime_s: float
+    models: list[str]
+    dram: Tier
+    ssd: Tier
+    entries: Count
+    hits: dict[str, Count]
+    misses: Count
+    evictions: dict[str, Count]
+    refused: dict[str, Count]
+    damaged: dict[str, Count]
+    in_use: dict[str, Count]
+
+
+class PoolNamespace(Answer):
+    """What a namespace holds in the whole pool."""
+
+    name: str
+    dram_bytes: Count
+    ssd_bytes: Count
+    entries: Count
+    quota_bytes: Count
+    weight: float
+    changed: bool
+    configured: bool
+
+
+class Pool(Answer):
+    """GET /pool. `silent`: why a server did not answer; only administrators see it, servers and blocks."""
+
+    servers: list[PoolServer]
+    blocks: dict[str, Count]
+    namespaces: list[PoolNamespace]
+    silent: dict[str, str]
+    complete: bool
+
+
+class Deleted(Answer):
+    """What was deleted."""
+
+    bytes: Count
+    entries: Count
+
+
+class PoolDeleted(Deleted):
+    """DELETE /pool/namespaces/{name}."""
+
+    namespace: str
+    servers: dict[str, Deleted]
+
+
+class NamespaceChanged(Answer):
+    """POST /pool/namespaces/{name}."""
+
+    namespace: str
+    quota_bytes: Count
+    weight: float
+
+
+class ServerAudit(BaseModel):
+    """What one server found of itself."""
+
+    ok: bool
+
+
+class PoolAudit(Answer):
+    """POST /pool/audit."""
+
+    ok: bool
+    servers: dict[str, ServerAudit]
+    silent: dict[str, str]
