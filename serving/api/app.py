@@ -1,9 +1,11 @@
 """The OpenAI-compatible endpoint as one ASGI application over a `GenerationBackend`.
 
-Routes are thin: read, translate, answer. The order of layers, outermost first: pages of
-other origins where allowed, request ids, counting and bugs, API
-keys, FastAPI's routing with typed errors turned into OpenAI error objects, and raw ASGI responses for generated output.
+Routes are thin: read, translate, answer. The order of layers, outermost first: pages of other origins where allowed,
+request ids, counting and bugs, names of this server where no key is asked for, API keys, FastAPI's routing with typed
+errors turned into OpenAI error objects, and raw ASGI responses for generated output.
 """
+
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -15,6 +17,7 @@ from serving.api.auth import ApiKeyMiddleware
 from serving.api.backend import GenerationBackend
 from serving.api.cors import allow_origins
 from serving.api.errors import ErrorReply, RouteError, reply_for
+from serving.api.host import HostMiddleware
 from serving.api.openapi import describe
 from serving.api.pool_admin import PoolAdmin
 from serving.api.pool_routes import pool_router
@@ -53,9 +56,12 @@ def create_app(
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
     keys = KeyRing(settings)
     app.add_middleware(ApiKeyMiddleware, keys=keys)
+    if settings.hosts is not None:
+        app.add_middleware(HostMiddleware, allowed=settings.hosts)
     app.add_middleware(AccessMiddleware, metrics=metrics)
     allow_origins(app, settings.allowed_origins)
-    app.openapi = lambda: describe(app, keys=not keys.open)  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
+    document = partial(describe, app, keys=not keys.open, hosts=settings.hosts is not None)
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
     return app
 
 

@@ -20,7 +20,7 @@ BODY_ERRORS = (400, 408, 413, 415)
 _MEANING = {
     400: "The request is wrong; `param` names the field",
     401: "No API key, or an unknown one",
-    403: "Not with this API key",
+    403: "Not with this API key, or not under this name of the server",
     404: "There is no such thing here",
     408: "The time of the request is over",
     413: "The body is too large",
@@ -79,11 +79,12 @@ def event_stream(chunk: type[BaseModel]) -> dict[str, Any]:
     return {"text/event-stream": {"schema": schema}}
 
 
-def describe(app: FastAPI, *, keys: bool) -> dict[str, Any]:
+def describe(app: FastAPI, *, keys: bool, hosts: bool = False) -> dict[str, Any]:
     """The document, made once.
 
     Args:
         keys: whether requests need an API key.
+        hosts: whether they must name this server.
     """
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
@@ -100,16 +101,20 @@ def describe(app: FastAPI, *, keys: bool) -> dict[str, Any]:
             parts["securitySchemes"] = {"key": _KEY}
         for path, methods in schema["paths"].items():
             for operation in methods.values():
-                _complete(operation, needs_key=keys and path not in OPEN_PATHS)
+                needs_key = keys and path not in OPEN_PATHS
+                common = [
+                    status for status, can_be in ((401, needs_key), (403, hosts), (431, True), (500, True)) if can_be
+                ]
+                _complete(operation, common, needs_key=needs_key)
         app.openapi_schema = schema
     return app.openapi_schema
 
 
-def _complete(operation: dict[str, Any], *, needs_key: bool) -> None:
+def _complete(operation: dict[str, Any], errors: list[int], *, needs_key: bool) -> None:
     """Add what every route has: a request id, limits of headers, bugs, and keys where they are asked for."""
     responses = operation["responses"]
     responses.pop("422", None)
-    for status in (401, 431, 500) if needs_key else (431, 500):
+    for status in errors:
         schema = {"$ref": _REF.format(model="ErrorAnswer")}
         responses[str(status)] = {"description": _MEANING[status], "content": {"application/json": {"schema": schema}}}
     if needs_key:

@@ -14,6 +14,7 @@ from serving.api.errors import from_validation
 from serving.api.schema import GenerationRequest
 from serving.api.tokenizer import Tokenizer, read_json
 from serving.errors import ModelError
+from serving.host_names import AllowedHosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ class ApiSettings:
             cannot read comments).
         encode_in_thread_bytes: prompts longer than this are tokenized off the event loop.
         allowed_origins: whose web pages may call, `*` = anybody's.
+        hosts: names under which requests may come; None = any.
     """
 
     version: str = "0"
@@ -165,3 +167,4 @@ class ApiSettings:
     keepalive_s: float = 0.0
     encode_in_thread_bytes: int = 32 * 2**10
     allowed_origins: tuple[str, ...] = ()
+    hosts: AllowedHosts | None = None

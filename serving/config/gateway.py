@@ -81,3 +81,9 @@ class GatewayConfig:
         "origin",
         default=(),
     )
+    allowed_hosts: tuple[str, ...] = key(
+        "names in the `Host` header, besides `host`, this machine's name, loopback and, unless `host` is loopback, any "
+        "IP address: `llm.example.com` or `*.example.com`; others get 403, where this key is set or there are no API "
+        "keys; `*` = any",
+        default=(),
+    )

@@ -1,10 +1,11 @@
-"""Whether allowed origins are such as browsers send them; one that is spelled otherwise would allow nobody."""
+"""Whether allowed origins and hosts are such as browsers send them; one that is spelled otherwise allows nobody."""
 
 import re
 
 from serving.errors import ConfigError
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
+_HOST = re.compile(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]", re.IGNORECASE)
 _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
@@ -22,3 +23,17 @@ def check_origins(origins: tuple[str, ...]) -> None:
             f"[gateway] allowed_origins holds {origin!r}, which no browser sends: write scheme and host in lower case,"
             f' without a path or a default port, as "https://chat.example.com", or "*"'
         )
+
+
+def check_hosts(hosts: tuple[str, ...]) -> None:
+    """Checks `[gateway] allowed_hosts`.
+
+    Raises: ConfigError if one is neither `*` nor a name or address alone, without scheme, port or path.
+    Effects: none.
+    """
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise ConfigError(
+                f"[gateway] allowed_hosts holds {host!r}, which is no host: write its name or address alone, as"
+                f' "llm.example.com", "*.example.com", "[fd00::1]", or "*"'
+            )

@@ -10,14 +10,17 @@ each change needs a nonce in a header of its own:
 - links, images, forms and redirects cannot set headers at all.
 
 `Sec-Fetch-Site`, or `Origin` and `Referer` where a browser does not send it, are looked at too: a leaked nonce is
-not enough. Without Ray's token there is no cookie whose absence would tell a rebound DNS name from this server: then
-nothing can be changed from a browser.
+not enough. All of them agree with a page whose own name was rebound to this server (DNS rebinding), so `Host` must be
+this machine's name, loopback or an address; a name of its own for the dashboard needs Ray's token in a header. Without
+Ray's token nothing can be changed from a browser.
 """
 
 import hmac
 import secrets
 from collections.abc import Mapping
 from urllib.parse import urlsplit
+
+from serving.host_names import AllowedHosts
 
 NONCE_HEADER = "X-Pools-Nonce"
 
@@ -32,6 +35,7 @@ class Guard:
     def __init__(self, *, controls: bool) -> None:
         self.controls = controls
         self.nonce = secrets.token_urlsafe(24)
+        self._hosts = AllowedHosts(any_address=True)
 
     def objection(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
         """Why a browser's change is not done.
@@ -42,11 +46,27 @@ class Guard:
         """
         if not self.controls:
             return "read_only", "Ray's token authentication is off, so this page only shows. Scripts can POST."
-        if foreign(headers):
-            return "foreign", "Only the page itself may ask for this."
+        alien = self.stranger(headers)
+        if alien is not None:
+            return alien
         if not hmac.compare_digest(headers.get(NONCE_HEADER, "").encode(errors="surrogateescape"), self.nonce.encode()):
             return "stale", "This page is out of date; reload it."
         return None
+
+    def stranger(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
+        """Why a request may not even look: a page of another origin sent it, or one that poses as this server.
+
+        Args:
+            headers: of the request, by case-insensitive name.
+        Returns: the kind and the reason; None = it may.
+        """
+        if foreign(headers):
+            return "foreign", "Only the page itself may ask for this."
+        host = headers.get("Host")
+        knows_token = self.controls and "Authorization" in headers  # Ray has checked it, and no page can know it
+        if host is None or knows_token or self._hosts.allow(host):
+            return None
+        return "foreign", "The Host header is no name of this server: ask by this machine's name or an address."
 
 
 def foreign(headers: Mapping[str, str]) -> bool:

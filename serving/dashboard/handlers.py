@@ -8,7 +8,7 @@ from aiohttp import web
 
 from serving.dashboard.answers import error_answer, file_answer, json_answer, ray_refusal, refusal
 from serving.dashboard.commands import DecisionsQuery, Hold, RayScale, Release, Scale, from_json, from_query
-from serving.dashboard.guard import NONCE_HEADER, Guard, foreign
+from serving.dashboard.guard import NONCE_HEADER, Guard
 from serving.dashboard.port import JsonObject, PoolsPort
 from serving.errors import ScaleError
 
@@ -43,8 +43,9 @@ class PoolsApi:
 
     async def state(self, request: web.Request) -> web.Response:
         """Everything there is to see, and the nonce for whoever can read headers."""
-        if foreign(request.headers):
-            return error_answer("foreign", "Only the page itself may ask for this.", 403)
+        stranger = self._guard.stranger(request.headers)
+        if stranger is not None:
+            return error_answer(*stranger, 403)
         headers = {NONCE_HEADER: self._guard.nonce} if self._guard.controls else {}
         try:
             return json_answer(await self._look.value(), headers=headers)
@@ -58,7 +59,8 @@ class PoolsApi:
             query = from_query(request.query, DecisionsQuery)
             return {"decisions": await self._port.decisions(query.pool, query.after, query.limit)}
 
-        return await self._answer(ask())
+        stranger = self._guard.stranger(request.headers)
+        return await self._answer(ask()) if stranger is None else error_answer(*stranger, 403)
 
     # ---- scripts: POST and DELETE with the token as a header; Ray lets no browser through --------------------------
 

@@ -24,6 +24,7 @@ from serving.deployments.membership import Member, MemberReader
 from serving.deployments.nodes import link_host
 from serving.deployments.pool_control import NamespaceChanges, PoolViewFollower
 from serving.deployments.traffic_report import TrafficReporter
+from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
 from serving.model.config import ModelConfig
 from serving.runtime.accounted import accounted_kv
@@ -218,7 +219,17 @@ def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:
         max_logprob_entries=gateway.max_logprob_entries,
         request_timeout_s=gateway.request_timeout_s,
         allowed_origins=gateway.allowed_origins,
+        hosts=_hosts(config),
     )
+
+
+def _hosts(config: ServeConfig) -> AllowedHosts | None:
+    """Names that requests must give, or None: a page that poses as this server has no API key."""
+    gateway = config.gateway
+    if ANY in gateway.allowed_hosts or (config.api_keys_required and not gateway.allowed_hosts):
+        return None
+    names = (in_header(gateway.host), *gateway.allowed_hosts)
+    return AllowedHosts(names, any_address=not is_loopback(gateway.host))
 
 
 def _hashes(keys: tuple[str, ...]) -> tuple[bytes, ...]:

@@ -25,6 +25,7 @@ LAYERS = (
     "serving.terminal",
     "serving.set_option",
     "serving.http_question",
+    "serving.host_names",
     "serving.config",
     "serving.telemetry",
     "serving.policy",

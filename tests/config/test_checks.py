@@ -29,6 +29,14 @@ REFUSED = {
         '[gateway]\nallowed_origins = ["*", "https://chat.example.com/"]',
         "[gateway] allowed_origins holds 'https://chat.example.com/', which no browser sends: write scheme and host in",
     ),
+    "a host with a scheme": (
+        '[gateway]\nallowed_hosts = ["*.example.com", "http://llm.example.com"]',
+        "[gateway] allowed_hosts holds 'http://llm.example.com', which is no host: write its name or address alone",
+    ),
+    "a host with a port": (
+        '[gateway]\nallowed_hosts = ["llm.example.com:8000"]',
+        "[gateway] allowed_hosts holds 'llm.example.com:8000', which is no host",
+    ),
     "an origin with a default port": (
         '[gateway]\nallowed_origins = ["https://chat.example.com:443"]',
         "[gateway] allowed_origins holds 'https://chat.example.com:443', which no browser sends",

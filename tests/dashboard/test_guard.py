@@ -1,5 +1,7 @@
 """Which requests of a browser may change something."""
 
+import socket
+
 import pytest
 from multidict import CIMultiDict
 
@@ -58,3 +60,21 @@ def test_without_the_token_nobody_may() -> None:
 @pytest.mark.parametrize("sent", [{}, {"host": HOST.upper()}])
 def test_names_of_hosts_have_no_case(sent: dict[str, str]) -> None:
     assert not foreign(CIMultiDict({"Host": HOST, "Origin": f"HTTP://{HOST}"} | sent))
+
+
+REBOUND = {"Host": "evil.example:8265", "Origin": "http://evil.example:8265", "Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.mark.parametrize("controls", [True, False])
+def test_a_page_whose_name_was_rebound_to_this_server_may_not_even_look(controls: bool) -> None:
+    guard = Guard(controls=controls)
+    assert guard.stranger(CIMultiDict(REBOUND)) is not None
+    for host in (HOST, "localhost:8265", "[::1]:8265", "10.1.2.3:8265", f"{socket.gethostname()}:8265"):
+        assert guard.stranger(CIMultiDict({"Host": host, "Sec-Fetch-Site": "same-origin"})) is None
+    assert kind_of(Guard(controls=True), CIMultiDict({**REBOUND, NONCE_HEADER: guard.nonce})) == "foreign"
+
+
+def test_a_script_with_the_token_may_call_the_dashboard_by_any_name() -> None:
+    sent = CIMultiDict({"Host": "dashboard.example", "Authorization": "Bearer token"})
+    assert Guard(controls=True).stranger(sent) is None
+    assert Guard(controls=False).stranger(sent) is not None, "nobody has checked this token"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serving.dashboard.guard import NONCE_HEADER
-from tests.dashboard.conftest import FakeDashboard
+from tests.dashboard.conftest import TOKEN, FakeDashboard
 
 ROUTES = (
     ("GET", "/pools"),
@@ -42,6 +42,18 @@ def test_nothing_without_the_token(dashboard: FakeDashboard, method: str, path: 
         assert "storyteller" not in str(body)
     assert dashboard.ask(method, path, token=None, Cookie="ray-authentication-token=wrong")[0] == 403
     assert dashboard.pool("decode")["target"] == 3
+
+
+@pytest.mark.parametrize("path", ["/api/pools", "/api/pools/decisions", "/api/pools/decode/scale?replicas=1"])
+def test_a_name_that_was_rebound_to_the_dashboard_gets_nothing(dashboard: FakeDashboard, path: str) -> None:
+    """Ray hands the page's own `Host` on; the cookie that no such name has stands for a dashboard without the token."""
+    cookie = f"ray-authentication-token={TOKEN}"
+    sent = {**nonce(dashboard), "Cookie": cookie}
+    port = dashboard.url.rpartition(":")[2]
+    for host, expected in ((f"evil.example:{port}", 403), (f"localhost:{port}", 200)):
+        status, headers, body = dashboard.ask("GET", path, token=None, Host=host, **sent)
+        assert status == expected, body
+        assert expected == 200 or NONCE_HEADER not in headers
 
 
 def test_the_page_keeps_to_itself(dashboard: FakeDashboard) -> None:

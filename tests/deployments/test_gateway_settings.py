@@ -48,6 +48,27 @@ def test_no_keys_mean_an_open_server(model: ModelConfig) -> None:
     assert keys_of(GatewayConfig(), NamespaceConfig("quota-only", quota_mib=1), model=model).open
 
 
+@pytest.mark.parametrize(
+    ("gateway", "evil", "address", "name"),
+    [
+        (GatewayConfig(), False, False, False),
+        (GatewayConfig(host="0.0.0.0"), False, True, False),
+        (GatewayConfig(host="::"), False, True, False),
+        (GatewayConfig(host="llm.example.com"), False, True, True),
+        (GatewayConfig(allowed_hosts=("LLM.example.com",)), False, False, True),
+        (GatewayConfig(allowed_hosts=("*",)), True, True, True),
+        (GatewayConfig(api_keys=("k",)), True, True, True),
+        (GatewayConfig(admin_keys=("k",), allowed_hosts=("*.example.com",)), False, False, True),
+    ],
+)
+def test_names_of_this_server_where_no_key_proves_anything(
+    model: ModelConfig, gateway: GatewayConfig, evil: bool, address: bool, name: bool
+) -> None:
+    hosts = _api_settings(ServeConfig(model=model, gateway=gateway), b"salt").hosts
+    asked = ("evil.example:8000", "192.0.2.1:8000", "llm.example.com:8000", "localhost:8000", "127.0.0.1:8000")
+    assert [hosts is None or hosts.allow(host) for host in asked] == [evil, address, name, True, True]
+
+
 @pytest.mark.parametrize(("executor", "known"), [("auto", 320), ("simulated", 276)])
 def test_the_model_says_which_tokens_there_are(tmp_path: Path, executor: Executor, known: int) -> None:
     """A tokenizer folder of its own may know more of them, or fewer; a simulated model says words of the tokenizer."""
