@@ -26,6 +26,7 @@ from serving.api.routes import Endpoint, generation_router, info_router, probe_r
 from serving.api.settings import ApiSettings, ServedModel
 from serving.api.tenant import KeyRing
 from serving.api.tenant_weights import TenantWeights
+from serving.api.text_desk import TextDesk
 from serving.errors import ServingError
 from serving.policy.pool.namespaces import DEFAULT_NAMESPACE
 from serving.telemetry.metrics import GatewayMetrics
@@ -46,7 +47,7 @@ def create_app(
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    endpoint = Endpoint(backend, model, settings, metrics, TenantWeights(pool))
+    endpoint = Endpoint(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
     for router in (probe_router, info_router, generation_router):
         app.include_router(router(endpoint))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})

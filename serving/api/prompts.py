@@ -106,13 +106,8 @@ def encode_prompt(
     Raises: InvalidRequestError when it is empty or holds ids outside the vocabulary; ContextLengthError.
     """
     if isinstance(prompt, str | Rendered):
-        least = model.tokenizer.least_tokens(prompt if isinstance(prompt, str) else unmarked(prompt.marked))
-        if must_fit and least > model.max_model_len:
-            raise ContextLengthError(
-                f"This model's maximum context length is {model.max_model_len} tokens. However, your prompt contains "
-                f"at least {least} tokens. Shorten the prompt.",
-                param=param,
-            )
+        if must_fit:
+            require_fit(model, prompt, param)
         ids = encode_text(model, prompt, add_special_tokens=add_special_tokens)
     else:
         ids = list(prompt)
@@ -124,6 +119,20 @@ def encode_prompt(
             f"token id {largest} is outside the vocabulary of {limit} tokens", param=param, code="invalid_value"
         )
     return ids
+
+
+def require_fit(model: ServedModel, prompt: str | Rendered, param: str) -> None:
+    """Refuse a text that certainly cannot fit the model, without spending time on it.
+
+    Raises: ContextLengthError.
+    """
+    least = model.tokenizer.least_tokens(prompt if isinstance(prompt, str) else unmarked(prompt.marked))
+    if least > model.max_model_len:
+        raise ContextLengthError(
+            f"This model's maximum context length is {model.max_model_len} tokens. However, your prompt contains "
+            f"at least {least} tokens. Shorten the prompt.",
+            param=param,
+        )
 
 
 def encode_text(model: ServedModel, prompt: str | Rendered, *, add_special_tokens: bool) -> list[int]:

@@ -1,6 +1,5 @@
 """The routes, grouped by who calls them: probes, information, generation."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,7 +25,7 @@ from serving.api.answers import (
 from serving.api.backend import GenerationBackend
 from serving.api.body import parse_body
 from serving.api.openapi import BODY_ERRORS, answers, event_stream, text_content
-from serving.api.prompts import Rendered, encode_prompt, encode_text, render_chat
+from serving.api.prompts import Rendered, encode_prompt, encode_text, render_chat, require_fit
 from serving.api.responses import GenerationResponse
 from serving.api.schema import (
     ChatCompletionRequest,
@@ -39,8 +38,9 @@ from serving.api.schema import (
 from serving.api.settings import ApiSettings, ServedModel
 from serving.api.tenant import Tenant, tenant_of
 from serving.api.tenant_weights import TenantWeights
+from serving.api.text_desk import TextDesk
 from serving.api.translate import Order, chat_order, completion_order
-from serving.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
+from serving.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.telemetry.metrics import GatewayMetrics
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -48,6 +48,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _GENERATION_ERRORS = (404, 429, 503, *BODY_ERRORS)
 
 Body = TypeVar("Body", bound=GenerationRequest)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Endpoint:
     settings: ApiSettings
     metrics: GatewayMetrics
     weights: TenantWeights
+    texts: TextDesk
 
     async def generate(
         self,
@@ -76,10 +78,18 @@ class Endpoint:
         self.check_model(body.model)
         if request.state.body_size > self.settings.encode_in_thread_bytes:
             # Tokenizing a long prompt takes tens of milliseconds, in which other streams must not stand still.
-            order = await asyncio.to_thread(to_order, body, self.model, self.settings, tenant)
+            order = await self.at_desk(request, lambda: to_order(body, self.model, self.settings, tenant))
         else:
             order = to_order(body, self.model, self.settings, tenant)
         return GenerationResponse(order, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
+
+    async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:
+        """Work on the text of a request whose body was read, when it is its key's turn.
+
+        Raises: OverloadedError, RequestError subclasses.
+        """
+        tenant = self.weights.apply(tenant_of(request))
+        return await self.texts.run(tenant, request.state.body_size, work)
 
     def check_model(self, name: str | None) -> None:
         """Accept a served name, or none at all.
@@ -170,28 +180,26 @@ def info_router(endpoint: Endpoint) -> APIRouter:
         return json_response(endpoint.model_card(name))
 
     @router.post(
-        "/tokenize", openapi_extra=request_body("TokenizeRequest"), responses=answers(Tokens, 404, *BODY_ERRORS)
+        "/tokenize", openapi_extra=request_body("TokenizeRequest"), responses=answers(Tokens, 404, 429, *BODY_ERRORS)
     )
     async def tokenize(request: Request) -> Response:
         """Token ids of a prompt or a conversation."""
         body = await parse_body(request, TokenizeRequest, settings.max_body_bytes)
         endpoint.check_model(body.model)
-        ids, strings = await asyncio.to_thread(_tokenize, body, model)
+        ids, strings = await endpoint.at_desk(request, lambda: _tokenize(body, model))
         answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": strings}
         return json_response(answer)
 
     @router.post(
         "/detokenize",
         openapi_extra=request_body("DetokenizeRequest"),
-        responses=answers(Detokenized, 404, *BODY_ERRORS),
+        responses=answers(Detokenized, 404, 429, *BODY_ERRORS),
     )
     async def detokenize(request: Request) -> Response:
         """Text of token ids, special tokens shown."""
         body = await parse_body(request, DetokenizeRequest, settings.max_body_bytes)
         endpoint.check_model(body.model)
-        if body.tokens:
-            encode_prompt(model, body.tokens, add_special_tokens=False, param="tokens")  # checks the ids
-        text = await asyncio.to_thread(model.tokenizer.decode, body.tokens, skip_special_tokens=False)
+        text = await endpoint.at_desk(request, lambda: _detokenize(body, model))
         return json_response({"prompt": text})
 
     return router
@@ -234,5 +242,18 @@ def _tokenize(body: TokenizeRequest, model: ServedModel) -> tuple[list[int], lis
         text, special = render_chat(model, body.messages, body), bool(body.add_special_tokens)
     else:
         text, special = body.prompt or "", body.add_special_tokens is not False
+    require_fit(model, text, "prompt" if body.messages is None else "messages")
     ids = encode_text(model, text, add_special_tokens=special)
     return ids, [model.tokenizer.token_string(i) for i in ids] if body.return_token_strs else None
+
+
+def _detokenize(body: DetokenizeRequest, model: ServedModel) -> str:
+    if not body.tokens:
+        return ""
+    if len(body.tokens) > model.max_model_len:
+        raise ContextLengthError(
+            f"'tokens' holds {len(body.tokens)} tokens; this model's maximum context length is {model.max_model_len}",
+            param="tokens",
+        )
+    encode_prompt(model, body.tokens, add_special_tokens=False, param="tokens")  # checks the ids
+    return model.tokenizer.decode(body.tokens, skip_special_tokens=False)

@@ -12,6 +12,7 @@ from hardware.device.npu import VirtualNpu
 from hardware.spec.catalog import CLOUDMATRIX_NODE
 from hardware.spec.plane import Plane
 from hardware.units import MIB
+from serving.allocator import keep_freed_memory, return_freed_memory
 from serving.config.serve import ServeConfig
 from serving.engine.native_executor import NativeExecutor
 from serving.engine.ports import KvTransport, StepExecutor
@@ -25,7 +26,6 @@ from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.model.native import library
 from serving.model.size import weight_bytes
-from serving.runtime.allocator import keep_freed_memory, return_freed_memory
 from serving.runtime.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
 from serving.runtime.device_mirror import DeviceMirror
 from serving.runtime.openmp import end_idle_workers

@@ -23,6 +23,7 @@ LAYERS = (
     "serving.ids",
     "serving.errors",
     "serving.terminal",
+    "serving.allocator",
     "serving.set_option",
     "serving.http_question",
     "serving.host_names",

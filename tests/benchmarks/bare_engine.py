@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 
 from hardware.clock import WallClock
+from serving.allocator import keep_freed_memory
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import TokensEvent
 from serving.engine.native_executor import NativeExecutor
@@ -35,7 +36,6 @@ from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.model.native.library import available
 from serving.policy.request import SamplingParams, SequenceSpec
-from serving.runtime.allocator import keep_freed_memory
 from serving.runtime.engine_loop import EngineLoop
 from serving.runtime.engine_news import News
 from serving.runtime.openmp import end_idle_workers

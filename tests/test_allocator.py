@@ -9,7 +9,7 @@ import pytest
 _COUNT_FAULTS = """
 import resource, sys
 import numpy as np
-from serving.runtime.allocator import keep_freed_memory
+from serving.allocator import keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
