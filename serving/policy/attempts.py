@@ -5,24 +5,23 @@ instance delivered while it decoded clears the record. The token of a prompt doe
 instance fails on as soon as it decodes would come back for ever, one token richer each time; it only excuses the
 instance that computed the prompt and was to do no more.
 
-A request that kills the engine which works on it looks like any other at first. What gives it away is that it takes
-one instance after the other down before there is another token of it. Two are enough for a request that was never
-decoded. One that was for a while is more likely to have been near by, twice, when instances died for other reasons: it
-takes three.
+A request that kills the engine which works on it looks like any other at first, and like all that were near it. So two
+losses before there is another token of it are no verdict, only reason enough for a trial: an instance of its own, which
+does nothing else until the request is decoded. It is condemned if that instance is lost as well, alone: instances that
+die together (with their host, or one after the other by the kernel's hand when memory runs out) tell nothing.
 """
 
 from serving.ids import ReplicaId
+from serving.policy.journal_commands import FailKind
 
-POISON_LOSSES = 2
-"""Instances lost in a row, without a token in between, that make a sequence the cause if it was never decoded."""
-STREAM_LOSSES = 3
-"""The same if it was."""
+TRIAL_LOSSES = 2
+"""Instances lost in a row, without a token in between, after which a sequence is tried alone."""
 
 
 class Attempts:
     """What went wrong with one sequence since it last made progress."""
 
-    __slots__ = ("_decoded", "_max_failures", "_told", "excluded", "in_a_row", "losses", "total")
+    __slots__ = ("_alone", "_max_failures", "_told", "excluded", "in_a_row", "losses", "total")
 
     def __init__(self, max_failures: int) -> None:
         """
@@ -30,8 +29,7 @@ class Attempts:
             max_failures: failures in a row, of any kind, after which the sequence is given up.
         """
         self._max_failures = max_failures
-        self._told = False
-        self._decoded = False
+        self._told = self._alone = False
         self.in_a_row = 0
         """Failures without progress in between."""
         self.total = 0
@@ -43,7 +41,11 @@ class Attempts:
 
     def sent(self) -> None:
         """It goes to an instance. Effects: progress counts from here."""
-        self._told = False
+        self._told = self._alone = False
+
+    def sent_alone(self) -> None:
+        """That instance has nothing else to do, if it is on trial."""
+        self._alone = self.on_trial
 
     def progress(self, *, decoding: bool) -> None:
         """The instance delivered a new token.
@@ -53,7 +55,6 @@ class Attempts:
         """
         self._told = True
         if decoding:
-            self._decoded = True
             self.in_a_row = self.losses = 0
 
     def avoid(self, replica: ReplicaId | None) -> None:
@@ -68,13 +69,34 @@ class Attempts:
         self.in_a_row = 1 if self._told else self.in_a_row + 1
         return self.in_a_row < self._max_failures
 
-    def lost(self) -> bool:
-        """Count the loss of the instance that worked on it; `failed` is told as well.
+    @property
+    def on_trial(self) -> bool:
+        """Whether it may be tried alone only."""
+        return self.losses >= TRIAL_LOSSES
 
-        Returns: whether the sequence itself must be taken for the cause.
+    def lost(self) -> bool:
+        """Count the loss of the instance that worked on it.
+
+        Returns: whether that instance was its own, on trial. Else `failed` is told as well, unless it is on trial now:
+            a request that meets two instances which die together has met one failure.
         """
+        tried = self._alone and not self._told
         self.losses = 0 if self._told else self.losses + 1
-        return self.losses >= (STREAM_LOSSES if self._decoded else POISON_LOSSES)
+        self.total += self.on_trial
+        return tried
+
+    def judged(self, replica: ReplicaId, *, alone: bool) -> tuple[FailKind, str] | None:
+        """The loss on trial is told apart: `alone` means that no other instance died beside this one.
+
+        Returns: how and why the sequence is given up; None = another try is left.
+        """
+        if alone:
+            return FailKind.POISON, self.cause(replica)
+        self.losses = TRIAL_LOSSES
+        self.in_a_row += 1
+        if self.in_a_row < self._max_failures:
+            return None
+        return FailKind.UNAVAILABLE, self.spent(f"{replica} was lost, and others with it")
 
     def spent(self, reason: str) -> str:
         """Why it is given up after the last failure."""
@@ -83,6 +105,6 @@ class Attempts:
     def cause(self, replica: ReplicaId) -> str:
         """Why it is given up after the last loss."""
         return (
-            f"{self.losses} instances in a row, {replica} the last of them, were lost before they gave a token of this "
-            "request; it is taken for the cause and not tried again"
+            f"{self.losses} instances in a row, {replica} the last of them, which did nothing else, were lost before "
+            "they gave a token of this request; it is taken for the cause and not tried again"
         )

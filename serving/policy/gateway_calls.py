@@ -296,6 +296,17 @@ class InstanceLost(JournalCall, frozen=True):
         return brain.journal(self.journal).instance_lost(self.replica, self.still_since)
 
 
+class Judged(JournalCall, frozen=True):
+    """Whether the instance where it was tried was lost alone."""
+
+    lost: ReplicaId
+    alone: bool
+
+    def on(self, brain: GatewayBrain) -> Commands:
+        """Carry it out."""
+        return brain.journal(self.journal).judged(self.lost, alone=self.alone)
+
+
 class Unsent(JournalCall, frozen=True):
     """The link was down when it was to be sent."""
 
@@ -331,6 +342,7 @@ GatewayCall = (
     | HandoffLost
     | FailedAt
     | InstanceLost
+    | Judged
     | Unsent
     | End
 )

@@ -68,6 +68,20 @@ class NeedDecode(Struct, frozen=True, gc=False):
     later: bool = False
 
 
+class NeedTrial(Struct, frozen=True, gc=False):
+    """Two instances were lost with the sequence: route it, then call `serve_whole`, to one that has nothing else to do
+    and gets nothing else before this is decoded there. Not while instances may still be dying of what killed those.
+
+    Args:
+        tokens, exclude: as in `NeedPrefill`.
+        lost: an instance where it was tried already; first call `judged`, as soon as it is known who died beside it.
+    """
+
+    tokens: int
+    exclude: tuple[ReplicaId, ...] = ()
+    lost: ReplicaId | None = None
+
+
 class SendPrefill(Struct, frozen=True, gc=False):
     """Submit `spec` to an instance (`InstanceEngine.add`)."""
 
@@ -121,4 +135,5 @@ class Fail(Struct, frozen=True, gc=False):
     reason: str
 
 
-Command = NeedPrefill | NeedDecode | SendPrefill | SendAdopt | SendRelease | SendCancel | Deliver | Fail
+Need = NeedPrefill | NeedDecode | NeedTrial
+Command = Need | SendPrefill | SendAdopt | SendRelease | SendCancel | Deliver | Fail

@@ -1,4 +1,12 @@
-"""Where a sequence is on its way, as the gateway's record of it knows."""
+"""Where a sequence is on its way, as the gateway's record of it knows.
+
+ROUTING ─prefill_routed─► PREFILLING ─handoff_ready─► HANDED_OFF ─decode_routed─► MOVING ─adopted─► DECODING
+   ▲                          │  └────── tokens (one instance does both) ──────────────────────────────▲ │
+   │                          │     HANDED_OFF ◄─ refused, target lost ─ MOVING                          │
+   │                          │     HANDED_OFF ◄─ handoff_ready, the instance drains ─ DECODING          │
+   └── lost, failed, refused, handoff failed, gap: resubmitted as prompt + output so far ◄───────────────┘
+any ── last token, cancel, deadline, no attempt left, condemned ──► DONE
+"""
 
 from enum import Enum
 

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 
@@ -83,6 +84,13 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     namespace: str = "default"
     prompt_hashes: tuple[BlockHash, ...] = ()
     whole: bool = False
+
+    def resumed(
+        self, sequence_id: SequenceId, output: tuple[int, ...], time_left_s: float, *, begun: bool
+    ) -> "SequenceSpec":
+        """The rest of it under a new id; what is told once is not asked for again if the answer has `begun`."""
+        sampling = replace(self.sampling, prompt_logprobs=None) if begun else self.sampling
+        return replace(self, sequence_id=sequence_id, sampling=sampling, output=output, time_left_s=time_left_s)
 
 
 class PoolUse(Struct, frozen=True, gc=False):

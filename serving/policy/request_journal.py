@@ -1,15 +1,9 @@
 """The gateway's record of one sequence: enough to go on anywhere, whatever is lost on the way.
 
-    ROUTING ─prefill_routed─► PREFILLING ─handoff_ready─► HANDED_OFF ─decode_routed─► MOVING ─adopted─► DECODING
-       ▲                          │  └────── tokens (one instance does both) ──────────────────────────────▲ │
-       │                          │     HANDED_OFF ◄─ refused, target lost ─ MOVING                          │
-       │                          │     HANDED_OFF ◄─ handoff_ready, the instance drains ─ DECODING          │
-       └── lost, failed, refused, handoff failed, gap: resubmitted as prompt + output so far ◄───────────────┘
-    any ── last token, cancel, deadline, no attempt left, poison ──► DONE
-
-Everything sent to an instance carries an id of its own, `<sequence>@<number>`. News of any other than the live one is
-late: it changes nothing, and whoever still works on it is told to stop. News carries the position of its first token,
-so what was delivered is never delivered again, and a missing frame shows as a gap and leads to a resubmission.
+Its phases are those of `JournalPhase`. Everything sent to an instance carries an id of its own, `<sequence>@<number>`.
+News of any other than the live one is late: it changes nothing, and whoever still works on it is told to stop. News
+carries the position of its first token, so what was delivered is never delivered again, and a missing frame shows as a
+gap and leads to a resubmission.
 
 An instance that drains is no failure: what it declines, or wants to be rid of, goes elsewhere and is not counted.
 Methods return the commands to carry out, in order; nothing here waits or sends.
@@ -28,6 +22,7 @@ from serving.policy.journal_commands import (
     FailKind,
     NeedDecode,
     NeedPrefill,
+    NeedTrial,
     SendAdopt,
     SendCancel,
     SendPrefill,
@@ -70,14 +65,14 @@ class SequenceJournal:
         return self.phase is JournalPhase.DONE
 
     @property
+    def at(self) -> ReplicaId | None:
+        """The instance that has the live submission."""
+        return self.replica if self.phase in AT_INSTANCE else None
+
+    @property
     def live_id(self) -> SequenceId | None:
         """What the live submission is called; None while there is none."""
         return self._live_id
-
-    @property
-    def suspected_at(self) -> ReplicaId | None:
-        """Where it is worked on, if an instance was lost with it before and it was not decoded since."""
-        return self.replica if self.attempts.losses and self.phase in AT_INSTANCE else None
 
     # ---- what the gateway decides --------------------------------------------------------------------------------
 
@@ -95,13 +90,15 @@ class SequenceJournal:
         return (SendPrefill(replica, self._submission(replica, now)),)
 
     def serve_whole(self, replica: ReplicaId, now: float) -> Commands:
-        """No decode instance is there: one of whatever role was chosen to compute what is known, and to go on.
+        """No decode instance is there, or it is tried: one was chosen to compute what is known, and to go on.
 
         Raises: LedgerError if nothing was to be routed.
         """
         self._expect(JournalPhase.ROUTING)
         self.phase = JournalPhase.PREFILLING
-        return (SendPrefill(replica, replace(self._submission(replica, now), whole=True)),)
+        order = replace(self._submission(replica, now), whole=True)
+        self.attempts.sent_alone()
+        return (SendPrefill(replica, order),)
 
     def decode_routed(self, replica: ReplicaId, now: float) -> Commands:
         """An instance was chosen to adopt the handoff.
@@ -262,12 +259,22 @@ class SequenceJournal:
             self._live_id = None
             if still_since is not None and still_since < self._sent_at and not self._is_at_source():
                 return self._elsewhere()
-            if self.attempts.lost():
-                return self.give_up(FailKind.POISON, self.attempts.cause(replica))
-            return self._left(replica)
+            tried = self.attempts.lost()
+            if not self.attempts.on_trial:
+                return self._left(replica)
+            self.attempts.avoid(replica)
+            self.phase = JournalPhase.ROUTING
+            return (*self._drop_ticket(), self._need_prefill(lost=replica if tried else None))
         if self.phase is JournalPhase.HANDED_OFF and self._ticket is not None and self._ticket.source == replica:
             return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost with the blocks", cancel=False)
         return ()
+
+    def judged(self, lost: ReplicaId, *, alone: bool) -> Commands:
+        """Whether the instance where the sequence was tried was lost `alone`. Ends it, or asks for another trial."""
+        if self.phase is not JournalPhase.ROUTING or not self.attempts.on_trial:
+            return ()
+        verdict = self.attempts.judged(lost, alone=alone)
+        return (self._need_prefill(),) if verdict is None else self.give_up(*verdict)
 
     def unsent(self, replica: ReplicaId) -> Commands:
         """The link was down when a submission was to go out: nobody there has seen it."""
@@ -286,16 +293,8 @@ class SequenceJournal:
         self._live_id = SequenceId(f"{self.spec.sequence_id}@{len(self._sent) + 1}")
         self._sent[self._live_id] = replica
         self.replica = replica
-        sampling = self.spec.sampling
-        if self._first_delivered and sampling.prompt_logprobs is not None:
-            sampling = replace(sampling, prompt_logprobs=None)
-        return replace(
-            self.spec,
-            sequence_id=self._live_id,
-            sampling=sampling,
-            output=tuple(self.output),
-            time_left_s=self.deadline - now,
-        )
+        known, time_left_s = tuple(self.output), self.deadline - now
+        return self.spec.resumed(self._live_id, known, time_left_s, begun=self._first_delivered)
 
     def _send_adopt(self, replica: ReplicaId | None, now: float) -> Commands:
         assert self._ticket is not None, "handed off means that a ticket waits"
@@ -303,8 +302,10 @@ class SequenceJournal:
         self.phase = JournalPhase.MOVING
         return (SendAdopt(replica, self._submission(replica, now), self._ticket),)
 
-    def _need_prefill(self, later: bool = False) -> NeedPrefill:
+    def _need_prefill(self, later: bool = False, lost: ReplicaId | None = None) -> NeedPrefill | NeedTrial:
         known = len(self.spec.prompt) + len(self.output)
+        if self.attempts.on_trial:
+            return NeedTrial(known, tuple(self.attempts.excluded), lost)
         return NeedPrefill(known, tuple(self.attempts.excluded), self.attempts.losses > 0, later)
 
     def _need_decode(self, ticket: HandoffTicket, later: bool = False) -> NeedDecode:

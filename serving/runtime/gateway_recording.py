@@ -173,9 +173,9 @@ class RecordedJournal:
         return self._journal.live_id
 
     @property
-    def suspected_at(self) -> ReplicaId | None:
+    def at(self) -> ReplicaId | None:
         """As that."""
-        return self._journal.suspected_at
+        return self._journal.at
 
     def start(self) -> Commands:
         """The first thing to do."""
@@ -261,6 +261,10 @@ class RecordedJournal:
     def instance_lost(self, replica: ReplicaId, still_since: float | None = None) -> Commands:
         """An instance is gone."""
         return self._tell(c.InstanceLost(self._name, replica, still_since))
+
+    def judged(self, lost: ReplicaId, *, alone: bool) -> Commands:
+        """Whether the instance where it was tried was lost alone."""
+        return self._tell(c.Judged(self._name, lost, alone))
 
     def unsent(self, replica: ReplicaId) -> Commands:
         """The link was down when it was to be sent."""

@@ -1,7 +1,9 @@
 """What instances tell, told to the journal of the sequence that it concerns."""
 
+from serving.ids import SequenceId
 from serving.link import messages as m
 from serving.policy.request_journal import Commands, SequenceJournal
+from serving.runtime.instance_link import InstanceLink
 
 
 def tell(journal: SequenceJournal, item: m.News, *, begun: bool) -> Commands:
@@ -42,3 +44,11 @@ def tell(journal: SequenceJournal, item: m.News, *, begun: bool) -> Commands:
             return journal.refused(item.sequence_id, item.kind, item.reason, begun=begun)
         case m.Leaving():
             return journal.leaving(item.sequence_id)
+
+
+def decline(link: InstanceLink, sent_id: SequenceId, item: m.News) -> None:
+    """News of a job that is over: whoever still works on it, or holds blocks for it, is told to stop."""
+    if isinstance(item, m.Prefilled):
+        link.send(m.Release(item.ticket.ticket_id))
+    elif isinstance(item, m.Tokens | m.Adopted | m.Leaving) and not (isinstance(item, m.Tokens) and item.finish):
+        link.send(m.Cancel(sent_id))

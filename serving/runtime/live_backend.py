@@ -7,7 +7,7 @@ pool is at zero: it waits, and that it does is what wakes the pool.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from msgspec.structs import replace
@@ -15,18 +15,20 @@ from msgspec.structs import replace
 from serving.api.backend import GenerationJob
 from serving.config.serve import ServeConfig
 from serving.errors import LinkError, UnavailableError
-from serving.ids import GatewayId, ReplicaId, SequenceId
+from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId
 from serving.link import messages as m
 from serving.policy import journal_commands as c
 from serving.policy.admission_queue import AdmissionQueue
+from serving.policy.request import SequenceSpec
 from serving.policy.request_journal import Commands, SequenceJournal
 from serving.runtime.gateway_parts import gateway_header
 from serving.runtime.gateway_recording import open_gateway_log
 from serving.runtime.instance_link import InstanceLink
-from serving.runtime.journal_news import tell
+from serving.runtime.journal_news import decline, tell
 from serving.runtime.live_generation import Choice, LiveGeneration
 from serving.runtime.pool_links import LinkEvents, PoolLinks
 from serving.runtime.pool_router import PoolRouter
+from serving.runtime.quarantine import Quarantine
 from serving.runtime.waiting_room import WaitingRoom
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,9 @@ class LiveBackend:
         queue = recorder.queue() if recorder is not None else AdmissionQueue(header.limits)
         self._router = PoolRouter(self.links, pools, config.engine.block_tokens, router)
         self.room = WaitingRoom(queue, config.gateway.role_wait_s)
+        self._quarantine = Quarantine(self._router, self._choices)
+        self.targets: Mapping[str, int] = {name: pool.replicas for name, pool in config.pools.items()}
+        """Replicas asked for, by pool, as far as is known here."""
         self._letting_in = False
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -129,10 +134,12 @@ class LiveBackend:
 
     def _expects_instances(self) -> bool:
         """Whether it is worth waiting: somebody was asked for, or may be."""
-        config = self._config
-        if not config.gateway.role_wait_s:
-            return False
-        return config.autoscaler.policy != "none" or any(pool.replicas for pool in config.pools.values())
+        begun_with = any(pool.replicas for pool in self._config.pools.values())
+        return bool(self._config.gateway.role_wait_s) and (begun_with or self._coming())
+
+    def _coming(self) -> bool:
+        """Whether an instance comes, or comes back: what has begun waits for it as long as its own deadline."""
+        return self._config.autoscaler.policy != "none" or any(self.targets.values())
 
     def _let_in(self) -> None:
         """Start those whose turn it is. A start may end a job at once, which would call this again."""
@@ -149,24 +156,17 @@ class LiveBackend:
     def _make(self, job: GenerationJob) -> LiveGeneration:
         now = self._now()
         hashes = {spec.prompt: self._router.hashes(spec) for spec in job.sequences}
+        attempts = self._config.engine.max_attempts
         choices = [
-            Choice(
-                i,
-                self._new_journal(
-                    # The client's request id need not be unique; this one is, in the whole cluster.
-                    replace(
-                        spec,
-                        sequence_id=SequenceId(f"{self._gateway}-{self._serial}/{i}"),
-                        prompt_hashes=hashes[spec.prompt],
-                        priority=0 if self._shared else spec.priority,  # instances know no keys
-                    ),
-                    now,
-                    self._config.engine.max_attempts,
-                ),
-            )
+            Choice(i, self._new_journal(self._own(spec, i, hashes[spec.prompt]), now, attempts))
             for i, spec in enumerate(job.sequences)
         ]
         return LiveGeneration(job, choices, now, self._stop_choice, self._cancel, self._serial)
+
+    def _own(self, spec: SequenceSpec, place: int, hashes: tuple[BlockHash, ...]) -> SequenceSpec:
+        # The client's request id need not be unique; this one is, in the whole cluster. Instances know no keys.
+        name, priority = SequenceId(f"{self._gateway}-{self._serial}/{place}"), 0 if self._shared else spec.priority
+        return replace(spec, sequence_id=name, prompt_hashes=hashes, priority=priority)
 
     def _start(self, generation: LiveGeneration) -> None:
         self._running[id(generation)] = generation
@@ -235,6 +235,8 @@ class LiveBackend:
                     generation.deliver(choice.index, command)
                 case c.NeedPrefill() | c.NeedDecode():
                     self._route(generation, choice, command)
+                case c.NeedTrial():
+                    self._try_alone(generation, choice, command)
                 case c.SendPrefill(replica=replica, spec=spec):
                     self._send_order(generation, choice, replica, m.Add(spec))
                 case c.SendAdopt(replica=replica, spec=spec, ticket=ticket):
@@ -258,7 +260,8 @@ class LiveBackend:
         try:
             if isinstance(need, c.NeedDecode) and need.at_source is c.AtSource.NOW:
                 raise UnavailableError("no other instance takes it")
-            decision = self._router.decide(need, journal, self._suspected() if need.alone else ())
+            closed = self._quarantine.closed
+            decision = self._router.decide(need, journal, (*self._suspected(), *closed) if need.alone else closed)
         except UnavailableError as error:
             begins = choice.waiting_since is None
             choice.waiting_since = choice.waiting_since or self._now()
@@ -281,7 +284,10 @@ class LiveBackend:
 
     def _suspected(self) -> set[ReplicaId | None]:
         """Instances at which a sequence is that may have taken one down. Such sequences keep away from each other."""
-        return {choice.journal.suspected_at for _, choice in self._choices.values()}
+        return {choice.journal.at for _, choice in self._choices.values() if choice.journal.attempts.losses}
+
+    def _try_alone(self, generation: LiveGeneration, choice: Choice, need: c.NeedTrial) -> None:
+        self._carry_out(generation, choice, self._quarantine.look(choice, need, self._now()))
 
     def _stays(self, need: c.NeedDecode, waited_s: float) -> bool:
         """Whether a handoff that nobody takes is decoded where it lies."""
@@ -312,7 +318,7 @@ class LiveBackend:
             sent_id = item.first.sequence_id if isinstance(item, m.Prefilled) else item.sequence_id
             known = self._choices.get(SequenceId(sent_id.rpartition("@")[0]))
             if known is None:
-                self._decline(link, sent_id, item)
+                decline(link, sent_id, item)
                 continue
             generation, choice = known
             if isinstance(item, m.Leaving) and not self._router.elsewhere(item.handoff):
@@ -322,18 +328,13 @@ class LiveBackend:
                 self._carry_out(generation, choice, tell(choice.journal, item, begun=generation.begun))
                 self._leave_if_done(generation, choice)
 
-    def _decline(self, link: InstanceLink, sent_id: SequenceId, item: m.News) -> None:
-        """News of a job that is over: whoever still works on it, or holds blocks for it, is told to stop."""
-        if isinstance(item, m.Prefilled):
-            link.send(m.Release(item.ticket.ticket_id))
-        elif isinstance(item, m.Tokens | m.Adopted | m.Leaving) and not (isinstance(item, m.Tokens) and item.finish):
-            link.send(m.Cancel(sent_id))
-
     def _on_up(self, link: InstanceLink) -> None:
         """Sequences that wait for an instance are taken up by the next sweep."""
+        self._quarantine.came(link.replica)
 
     def _on_down(self, link: InstanceLink, reason: str) -> None:
         self._router.forget(link.replica)
+        self._quarantine.died(link, self._now())
         for generation, choice in list(self._choices.values()):
             if not generation.closed:
                 with self._alone(generation):
@@ -377,15 +378,19 @@ class LiveBackend:
             elif choice.need is not None and choice.waiting_since is not None and now >= choice.waiting_since:
                 self._sweep_waiting(generation, choice, choice.need, now - choice.waiting_since)
 
-    def _sweep_waiting(
-        self, generation: LiveGeneration, choice: Choice, need: c.NeedPrefill | c.NeedDecode, waited_s: float
-    ) -> None:
+    def _sweep_waiting(self, generation: LiveGeneration, choice: Choice, need: c.Need, waited_s: float) -> None:
         limit_s = self._config.gateway.role_wait_s
-        self._route(generation, choice, need)  # first: this process may have been stopped while one came up
-        if generation.closed or choice.need is None or waited_s <= limit_s:
+        # First: this process may have been stopped while one came up.
+        if isinstance(need, c.NeedTrial):
+            self._try_alone(generation, choice, need)
+            turns = True
+        else:
+            self._route(generation, choice, need)
+            turns = need.alone or bool(self._quarantine.closed)
+        if generation.closed or choice.need is None or waited_s <= limit_s or (turns and self._router.open()):
             return
-        if not (need.alone and self._router.open()):  # else it waits for its turn
-            role = "prefill" if isinstance(need, c.NeedPrefill) else "decode"
+        if not (generation.begun and self._coming()):
+            role = "decode" if isinstance(need, c.NeedDecode) else "prefill"
             reason = f"no {role} instance came up within {limit_s:g} s"
             self._fail(generation, c.Fail(c.FailKind.UNAVAILABLE, reason))
 

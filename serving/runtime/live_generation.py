@@ -15,7 +15,7 @@ from serving.errors import (
     UnavailableError,
 )
 from serving.link import messages as m
-from serving.policy.journal_commands import Deliver, Fail, FailKind, NeedDecode, NeedPrefill
+from serving.policy.journal_commands import Deliver, Fail, FailKind, Need
 from serving.policy.request_journal import SequenceJournal
 from serving.runtime.traffic import RequestMeter
 
@@ -31,7 +31,7 @@ class Choice:
 
     index: int
     journal: SequenceJournal
-    need: NeedPrefill | NeedDecode | None = None
+    need: Need | None = None
     waiting_since: float | None = None
     told: bool = False
     """Something of it was delivered."""

@@ -24,6 +24,7 @@ class MeteredBackend:
         self._wakes = wakes
         self.targets = dict(pools)
         """Replicas asked for now, by pool, as far as this gateway has heard."""
+        backend.targets = self.targets
         self._news = BoardNews({})
 
     def submit(self, job: GenerationJob) -> LiveGeneration:

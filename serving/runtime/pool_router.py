@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.policy.gateway_router import GatewayRouter
@@ -13,6 +14,20 @@ from serving.policy.request import SequenceSpec
 from serving.policy.request_journal import SequenceJournal
 from serving.policy.router import InstanceView, RouteDecision
 from serving.runtime.pool_links import PoolLinks
+
+
+@dataclass(frozen=True, slots=True)
+class Idlest:
+    """The instance with the fewest sequences.
+
+    Args:
+        load: its sequences.
+        among: those that were looked at.
+    """
+
+    replica: ReplicaId
+    load: int
+    among: frozenset[ReplicaId]
 
 
 class PoolRouter:
@@ -111,6 +126,17 @@ class PoolRouter:
         decision = self._router.prefill(views, need.tokens, (*need.exclude, *avoid), spec.prompt_hashes)
         self._book(decision, blocks)
         return decision
+
+    def idlest(self, journal: SequenceJournal) -> Idlest | None:
+        """Where a sequence would be alone soonest, from its prompt to its end."""
+        known = len(journal.spec.prompt) + len(journal.output)
+        views = self._staying(self._prefill) or self._staying(self._decode)
+        views = self._roomy(views, known + min(journal.spec.sampling.max_tokens - len(journal.output), 2))
+        loads = [(view.sequences + view.reserved_sequences, view.replica) for view in views]
+        if not loads:
+            return None
+        load, replica = min(loads)
+        return Idlest(replica, load, frozenset(view.replica for view in views))
 
     def forget(self, replica: ReplicaId) -> None:
         """An instance is gone."""

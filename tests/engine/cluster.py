@@ -28,6 +28,7 @@ from serving.policy.journal_commands import (
     FailKind,
     NeedDecode,
     NeedPrefill,
+    NeedTrial,
     SendAdopt,
     SendCancel,
     SendPrefill,
@@ -227,6 +228,10 @@ class Cluster:
             match command:
                 case NeedPrefill() | NeedDecode():
                     self._route(record, command)
+                case NeedTrial(lost=None):
+                    self._route(record, NeedPrefill(command.tokens, command.exclude))
+                case NeedTrial(lost=lost) if lost is not None:  # no request is poison here
+                    self._carry_out(record, record.journal.judged(lost, alone=False))
                 case SendPrefill() | SendAdopt():
                     self._order(record, command)
                 case SendRelease():

@@ -1,7 +1,7 @@
 """A journal in a hostile world: frames are lost, doubled and reordered, instances vanish, fail and refuse.
 
 Whatever happens, the client gets a prefix of the one right output, each token once, and in the end all of it; unless
-two instances in a row died before they gave a token of it.
+instances in a row died before they gave a token of it, the last of them alone with it.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,10 @@ from serving.policy.journal_commands import (
     Deliver,
     Fail,
     FailKind,
+    Need,
     NeedDecode,
     NeedPrefill,
+    NeedTrial,
     SendAdopt,
     SendCancel,
     SendPrefill,
@@ -54,6 +56,7 @@ class Submission:
     ticket: HandoffTicket | None
     aggregated: bool
     adopted: bool = False
+    on_trial: bool = False
     held: bool = False
     over: bool = False
     output: list[int] = field(default_factory=list)
@@ -73,12 +76,12 @@ class JournalMachine(RuleBasedStateMachine):
     @initialize(
         prompt=st.lists(st.integers(0, 63), min_size=1, max_size=5),
         max_tokens=st.integers(1, 10),
-        losses=st.sampled_from([2, 1000]),
+        alone=st.booleans(),
     )
-    def build(self, prompt: list[int], max_tokens: int, losses: int) -> None:
-        attempts.POISON_LOSSES, attempts.STREAM_LOSSES = losses, losses + 1
-        self.decoded = False
+    def build(self, prompt: list[int], max_tokens: int, alone: bool) -> None:
+        self.dies_alone = alone
         self.losses = 0
+        self.tried = self.told = False
         self.hands_on = 0
         sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=(STOP_TOKEN,), logprobs=0, prompt_logprobs=0)
         self.spec = SequenceSpec(SequenceId("r/0"), tuple(prompt), sampling)
@@ -88,7 +91,7 @@ class JournalMachine(RuleBasedStateMachine):
         self.submissions: list[Submission] = []
         self.delivered: list[Deliver] = []
         self.failures: list[Fail] = []
-        self.need: NeedPrefill | NeedDecode | None = None
+        self.need: Need | None = None
         self.tickets_told: set[str] = set()
         self.tickets_released: set[str] = set()
         self.cancelled = False
@@ -97,15 +100,17 @@ class JournalMachine(RuleBasedStateMachine):
     def carry_out(self, commands: Commands) -> None:
         for command in commands:
             match command:
-                case NeedPrefill() | NeedDecode():
+                case NeedPrefill() | NeedDecode() | NeedTrial():
                     self.need = command
                 case SendPrefill():
                     assert self.position_is_known(command.spec)
+                    self.told = False
                     self.submissions.append(
                         Submission(command.spec, command.replica, None, False, output=list(command.spec.output))
                     )
                 case SendAdopt():
                     assert self.position_is_known(command.spec)
+                    self.told = False
                     self.submissions.append(
                         Submission(
                             command.spec, command.replica, command.ticket, True, output=list(command.spec.output)
@@ -138,11 +143,25 @@ class JournalMachine(RuleBasedStateMachine):
             self.carry_out(routed(PREFILL[which], 1.0))
             self.submissions[-1].aggregated = aggregated
             assert self.submissions[-1].spec.whole == (aggregated and alone)
+        elif isinstance(need, NeedTrial):
+            self.try_alone(need, which)
         elif isinstance(need, NeedDecode) and (alone or need.at_source is AtSource.NOW):
             self.carry_out(self.journal.decode_at_source(1.0))
             assert self.submissions[-1].replica == need.ticket.source
         else:
             self.carry_out(self.journal.decode_routed(DECODE[which], 1.0))
+
+    def try_alone(self, need: NeedTrial, which: int) -> None:
+        assert self.losses >= attempts.TRIAL_LOSSES
+        assert (need.lost is not None) == self.tried
+        if need.lost is not None:
+            self.tried = False
+            self.losses = attempts.TRIAL_LOSSES
+            self.carry_out(self.journal.judged(need.lost, alone=self.dies_alone))
+            assert [fail.kind for fail in self.failures] == [FailKind.POISON] * self.dies_alone
+            return
+        self.carry_out(self.journal.serve_whole(PREFILL[which], 1.0))
+        self.submissions[-1].aggregated = self.submissions[-1].on_trial = True
 
     @rule()
     def cancel(self) -> None:
@@ -157,11 +176,11 @@ class JournalMachine(RuleBasedStateMachine):
 
     def tell_tokens(self, *told: Any) -> Commands:
         """Tokens of whoever decodes: nobody is suspected any more."""
-        before = len(self.journal.output)
+        before, phase = len(self.journal.output), self.journal.phase
         commands = self.journal.tokens(*told)
-        if len(self.journal.output) > before:
-            self.losses = 0
-            self.decoded = True
+        # Who does both gives a prompt's token first: it may yet die of decoding.
+        if len(self.journal.output) - before > (phase is JournalPhase.PREFILLING):
+            self.losses, self.told = 0, True
         return commands
 
     @precondition(lambda self: self.working())
@@ -203,7 +222,10 @@ class JournalMachine(RuleBasedStateMachine):
         logprobs: tuple[TokenLogprobs, ...], prompt_logprobs: tuple[TokenLogprobs, ...],
     ) -> Commands:  # fmt: skip
         self.tickets_told.add(ticket.ticket_id)
-        return self.journal.handoff_ready(name, ticket, position, tokens, logprobs, prompt_logprobs, 0, POOL)
+        before = len(self.journal.output)
+        commands = self.journal.handoff_ready(name, ticket, position, tokens, logprobs, prompt_logprobs, 0, POOL)
+        self.told = self.told or len(self.journal.output) > before
+        return commands
 
     @precondition(lambda self: self.working())
     @rule(which=st.integers(0, 100))
@@ -245,15 +267,10 @@ class JournalMachine(RuleBasedStateMachine):
                 submission.over = submission.over or submission.replica == replica
         suspect = self.journal.replica == replica and self.journal.phase in AT_INSTANCE
         if suspect:
-            told = len(self.journal.output) > len(self.submissions[-1].spec.output)
-            self.losses = 0 if told else self.losses + 1
+            self.losses = 0 if self.told else self.losses + 1
+            self.tried = self.submissions[-1].on_trial and not self.told
         self.carry_out(self.journal.instance_lost(replica))
-        if suspect:
-            poison = self.is_poison()
-            assert [fail.kind for fail in self.failures] == [FailKind.POISON] * poison
-
-    def is_poison(self) -> bool:
-        return self.losses >= (attempts.STREAM_LOSSES if self.decoded else attempts.POISON_LOSSES)
+        assert not suspect or not self.failures, "nobody is condemned before it is known who died beside it"
 
     @rule()
     def send_fails(self) -> None:
@@ -305,13 +322,6 @@ class JournalMachine(RuleBasedStateMachine):
         """With a quiet network everything ends well."""
         if not hasattr(self, "journal"):
             return
-        try:
-            self.end_well()
-        finally:
-            attempts.POISON_LOSSES, attempts.STREAM_LOSSES = 2, 3
-
-    def end_well(self) -> None:
-        """Let it end."""
         for _ in range(500):
             if self.journal.done:
                 break
@@ -324,7 +334,7 @@ class JournalMachine(RuleBasedStateMachine):
             else:  # a frame was lost, and nobody works: the instance would fail on it, or its link break
                 self.carry_out(self.journal.failed(self.submissions[-1].spec.sequence_id, "forgotten"))
         assert self.journal.done
-        if not self.cancelled and not self.is_poison():
+        if not self.cancelled and not (self.dies_alone and self.failures):
             assert self.failures == []
             assert self.delivered[-1].finish_reason is self.reason
         while self.frames or self.working():  # late workers are told to stop as soon as they show themselves

@@ -9,6 +9,7 @@ from serving.policy.journal_commands import (
     FailKind,
     NeedDecode,
     NeedPrefill,
+    NeedTrial,
     SendAdopt,
     SendCancel,
     SendPrefill,
@@ -146,15 +147,53 @@ def test_a_submission_that_could_not_be_sent_is_nobodys_poison() -> None:
     assert fail.kind is FailKind.UNAVAILABLE
 
 
-def test_poison_is_given_up_at_the_second_instance() -> None:
-    journal = at_prefill(max_attempts=20)
+def on_trial(max_attempts: int = 3) -> SequenceJournal:
+    """A prompt that two instances were lost with, at a third."""
+    journal = at_prefill(max_attempts)
     assert journal.instance_lost(P0) == (NeedPrefill(3, (P0,), alone=True),)
     journal.prefill_routed(P1, 111.0)
-    (fail,) = journal.instance_lost(P1)
+    assert journal.instance_lost(P1) == (NeedTrial(3, (P0, P1)),)
+    (sent,) = journal.serve_whole(D0, 112.0)
+    assert isinstance(sent, SendPrefill)
+    assert sent.spec.whole
+    return journal
+
+
+def test_poison_is_given_up_when_it_was_tried_alone() -> None:
+    journal = on_trial()
+    assert journal.instance_lost(D0) == (NeedTrial(3, (P0, P1, D0), lost=D0),)
+    assert journal.attempts.total == 3
+    (fail,) = journal.judged(D0, alone=True)
     assert isinstance(fail, Fail)
     assert fail.kind is FailKind.POISON
-    assert "2 instances in a row, p1 the last of them" in fail.reason
+    assert "3 instances in a row, d0 the last of them" in fail.reason
     assert journal.done
+    assert journal.judged(D0, alone=True) == ()
+
+
+def test_what_died_with_others_on_trial_is_tried_again_but_not_for_ever() -> None:
+    journal = on_trial(max_attempts=3)
+    journal.instance_lost(D0)
+    assert journal.judged(D0, alone=False) == (NeedTrial(3, (P0, P1, D0)),)
+    journal.serve_whole(D1, 113.0)
+    journal.instance_lost(D1)
+    (fail,) = journal.judged(D1, alone=False)
+    assert isinstance(fail, Fail)
+    assert fail.kind is FailKind.UNAVAILABLE, "it may be sent again"
+
+
+def test_a_trial_that_ends_well_clears_it() -> None:
+    journal = on_trial()
+    assert journal.tokens(sid(3), 0, (11,)) == (Deliver((11,)),)
+    assert journal.tokens(sid(3), 1, (12,)) == (Deliver((12,)),)
+    assert journal.instance_lost(D0) == (NeedPrefill(5, (P0, P1, D0)),), "the first loss since"
+
+
+def test_only_the_loss_of_its_own_instance_tells_against_it() -> None:
+    journal = on_trial()
+    assert journal.leaving(sid(3)) == (SendCancel(D0, sid(3)), NeedTrial(3, (P0, P1, D0)))
+    assert journal.instance_lost(D0) == ()
+    assert journal.judged(D0, alone=False) == (NeedTrial(3, (P0, P1, D0)),)
 
 
 def test_what_was_sent_to_a_frozen_instance_did_not_freeze_it() -> None:
@@ -175,9 +214,7 @@ def test_poison_of_decode_instances_is_given_up_too() -> None:
     assert journal.instance_lost(D0) == (NeedDecode(ticket(), (D0,), alone=True),)
     journal.decode_routed(D1, 121.0)
     journal.adopted(sid(3))
-    (fail,) = journal.instance_lost(D1)
-    assert isinstance(fail, Fail)
-    assert fail.kind is FailKind.POISON
+    assert journal.instance_lost(D1) == (NeedTrial(4, (D0, D1)),)
 
 
 def test_a_stream_survives_any_number_of_losses_that_it_did_not_cause() -> None:
@@ -216,9 +253,7 @@ def test_one_token_each_time_is_no_excuse_for_what_kills_each_instance_at_the_ne
     assert journal.instance_lost(P0) == (NeedPrefill(4, (P0,), alone=True),)
     journal.prefill_routed(P1, 111.0)
     assert journal.tokens(sid(2), 1, (12,)) == (Deliver((12,)),)
-    (fail,) = journal.instance_lost(P1)
-    assert isinstance(fail, Fail)
-    assert fail.kind is FailKind.POISON
+    assert journal.instance_lost(P1) == (NeedTrial(5, (P0, P1)),)
 
 
 def test_a_handoff_is_decoded_at_its_source() -> None:

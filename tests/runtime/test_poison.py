@@ -1,4 +1,4 @@
-"""A request that kills whatever works on it takes two instances down, and nobody else's request with it."""
+"""A request that kills whatever works on it takes three instances down, and nobody else's request with it."""
 
 import asyncio
 import functools
@@ -68,7 +68,7 @@ class Deadly:
     ],
     ids=["prefill", "decode", "aggregated", "aggregated, one token later"],
 )
-async def test_two_instances_die_and_all_others_get_their_answers(
+async def test_three_instances_die_and_all_others_get_their_answers(
     roles: tuple[str, ...],
     deadly: Callable[[StepPlan], bool],
     victims: str,
@@ -80,15 +80,17 @@ async def test_two_instances_die_and_all_others_get_their_answers(
     async with Pools(small_config(checkpoint, mode=mode), shm) as pools:
         await pools.start(*roles)
         world = Deadly(pools, deadly)
-        for instance in pools.of(victims):
+        for instance in pools.instances:
             world.arm(instance)
         jobs = [asyncio.create_task(pools.ask(ask)) for ask in OTHERS]
         await asyncio.sleep(0.1)
-        with pytest.raises(PoisonError, match="2 instances in a row"):
+        with pytest.raises(PoisonError, match="3 instances in a row"):
             await asyncio.wait_for(pools.ask(POISON), PATIENCE_S)
         told = await asyncio.gather(*jobs)
         assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in OTHERS]
-        assert [instance.place.pool for instance in world.died] == [victims, victims]
+        died = [instance.place.pool for instance in world.died]
+        assert len(died) == 3
+        assert (died[0], died[2]) == (victims, roles[0]), "a trial is at who computes prompts"
         await pools.audit()
 
 
@@ -107,5 +109,21 @@ async def test_prompts_that_waited_behind_it_are_not_taken_for_it(
             await asyncio.wait_for(poisoned, PATIENCE_S)
         told = await asyncio.gather(*jobs)
         assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in behind]
-        assert [instance.place.pool for instance in world.died] == ["prefill", "prefill"]
+        assert [instance.place.pool for instance in world.died] == ["prefill", "prefill", "prefill"]
+        await pools.audit()
+
+
+async def test_instances_that_die_together_condemn_nobody(checkpoint: Path, shm: Path, reference: Reference) -> None:
+    """All of a host's instances die, one after the other, and what was theirs each time goes to the next of them."""
+    async with Pools(small_config(checkpoint, gateway={"role_wait_s": 0.2}), shm) as pools:
+        await pools.start("prefill", "prefill", "prefill", "decode")
+        for instance in pools.instances:
+            executor(instance).before = lambda _: time.sleep(0.05)
+        jobs = [asyncio.create_task(pools.ask(ask)) for ask in OTHERS]
+        await asyncio.sleep(0.02)
+        for instance in list(pools.of("prefill")):
+            await pools.kill(instance)
+        await pools.add("prefill")
+        told = await asyncio.gather(*jobs)
+        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in OTHERS]
         await pools.audit()

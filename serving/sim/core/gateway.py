@@ -307,6 +307,11 @@ class VirtualGateway:
                         self._close(key, flight, Outcome.FINISHED)
                 case c.NeedPrefill() | c.NeedDecode():
                     self._route(key, flight, command)
+                case c.NeedTrial(lost=lost) if lost is not None:  # nothing that is simulated is poison
+                    assert flight.journal is not None
+                    self._carry_out(key, flight, flight.journal.judged(lost, alone=False))
+                case c.NeedTrial(tokens=tokens, exclude=exclude):
+                    self._route(key, flight, c.NeedPrefill(tokens, exclude))
                 case c.SendPrefill(replica=replica, spec=spec):
                     self._book.sent(flight.row)
                     if not self._directory.add(replica, spec):

@@ -1,0 +1,97 @@
+"""One suspected sequence at a time, tried alone: on an instance that does nothing else until it is decoded there."""
+
+from collections.abc import Mapping
+
+from serving.errors import UnavailableError
+from serving.ids import ReplicaId, SequenceId
+from serving.policy.deaths import Deaths
+from serving.policy.journal_commands import FailKind, NeedTrial
+from serving.policy.request_journal import Commands
+from serving.runtime.instance_link import InstanceLink
+from serving.runtime.live_generation import Choice, LiveGeneration
+from serving.runtime.pool_router import PoolRouter
+
+EMPTYING_S = 30.0
+"""How long an instance is kept from new work so that it gets empty. A replacement is empty when it comes."""
+
+
+class Quarantine:
+    """Keeps an instance free for whoever is tried, and remembers who died beside whom.
+
+    Args:
+        choices: all that the gateway has under way.
+    """
+
+    def __init__(self, router: PoolRouter, choices: Mapping[SequenceId, tuple[LiveGeneration, Choice]]) -> None:
+        self.deaths = Deaths()
+        self._router = router
+        self._choices = choices
+        self._tried: Choice | None = None
+        self._seat: ReplicaId | None = None
+        self._since = 0.0
+
+    @property
+    def closed(self) -> tuple[ReplicaId, ...]:
+        """Instances that take nothing else now. Effects: ends a trial that is over."""
+        if self._tried is not None and self._over(self._tried):
+            self._tried = self._seat = None
+        return () if self._seat is None else (self._seat,)
+
+    def came(self, replica: ReplicaId) -> None:
+        """An instance came up: nobody's work is there yet, so it is for whoever waits for a trial."""
+        if self._tried is not None and isinstance(self._tried.need, NeedTrial):
+            self._seat = replica
+
+    def died(self, link: InstanceLink, now: float) -> None:
+        """An instance was lost. One that left in good order did not die."""
+        if link.still_since != 0.0:
+            status = link.status
+            self.deaths.note(link.replica, now, shared=status is not None and status.running + status.waiting > 1)
+
+    def look(self, choice: Choice, need: NeedTrial, now: float) -> Commands:
+        """Judge the last trial, or begin one if there is an empty instance.
+
+        Nothing is done while instances may still be dying of one cause; call it again.
+        """
+        journal = choice.journal
+        choice.need, choice.waiting_since = need, now if choice.waiting_since is None else choice.waiting_since
+        if not self.deaths.settled(now):
+            return ()
+        if need.lost is not None:
+            commands = journal.judged(need.lost, alone=self.deaths.alone(need.lost))
+        else:
+            try:
+                seat = self._empty(choice, now)
+            except UnavailableError as error:
+                return journal.give_up(FailKind.UNAVAILABLE, str(error))
+            if seat is None:
+                return ()
+            commands = journal.serve_whole(seat, now)
+        choice.need = choice.waiting_since = None
+        return commands
+
+    def _empty(self, choice: Choice, now: float) -> ReplicaId | None:
+        """The instance where a sequence is alone; None = not yet.
+
+        Raises: UnavailableError if none got empty in time.
+        Effects: the one that will be empty soonest takes nothing else meanwhile.
+        """
+        if self.closed and self._tried is not choice:
+            return None
+        if self._tried is not choice:
+            self._tried, self._since = choice, now
+        found = self._router.idlest(choice.journal)
+        if found is None:
+            return None
+        if self._seat not in found.among or not found.load:
+            self._seat = found.replica
+        if not found.load and all(one.journal.at != found.replica for _, one in self._choices.values()):
+            return found.replica
+        if now - self._since > EMPTYING_S:
+            raise UnavailableError(f"it was to be tried alone, and no instance got empty within {EMPTYING_S:g} s")
+        return None
+
+    def _over(self, choice: Choice) -> bool:
+        if choice.journal.done or isinstance(choice.need, NeedTrial):
+            return choice.journal.done
+        return choice.journal.at != self._seat or not choice.journal.attempts.losses
