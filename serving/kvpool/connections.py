@@ -23,6 +23,8 @@ from serving.kvpool.session import Session
 logger = logging.getLogger(__name__)
 
 HELLO_DEADLINE_S = 5.0
+MOST_STRANGERS = 64
+"""Who says Hello says it at once: with more that have not, the oldest is closed, so that clients always get in."""
 _HELLO_BYTES = 4096
 _SEND_S = 30
 _REFUSAL_S = 0.1
@@ -47,6 +49,8 @@ class Connections:
         self._welcome = welcome
         self._lock = threading.Lock()
         self._open: dict[socket.socket, threading.Thread] = {}
+        self._strangers: dict[socket.socket, None] = {}
+        """Of those that are open: which have not said Hello, the oldest first."""
         self._listener: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
         self._stopping = False
@@ -108,18 +112,33 @@ class Connections:
                     logger.warning("cannot accept a client (%s); raise the limit of open files", error)
                     time.sleep(_REFUSAL_S)
                 continue
-            if len(self._open) >= self._limit:
+            if self._full():
                 self._refuse(sock)
                 continue
             thread = threading.Thread(target=self._serve, args=(sock,), name="kvpool-client", daemon=True)
             with self._lock:
+                self._make_room()
                 self._open[sock] = thread
+                self._strangers[sock] = None
             try:
                 thread.start()
             except RuntimeError:  # no more threads: as one client too many
                 with self._lock:
-                    del self._open[sock]
+                    del self._open[sock], self._strangers[sock]
                 self._refuse(sock)
+
+    def _full(self) -> bool:
+        """Whether there are as many clients as there may be; strangers are none."""
+        return len(self._open) - len(self._strangers) >= self._limit
+
+    def _make_room(self) -> None:
+        """Close the oldest stranger if there are many. Its own thread notices that and ends."""
+        while len(self._strangers) >= MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            self._desk.core.meters.add("connections_refused")
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
 
     def _refuse(self, sock: socket.socket) -> None:
         """Tells one client too many. Its Hello is read first: closing on unread bytes would destroy our answer."""
@@ -128,7 +147,10 @@ class Connections:
             sock.settimeout(_REFUSAL_S)
             with contextlib.suppress(PoolError):
                 receive(sock, m.to_server, max_body_bytes=_HELLO_BYTES)
-            send(sock, m.Failed(f"this memory server has {self._limit} clients already; try again later"))
+            send(sock, m.Failed(self._too_many()))
+
+    def _too_many(self) -> str:
+        return f"this memory server has {self._limit} clients already; try again later"
 
     def _serve(self, sock: socket.socket) -> None:
         session: Session | None = None
@@ -152,6 +174,14 @@ class Connections:
         if refusal is not None or not isinstance(hello, m.Hello):
             self._desk.core.meters.add("connections_refused")
             send(sock, m.Failed(refusal or ""))
+            return None
+        with self._lock:
+            full = self._full()  # several may have come at once
+            if not full:
+                self._strangers.pop(sock, None)
+        if full:
+            self._desk.core.meters.add("connections_refused")
+            send(sock, m.Failed(self._too_many()))
             return None
         near = hello.node == self._node and hello.pid_namespace == _OWN_NAMESPACE
         stamp = ProcessStamp(hello.pid, hello.start_ticks, hello.pid_namespace) if near else None
@@ -197,3 +227,4 @@ class Connections:
         sock.close()
         with self._lock:
             self._open.pop(sock, None)
+            self._strangers.pop(sock, None)

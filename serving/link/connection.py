@@ -34,12 +34,15 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._reason = "closed by the peer"
+        self._unwanted = False
         self.max_frame_bytes = MAX_FRAME_BYTES
         """What is announced as larger ends the connection before it is buffered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; asyncio calls this once."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports only behave like one
+        if self._unwanted:  # closed before it was made
+            self._transport.abort()
         raw = transport.get_extra_info("socket")
         if raw is not None:  # a vanished host closes nothing: let the kernel ask, or wait in vain for what was sent
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -93,5 +96,6 @@ class Connection(asyncio.Protocol):
     def close(self, reason: str) -> None:
         """End the connection now; `on_closed` follows."""
         self._reason = reason
+        self._unwanted = True
         if self._transport is not None:
             self._transport.abort()

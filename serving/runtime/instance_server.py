@@ -42,6 +42,8 @@ STATUS_PERIOD_S = 0.5
 HELLO_DEADLINE_S = 5.0
 MAX_HELLO_BYTES = 64 << 10
 """All that is buffered for a stranger: who does not know the secret costs no memory."""
+MOST_STRANGERS = 64
+"""Who says Hello says it at once: with more that have not, the oldest is closed, so that gateways always get in."""
 OFFER_PERIOD_S = 2.0
 """How often a draining instance offers what is still here to others; each offer is a pause of some milliseconds."""
 STORE_DEADLINE_S = 5.0
@@ -69,7 +71,7 @@ class InstanceServer:
         self._welcome = welcome
         self._secret = secret.encode()
         self._gateways: dict[Connection, m.Hello | None] = {}
-        self._strangers: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}
         """Connected, but did not say Hello yet."""
         self._unseen: dict[SequenceId, int] = {}
         """Tokens of sequences that the engine has not looked at yet, because a step runs."""
@@ -173,7 +175,11 @@ class InstanceServer:
         assert self._asyncio_loop is not None
         connection = Connection(self._on_frame, self._on_closed)
         connection.max_frame_bytes = MAX_HELLO_BYTES
-        self._strangers.add(connection)
+        if len(self._strangers) >= MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close("too many say no Hello")
+        self._strangers[connection] = None
         self._asyncio_loop.call_later(HELLO_DEADLINE_S, self._require_hello, connection)
         return connection
 
@@ -211,7 +217,7 @@ class InstanceServer:
         if message.protocol != m.PROTOCOL:
             raise LinkError(f"protocol {message.protocol}, this instance speaks {m.PROTOCOL}")
         self._gateways[connection] = message
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         connection.max_frame_bytes = m.MAX_FRAME_BYTES
         connection.send(self._welcome)
         self._send_status()
@@ -236,7 +242,7 @@ class InstanceServer:
             self._empty.set()
 
     def _on_closed(self, connection: Connection, reason: str) -> None:
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         hello = self._gateways.pop(connection, None)
         orphans = [s for s, owner in self._owner.items() if owner is connection]
         if hello is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from serving.errors import PoolUnreachableError
 from serving.kvpool import messages as m
-from serving.kvpool.connections import HELLO_DEADLINE_S
+from serving.kvpool.connections import HELLO_DEADLINE_S, MOST_STRANGERS
 from serving.kvpool.frames import HEADER, receive, send
 from tests.kvpool.raw_client import SPACE, RawClient, connect, hash_of, hello
 from tests.kvpool.server_process import ServerProcess, running_server, segment_folder
@@ -140,3 +140,15 @@ def test_a_frozen_client_delays_nobody(server: ServerProcess) -> None:
         assert client.get(hash_of(5)) is None, "its checksum was made up"
         assert time.monotonic() - start < 2
         client.ask(m.Forget("default"), m.Data)
+
+
+def test_silent_ones_do_not_keep_clients_out(server: ServerProcess) -> None:
+    silent = [connect(server.record) for _ in range(MOST_STRANGERS + 3 * LIMIT)]
+    try:
+        start = time.monotonic()
+        assert works(server)
+        assert is_closed(silent[0])
+        assert time.monotonic() - start < HELLO_DEADLINE_S, "not only when their time was over"
+    finally:
+        for sock in silent:
+            sock.close()

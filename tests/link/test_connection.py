@@ -1,6 +1,7 @@
 """The connection cuts frames right whatever the chunks, and drops peers that misbehave."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from itertools import pairwise
@@ -114,3 +115,18 @@ async def test_a_host_that_vanishes_is_given_up_though_something_is_always_on_it
         assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * (idle_s + times * pause_s)
         transport.abort()
         client.close()
+
+
+@pytest.mark.asyncio
+async def test_one_that_is_closed_before_it_is_made_does_not_stay_open() -> None:
+    ends: list[str] = []
+    connection = c.Connection(lambda *_: None, lambda _, reason: ends.append(reason))
+    connection.close("one too many")
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: connection, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    with contextlib.suppress(ConnectionError):
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert ends == ["one too many"]
+    writer.close()
+    server.close()

@@ -29,7 +29,7 @@ from serving.policy.request import (
 from serving.policy.step_plan import StepPlan
 from serving.runtime.engine_news import Refusal, TicketReady
 from serving.runtime.instance import Instance
-from serving.runtime.instance_server import HELLO_DEADLINE_S, InstanceServer
+from serving.runtime.instance_server import HELLO_DEADLINE_S, MOST_STRANGERS, InstanceServer
 from tests.engine.bench import Bench
 from tests.runtime.harness import SECRET, Pools, executor, small_config, until
 from tests.runtime.wire import RawGateway
@@ -97,6 +97,16 @@ async def test_strangers_are_refused(pools: Pools, first: bytes, caplog: pytest.
     assert time.monotonic() - begun < HELLO_DEADLINE_S, "not only when its time was over"
     assert "Fatal error" not in caplog.text, "a stranger is no bug of ours"
     await stranger.close()
+
+
+async def test_silent_ones_do_not_keep_gateways_out(pools: Pools) -> None:
+    silent = [await RawGateway.connect(address(pools.instances[0])) for _ in range(2 * MOST_STRANGERS)]
+    begun = time.monotonic()
+    assert await silent[0].closed()
+    gateway = await connect(pools.instances[0])
+    assert time.monotonic() - begun < HELLO_DEADLINE_S, "not only when their time was over"
+    for one in [gateway, *silent]:
+        await one.close()
 
 
 async def test_a_second_hello_ends_the_link(pools: Pools) -> None:
