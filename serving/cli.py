@@ -18,8 +18,11 @@ from serving.sim.commands import plan, reproduce, simulate
 from serving.sim.compilation import command as compile_command
 from serving.version import VERSION
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "deploy" / "small.toml"
 DEFAULT_URL = "http://127.0.0.1:8000"
+_SECRETS = ("gateway.api_keys", "gateway.admin_keys", "kvcache.salt")
 EXIT_PROBLEM = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -89,7 +92,7 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="start a local cluster and serve a model until Ctrl-C",
         description="Start Ray with virtual NPUs in this machine, deploy a configuration's pools, serve until Ctrl-C.",
         epilog=(
-            "Examples: cloudmatrix serve --config deploy/two-nodes.toml --port 9000 --api-key s3cret; "
+            "Examples: cloudmatrix serve --config deploy/two-nodes.toml --port 9000 --api-key-file keys.txt; "
             "cloudmatrix serve --model ~/my-deepseek --set hardware.hbm_per_die_mib=512 --set engine.kv_dtype=int8"
         ),
     )
@@ -99,7 +102,13 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     serve.add_argument("--host", help="address to listen on, instead of the file's (default 127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on, instead of the file's (default 8000)")
     serve.add_argument(
-        "--api-key", action="append", metavar="KEY", help="require this bearer token; may be given more than once"
+        "--api-key-file", type=Path, metavar="FILE", help="require one of these bearer tokens, one a line in a file"
+    )
+    serve.add_argument(
+        "--api-key",
+        action="append",
+        metavar="KEY",
+        help="require this bearer token; may be given more than once; whoever lists processes sees it",
     )
     serve.set_defaults(run=_serve)
 
@@ -176,13 +185,17 @@ def _add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = F
 
 def _serve(arguments: argparse.Namespace) -> int:
     from serving.config.load import load_config, with_overrides
+    from serving.key_environment import take_keys
 
     config = with_overrides(
         load_config(arguments.config, model=arguments.model, settings=arguments.set),
         host=arguments.host,
         port=arguments.port,
         api_keys=tuple(arguments.api_key) if arguments.api_key else None,
+        api_key_file=arguments.api_key_file,
+        environment_keys=take_keys(),
     )
+    _warn_of_shown_secrets(arguments)
     from serving.deployments.ports import GATEWAY_PORT, reserved_port
     from serving.deployments.preflight import preflight
     from serving.terminal import endings_as_interrupt
@@ -199,6 +212,13 @@ def _serve(arguments: argparse.Namespace) -> int:
             session.remove()
             raise
         return serve_forever(config, session)
+
+
+def _warn_of_shown_secrets(arguments: argparse.Namespace) -> None:
+    set_names = {setting.partition("=")[0].replace(" ", "") for setting in arguments.set}
+    shown = [f"--set {name}" for name in _SECRETS if name in set_names] + ["--api-key"] * bool(arguments.api_key)
+    for flag in shown:
+        logger.warning("every user of this machine can read %s in the list of processes: use a file instead", flag)
 
 
 def _status(arguments: argparse.Namespace) -> int:

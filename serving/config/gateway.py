@@ -21,6 +21,9 @@ class GatewayConfig:
         default="uvicorn",
     )
     api_keys: tuple[str, ...] = key("keys accepted as `Authorization: Bearer`; none = open", default=(), secret=True)
+    api_key_file: str = key(
+        "file with more of them, one a line, relative to this file; best kept at mode 600", default=""
+    )
     max_body_bytes: int = key("largest request body [bytes]; beyond it 413", default=4 * 1024 * 1024, low=1024)
     max_head_bytes: int = key(
         "largest request line and headers together [bytes]; beyond it 431", default=64 * 1024, low=1024, high=256 * 1024

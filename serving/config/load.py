@@ -19,6 +19,7 @@ from serving.config.checks import check_consistency, check_model_folder, check_p
 from serving.config.cluster import NodeConfig
 from serving.config.gateway import GatewayConfig
 from serving.config.key import key_spec
+from serving.config.key_file import with_keys
 from serving.config.namespaces import check_namespaces
 from serving.config.serve import ServeConfig
 from serving.config.value import convert
@@ -76,16 +77,19 @@ def with_overrides(
     host: str | None = None,
     port: int | None = None,
     api_keys: Sequence[str] | None = None,
+    api_key_file: Path | None = None,
+    environment_keys: str | None = None,
 ) -> ServeConfig:
     """Applies the command line to a loaded file; the last step before serving, also when no flag was given.
 
     Args:
         host, port: where to listen.
-        api_keys: keys that replace those of the file.
+        api_keys, api_key_file: keys, and a file of them, that replace those of the file and of the environment.
+        environment_keys: text of the environment variable for keys, if it is set; they replace those of the file.
     Returns: the configuration to serve.
-    Raises: ConfigError if a value is out of range, the port is the dashboard's, an API key is also a tenant's, or the
-        model folder holds no checkpoint.
-    Effects: looks at the model folder.
+    Raises: ConfigError if a value is out of range, the port is the dashboard's, an API key is also a tenant's, a
+        file of keys cannot be used, or the model folder holds no checkpoint.
+    Effects: looks at the model folder; reads the file of keys.
     """
     given = {"host": host, "port": port, "api_keys": None if api_keys is None else list(api_keys)}
     hints = get_type_hints(GatewayConfig)
@@ -96,7 +100,9 @@ def with_overrides(
     }
     check_model_folder(config.model)
     check_tokenizer_folder(config.model)
-    config = replace(config, gateway=replace(config.gateway, **checked))
+    gateway = replace(config.gateway, **checked)
+    gateway = with_keys(gateway, checked.get("api_keys"), api_key_file, environment_keys)
+    config = replace(config, gateway=gateway)
     check_ports(config)
     check_namespaces(config.namespaces, config.gateway)
     return config
@@ -216,4 +222,8 @@ def _settle(config: ServeConfig, file: Path) -> ServeConfig:
     if device.endswith(".toml"):
         device = str((file.parent / Path(device).expanduser()).resolve())
     simulation = replace(config.simulation, device=device)
-    return replace(config, model=model, engine=engine, kvcache=kvcache, simulation=simulation)
+    keys = config.gateway.api_key_file
+    gateway = replace(
+        config.gateway, api_key_file=str((file.parent / Path(keys).expanduser()).resolve()) if keys else ""
+    )
+    return replace(config, model=model, gateway=gateway, engine=engine, kvcache=kvcache, simulation=simulation)

@@ -57,7 +57,7 @@ class ServeConfig:
     def api_keys_required(self) -> bool:
         """Whether requests need an API key: any key that is configured, of whatever kind, closes the door."""
         tenants = any(namespace.api_keys for namespace in self.namespaces)
-        return tenants or bool(self.gateway.api_keys or self.gateway.admin_keys)
+        return tenants or bool(self.gateway.api_keys or self.gateway.admin_keys or self.gateway.api_key_file)
 
     def threads_per_instance(self, cores: int) -> int:
         """Compute threads of one instance.

@@ -13,7 +13,7 @@ from ray.serve.handle import DeploymentHandle
 from serving.api.access import WithoutRequestId
 from serving.api.app import create_app
 from serving.api.pool_facts import memory_server_stats
-from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
+from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.config.serve import ServeConfig
 from serving.deployments.connections import DoorLimits
 from serving.deployments.fingerprint import system_fingerprint
@@ -23,6 +23,7 @@ from serving.deployments.loopback import keep_on_loopback
 from serving.deployments.membership import Member, MemberReader
 from serving.deployments.nodes import link_host
 from serving.deployments.pool_control import NamespaceChanges, PoolViewFollower
+from serving.deployments.sealing import unsealed
 from serving.deployments.traffic_report import TrafficReporter
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
@@ -51,6 +52,7 @@ class GatewayDeployment:
     """One gateway as the ingress replica of the application.
 
     Args:
+        config: sealed.
         pools: handles of the engine pools; bound so that they belong to the same application.
         pool_salt: from which namespaces get their salts; the same for all gateways, known to them only.
         created: when the application was [Unix time, s]; the same for all gateways, whenever each began.
@@ -209,9 +211,9 @@ def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:
     gateway = config.gateway
     return ApiSettings(
         version=VERSION,
-        api_key_hashes=_hashes(gateway.api_keys),
-        admin_key_hashes=_hashes(gateway.admin_keys),
-        namespaces=tuple(NamespaceKeys(one.name, _hashes(one.api_keys), one.weight) for one in config.namespaces),
+        api_key_hashes=unsealed(gateway.api_keys),
+        admin_key_hashes=unsealed(gateway.admin_keys),
+        namespaces=tuple(NamespaceKeys(one.name, unsealed(one.api_keys), one.weight) for one in config.namespaces),
         pool_salt=pool_salt,
         max_body_bytes=gateway.max_body_bytes,
         max_n=gateway.max_n,
@@ -230,7 +232,3 @@ def _hosts(config: ServeConfig) -> AllowedHosts | None:
         return None
     names = (in_header(gateway.host), *gateway.allowed_hosts)
     return AllowedHosts(names, any_address=not is_loopback(gateway.host))
-
-
-def _hashes(keys: tuple[str, ...]) -> tuple[bytes, ...]:
-    return tuple(hash_api_key(key) for key in keys)

@@ -23,6 +23,7 @@ from serving.deployments.app import APP_NAME, KVCACHE, build
 from serving.deployments.cluster import LocalCluster
 from serving.deployments.pool_control import control_settings, pool_control
 from serving.deployments.scaling_board import start_board
+from serving.deployments.sealing import salt_of, sealed
 from serving.deployments.session import Session
 from serving.errors import ServingError
 from serving.http_question import fetch
@@ -164,6 +165,8 @@ def deploy(config: ServeConfig, cluster: LocalCluster) -> None:
 
     Raises: StartError with the first cause that a replica gave.
     """
+    pool_salt = salt_of(config)
+    config = sealed(config)
     with_proxy = config.gateway.server == "serve"
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     serve.start(
@@ -180,7 +183,7 @@ def deploy(config: ServeConfig, cluster: LocalCluster) -> None:
         secret=secrets.token_hex(32),
         session=cluster.session.name,
         threads=threads,
-        pool_salt=config.kvcache.salt.encode() or secrets.token_bytes(32),
+        pool_salt=pool_salt,
         pool_folder=cluster.session.pool_folder,
     )
     try:

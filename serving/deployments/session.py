@@ -8,9 +8,10 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,14 +85,15 @@ def folder_of(name: str) -> Path:
 def enter() -> Session:
     """Make a private folder and set what Ray reads from the environment.
 
-    Effects: creates the folder; deletes the SSD tiers of starts that crashed; changes this process's environment, which
-        every Ray process inherits.
+    Effects: creates the folder; deletes the SSD tiers of starts that crashed, and after a week their logs; changes this
+        process's environment, which every Ray process inherits.
     """
     name = secrets.token_hex(3)
     session = Session(name, folder_of(name), secrets.token_hex(32))
     session.ray_folder.mkdir(parents=True, mode=0o700)
     session.folder.chmod(0o700)
     _remove_dead_pools(session.folder.parent)
+    _remove_old_logs(session.folder.parent, time.time())
     session.pool_folder.mkdir(mode=0o700)
     _hold(session.pool_folder)
     token_path = session.folder / _DASHBOARD_TOKEN
@@ -137,12 +139,21 @@ def running_starts() -> list[RunningStart]:
     Effects: none; folders of other users, and of starts that crashed, are passed over.
     """
     found = []
-    for folder in sorted(_temporary().glob("cloudmatrix-*")):
-        with contextlib.suppress(OSError):  # gone meanwhile, not ours, or not up yet
-            if folder.stat().st_uid == os.getuid() and _held(folder / _POOL / _ALIVE):
+    for folder in sorted(_own_folders(_temporary())):
+        with contextlib.suppress(OSError):  # gone meanwhile, or not up yet
+            if _held(folder / _POOL / _ALIVE):
                 url, token = (folder / _DASHBOARD_URL).read_text(), (folder / _DASHBOARD_TOKEN).read_text()
                 found.append(RunningStart(folder.name.partition("-")[2], url, token))
     return found
+
+
+def _own_folders(parent: Path) -> Iterator[Path]:
+    """Folders of this user's starts. Others can put what they like into a folder for everybody, links to ours too."""
+    for folder in parent.glob("cloudmatrix-*"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            facts = folder.lstat()
+            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid():
+                yield folder
 
 
 def _held(mark: Path) -> bool:
@@ -168,12 +179,30 @@ def _hold(folder: Path) -> None:
 
 def _remove_dead_pools(parent: Path) -> None:
     """Delete SSD tiers whose start was killed: they can be large, and nobody can read them any more."""
-    for mark in parent.glob(f"cloudmatrix-*/{_POOL}/{_ALIVE}"):
-        with contextlib.suppress(OSError), mark.open("r+b") as file:  # not ours, or held by a living start
+    for folder in _own_folders(parent):
+        pool = folder / _POOL
+        with contextlib.suppress(OSError), (pool / _ALIVE).open("r+b") as file:  # none, or held by a living start
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(mark.parent, ignore_errors=True)
+            shutil.rmtree(pool, ignore_errors=True)
 
 
+def _remove_old_logs(parent: Path, now: float) -> None:
+    """Delete folders of starts that ended, not as they should have, long ago: nobody will read their logs any more."""
+    for folder in _own_folders(parent):
+        with contextlib.suppress(OSError):
+            mark = folder / _POOL / _ALIVE
+            if now - _last_change(folder) > KEPT_LOGS_S and not (mark.exists() and _held(mark)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_change(folder: Path) -> float:
+    """When something was written there last, as far as what lies in it and the logs of the last session tell."""
+    inside = [*folder.iterdir(), *(folder / "ray" / "session_latest" / "logs").glob("*")]
+    return max(path.lstat().st_mtime for path in inside or [folder])
+
+
+KEPT_LOGS_S = 7 * 24 * 3600.0
+"""How long logs of a start that failed or was killed stay."""
 LONGEST_PARENT = 13
 """Ray's longest socket path below a session is 94 bytes; the kernel takes 107."""
 

@@ -10,6 +10,8 @@ MAX_FUNCTION_LINES = 60
 DRAWERS = ("util", "helper", "misc", "common")
 
 MAY_TOUCH_THE_ENVIRONMENT = (
+    "serving/key_environment.py",
+    "serving/key_environment.py",
     "serving/deployments/session.py",
     "serving/deployments/agent_keeper.py",
     "loadgen/cli/build_endpoint.py",
@@ -17,7 +19,7 @@ MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/model/native/build.py",
 )
 """Ray, OpenMP and oneDNN read theirs from it, OPENAI_API_KEY is where every client looks, CXX and XDG_CACHE_HOME are
-what every build tool goes by; nothing of ours is set there.
+what every build tool goes by. Of ours there is one, which only containers need: CLOUDMATRIX_API_KEYS.
 """
 
 PACKAGES = read_sources("hardware", "serving", "loadgen")

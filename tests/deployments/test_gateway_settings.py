@@ -1,5 +1,6 @@
 """From the configuration's keys to who may enter a gateway, and as whom."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -8,11 +9,12 @@ import pytest
 from serving.api.tenant import KeyRing
 from serving.config.engine import EngineConfig
 from serving.config.gateway import GatewayConfig
-from serving.config.kvcache import NamespaceConfig
+from serving.config.kvcache import KvCacheConfig, NamespaceConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.config.simulation import Executor
 from serving.deployments.gateway import _api_settings, _served_model
+from serving.deployments.sealing import salt_of, sealed
 from serving.errors import AuthenticationError
 from serving.policy.pool.namespaces import namespace_salt
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -21,7 +23,7 @@ from tests.model.random_tokenizer import write_tokenizer
 
 def keys_of(gateway: GatewayConfig, *namespaces: NamespaceConfig, model: ModelConfig) -> KeyRing:
     config = ServeConfig(model=model, gateway=gateway, namespaces=namespaces)
-    return KeyRing(_api_settings(config, b"pool salt"))
+    return KeyRing(_api_settings(sealed(config), b"pool salt"))
 
 
 @pytest.fixture
@@ -44,6 +46,21 @@ def test_every_kind_of_key_arrives(model: ModelConfig) -> None:
         keys.identify(None)
 
 
+def test_nothing_that_opens_a_door_is_handed_on(model: ModelConfig) -> None:
+    """Ray keeps what replicas are made of, perhaps on disk."""
+    gateway = GatewayConfig(api_keys=("hide-1",), admin_keys=("hide-2",))
+    tenants = (NamespaceConfig("acme", ("hide-3",)), NamespaceConfig("idle"))
+    plain = ServeConfig(model=model, gateway=gateway, namespaces=tenants, kvcache=KvCacheConfig(salt="hide-4"))
+    config = sealed(plain)
+    assert b"hide" in pickle.dumps(plain)
+    assert b"hide" not in pickle.dumps(config)
+    assert config.api_keys_required
+    assert salt_of(plain) == salt_of(plain) != salt_of(config), "one that is not configured is new each time"
+    assert b"hide" not in salt_of(plain)
+    with pytest.raises(ValueError, match="hexadecimal"):
+        _api_settings(plain, b"salt")
+
+
 def test_no_keys_mean_an_open_server(model: ModelConfig) -> None:
     assert keys_of(GatewayConfig(), NamespaceConfig("quota-only", quota_mib=1), model=model).open
 
@@ -64,7 +81,7 @@ def test_no_keys_mean_an_open_server(model: ModelConfig) -> None:
 def test_names_of_this_server_where_no_key_proves_anything(
     model: ModelConfig, gateway: GatewayConfig, evil: bool, address: bool, name: bool
 ) -> None:
-    hosts = _api_settings(ServeConfig(model=model, gateway=gateway), b"salt").hosts
+    hosts = _api_settings(sealed(ServeConfig(model=model, gateway=gateway)), b"salt").hosts
     asked = ("evil.example:8000", "192.0.2.1:8000", "llm.example.com:8000", "localhost:8000", "127.0.0.1:8000")
     assert [hosts is None or hosts.allow(host) for host in asked] == [evil, address, name, True, True]
 

@@ -159,3 +159,56 @@ def test_who_ends_a_start_at_once_leaves_nothing(short_folder: Path, kind: signa
     )
     assert ended.returncode == 130
     assert not list(short_folder.glob("cloudmatrix-*"))
+
+
+def old_start(parent: Path, name: str, age_s: float) -> Path:
+    """What a start that was killed leaves: a mark that nobody holds, and logs."""
+    folder = parent / f"cloudmatrix-{name}"
+    (folder / "kvcache").mkdir(parents=True)
+    (folder / "kvcache" / "alive").touch()
+    (folder / "dashboard-token").write_text("token")
+    then = time.time() - age_s
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (then, then))
+    return folder
+
+
+def test_logs_of_starts_that_failed_go_after_a_time(short_folder: Path) -> None:
+    old, recent, living = (
+        old_start(short_folder, name, age_s)
+        for name, age_s in (("old", session.KEPT_LOGS_S + 60), ("recent", session.KEPT_LOGS_S - 60), ("living", 1e9))
+    )
+    unmarked = old_start(short_folder, "unmarked", 1e9)
+    shutil.rmtree(unmarked / "kvcache")
+    os.utime(unmarked, (0, 0))
+    written = old_start(short_folder, "written", 1e9)
+    (written / "ray" / "session_1" / "logs").mkdir(parents=True)
+    (written / "ray" / "session_1" / "logs" / "gcs.log").touch()
+    (written / "ray" / "session_latest").symlink_to("session_1")
+    for path in (written, written / "ray"):
+        os.utime(path, (0, 0))
+    other = short_folder / "something-else"
+    other.mkdir()
+    os.utime(other, (0, 0))
+    with (living / "kvcache" / "alive").open("r+b") as mark:
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        session._remove_old_logs(short_folder, time.time())
+    left = {path.name for path in short_folder.iterdir()}
+    assert left == {recent.name, living.name, written.name, other.name}
+    assert not old.exists()
+
+
+def test_folders_of_others_and_links_are_passed_over(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder that everybody may write to, somebody else can make one that looks like ours."""
+    theirs = old_start(short_folder, "theirs", 1e9)
+    precious = old_start(short_folder / "elsewhere", "precious", 1e9)
+    (short_folder / "cloudmatrix-link").symlink_to(precious)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+        session._remove_dead_pools(short_folder)
+        session._remove_old_logs(short_folder, time.time())
+    assert (theirs / "kvcache" / "alive").exists(), "another user's"
+    session._remove_dead_pools(short_folder)
+    session._remove_old_logs(short_folder, time.time())
+    assert not theirs.exists()
+    assert (precious / "kvcache" / "alive").exists(), "reached by a link only"

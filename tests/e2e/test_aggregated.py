@@ -18,14 +18,19 @@ from tests.runtime.workload import GREEDY, Ask, Reference, varied_asks
 
 pytestmark = pytest.mark.slow
 
-KEY = "s3cret"
-TWO_GATEWAYS = """
+KEY, TENANT_KEY, ADMIN_KEY, SALT = "sk-of-everybody", "sk-of-acme", "sk-of-the-operator", "salt-of-this-site"
+TWO_GATEWAYS = f"""
 [gateway]
 replicas = 2
+admin_keys = ["{ADMIN_KEY}"]
 
 [chaos]
 enabled = true
 least_step_s = 0.005
+
+[[namespaces]]
+name = "acme"
+api_keys = ["{TENANT_KEY}"]
 """
 """And steps that last, so that streams can be counted."""
 
@@ -34,7 +39,10 @@ least_step_s = 0.005
 def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Server]:
     config = small(tmp_path_factory.mktemp("config"), checkpoint, mode="aggregated", aggregated=2)
     config.write_text(config.read_text() + TWO_GATEWAYS)
-    with Server(config, "--api-key", KEY) as running:
+    keys = config.parent / "keys.txt"
+    keys.write_text(f"# of the tests\n{KEY}\n")
+    keys.chmod(0o600)
+    with Server(config, "--api-key-file", str(keys), "--set", f"kvcache.salt={SALT}") as running:
         running.key = KEY
         yield running
         took = running.interrupt()
@@ -114,3 +122,18 @@ def test_the_status_command_wants_the_key_too(server: Server) -> None:
     assert "give its key with --api-key" in refused.stderr
     shown = subprocess.run([*command, "--api-key", KEY], capture_output=True, text=True, timeout=60, check=True)
     assert "aggregated 2/2" in shown.stdout
+
+
+def test_secrets_stand_nowhere_but_where_they_were_given(server: Server) -> None:
+    """Not in logs, nor in what Ray's control store keeps on disk, nor in what processes hand on."""
+    for key in (KEY, TENANT_KEY, ADMIN_KEY):
+        assert "data" in server.get("/v1/models", headers={"Authorization": f"Bearer {key}"})
+    found = [
+        (secret, str(path))
+        for path in server.folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+        for secret in (KEY, TENANT_KEY, ADMIN_KEY, SALT)
+        if secret.encode() in path.read_bytes()
+    ]
+    assert found == []
+    assert "every user of this machine can read --set kvcache.salt" in server.err

@@ -1,0 +1,75 @@
+"""API keys from elsewhere than the configuration: a file of their own, or the text of an environment variable."""
+
+import logging
+import re
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+from serving.config.gateway import GatewayConfig
+from serving.errors import ConfigError
+from serving.regular_file import read_regular
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "CLOUDMATRIX_API_KEYS"
+_MOST_BYTES = 1 << 20
+_FOR_OTHERS = stat.S_IRGRP | stat.S_IROTH
+
+
+def _read_key_file(where: str, path: Path) -> tuple[str, ...]:
+    """The keys of a file: one a line; empty lines and those that begin with `#` say nothing.
+
+    Args:
+        where: the flag or key that names the file, for messages; they never show a key.
+    Raises: ConfigError if it cannot be read, is no regular file, is no text, or holds no key: that would be an open
+        door.
+    Effects: reads the file; logs a warning if others than its owner may read it.
+    """
+    try:
+        text = read_regular(path, most_bytes=_MOST_BYTES).decode()
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise ConfigError(f"{where}: there is no file {path}") from None
+    except OSError as error:
+        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where}: {path} is no UTF-8 text: write one key a line") from None
+    lines = [line.strip() for line in text.splitlines()]
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
+    if not keys:
+        raise ConfigError(f"{where}: {path} holds no key: write one a line")
+    if mode & _FOR_OTHERS:
+        logger.warning("%s: others than its owner may read the keys in %s: chmod 600 it", where, path)
+    return keys
+
+
+def _keys_of_text(text: str) -> tuple[str, ...]:
+    """The keys of one text, apart by commas or white space. Raises: ConfigError if there is none."""
+    keys = tuple(filter(None, re.split(r"[,\s]+", text)))
+    if not keys:
+        raise ConfigError(f"{VARIABLE} is set but holds no key: give it one, or unset it")
+    return keys
+
+
+def with_keys(
+    gateway: GatewayConfig, flags: tuple[str, ...] | None, file_flag: Path | None, environment: str | None
+) -> GatewayConfig:
+    """The keys of `[gateway]`, wherever they come from: flags go before the environment, that before the configuration.
+
+    Args:
+        flags, file_flag: of the command line, together.
+        environment: text of the environment variable; None = not set.
+    Raises: ConfigError for a file or a text that cannot be used.
+    Effects: reads the file of keys, if there is one.
+    """
+    if flags is not None or file_flag is not None:
+        file = "" if file_flag is None else str(file_flag)
+        gateway = replace(gateway, api_keys=flags or (), api_key_file=file)
+    elif environment is not None:
+        gateway = replace(gateway, api_keys=_keys_of_text(environment), api_key_file="")
+    if not gateway.api_key_file:
+        return gateway
+    where = "[gateway] api_key_file" if file_flag is None else "--api-key-file"
+    more = _read_key_file(where, Path(gateway.api_key_file))
+    return replace(gateway, api_keys=(*gateway.api_keys, *more))
