@@ -15,6 +15,7 @@ from starlette.responses import Response
 from serving.api.access import AccessMiddleware
 from serving.api.auth import ApiKeyMiddleware
 from serving.api.backend import GenerationBackend
+from serving.api.body_room import BodyRoom
 from serving.api.cors import allow_origins
 from serving.api.errors import ErrorReply, RouteError, reply_for
 from serving.api.host import HostMiddleware
@@ -47,6 +48,7 @@ def create_app(
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
+    app.state.body_room = BodyRoom(settings.max_body_bytes)
     endpoint = Endpoint(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
     for router in (probe_router, info_router, generation_router):
         app.include_router(router(endpoint))

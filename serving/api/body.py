@@ -5,9 +5,11 @@ from typing import TypeVar
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from serving.api.body_room import BodyRoom
 from serving.api.errors import UnsupportedMediaTypeError, from_validation
 from serving.api.foreign_fields import MESSAGE
 from serving.api.schema import ChatMessage, ChatTemplateFields, GenerationRequest, WireModel
+from serving.api.tenant import tenant_of
 from serving.api.unknown_fields import ignored_fields
 from serving.errors import PayloadTooLargeError
 
@@ -20,24 +22,40 @@ _PART_KEYS = ("type", "text", "refusal")
 async def read_body(request: Request, limit: int) -> bytes:
     """The whole body, refused as soon as more than `limit` bytes are announced or have arrived.
 
-    Raises: PayloadTooLargeError, ClientDisconnect.
+    Raises: PayloadTooLargeError, OverloadedError, ClientDisconnect.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > limit:
         raise _too_large(limit)
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return b"".join(chunks)
+    body, more = await _piece(request)
+    if not more and len(body) <= limit:
+        return body
+    room: BodyRoom = request.app.state.body_room
+    key, held = tenant_of(request).key, 0
+    whole = bytearray()
+    try:
+        while True:
+            if len(whole) + len(body) > limit:
+                raise _too_large(limit)
+            room.take(key, len(body))
+            held += len(body)
+            whole += body
+            if not more:
+                return bytes(whole)
+            body, more = await _piece(request)
+    finally:
+        room.give(key, held)
+
+
+async def _piece(request: Request) -> tuple[bytes, bool]:
+    """The next piece, and whether there are more.
+
+    Raises: ClientDisconnect.
+    """
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
 
 
 async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
@@ -46,7 +64,7 @@ async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
     The type must be declared: a page of any web site can send bodies without one, but not JSON, to a server that did
     not invite it.
 
-    Raises: UnsupportedMediaTypeError, PayloadTooLargeError, InvalidRequestError, ClientDisconnect.
+    Raises: UnsupportedMediaTypeError, PayloadTooLargeError, OverloadedError, InvalidRequestError, ClientDisconnect.
     """
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if declared != "application/json" and not declared.endswith("+json"):

@@ -40,16 +40,21 @@ def start(
     body: bytes | dict[str, Any],
     *,
     chunks: int = 1,
+    stop_at: int | None = None,
     headers: dict[str, str] | None = None,
     slow_send: Callable[[], Awaitable[object]] | None = None,
 ) -> tuple[Exchange, "asyncio.Task[None]"]:
-    """Send a POST; the client stays until `exchange.gone` is set. `chunks` = 0 never sends the body."""
+    """Send a POST; the client stays until `exchange.gone` is set. `chunks` = 0 never sends the body.
+
+    Args:
+        stop_at: how many of the chunks are sent; None = all.
+    """
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     size = -(-len(raw) // max(1, chunks))
     incoming = [
         {"type": "http.request", "body": raw[i * size : (i + 1) * size], "more_body": i < chunks - 1}
         for i in range(chunks)
-    ]
+    ][:stop_at]
     exchange = Exchange()
 
     async def receive() -> Message:
