@@ -14,7 +14,7 @@ from hardware.ub.file import remove_stale
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY, SWEEP_PERIOD_S, sweep
-from serving.deployments.ray_parts import HelperTender, dead, keep_agents
+from serving.deployments.ray_parts import HelperTender, dead, hide_command_line, keep_agents
 from serving.deployments.ray_storage import ray_storage
 from serving.deployments.session import Session
 from serving.runtime.injected_faults import faults_path
@@ -59,6 +59,7 @@ class LocalCluster:
             logger.info("removed %s, left behind by a crash", path)
         silence_npu_probe()
         keep_agents()
+        hide_command_line()
         self.session.set_environment(self._storage.environment)
         if len(self._config.nodes) == 1:
             self._start_one(self._config.nodes[0])

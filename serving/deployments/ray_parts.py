@@ -37,6 +37,16 @@ def keep_agents() -> None:
     services.start_ray_process = start_ray_process
 
 
+def hide_command_line() -> None:
+    """Keep this process's arguments, keys perhaps, out of what Ray's control store knows of its job, and keeps on disk.
+
+    Effects: changes Ray's own library in this process; it has no setting for this.
+    """
+    from ray._private import utils  # heavy
+
+    utils.get_entrypoint_name = lambda: "cloudmatrix serve"
+
+
 def kept(command: list[str]) -> list[str]:
     """A raylet's command line with a keeper before each of its agents; any other command as it is."""
     keeper = subprocess.list2cmdline([sys.executable, "-I", "-S", str(Path(agent_keeper.__file__))])
