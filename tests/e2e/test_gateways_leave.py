@@ -58,6 +58,12 @@ async def streams_at_both(server: Scaled) -> list[tuple[Streams, "asyncio.Task[N
     return begun
 
 
+def models_card(server: Scaled) -> tuple[int, int]:
+    """When the model was created, as one of the gateways says it, and how many request ids its answer has."""
+    with urllib.request.urlopen(f"{server.url}/v1/models", timeout=60) as reply:
+        return json.load(reply)["data"][0]["created"], len(reply.headers.get_all("x-request-id"))
+
+
 @pytest.mark.parametrize("carrier", ["uvicorn", "serve"])
 def test_its_streams_end(carrier: str, tmp_path: Path, checkpoint: Path, reference: Reference) -> None:
     config = small(tmp_path, checkpoint, mode="aggregated", aggregated=1)
@@ -71,6 +77,8 @@ def test_its_streams_end(carrier: str, tmp_path: Path, checkpoint: Path, referen
 
     with Scaled(config) as server:
         assert gateways(server) == 2
+        cards = {models_card(server) for _ in range(16)}
+        assert [ids for _, ids in cards] == [1], "both gateways say the same, with one request id"
         asyncio.run(scene(server))
         wait_for(lambda: gateways(server) == 1, "one of them has gone", state=server.processes)
         asyncio.run(Streams(server, asks(99, 4, 3)).run())  # whoever stays takes them all
