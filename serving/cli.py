@@ -110,6 +110,12 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="KEY",
         help="require this bearer token; may be given more than once; whoever lists processes sees it",
     )
+    serve.add_argument(
+        "--drain",
+        type=float,
+        metavar="SECONDS",
+        help="how long what runs may go on after the first Ctrl-C or SIGTERM, instead of the file's (default 30)",
+    )
     serve.set_defaults(run=_serve)
 
 
@@ -194,6 +200,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         api_keys=tuple(arguments.api_key) if arguments.api_key else None,
         api_key_file=arguments.api_key_file,
         environment_keys=take_keys(),
+        drain_s=arguments.drain,
     )
     _warn_of_shown_secrets(arguments)
     from serving.deployments.ports import GATEWAY_PORT, reserved_port

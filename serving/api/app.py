@@ -17,6 +17,7 @@ from serving.api.auth import ApiKeyMiddleware
 from serving.api.backend import GenerationBackend
 from serving.api.body_room import BodyRoom
 from serving.api.cors import allow_origins
+from serving.api.drain import Drain, DrainMiddleware
 from serving.api.errors import ErrorReply, RouteError, reply_for
 from serving.api.host import HostMiddleware
 from serving.api.openapi import describe
@@ -39,11 +40,13 @@ def create_app(
     settings: ApiSettings,
     metrics: GatewayMetrics,
     pool: PoolAdmin | None = None,
+    drain: Drain | None = None,
 ) -> FastAPI:
     """Build the application. Everything it needs is given; it keeps no global state.
 
     Args:
         pool: the KV-cache pool, where there is one.
+        drain: whether this gateway leaves; None = it never does.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -61,6 +64,8 @@ def create_app(
     app.add_middleware(ApiKeyMiddleware, keys=keys)
     if settings.hosts is not None:
         app.add_middleware(HostMiddleware, allowed=settings.hosts)
+    if drain is not None:
+        app.add_middleware(DrainMiddleware, drain=drain)
     app.add_middleware(AccessMiddleware, metrics=metrics)
     allow_origins(app, settings.allowed_origins)
     document = partial(describe, app, keys=not keys.open, hosts=settings.hosts is not None)

@@ -43,7 +43,7 @@ class OwnSystem:
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "serving.cli", "serve", "--config", str(self._config), "--port", str(port)]
-        command += ["--host", "127.0.0.1"]
+        command += ["--host", "127.0.0.1", "--drain", "0"]
         with self._out.open("wb") as out:
             # Its own session: Ctrl-C at the terminal is for the run, which ends with a report and then ends this.
             self._process = subprocess.Popen(

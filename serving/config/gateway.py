@@ -79,6 +79,13 @@ class GatewayConfig:
         low=0.0,
         high=3600,
     )
+    drain_s: float = key(
+        "how long what runs may go on when the system is asked to stop [s]; new requests get 503 meanwhile, and what "
+        "is left then an error; a second Ctrl-C ends it at once",
+        default=30.0,
+        low=0.0,
+        high=86_400,
+    )
     allowed_origins: tuple[str, ...] = key(
         "web pages that may call from a browser, as `https://chat.example.com`; `*` = any; none = no page of another "
         "origin",

@@ -30,7 +30,7 @@ Root = TypeVar("Root")
 
 _OF_THE_MACHINE = ("device", "short_weights")
 """Keys of `[model]` that hold for any model; what else is said there is about the one that it names."""
-_FLAGS = {"host": "--host", "port": "--port", "api_keys": "--api-key"}
+_FLAGS = {"host": "--host", "port": "--port", "api_keys": "--api-key", "drain_s": "--drain"}
 
 
 def load_config(path: str | Path, *, model: str | Path | None = None, settings: Sequence[str] = ()) -> ServeConfig:
@@ -79,6 +79,7 @@ def with_overrides(
     api_keys: Sequence[str] | None = None,
     api_key_file: Path | None = None,
     environment_keys: str | None = None,
+    drain_s: float | None = None,
 ) -> ServeConfig:
     """Applies the command line to a loaded file; the last step before serving, also when no flag was given.
 
@@ -86,12 +87,14 @@ def with_overrides(
         host, port: where to listen.
         api_keys, api_key_file: keys, and a file of them, that replace those of the file and of the environment.
         environment_keys: text of the environment variable for keys, if it is set; they replace those of the file.
+        drain_s: how long requests may go on at the end.
     Returns: the configuration to serve.
     Raises: ConfigError if a value is out of range, the port is the dashboard's, an API key is also a tenant's, a
         file of keys cannot be used, or the model folder holds no checkpoint.
     Effects: looks at the model folder; reads the file of keys.
     """
-    given = {"host": host, "port": port, "api_keys": None if api_keys is None else list(api_keys)}
+    keys = None if api_keys is None else list(api_keys)
+    given = {"host": host, "port": port, "api_keys": keys, "drain_s": drain_s}
     hints = get_type_hints(GatewayConfig)
     checked = {
         field.name: convert(_FLAGS[field.name], given[field.name], hints[field.name], key_spec(field))

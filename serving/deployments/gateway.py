@@ -12,10 +12,12 @@ from ray.serve.handle import DeploymentHandle
 
 from serving.api.access import WithoutRequestId
 from serving.api.app import create_app
+from serving.api.drain import Drain
 from serving.api.pool_facts import memory_server_stats
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.config.serve import ServeConfig
 from serving.deployments.connections import DoorLimits
+from serving.deployments.farewell import FAREWELL_S
 from serving.deployments.fingerprint import system_fingerprint
 from serving.deployments.front_door import FrontDoor
 from serving.deployments.logs import log_beside_serve
@@ -90,7 +92,9 @@ class GatewayDeployment:
         self._members: list[Member] = []
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         settings = _api_settings(config, pool_salt)
-        self._app = create_app(metered, self._served, settings, self._metrics, self._admin(gateway, secret))
+        self._drain = Drain()
+        admin = self._admin(gateway, secret)
+        self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
         self._app.add_api_route("/cluster", self._cluster, methods=["GET"], include_in_schema=False)
         if self._pool is not None:
             self._pool.start()
@@ -112,6 +116,21 @@ class GatewayDeployment:
                     f"{task.get_coro()} ended: {task.exception() if not task.cancelled() else 'cancelled'}"
                 )
 
+    async def drain(self, seconds: float) -> int:
+        """Take no new request, and give those under way so long to end; then tell their clients that they do not.
+
+        A second call may be more impatient than the first.
+
+        Returns: requests that were ended so.
+        """
+        self._drain.begin()
+        if await self._drain.idle(seconds):
+            return 0
+        left = self._drain.busy
+        self._backend.end_all("the server is shutting down; send it again")
+        await self._drain.idle(FAREWELL_S)
+        return left
+
     async def __del__(self) -> None:
         """Let the streams that are open end, then leave.
 
@@ -121,7 +140,9 @@ class GatewayDeployment:
         if not hasattr(self, "_tasks"):
             return
         if self._door is not None:
-            await self._door.leave()
+            leaving = asyncio.create_task(self._door.leave())
+            await self.drain(self._config.gateway.request_timeout_s)  # none lasts longer
+            await leaving
         for task in self._tasks:
             task.cancel()
         if self._pool is not None:

@@ -16,11 +16,13 @@ import urllib.request
 from pathlib import Path
 from typing import TextIO
 
+import ray
 from ray import serve
 
 from serving.config.serve import ServeConfig
-from serving.deployments.app import APP_NAME, KVCACHE, build
+from serving.deployments.app import APP_NAME, GATEWAY, KVCACHE, build
 from serving.deployments.cluster import LocalCluster
+from serving.deployments.farewell import FAREWELL_S, farewell
 from serving.deployments.pool_control import control_settings, pool_control
 from serving.deployments.scaling_board import start_board
 from serving.deployments.sealing import salt_of, sealed
@@ -37,7 +39,7 @@ _RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
 
 
 def serve_forever(config: ServeConfig, session: Session) -> int:
-    """Serve until SIGINT, SIGTERM or SIGHUP. `preflight` comes first. Returns: the exit code.
+    """Serve until SIGINT, SIGTERM or SIGHUP, then let requests end. `preflight` comes first. Returns: the exit code.
 
     Effects: whatever happens, what was started is ended. Logs stay unless it ended as it was asked to.
     """
@@ -61,7 +63,7 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
         if lost is not None:
             _print(f"cloudmatrix: {lost}", sys.stderr)
             return 3
-        _say("stopping (streams under way are cut) ...")
+        farewell(config.gateway.drain_s, interrupt, _drain_gateways, _say)
     except KeyboardInterrupt:
         _say("stopping ...")
     except StartError as error:
@@ -70,6 +72,15 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
     finally:
         interrupt.raise_no_more()
     return 0
+
+
+def _drain_gateways(seconds: float) -> int:
+    """As `farewell.Tell`. Raises: whatever Ray raises."""
+    if not ray.is_initialized():  # Serve would start another one
+        return 0
+    answers = serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("drain", seconds)
+    told = answers.results(timeout_s=seconds + 2 * FAREWELL_S, return_exceptions=True)
+    return sum(ended for ended in told if isinstance(ended, int))
 
 
 class Interrupted(KeyboardInterrupt):
@@ -81,7 +92,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupt:
-    """SIGINT, SIGTERM, SIGHUP: while the pools start they raise KeyboardInterrupt, then they end `wait`, then nothing.
+    """SIGINT, SIGTERM, SIGHUP: while the pools start they raise KeyboardInterrupt, later one ends `wait`.
 
     While Ray itself starts they are only noted, because a half-started Ray could not be ended.
     """
@@ -89,6 +100,8 @@ class Interrupt:
     def __init__(self) -> None:
         self._asked = False
         self._raises = False
+        self.hurried = False
+        """Whether it was asked once more."""
         # Not an Event: its lock, taken by a handler that interrupts whoever holds it, would be waited for for ever.
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -117,6 +130,7 @@ class Interrupt:
 
     def _handle(self, *_: object) -> None:
         if self._asked:
+            self.hurried = True
             return
         self._asked = True
         self._signals.put(None)

@@ -64,7 +64,7 @@ class LiveBackend:
         self._new_journal = recorder.journal if recorder is not None else SequenceJournal
         router = recorder.router() if recorder is not None else header.router()
         queue = recorder.queue() if recorder is not None else AdmissionQueue(header.limits)
-        self._router = PoolRouter(self.links, pools, config.engine.block_tokens, router)
+        self._router = PoolRouter(self.links, pools, config.engine.block_tokens, router, header.max_age_s)
         self.room = WaitingRoom(queue, config.gateway.role_wait_s)
         self._quarantine = Quarantine(self._router, self._choices)
         self.targets: Mapping[str, int] = {name: pool.replicas for name, pool in config.pools.items()}
@@ -96,8 +96,14 @@ class LiveBackend:
         return generation
 
     def ready(self) -> bool:
-        """True when every role has an instance that is not draining."""
-        return self._router.ready()
+        """A request that is submitted now finds an instance; nothing else decides whether it starts."""
+        return self._router.open()
+
+    def end_all(self, reason: str) -> None:
+        """Fail whatever waits and runs: this gateway leaves, and its clients are told."""
+        for generation in (*self.room.all(), *self._running.values()):
+            if not generation.closed:
+                self._fail(generation, c.Fail(c.FailKind.UNAVAILABLE, reason))
 
     def counts(self) -> dict[str, int]:
         """Requests running and queued here, sequences known."""
@@ -236,7 +242,7 @@ class LiveBackend:
                 case c.NeedPrefill() | c.NeedDecode():
                     self._route(generation, choice, command)
                 case c.NeedTrial():
-                    self._try_alone(generation, choice, command)
+                    self._carry_out(generation, choice, self._quarantine.look(choice, command, self._now()))
                 case c.SendPrefill(replica=replica, spec=spec):
                     self._send_order(generation, choice, replica, m.Add(spec))
                 case c.SendAdopt(replica=replica, spec=spec, ticket=ticket):
@@ -266,7 +272,7 @@ class LiveBackend:
             begins = choice.waiting_since is None
             choice.waiting_since = choice.waiting_since or self._now()
             choice.need = need
-            if isinstance(need, c.NeedDecode) and self._stays(need, self._now() - choice.waiting_since):
+            if isinstance(need, c.NeedDecode) and self._now() - choice.waiting_since >= self._grace_s(need):
                 choice.waiting_since = choice.need = None
                 return self._carry_out(generation, choice, self._unadopted(journal, need))
             if begins:  # not at every sweep
@@ -286,12 +292,8 @@ class LiveBackend:
         """Instances at which a sequence is that may have taken one down. Such sequences keep away from each other."""
         return {choice.journal.at for _, choice in self._choices.values() if choice.journal.attempts.losses}
 
-    def _try_alone(self, generation: LiveGeneration, choice: Choice, need: c.NeedTrial) -> None:
-        self._carry_out(generation, choice, self._quarantine.look(choice, need, self._now()))
-
-    def _stays(self, need: c.NeedDecode, waited_s: float) -> bool:
-        """Whether a handoff that nobody takes is decoded where it lies."""
-        return need.at_source is not c.AtSource.AFTER_GRACE or waited_s >= self._config.engine.empty_role_s
+    def _grace_s(self, need: c.NeedDecode) -> float:
+        return self._config.engine.empty_role_s if need.at_source is c.AtSource.AFTER_GRACE else 0.0
 
     def _unadopted(self, journal: SequenceJournal, need: c.NeedDecode) -> Commands:
         """Where a handoff goes that no decode instance takes: another one computes it, or it stays."""
@@ -382,11 +384,10 @@ class LiveBackend:
         limit_s = self._config.gateway.role_wait_s
         # First: this process may have been stopped while one came up.
         if isinstance(need, c.NeedTrial):
-            self._try_alone(generation, choice, need)
-            turns = True
+            self._carry_out(generation, choice, self._quarantine.look(choice, need, self._now()))
         else:
             self._route(generation, choice, need)
-            turns = need.alone or bool(self._quarantine.closed)
+        turns = isinstance(need, c.NeedTrial) or need.alone or bool(self._quarantine.closed)
         if generation.closed or choice.need is None or waited_s <= limit_s or (turns and self._router.open()):
             return
         if not (generation.begun and self._coming()):

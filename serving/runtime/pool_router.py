@@ -36,24 +36,28 @@ class PoolRouter:
     Args:
         pools: names of the engine pools in the order of a request's life; one name when a pool does both.
         router: decides; was asked nothing yet.
+        max_age_s: as the router's: an instance not heard of for longer is dead.
     """
 
-    def __init__(self, links: PoolLinks, pools: list[str], block_tokens: int, router: GatewayRouter) -> None:
+    def __init__(
+        self, links: PoolLinks, pools: list[str], block_tokens: int, router: GatewayRouter, max_age_s: float
+    ) -> None:
         self._links = links
         self._router = router
+        self._max_age_s = max_age_s
         self._prefill, self._decode = pools[0], pools[-1]
         self._block_tokens = block_tokens
         self._reserve = OutputReserve(block_tokens)
         self._no_decode_since: float | None = None
 
-    def ready(self) -> bool:
-        """True when every role has an instance that is not draining."""
-        return all(self._staying(pool) for pool in (self._prefill, self._decode))
-
     def open(self) -> bool:
-        """True when some instance would take a prompt."""
+        """True when some instance would take a prompt now, and see it through: either role stands in for the other."""
+        oldest = asyncio.get_running_loop().time() - self._max_age_s
         return any(
-            link.welcome is not None and status.draining is False and link.welcome.pool in (self._prefill, self._decode)
+            link.welcome is not None
+            and link.welcome.pool in (self._prefill, self._decode)
+            and link.heard_at >= oldest
+            and not status.draining
             for link in self._links.up()
             if (status := link.status) is not None
         )
@@ -143,7 +147,7 @@ class PoolRouter:
         self._router.forget(replica)
 
     def _staying(self, pool: str) -> list[InstanceView]:
-        return [view for view in self._views(pool) if not view.draining]
+        return [view for view in self._views(pool) if not view.draining and view.age_s <= self._max_age_s]
 
     def _roomy(self, views: list[InstanceView], tokens: int) -> list[InstanceView]:
         """Those that hold so many tokens; if there are none, decode instances that do; if there are none, all.

@@ -69,6 +69,10 @@ class WaitingRoom:
         number = self._queue.take(running, now)
         return None if number is None else self._waiting.pop(number)
 
+    def all(self) -> tuple[LiveGeneration, ...]:
+        """Those that wait."""
+        return tuple(self._waiting.values())
+
     def leave(self, generation: LiveGeneration) -> None:
         """It is over before it began."""
         if self._waiting.pop(generation.number, None) is not None:

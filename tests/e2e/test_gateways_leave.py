@@ -3,8 +3,10 @@
 import asyncio
 import json
 import re
+import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,21 @@ def set_gateways(server: Scaled, replicas: int) -> None:
         {"Content-Type": "application/json", **headers},
     )
     urllib.request.urlopen(request, timeout=60).close()
+
+
+def refusal(server: Scaled) -> dict[str, Any]:
+    """The error object of a gateway that leaves, as soon as it does."""
+    told: dict[str, Any] = {}
+
+    def asked() -> bool:
+        try:
+            server.get("/ready")
+        except urllib.error.HTTPError as error:
+            told.update(json.load(error), status=error.code, connection=error.headers["connection"])
+        return bool(told)
+
+    wait_for(asked, "it is not ready any more")
+    return told
 
 
 async def streams_at_both(server: Scaled) -> list[tuple[Streams, "asyncio.Task[None]"]]:
@@ -84,12 +101,21 @@ def test_its_streams_end(carrier: str, tmp_path: Path, checkpoint: Path, referen
         asyncio.run(Streams(server, asks(99, 4, 3)).run())  # whoever stays takes them all
         streams = Streams(server, asks(100, 1, LENGTH))
 
-        async def interrupted() -> float:
+        async def interrupted() -> None:
             running = await streams.start()
-            took = await asyncio.to_thread(server.interrupt)
-            await asyncio.gather(running, return_exceptions=True)
-            return took
+            server.process.terminate()
+            refused = await asyncio.to_thread(refusal, server)
+            assert "shutting down" in refused["error"]["message"]
+            assert (refused["status"], refused["connection"]) == (503, "close")
+            if carrier == "uvicorn":
+                await running
+                assert all(stream.follows(reference) for stream in streams.streams)
+            else:
+                server.process.terminate()  # a second signal waits for nobody
+                with pytest.raises(Exception, match="shutting down"):
+                    await running
 
-        assert asyncio.run(interrupted()) < STOP_S, "Ctrl-C waits for no stream"
-        assert not streams.done
+        asyncio.run(interrupted())
+        assert server.process.wait(STOP_S) == 0
+        server.wait_ended()
         server.assert_nothing_left()
