@@ -28,6 +28,7 @@ class Tenant:
         admin: may see and delete the cache of every namespace.
         key: tells its API key from others where they wait for their turn; empty = everybody's.
         weight: of the key's share there.
+        alone: no key belongs to another tenant, so there is nobody whose traffic the system's state would show.
     """
 
     namespace: str
@@ -35,6 +36,12 @@ class Tenant:
     admin: bool = False
     key: str = ""
     weight: float = 1.0
+    alone: bool = False
+
+    @property
+    def may_see_system(self) -> bool:
+        """Whether replicas, machines and load of the whole system are this caller's to see."""
+        return self.admin or self.alone
 
     def may_manage(self, namespace: str) -> bool:
         """Whether a namespace's contents are this caller's to see and to delete."""
@@ -55,11 +62,13 @@ class KeyRing:
             owners.setdefault(digest, DEFAULT_NAMESPACE)
         self._digests = tuple(owners)
         weights = {namespace.name: namespace.weight for namespace in settings.namespaces}
+        alone = len(set(owners.values())) == 1
         self._tenants = [
             replace(
                 self._tenant(name, settings, admin=digest in admins),
                 key=f"{name}/{digest.hex()[:12]}",
                 weight=weights.get(name, 1.0),
+                alone=alone,
             )
             for digest, name in owners.items()
         ]

@@ -12,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 
 from serving.api.access import WithoutRequestId
 from serving.api.app import create_app
+from serving.api.cluster_route import cluster_router
 from serving.api.drain import Drain
 from serving.api.pool_facts import memory_server_stats
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel
@@ -95,7 +96,7 @@ class GatewayDeployment:
         self._drain = Drain()
         admin = self._admin(gateway, secret)
         self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
-        self._app.add_api_route("/cluster", self._cluster, methods=["GET"], include_in_schema=False)
+        self._app.include_router(cluster_router(self._cluster))
         if self._pool is not None:
             self._pool.start()
         self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
@@ -183,7 +184,7 @@ class GatewayDeployment:
             self._backend.links.check_silence()
             await asyncio.sleep(CHECK_PERIOD_S)
 
-    async def _cluster(self) -> dict[str, Any]:
+    def _cluster(self) -> dict[str, Any]:
         """What `cloudmatrix status` prints: pools, replicas, NPUs, memory, queues."""
         view = self._pool.view if self._pool is not None else None
         metered = self._metered

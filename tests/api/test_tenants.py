@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from serving.api.cluster_route import cluster_router
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.api.tenant import KeyRing
 from serving.errors import AuthenticationError
@@ -52,6 +53,25 @@ def test_a_key_has_a_namespace(key: str, namespace: str, admin: bool) -> None:
     assert (tenant.namespace, tenant.admin) == (namespace, admin)
     assert tenant.may_manage(namespace)
     assert tenant.may_manage("another") is admin
+
+
+@pytest.mark.parametrize(
+    ("key", "status"), [("root", 200), ("acme-root", 200), ("plain", 403), ("acme-1", 403), (None, 401)]
+)
+def test_tenants_do_not_see_the_system(served: ServedModel, key: str | None, status: int) -> None:
+    """Replicas, processes and load tell one tenant of the others."""
+    app = Harness(served, SETTINGS).app
+    app.include_router(cluster_router(lambda: {"pools": []}))
+    answer = request(app, "GET", "/cluster", headers=bearer(key))
+    assert answer.status_code == status
+    if status == 403:
+        assert "administrators" in answer.json()["error"]["message"]
+
+
+def test_who_is_alone_sees_the_system() -> None:
+    """Without tenants the key that the banner asks for is enough for `cloudmatrix status`."""
+    assert KeyRing(ApiSettings(api_key_hashes=(hash_api_key("k"),))).identify("Bearer k").may_see_system
+    assert KeyRing(ApiSettings()).identify(None).may_see_system
 
 
 def test_any_kind_of_key_closes_the_server() -> None:
