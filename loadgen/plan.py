@@ -38,6 +38,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
             server's answers).
         output_tokens: tokens asked for (`max_tokens`).
         input_tokens: tokens of `prompt` as planned, None if nobody counted; what the server says is in the record.
+        asked_input_tokens, asked_output_tokens: what the workload asked for where the plan had to change it, because
+            the model cannot take so many tokens or because at least one must be sent; None = as planned.
         think_s: pause between the end of the previous turn's answer and this turn [s]; 0 for the first turn.
         hash_ids: identity of the prompt's blocks of `block_tokens` tokens each, as in a Mooncake trace: equal ids at
             equal positions are equal prefixes. Empty if the workload does not know.
@@ -48,6 +50,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Prompt
     output_tokens: int
     input_tokens: int | None = None
+    asked_input_tokens: int | None = None
+    asked_output_tokens: int | None = None
     think_s: float = 0.0
     hash_ids: list[int] = []
     block_tokens: int = 0
@@ -62,12 +66,19 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
         arrival_s: when its first turn came in the data set [s from the data set's start]; None for workloads without
             times of their own.
         history: whether later turns carry the earlier prompts and the server's answers.
+        turns_left_out: turns at its end that would not have fitted the model behind their history.
     """
 
     turns: list[Turn]
     tenant: str = ""
     arrival_s: float | None = None
     history: bool = True
+    turns_left_out: int = 0
+
+
+def if_changed(asked: int, sent: int) -> int | None:
+    """Value of `Turn.asked_input_tokens` and `Turn.asked_output_tokens`."""
+    return asked if asked != sent else None
 
 
 class Conduct(StrEnum):

@@ -57,7 +57,9 @@ class RequestRecord(msgspec.Struct, kw_only=True):
         chunk_tokens: int32 array as bytes: tokens of each such chunk, where the server told; else empty.
         status: HTTP status; 0 if none came. error: one line, empty if none.
         input_tokens, output_tokens: from the server's usage, else None. cached_tokens, reasoning_tokens likewise.
-        planned_input_tokens, planned_output_tokens: what the plan asked for.
+        planned_input_tokens, planned_output_tokens: what was sent and what the request asked for, by the plan.
+        asked_input_tokens, asked_output_tokens, turns_left_out: see `plan.Turn` and `plan.Conversation`; the last one
+            stands in the record of a conversation's first turn.
         content_chars: characters of the answer.
         finish_reason: of the (last) choice, empty if none came.
         server_times: server-side times that came with the answer [s], e.g. "queue", "ttft".
@@ -89,6 +91,9 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     reasoning_tokens: int | None = None
     planned_input_tokens: int | None = None
     planned_output_tokens: int | None = None
+    asked_input_tokens: int | None = None
+    asked_output_tokens: int | None = None
+    turns_left_out: int = 0
     content_chars: int = 0
     finish_reason: str = ""
     server_times: dict[str, float] = {}

@@ -36,6 +36,25 @@ class Distribution(msgspec.Struct, kw_only=True):
     ci95: tuple[float, float] | None = None
 
 
+class Lengths(msgspec.Struct, kw_only=True):
+    """Tokens of prompts, or of answers, as the flags or the data set asked for them beside those of the requests sent.
+
+    Attributes:
+        requests: measured ones whose length is known. shortened: of these, made to fit the model. lengthened: raised
+            to the least that can be sent.
+        asked_mean, asked_max: what the workload drew, after `--length-scale`. sent_mean, sent_max: what was sent; for
+            answers the limit in the request, which the model may stay below. None if nobody counted.
+    """
+
+    requests: int
+    shortened: int
+    lengthened: int
+    asked_mean: float
+    asked_max: int
+    sent_mean: float | None
+    sent_max: int | None
+
+
 class ErrorCount(msgspec.Struct, kw_only=True):
     """How often one error came. `example` is its text, cut to one line."""
 
@@ -162,6 +181,8 @@ class RunResult(msgspec.Struct, kw_only=True):
         requests: measured ones sent. outcomes: `record.Outcome` -> count. warmup_requests: left out.
         peak_concurrency, mean_concurrency: requests open at once: exact maximum, time average.
         metrics: name (see `metrics.definitions`) -> distribution.
+        lengths: "input" and "output" -> asked beside sent. turns_left_out: by all conversations together, because their
+            history would not have fitted the model.
         warnings: everything that a reader must know before believing a figure; one line each.
         metadata: what the user attached.
     """
@@ -186,6 +207,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     peak_concurrency: int = 0
     mean_concurrency: float = 0.0
     metrics: dict[str, Distribution] = {}
+    lengths: dict[str, Lengths] = {}
+    turns_left_out: int = 0
     throughput: Throughput
     slo: SloResult | None = None
     cache: CacheUse | None = None

@@ -14,6 +14,7 @@ from rich.console import Console
 from loadgen.cli.build_endpoint import build_endpoint
 from loadgen.cli.build_load import Load, build_load
 from loadgen.cli.build_workload import Content, Model, build_behaviours, build_content, build_words, ignores_eos
+from loadgen.cli.idle_flags import idle_flag_warnings
 from loadgen.client.malformed import MALFORMATIONS
 from loadgen.endpoint import Backend, Endpoint
 from loadgen.errors import UsageError
@@ -101,7 +102,12 @@ def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
             slo=slo,
             seed=seed,
             console=console,
-            warnings=(*facts.warnings, *_length_warnings(content, counter), *_choice_warnings(flags)),
+            warnings=(
+                *facts.warnings,
+                *_length_warnings(content, counter),
+                *_choice_warnings(flags),
+                *idle_flag_warnings(flags),
+            ),
         )
 
 

@@ -163,9 +163,11 @@ def _sessions(flags: argparse.Namespace, model: Model, words: Words, chat: bool)
 
 
 def _output_lengths(flags: argparse.Namespace) -> Lengths:
-    """Lengths of answers; the range ratio applies to a plain number."""
-    text = flags.output_len or DEFAULT_OUTPUT
-    return lengths(text, range_ratio=flags.random_range_ratio if text.isdecimal() else 0.0)
+    """Lengths of answers.
+
+    Raises: UsageError as `lengths`.
+    """
+    return lengths(flags.output_len or DEFAULT_OUTPUT, range_ratio=flags.random_range_ratio)
 
 
 def _data_set(flags: argparse.Namespace, model: Model, words: Words, fit: Fit) -> Workload:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from loadgen.metrics.distribution import name_of
 from loadgen.metrics.facts import GeneratorFacts
+from loadgen.metrics.lengths import length_cautions
 from loadgen.record import FAILURES, SUCCESSES, Outcome, RequestRecord
 from loadgen.result import SloResult
 
@@ -25,6 +26,7 @@ def cautions(
     return [
         *_interrupted(facts),
         *_failures(records),
+        *length_cautions(records),
         *_tokens(good),
         *_untestable(slo),
         *_extent(len(good), duration_s, percentiles),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.metrics.intervals import mean_interval, wilson
+from loadgen.metrics.lengths import lengths
 from loadgen.metrics.summary import distributions
 from loadgen.record import RequestRecord
 from loadgen.result import CacheUse, ErrorCount, Repetition, RunResult, SloResult, Throughput
@@ -41,6 +42,8 @@ def merge(results: Sequence[RunResult], records: Sequence[Sequence[RequestRecord
         peak_concurrency=max(result.peak_concurrency for result in results),
         mean_concurrency=_mean([result.mean_concurrency for result in results]),
         metrics=metrics,
+        lengths=lengths(measured),
+        turns_left_out=sum(result.turns_left_out for result in results),
         throughput=_throughput([result.throughput for result in results]),
         slo=_slo([result.slo for result in results if result.slo]),
         steady_state=first.steady_state if len(results) == 1 else None,

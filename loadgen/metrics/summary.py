@@ -10,6 +10,7 @@ from loadgen.metrics.definitions import BY_NAME, DEFINITIONS, Definition, tokens
 from loadgen.metrics.distribution import distribution
 from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.goodput import evaluate
+from loadgen.metrics.lengths import lengths
 from loadgen.metrics.timeline import timeline
 from loadgen.metrics.verdict import judge
 from loadgen.record import FAILURES, NOT_COUNTED, SUCCESSES, RequestRecord
@@ -71,6 +72,8 @@ def summarize(
         peak_concurrency=open_requests.peak,
         mean_concurrency=open_requests.mean(begin_s, end_s),
         metrics=metrics,
+        lengths=lengths(measured),
+        turns_left_out=sum(record.turns_left_out for record in measured),
         throughput=throughput(measured, duration_s, slo_result),
         slo=slo_result,
         cache=_cache(measured),

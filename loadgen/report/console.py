@@ -108,6 +108,10 @@ def _throughput(result: RunResult) -> Iterator[tuple[str, str]]:
         metric = result.metrics.get(name)
         if metric and metric.mean is not None:
             yield f"{METRIC_TITLES[name]} per request, mean", f"{metric.mean:,.1f}"
+    for name, side in result.lengths.items():
+        if side.shortened or side.lengthened:
+            sent = numbers.MISSING if side.sent_mean is None else f"{side.sent_mean:,.1f}"
+            yield f"  {name}, asked for / sent, mean", f"{side.asked_mean:,.1f} / {sent}"
 
 
 def _latencies(result: RunResult, console: Console) -> None:

@@ -9,7 +9,14 @@ from loadgen.report.fragments import Html, details, element, html, join, table
 from loadgen.report.generator_text import generator_figures
 from loadgen.report.page import Page, facts
 from loadgen.report.run_charts import percentile_charts, prompt_length_chart, time_charts
-from loadgen.report.run_tables import errors_table, latency_tables, outcome_bar, repetitions_table, steady_state
+from loadgen.report.run_tables import (
+    errors_table,
+    latency_tables,
+    lengths_table,
+    outcome_bar,
+    repetitions_table,
+    steady_state,
+)
 from loadgen.report.run_tiles import tiles
 from loadgen.report.server_charts import main_server_charts, other_server_charts
 from loadgen.report.waterfall import waterfall_chart
@@ -42,7 +49,7 @@ def run_page(result: RunResult, *, records: Sequence[RequestRecord] | None, serv
         page.add("server", "The server's own figures", *_server(page, server_series))
     by_length = prompt_length_chart(records) if records else None
     page.add("prompts", "Prompts", page.draw([by_length]) if by_length else "")
-    page.add("requests", "Requests", outcome_bar(result), errors_table(result))
+    page.add("requests", "Requests", outcome_bar(result), errors_table(result), lengths_table(result))
     page.add("repetitions", "Repetitions", repetitions_table(result))
     add_ending(page, result)
     return page

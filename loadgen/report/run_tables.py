@@ -84,6 +84,25 @@ def outcome_bar(result: RunResult) -> Html:
     )
 
 
+def lengths_table(result: RunResult) -> Html:
+    """Tokens asked for beside tokens sent."""
+    titles = {"input": "prompts", "output": "answers (limit in the request)"}
+    rows: list[list[object]] = [
+        [
+            titles.get(name, name),
+            f"{side.asked_mean:,.1f}",
+            numbers.MISSING if side.sent_mean is None else f"{side.sent_mean:,.1f}",
+            f"{side.asked_max:,}",
+            numbers.MISSING if side.sent_max is None else f"{side.sent_max:,}",
+            f"{side.shortened:,} of {side.requests:,}",
+            f"{side.lengthened:,}",
+        ]
+        for name, side in result.lengths.items()
+    ]
+    head = ["tokens", "mean asked for", "mean sent", "longest asked for", "longest sent", "shortened", "raised"]
+    return table(head, rows) if rows else Html("")
+
+
 def errors_table(result: RunResult) -> Html:
     """Errors with an example of each."""
     rows = [

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from loadgen.errors import TraceFormatError, UsageError
-from loadgen.plan import Conversation, Prompt, Turn
+from loadgen.plan import Conversation, Prompt, Turn, if_changed
 from loadgen.trace.file import TraceHeader, TraceRequest, read_header, read_trace
 from loadgen.workload.datasets.blocks import BlockPrompts
 from loadgen.workload.ports import WordSource
@@ -60,9 +60,11 @@ class TraceReplay:
         body = None if request.body is None else self._body(request.body)
         # Computed ids are computed again when the replay is recorded: the bodies are the same, so they are, too.
         ids = request.hash_ids if header.hash_ids == "given" or body is None else []
+        output_tokens = max(1, request.output_length)
         return Turn(
             prompt="" if body is not None else self._prompt(request, header, rng),
-            output_tokens=max(1, request.output_length),
+            output_tokens=output_tokens,
+            asked_output_tokens=None if body is not None else if_changed(request.output_length, output_tokens),
             input_tokens=None if request.input_length_estimated else request.input_length,
             think_s=request.think_us / 1e6,
             hash_ids=ids,

@@ -26,6 +26,11 @@ class Distribution(Protocol):
         """One whole number, rounded without bias. Effects: advances `rng`."""
         ...
 
+    @property
+    def least(self) -> int:
+        """The smallest whole number that can come; 0 where any small one can."""
+        ...
+
 
 @dataclass(frozen=True)
 class Fixed:
@@ -39,6 +44,11 @@ class Fixed:
 
     def whole(self, rng: np.random.Generator) -> int:
         """The number, rounded."""
+        return _rounded(self.number)
+
+    @property
+    def least(self) -> int:
+        """See `Distribution`."""
         return _rounded(self.number)
 
 
@@ -63,6 +73,11 @@ class Uniform:
         low = math.ceil(self.low)
         return int(rng.integers(low, max(low, math.floor(self.high)), endpoint=True))
 
+    @property
+    def least(self) -> int:
+        """See `Distribution`."""
+        return math.ceil(self.low)
+
 
 @dataclass(frozen=True)
 class Normal:
@@ -83,6 +98,11 @@ class Normal:
     def whole(self, rng: np.random.Generator) -> int:
         """See `Distribution`."""
         return _rounded(self.value(rng))
+
+    @property
+    def least(self) -> int:
+        """See `Distribution`."""
+        return 0 if self.std else _rounded(self.mean)
 
 
 @dataclass(frozen=True)
@@ -109,6 +129,11 @@ class LogNormal:
     def whole(self, rng: np.random.Generator) -> int:
         """See `Distribution`."""
         return _rounded(self.value(rng))
+
+    @property
+    def least(self) -> int:
+        """See `Distribution`."""
+        return 0 if self.sigma else _rounded(self.median)
 
 
 @dataclass(frozen=True)
@@ -139,6 +164,11 @@ class Histogram:
     def whole(self, rng: np.random.Generator) -> int:
         """See `Distribution`."""
         return _rounded(self.value(rng))
+
+    @property
+    def least(self) -> int:
+        """See `Distribution`."""
+        return min(_rounded(value) for value, weight in zip(self.values, self.weights, strict=True) if weight)
 
     @cached_property
     def _last(self) -> int:

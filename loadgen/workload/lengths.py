@@ -37,9 +37,21 @@ class Lengths:
 
         Effects: advances `rng`, by the same amount whatever the limits are.
         """
-        drawn = self.distribution.whole(rng)
+        return self.fitted(self.asked(rng), limit)
+
+    def asked(self, rng: np.random.Generator) -> int:
+        """One length as the distribution has it, before the limits. Effects: advances `rng`."""
+        return self.distribution.whole(rng)
+
+    def fitted(self, asked: int, limit: int | None = None) -> int:
+        """A length that was asked for, within the limits."""
         ends = [end for end in (self.max_tokens, limit) if end is not None]
-        return max(1, min([drawn, *ends]))
+        return max(1, min([asked, *ends]))
+
+    @property
+    def least(self) -> int:
+        """The shortest that can be asked for and sent."""
+        return max(1, self.distribution.least)
 
 
 def lengths(text: str, *, range_ratio: float = 0.0, max_tokens: int | None = None) -> Lengths:
@@ -48,9 +60,11 @@ def lengths(text: str, *, range_ratio: float = 0.0, max_tokens: int | None = Non
     Args:
         text: one of the forms above. range_ratio: `--random-range-ratio` of `vllm bench serve`: whole numbers from
             floor(n(1-r)) to ceil(n(1+r)), for a fixed n only.
-    Raises: UsageError if it cannot be understood; TraceFormatError for the file of a histogram.
+    Raises: UsageError if it cannot be understood, or is always 0; TraceFormatError for the file of a histogram.
     """
     distribution = parse(text)
+    if isinstance(distribution, Fixed) and distribution.least < 1:
+        raise UsageError(f"a length of {text} cannot be sent; the least is 1")
     if range_ratio:
         if not isinstance(distribution, Fixed):
             raise UsageError(f"a range ratio needs a plain length, not {text!r}; write uniform:LOW-HIGH instead")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadgen.errors import UsageError
-from loadgen.plan import Conversation, Turn
+from loadgen.plan import Conversation, Turn, if_changed
 from loadgen.workload.distributions import Distribution, Fixed
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.source import Asker, Question, Source
@@ -23,7 +23,8 @@ class Sessions:
         source: what they ask. output_tokens: length of each answer.
         turns: of a conversation. think_s: pause before each turn but the first [s]; below 0 counts as 0.
         max_model_tokens: most tokens that history, prompt and answer may have together. A first prompt and its answer
-            are shortened to fit; a conversation ends before a later turn that would not fit whole.
+            are shortened to fit; a conversation ends before a later turn that would not fit whole. Turns and
+            conversations say so (`plan.Turn.asked_input_tokens` and its kin).
         turn_overhead_tokens: tokens that the chat template adds to each turn, for that budget.
     """
 
@@ -35,10 +36,20 @@ class Sessions:
     turn_overhead_tokens: int = 0
 
     def __post_init__(self) -> None:
-        """Raises: UsageError if not even one token of prompt and one of answer fit."""
-        if self.max_model_tokens is not None and self.max_model_tokens < 2 + self.turn_overhead_tokens:
+        """Raises: UsageError if not even one token of prompt and one of answer fit, or no request as asked for."""
+        if self.max_model_tokens is None:
+            return
+        if self.max_model_tokens < 2 + self.turn_overhead_tokens:
             raise UsageError(
                 f"a model length of {self.max_model_tokens} tokens leaves no room for a prompt and an answer"
+            )
+        prompt, answer = self.source.least_tokens, self.output_tokens.least
+        if prompt + answer + self.turn_overhead_tokens > self.max_model_tokens:
+            template = f" and {self.turn_overhead_tokens} of the chat template" if self.turn_overhead_tokens else ""
+            raise UsageError(
+                f"no request fits the model: the shortest prompt has {prompt} tokens and the shortest answer {answer}"
+                f"{template}, but the model takes {self.max_model_tokens} in all; shorten one of them, or give the "
+                "server's true limit as --max-model-len"
             )
 
     def conversations(self, rng: np.random.Generator) -> Iterator[Conversation]:
@@ -53,28 +64,33 @@ class Sessions:
     def _conversation(self, asker: Asker, rng: np.random.Generator) -> Conversation:
         """One conversation."""
         wanted = self.turns.draw(rng)
+        answers = self.output_tokens
         room = None if self.max_model_tokens is None else self.max_model_tokens - self.turn_overhead_tokens
         first = asker.first(rng, None if room is None else room - 1)
-        answer_tokens = self.output_tokens.draw(rng, None if room is None else room - first.tokens)
-        turns = [_turn(first, answer_tokens)]
+        asked_answer = answers.asked(rng)
+        answer_tokens = answers.fitted(asked_answer, None if room is None else room - first.tokens)
+        turns = [_turn(first, answer_tokens, asked_answer)]
         if wanted > 1 and isinstance(first.prompt, list) and any(isinstance(part, int) for part in first.prompt):
             raise UsageError("conversations of several turns need --prompt-kind text: answers come as text, not as ids")
         used = first.tokens + answer_tokens
         for _ in range(wanted - 1):
             think_s = max(0.0, self.think_s.value(rng))
-            question, answer_tokens = asker.later(rng), self.output_tokens.draw(rng)
+            question, asked_answer = asker.later(rng), answers.asked(rng)
+            answer_tokens = answers.fitted(asked_answer)
             used += question.tokens + answer_tokens + self.turn_overhead_tokens
             if room is not None and used > room:
                 break
-            turns.append(_turn(question, answer_tokens, think_s))
-        return Conversation(turns=turns, tenant=first.tenant)
+            turns.append(_turn(question, answer_tokens, asked_answer, think_s))
+        return Conversation(turns=turns, tenant=first.tenant, turns_left_out=wanted - len(turns))
 
 
-def _turn(question: Question, output_tokens: int, think_s: float = 0.0) -> Turn:
+def _turn(question: Question, output_tokens: int, asked_output_tokens: int, think_s: float = 0.0) -> Turn:
     """One turn; the length of its prompt only if it is certain."""
     return Turn(
         prompt=question.prompt,
         output_tokens=output_tokens,
         input_tokens=question.tokens if question.exact else None,
+        asked_input_tokens=if_changed(question.asked_tokens, question.tokens),
+        asked_output_tokens=if_changed(asked_output_tokens, output_tokens),
         think_s=think_s,
     )

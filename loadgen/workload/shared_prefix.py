@@ -18,7 +18,7 @@ import numpy as np
 from loadgen.errors import UsageError
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.ports import WordSource
-from loadgen.workload.source import Asker, Piece, Question, draw_seed, room_behind, with_prefix
+from loadgen.workload.source import Asker, Piece, Question, draw_seed, later_question, room_behind, with_prefix
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ class SharedPrefix:
             )
         if not self.zipf >= 0:
             raise UsageError(f"the zipf exponent must be at least 0, not {self.zipf}")
+
+    @property
+    def least_tokens(self) -> int:
+        """See `Source`."""
+        return self.system_prompt_tokens + self.question_tokens.least
 
     def open(self, rng: np.random.Generator) -> Asker:
         """See `Source`."""
@@ -108,17 +113,18 @@ class _TenantAsker:
         settings = self.settings
         drawn = float(rng.random()) * float(self.cumulative[-1])
         tenant = min(int(np.searchsorted(self.cumulative, drawn, side="right")), settings.tenants - 1)
-        n_tokens = settings.question_tokens.draw(rng, room_behind(settings.system_prompt_tokens, limit))
+        asked = settings.question_tokens.asked(rng)
+        n_tokens = settings.question_tokens.fitted(asked, room_behind(settings.system_prompt_tokens, limit))
         return with_prefix(
             settings.words,
             self.prefixes[tenant],
             (draw_seed(rng), n_tokens),
+            asked_tokens=asked,
             system_role=settings.system_role,
             tenant=f"tenant-{tenant}",
         )
 
     def later(self, rng: np.random.Generator) -> Question:
         """See `Asker`."""
-        n_tokens = self.settings.question_tokens.draw(rng)
-        words = self.settings.words
-        return Question(words.prompt((draw_seed(rng), n_tokens)), n_tokens, words.exact)
+        settings = self.settings
+        return later_question(settings.words, settings.question_tokens, rng)

@@ -12,6 +12,7 @@ import numpy as np
 
 from loadgen.errors import UsageError
 from loadgen.plan import Message, Prompt, Role
+from loadgen.workload.lengths import Lengths
 from loadgen.workload.ports import WordSource
 
 Piece = tuple[int, int]
@@ -24,12 +25,14 @@ class Question:
 
     Attributes:
         tokens: of the prompt as the server will count it (without a chat template); an estimate unless `exact`.
+        asked_tokens: what was drawn, before it was made to fit.
         tenant: see `plan.Conversation`.
     """
 
     prompt: Prompt
     tokens: int
     exact: bool
+    asked_tokens: int
     tenant: str = ""
 
 
@@ -52,6 +55,11 @@ class Asker(Protocol):
 class Source(Protocol):
     """Implementations are frozen dataclasses: settings only."""
 
+    @property
+    def least_tokens(self) -> int:
+        """Tokens of the shortest first prompt that can be asked for."""
+        ...
+
     def open(self, rng: np.random.Generator) -> Asker:
         """Make it ready for one run.
 
@@ -67,7 +75,13 @@ def draw_seed(rng: np.random.Generator) -> int:
 
 
 def with_prefix(
-    words: WordSource, prefix: Sequence[Piece], question: Piece, *, system_role: bool = False, tenant: str = ""
+    words: WordSource,
+    prefix: Sequence[Piece],
+    question: Piece,
+    *,
+    asked_tokens: int,
+    system_role: bool = False,
+    tenant: str = "",
 ) -> Question:
     """The first prompt of a conversation: a shared beginning and a question of its own.
 
@@ -75,6 +89,7 @@ def with_prefix(
     server reports and shared beginnings are shared to the token; the question keeps at least one token.
 
     Args:
+        asked_tokens: of the question, before its length was made to fit.
         system_role: send the beginning as a system message (chat) instead of as the beginning of the text.
     """
     added = words.overhead_tokens
@@ -90,7 +105,15 @@ def with_prefix(
         system, user = words.prompt(*pieces[:-1]), words.prompt(pieces[-1])
         if isinstance(system, str) and isinstance(user, str):
             prompt = [Message(Role.SYSTEM, system), Message(Role.USER, user)]
-    return Question(prompt, tokens, words.exact, tenant)
+    asked_tokens += sum(n_tokens for _, n_tokens in prefix)
+    return Question(prompt, tokens, words.exact, asked_tokens, tenant)
+
+
+def later_question(words: WordSource, lengths: Lengths, rng: np.random.Generator) -> Question:
+    """What a later turn adds: words of its own. Effects: advances `rng`."""
+    asked = lengths.asked(rng)
+    n_tokens = lengths.fitted(asked)
+    return Question(words.prompt((draw_seed(rng), n_tokens)), n_tokens, words.exact, asked)
 
 
 def room_behind(prefix_tokens: int, limit: int | None) -> int | None:

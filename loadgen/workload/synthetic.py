@@ -6,7 +6,7 @@ import numpy as np
 
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.ports import WordSource
-from loadgen.workload.source import Asker, Question, draw_seed, room_behind, with_prefix
+from loadgen.workload.source import Asker, Question, draw_seed, later_question, room_behind, with_prefix
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,11 @@ class RandomPrompts:
     prefix_tokens: int = 0
     system_role: bool = False
 
+    @property
+    def least_tokens(self) -> int:
+        """See `Source`."""
+        return self.prefix_tokens + self.input_tokens.least
+
     def open(self, rng: np.random.Generator) -> Asker:
         """See `Source`."""
         return _RandomAsker(self, draw_seed(rng))
@@ -39,12 +44,13 @@ class _RandomAsker:
     def first(self, rng: np.random.Generator, limit: int | None) -> Question:
         """See `Asker`."""
         settings = self.settings
-        n_tokens = settings.input_tokens.draw(rng, room_behind(settings.prefix_tokens, limit))
+        asked = settings.input_tokens.asked(rng)
+        n_tokens = settings.input_tokens.fitted(asked, room_behind(settings.prefix_tokens, limit))
         prefix = [(self.prefix_seed, settings.prefix_tokens)] if settings.prefix_tokens else []
-        return with_prefix(settings.words, prefix, (draw_seed(rng), n_tokens), system_role=settings.system_role)
+        question = (draw_seed(rng), n_tokens)
+        return with_prefix(settings.words, prefix, question, asked_tokens=asked, system_role=settings.system_role)
 
     def later(self, rng: np.random.Generator) -> Question:
         """See `Asker`."""
-        n_tokens = self.settings.input_tokens.draw(rng)
-        words = self.settings.words
-        return Question(words.prompt((draw_seed(rng), n_tokens)), n_tokens, words.exact)
+        settings = self.settings
+        return later_question(settings.words, settings.input_tokens, rng)

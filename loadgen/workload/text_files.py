@@ -50,6 +50,11 @@ class TextFiles:
         if self.words.kind is PromptKind.IDS:
             raise UsageError("text files need --prompt-kind text")
 
+    @property
+    def least_tokens(self) -> int:
+        """See `Source`."""
+        return self.input_tokens.least
+
     def open(self, rng: np.random.Generator) -> Asker:
         """See `Source`.
 
@@ -89,13 +94,15 @@ class _TextAsker:
     def first(self, rng: np.random.Generator, limit: int | None) -> Question:
         """See `Asker`."""
         overhead = self._settings.words.overhead_tokens
-        n_tokens = max(self._settings.input_tokens.draw(rng, limit), overhead + 1)
-        return Question(self._cut(rng, n_tokens - overhead), n_tokens, self._exact)
+        asked = self._settings.input_tokens.asked(rng)
+        n_tokens = max(self._settings.input_tokens.fitted(asked, limit), overhead + 1)
+        return Question(self._cut(rng, n_tokens - overhead), n_tokens, self._exact, asked)
 
     def later(self, rng: np.random.Generator) -> Question:
         """See `Asker`."""
-        n_tokens = self._settings.input_tokens.draw(rng)
-        return Question(self._cut(rng, n_tokens), n_tokens, self._exact)
+        asked = self._settings.input_tokens.asked(rng)
+        n_tokens = self._settings.input_tokens.fitted(asked)
+        return Question(self._cut(rng, n_tokens), n_tokens, self._exact, asked)
 
     def _cut(self, rng: np.random.Generator, n_tokens: int) -> str:
         """Whole words from a random place on, and as many one-token words as are missing behind them."""

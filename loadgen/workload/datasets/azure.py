@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from loadgen.errors import TraceFormatError, UsageError
-from loadgen.plan import Conversation, Turn
+from loadgen.plan import Conversation, Turn, if_changed
 from loadgen.workload.datasets.fit import Fit
 from loadgen.workload.ports import WordSource
 from loadgen.workload.source import draw_seed, with_prefix
@@ -42,8 +42,7 @@ class Azure:
         for at, context, generated in self._requests():
             first = at if first is None else first
             self.fit.tally.taken += 1
-            lengths = self.fit.clipped(self.fit.scaled(context), self.fit.scaled(generated))
-            turn = random_turn(self.words, *lengths, rng)
+            turn = random_turn(self.words, self.fit, context, generated, rng)
             yield Conversation(turns=[turn], arrival_s=(at - first).total_seconds())
 
     def _requests(self) -> Iterator[tuple[datetime, int, int]]:
@@ -87,11 +86,14 @@ class Azure:
         return time if time.tzinfo else time.replace(tzinfo=UTC), *lengths
 
 
-def random_turn(words: WordSource, input_tokens: int, output_tokens: int, rng: np.random.Generator) -> Turn:
-    """A request with words of its own. Effects: advances `rng` by one draw."""
-    question = with_prefix(words, [], (draw_seed(rng), input_tokens))
+def random_turn(words: WordSource, fit: Fit, input_tokens: int, output_tokens: int, rng: np.random.Generator) -> Turn:
+    """A request with words of its own, of recorded lengths made to fit. Effects: advances `rng` by one draw."""
+    sent_input, sent_output = fit.clipped(fit.scaled(input_tokens), fit.scaled(output_tokens))
+    question = with_prefix(words, [], (draw_seed(rng), sent_input), asked_tokens=fit.asked(input_tokens))
     return Turn(
         prompt=question.prompt,
-        output_tokens=output_tokens,
+        output_tokens=sent_output,
         input_tokens=question.tokens if question.exact else None,
+        asked_input_tokens=if_changed(question.asked_tokens, question.tokens),
+        asked_output_tokens=if_changed(fit.asked(output_tokens), sent_output),
     )

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from loadgen.errors import TraceFormatError
-from loadgen.plan import Conversation, Message, Prompt, Turn
+from loadgen.plan import Conversation, Message, Prompt, Turn, if_changed
 from loadgen.workload.datasets.fit import Fit
 from loadgen.workload.datasets.lines import json_lines
 from loadgen.workload.datasets.measure import Measure
@@ -51,13 +51,20 @@ class Custom:
             prompt, input_tokens, exact = self._prompt(number, line)
             if line.output_tokens is not None and line.output_tokens < 1:
                 raise TraceFormatError(f"{self.path}:{number}: output_tokens must be above 0")
-            output_tokens = line.output_tokens or self.output_tokens.draw(rng)
+            asked = line.output_tokens or self.output_tokens.asked(rng)
+            output_tokens = line.output_tokens or self.output_tokens.fitted(asked)
             if not self.fit.fits(input_tokens + output_tokens):
                 self.fit.tally.left_out += 1
                 continue
             self.fit.tally.taken += 1
             known = input_tokens if exact else None
-            yield Conversation(turns=[Turn(prompt=prompt, output_tokens=output_tokens, input_tokens=known)])
+            turn = Turn(
+                prompt=prompt,
+                output_tokens=output_tokens,
+                input_tokens=known,
+                asked_output_tokens=if_changed(asked, output_tokens),
+            )
+            yield Conversation(turns=[turn])
 
     def _prompt(self, number: int, line: _Line) -> tuple[Prompt, int, bool]:
         """The prompt, its tokens, and whether they are certain.

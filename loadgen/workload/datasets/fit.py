@@ -14,7 +14,7 @@ class Fit:
     Attributes:
         length_scale: prompts and answers times this.
         max_model_tokens: most tokens that prompt and answer may have together (less what a chat template adds).
-        tally: counts what was clipped; shared by all who use this fit, and no part of its identity.
+        tally: counts what was left out; shared by all who use this fit, and no part of its identity.
     """
 
     length_scale: float = 1.0
@@ -28,9 +28,13 @@ class Fit:
         if self.max_model_tokens is not None and self.max_model_tokens < 2:
             raise UsageError(f"a model length of {self.max_model_tokens} leaves no room for a prompt and an answer")
 
+    def asked(self, tokens: int) -> int:
+        """A length scaled, to the nearest whole number, which may be 0."""
+        return math.floor(tokens * self.length_scale + 0.5)
+
     def scaled(self, tokens: int) -> int:
         """A length scaled, to the nearest whole number, at least 1."""
-        return max(1, math.floor(tokens * self.length_scale + 0.5))
+        return max(1, self.asked(tokens))
 
     def clipped(self, input_tokens: int, output_tokens: int, block_tokens: int = 1) -> tuple[int, int]:
         """Lengths that the model can take: the answer keeps its length if it can, the prompt loses its end.
@@ -38,11 +42,9 @@ class Fit:
         Args:
             block_tokens: a prompt that must lose something is cut to whole blocks of this size, if one fits at all, so
                 that what is left of it has whole blocks of the original only.
-        Effects: counts in the tally if anything was cut.
         """
         if self.max_model_tokens is None or input_tokens + output_tokens <= self.max_model_tokens:
             return input_tokens, output_tokens
-        self.tally.clipped += 1
         output_tokens = min(output_tokens, self.max_model_tokens - 1)
         room = self.max_model_tokens - output_tokens
         if input_tokens > room:

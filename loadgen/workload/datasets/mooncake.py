@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from loadgen.errors import TraceFormatError, UsageError
-from loadgen.plan import Conversation, Turn
+from loadgen.plan import Conversation, Turn, if_changed
 from loadgen.workload.datasets.blocks import LARGEST_ID, BlockPrompts
 from loadgen.workload.datasets.fit import Fit
 from loadgen.workload.datasets.lines import json_lines
@@ -98,7 +98,8 @@ class Mooncake:
     def _turn(self, line: MooncakeLine, prompts: BlockPrompts, rng: np.random.Generator) -> Turn:
         """One request, scaled, clipped and written."""
         block = prompts.block_tokens
-        scaled = max(self._scaled_input(line.input_length, block), self.words.overhead_tokens + 1)
+        asked = self._scaled_input(line.input_length, block)
+        scaled = max(asked, self.words.overhead_tokens + 1)
         input_tokens, output_tokens = self.fit.clipped(scaled, self.fit.scaled(line.output_length), block)
         ids = line.hash_ids
         if input_tokens < scaled:
@@ -111,6 +112,8 @@ class Mooncake:
             prompt=prompts.prompt(ids, input_tokens, rest_seed),
             output_tokens=output_tokens,
             input_tokens=input_tokens if self.words.exact else None,
+            asked_input_tokens=if_changed(asked, input_tokens),
+            asked_output_tokens=if_changed(self.fit.asked(line.output_length), output_tokens),
             hash_ids=ids,
             block_tokens=block if ids else 0,
         )

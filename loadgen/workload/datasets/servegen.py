@@ -94,8 +94,8 @@ class ServeGen:
         """One request with lengths of its client. Effects: advances `rng`; may read the client's lengths."""
         inputs, outputs = client.lengths(at_s)
         self.fit.tally.taken += 1
-        lengths = self.fit.clipped(self.fit.scaled(inputs.whole(rng)), self.fit.scaled(outputs.whole(rng)))
-        turn = random_turn(self.words, *lengths, rng)
+        input_tokens, output_tokens = inputs.whole(rng), outputs.whole(rng)
+        turn = random_turn(self.words, self.fit, input_tokens, output_tokens, rng)
         return Conversation(turns=[turn], tenant=f"client-{client.number}", arrival_s=at_s - self.from_s)
 
 

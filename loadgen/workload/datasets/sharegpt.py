@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from loadgen.errors import TraceFormatError
-from loadgen.plan import Conversation, Message, Prompt, Role, Turn
+from loadgen.plan import Conversation, Message, Prompt, Role, Turn, if_changed
 from loadgen.workload.datasets.fit import Fit
 from loadgen.workload.datasets.json_stream import entries
 from loadgen.workload.datasets.measure import Measure
@@ -60,19 +60,22 @@ class ShareGpt:
             ServerError where a server counts and cannot be asked.
         """
         for line, entry in entries(self.path):
-            turns = self._turns(_said(self.path, line, entry), rng)
+            pairs = list(_pairs(_said(self.path, line, entry)))
+            wanted = pairs if self.whole else pairs[:1]
+            turns = self._turns(wanted, rng)
             if turns:
                 self.fit.tally.taken += 1
-                yield Conversation(turns=turns)
+                yield Conversation(turns=turns, turns_left_out=len(wanted) - len(turns))
             else:
                 self.fit.tally.left_out += 1
 
-    def _turns(self, said: list[tuple[Role | None, str]], rng: np.random.Generator) -> list[Turn]:
+    def _turns(self, pairs: list[tuple[Prompt, str, str]], rng: np.random.Generator) -> list[Turn]:
         """Questions with the lengths of their answers, as far as they fit."""
         turns: list[Turn] = []
         used = 0
-        for prompt, question, answer in _pairs(said):
-            output_tokens = self.output_tokens.draw(rng) if self.output_tokens else self.measure.tokens(answer)
+        for prompt, question, answer in pairs:
+            asked = self.output_tokens.asked(rng) if self.output_tokens else self.measure.tokens(answer)
+            output_tokens = max(1, asked)
             think_s = max(0.0, self.think_s.value(rng)) if turns else 0.0
             input_tokens = self.measure.tokens(question)
             used += input_tokens + output_tokens
@@ -83,11 +86,10 @@ class ShareGpt:
                     prompt=prompt,
                     output_tokens=output_tokens,
                     input_tokens=input_tokens if self.measure.exact else None,
+                    asked_output_tokens=if_changed(asked, output_tokens),
                     think_s=think_s,
                 )
             )
-            if not self.whole:
-                break
         return turns
 
 

@@ -14,7 +14,9 @@ from loadgen.workload.distributions import Fixed, Normal
 from loadgen.workload.lengths import lengths, parse
 from loadgen.workload.sessions import Sessions
 from loadgen.workload.shared_prefix import SharedPrefix
+from loadgen.workload.source import Source
 from loadgen.workload.synthetic import RandomPrompts
+from loadgen.workload.text_files import TextFiles
 from loadgen.workload.words import PromptKind, Words
 
 WORDS = Words((" a", " b", " c"), token_ids=(5, 6, 7))
@@ -80,8 +82,54 @@ def test_a_conversation_never_outgrows_the_model(
 def test_a_budget_shortens_the_first_turn_and_drops_later_ones_whole() -> None:
     sessions = Sessions(RandomPrompts(WORDS, lengths("10")), lengths("5"), lengths("9"), max_model_tokens=50)
     assert [(t.input_tokens, t.output_tokens) for t in take(sessions, 1)[0].turns] == [(10, 5)] * 3
-    long = Sessions(RandomPrompts(WORDS, lengths("100")), lengths("5"), lengths("9"), max_model_tokens=50)
-    assert [(t.input_tokens, t.output_tokens) for t in take(long, 1)[0].turns] == [(49, 1)]
+    assert take(sessions, 1)[0].turns_left_out == 6
+    long = Sessions(
+        RandomPrompts(WORDS, lengths("normal:100,1")), lengths("normal:5,0.01"), lengths("9"), max_model_tokens=50
+    )
+    (conversation,) = take(long, 1)
+    (turn,) = conversation.turns
+    assert (turn.input_tokens, turn.output_tokens, conversation.turns_left_out) == (49, 1, 8)
+    assert 95 < (turn.asked_input_tokens or 0) < 105
+    assert turn.asked_output_tokens == 5
+
+
+def test_lengths_that_are_kept_are_not_repeated() -> None:
+    turns = [turn for conversation in take(SINGLE, 20) for turn in conversation.turns]
+    assert {(turn.asked_input_tokens, turn.asked_output_tokens) for turn in turns} == {(None, None)}
+
+
+def test_lengths_below_one_token_are_raised_and_told() -> None:
+    sessions = Sessions(RandomPrompts(WORDS, lengths("uniform:0-1"), prefix_tokens=3), lengths("uniform:0-1"))
+    turns = [conversation.turns[0] for conversation in take(sessions, 40)]
+    assert {(turn.input_tokens, turn.asked_input_tokens) for turn in turns} == {(4, None), (4, 3)}
+    assert {(turn.output_tokens, turn.asked_output_tokens) for turn in turns} == {(1, None), (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("source", "answer", "overhead", "fits"),
+    [
+        (RandomPrompts(WORDS, lengths("45")), "5", 0, True),
+        (RandomPrompts(WORDS, lengths("46")), "5", 0, False),
+        (RandomPrompts(WORDS, lengths("45")), "5", 1, False),
+        (RandomPrompts(WORDS, lengths("5"), prefix_tokens=41), "5", 0, False),
+        (RandomPrompts(WORDS, lengths("60", range_ratio=0.5)), "5", 0, True),
+        (RandomPrompts(WORDS, lengths("uniform:46-90")), "5", 0, False),
+        (RandomPrompts(WORDS, lengths("45")), "uniform:6-9", 0, False),
+        (RandomPrompts(WORDS, lengths("lognormal:46,0")), "5", 0, False),
+        (RandomPrompts(WORDS, lengths("lognormal:460,0.1")), "5", 0, True),
+        (SharedPrefix(WORDS, lengths("5"), system_prompt_tokens=41), "5", 0, False),
+        (TextFiles((), WORDS, lengths("46")), "5", 0, False),
+    ],
+)
+def test_what_can_never_be_sent_as_asked_for_is_refused(source: Source, answer: str, overhead: int, fits: bool) -> None:
+    def sessions() -> Sessions:
+        return Sessions(source, lengths(answer), max_model_tokens=50, turn_overhead_tokens=overhead)
+
+    if fits:
+        assert len(take(sessions(), 1)) == 1
+        return
+    with pytest.raises(UsageError, match=r"no request fits the model.*takes 50 in all"):
+        sessions()
 
 
 def test_a_model_too_short_for_anything_is_refused() -> None:

@@ -107,6 +107,6 @@ def test_without_a_tokenizer_lengths_are_not_certain() -> None:
 def test_what_the_tokenizer_adds_is_taken_from_the_front() -> None:
     """Two added tokens, a beginning of one: the beginning vanishes, and the question gives up one."""
     words = Words((" a", " b"), overhead_tokens=2)
-    question = with_prefix(words, [(1, 1)], (2, 5))
-    assert question.tokens == 6
+    question = with_prefix(words, [(1, 1)], (2, 5), asked_tokens=5)
+    assert question.tokens == question.asked_tokens == 6
     assert question.prompt == words.text(2, 4)

@@ -32,16 +32,17 @@ def test_later_years_have_zones_and_more_columns(tmp_path: Path, words: Words) -
     first, second = _read(tmp_path, words, text)
     assert second.arrival_s == 0.5
     assert [first.turns[0].input_tokens, second.turns[0].input_tokens] == [30, 20]
-    assert second.turns[0].output_tokens == 1
+    assert (second.turns[0].output_tokens, second.turns[0].asked_output_tokens) == (1, 0)
 
 
 def test_prompts_have_the_scaled_tokens_and_differ(tmp_path: Path, words: Words, bpe: LocalTokenizer) -> None:
     text = _HEADER + "2023-11-16 18:15:46,320,32\n" * 2
     fit = Fit(0.1, max_model_tokens=20)
-    prompts = [conversation.turns[0].prompt for conversation in _read(tmp_path, words, text, fit)]
+    turns = [conversation.turns[0] for conversation in _read(tmp_path, words, text, fit)]
+    prompts = [turn.prompt for turn in turns]
     assert all(isinstance(prompt, str) and bpe.count(prompt) == 17 for prompt in prompts)
     assert prompts[0] != prompts[1]
-    assert (fit.tally.taken, fit.tally.clipped) == (2, 2)
+    assert [(turn.asked_input_tokens, turn.asked_output_tokens) for turn in turns] == [(32, None)] * 2
 
 
 @pytest.mark.parametrize(

@@ -113,13 +113,13 @@ def _repeated(prompts: list[tuple[Any, ...]]) -> tuple[int, int]:
     return repeated, sum(map(len, prompts))
 
 
-def test_clipping_keeps_prefixes_and_is_counted(tmp_path: Path, words: Words, bpe: LocalTokenizer) -> None:
+def test_clipping_keeps_prefixes_and_is_told(tmp_path: Path, words: Words, bpe: LocalTokenizer) -> None:
     path = _write(tmp_path / "trace", _request(0, 2048, 0, 1, 2, 3), _request(0, 1024, 0, 1))
     workload = Mooncake(path, words, Fit(_TO_16, max_model_tokens=50))
     long, short = _turns(workload)
     assert (long.input_tokens, long.hash_ids) == (32, [0, 1])  # room for 40: two blocks
     assert _tokens(bpe, long) == _tokens(bpe, short)
-    assert (workload.fit.tally.taken, workload.fit.tally.clipped) == (2, 1)
+    assert (long.asked_input_tokens, short.asked_input_tokens) == (64, None)
 
 
 def test_no_id_is_claimed_for_a_block_that_was_cut(tmp_path: Path, words: Words, bpe: LocalTokenizer) -> None:
