@@ -13,7 +13,7 @@ from hardware.errors import HardwareError
 from serving import chaos, cost_command, decisions_command, evaluate, quantize, replay_command, scale_command
 from serving.errors import ServingError
 from serving.http_question import server_address
-from serving.set_option import add_set
+from serving.set_option import add_set, configured
 from serving.sim.commands import plan, reproduce, simulate
 from serving.sim.compilation import command as compile_command
 from serving.version import VERSION
@@ -98,7 +98,7 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     serve.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="TOML file (default: deploy/small.toml)")
     serve.add_argument("--model", type=Path, help="Hugging Face checkpoint folder, instead of the file's model")
-    add_set(serve)
+    add_set(serve, "engine.draft_tokens=3")
     serve.add_argument("--host", help="address to listen on, instead of the file's (default 127.0.0.1)")
     serve.add_argument("--port", type=int, help="port to listen on, instead of the file's (default 8000)")
     serve.add_argument(
@@ -190,11 +190,11 @@ def _add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = F
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from serving.config.load import load_config, with_overrides
+    from serving.config.load import with_overrides
     from serving.key_environment import take_keys
 
     config = with_overrides(
-        load_config(arguments.config, model=arguments.model, settings=arguments.set),
+        configured(arguments, "serve", arguments.model),
         host=arguments.host,
         port=arguments.port,
         api_keys=tuple(arguments.api_key) if arguments.api_key else None,

@@ -1,18 +1,44 @@
-"""`--set SECTION.KEY=VALUE`, for every command that reads a topology file."""
+"""`--set SECTION.KEY=VALUE`, and the topology file with it, for every command that reads one."""
 
 import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serving.config.inert_rules import Command
+    from serving.config.serve import ServeConfig
 
 
-def add_set(parser: argparse._ActionsContainer) -> None:
+def add_set(parser: argparse._ActionsContainer, example: str) -> None:
     """The option, any number of times.
 
-    Effects: `arguments.set` is what was given, for `load_config`.
+    Args:
+        example: a setting that does something in this command.
+    Effects: `arguments.set` is what was given, for `configured`.
     """
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="one key in place of the file's, e.g. engine.draft_tokens=3; may be given more than once; every key is in"
+        help=f"one key in place of the file's, e.g. {example}; may be given more than once; every key is in"
         " deploy/README.md",
     )
+
+
+def configured(arguments: argparse.Namespace, command: "Command", model: Path | None = None) -> "ServeConfig":
+    """The configuration of a command line with `--config` and `--set`.
+
+    Args:
+        model: as `load_config`.
+    Raises: ConfigError, as `load_config`.
+    Effects: reads the file; names keys that were set and do nothing in this command, on standard error.
+    """
+    from serving.config.effects import idle_lines
+    from serving.config.load import read_config
+
+    loaded = read_config(arguments.config, model=model, settings=arguments.set)
+    for line in idle_lines(loaded, command):
+        print(f"cloudmatrix: {line}", file=sys.stderr)
+    return loaded.config

@@ -10,8 +10,8 @@ only in `with_overrides`: a simulation needs none.
 
 import difflib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -33,7 +33,26 @@ _OF_THE_MACHINE = ("device", "short_weights")
 _FLAGS = {"host": "--host", "port": "--port", "api_keys": "--api-key", "drain_s": "--drain"}
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, and which of its keys somebody set.
+
+    Args:
+        given: "section.key" of the file and of settings; keys of list sections under the list's name.
+        by_setting: those of settings.
+    """
+
+    config: ServeConfig
+    given: frozenset[str]
+    by_setting: frozenset[str]
+
+
 def load_config(path: str | Path, *, model: str | Path | None = None, settings: Sequence[str] = ()) -> ServeConfig:
+    """Reads a topology file, as `read_config` does, for callers that need not know which keys were set."""
+    return read_config(path, model=model, settings=settings).config
+
+
+def read_config(path: str | Path, *, model: str | Path | None = None, settings: Sequence[str] = ()) -> Loaded:
     """Reads a topology file.
 
     Args:
@@ -50,11 +69,11 @@ def load_config(path: str | Path, *, model: str | Path | None = None, settings: 
     tables = _read_toml(file, "--config")
     if model is not None:
         _replace_model(tables, Path(model))
-    for setting in settings:
-        _set(tables, setting, get_type_hints(ServeConfig))
+    hints = get_type_hints(ServeConfig)
+    by_setting = frozenset(_set(tables, setting, hints) for setting in settings)
     config = _settle(_sections(file, tables, ServeConfig), file)
     check_consistency(config, str(file))
-    return config
+    return Loaded(config, frozenset(_given(tables)), by_setting)
 
 
 def load_sections(file: Path, kind: type[Root], flag: str) -> Root:
@@ -137,13 +156,27 @@ def _replace_model(tables: dict[str, Any], folder: Path) -> None:
     tables["model"] = {**kept, "path": str(folder.expanduser().resolve())}
 
 
-def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> None:
-    """Puts one "section.key=value" into the file's tables, checked by itself, so that a mistake is not the file's."""
+def _given(tables: Mapping[str, Any]) -> Iterator[str]:
+    """Every key of tables that have been read without a mistake."""
+    for section, table in tables.items():
+        for one in table if isinstance(table, list) else [table]:
+            for key, value in one.items():
+                if (section, key) == ("cluster", "nodes"):
+                    yield from (f"cluster.nodes.{name}" for node in value for name in node)
+                else:
+                    yield f"{section}.{key}"
+
+
+def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> str:
+    """Puts one "section.key=value" into the file's tables, checked by itself, so that a mistake is not the file's.
+
+    Returns: "section.key".
+    """
     where = f"--set {setting}:"
     name, equals, text = setting.partition("=")
     section, dot, key = (part.strip() for part in name.partition("."))
     if not (equals and dot and section and key):
-        raise ConfigError(f"{where} must be SECTION.KEY=VALUE, for example engine.draft_tokens=3")
+        raise ConfigError(f"{where} must be SECTION.KEY=VALUE, for example gateway.replicas=2")
     _reject_unknown(where, "section", [section], hints, lambda name: f"[{name}]")
     kind = hints[section]
     if get_origin(kind) is tuple:
@@ -156,6 +189,7 @@ def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> None
     table = tables.setdefault(section, {})
     if isinstance(table, dict):  # else the file is wrong, and is told so
         table[key] = value
+    return f"{section}.{key}"
 
 
 def _section(file: Path, name: str, kind: type[Any], declared: Field[Any], table: object) -> Any:  # noqa: ANN401

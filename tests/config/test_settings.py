@@ -44,7 +44,7 @@ def test_nodes_are_a_list_of_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("engine", r"^--set engine: must be SECTION\.KEY=VALUE, for example engine\.draft_tokens=3$"),
+        ("engine", r"^--set engine: must be SECTION\.KEY=VALUE, for example gateway\.replicas=2$"),
         ("engine=3", r"must be SECTION\.KEY=VALUE"),
         ("engine.=3", r"must be SECTION\.KEY=VALUE"),
         (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.errors import ConfigError
-from serving.set_option import add_set
+from serving.set_option import add_set, configured
 from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, required=True, help="TOML file; its pools are replaced by the plan's")
-    add_set(parser)
+    add_set(parser, "simulation.drafts=2")
     parser.add_argument("--trace", type=Path, required=True, help="trace file or ServeGen folder")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the trace's arrivals (default: 1)")
     parser.add_argument("--limit", type=int, help="first requests of the trace only")
@@ -61,7 +61,7 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
     goal = parser.add_argument_group("what to keep")
     goal.add_argument("--ttft", type=float, metavar="S", help="time to first token [s] (default: the file's [slo])")
     goal.add_argument("--tpot", type=float, metavar="S", help="time per further token [s] (default: the file's [slo])")
-    goal.add_argument("--attainment", type=float, default=0.99, help="share of requests that keep both (default: 0.99)")
+    goal.add_argument("--attainment", type=float, help="share of requests that keep both (default: the file's [slo])")
     question = parser.add_argument_group("what to find")
     question.add_argument("--npus", type=int, help="NPUs at most; alone: the split of them with the highest goodput")
     which = question.add_mutually_exclusive_group()
@@ -127,14 +127,13 @@ def order_of(arguments: argparse.Namespace) -> "Order":
 
     Raises: ConfigError.
     """
-    from serving.config import load_config
     from serving.sim.planning.feasible import Wanted
     from serving.sim.planning.plan import Question
     from serving.sim.planning.planner import Order
     from serving.sim.planning.trace import TraceChoice
     from serving.sim.planning.verdict import Target
 
-    config: ServeConfig = load_config(arguments.config, settings=arguments.set)
+    config = configured(arguments, "plan")
     seed = config.simulation.seed if arguments.seed is None else arguments.seed
     if arguments.cache_nodes is not None and arguments.cache_nodes < 0:
         raise ConfigError(f"--cache-nodes {arguments.cache_nodes}: at least 0")
@@ -150,7 +149,7 @@ def order_of(arguments: argparse.Namespace) -> "Order":
         target=Target(
             config.slo.ttft_s if arguments.ttft is None else arguments.ttft,
             config.slo.tpot_s if arguments.tpot is None else arguments.tpot,
-            arguments.attainment,
+            config.slo.attainment if arguments.attainment is None else arguments.attainment,
         ),
         wanted=Wanted(
             arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch

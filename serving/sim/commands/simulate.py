@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serving.set_option import add_set
+from serving.set_option import add_set, configured
 from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", required=True, metavar="FILE", help="topology, e.g. deploy/cloudmatrix384.toml")
-    add_set(parser)
+    add_set(parser, "simulation.drafts=2")
     load = parser.add_argument_group("load")
     source = load.add_mutually_exclusive_group(required=True)
     source.add_argument("--trace", metavar="FILE", help="trace file, or folder of a ServeGen model")
@@ -90,7 +90,6 @@ def _simulate(arguments: argparse.Namespace) -> int:
         prefer_compiled()
     from rich.console import Console
 
-    from serving.config.load import load_config
     from serving.sim.commands.progress import SimulationProgress
     from serving.sim.core.run import cost_model
     from serving.sim.core.shards import Plan, simulate_supernodes
@@ -104,7 +103,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     _check(arguments)
     if arguments.out:
         make_folder(Path(arguments.out))
-    config = _with_flags(load_config(arguments.config, settings=arguments.set), arguments)
+    config = _with_flags(configured(arguments, "simulate"), arguments)
     count = config.simulation.supernodes
     opened = partial(open_shard, vars(arguments), config.simulation.seed, config.engine.block_tokens)
     whole = opened(0, 1)

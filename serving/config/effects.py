@@ -1,0 +1,90 @@
+"""Keys that change nothing: which they are in a configuration, and where they would work.
+
+A key that was set and does nothing is a silent misunderstanding, so each command that reads a topology file names such
+keys before it starts. What contradicts the mode, so that nobody could mean it, is refused by `checks`; here is the
+rest. The rules stand in `inert_rules`; a test changes every key and looks for an effect, or for the key here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, get_args, get_origin, get_type_hints
+
+from serving.config.cluster import ClusterConfig, NodeConfig
+from serving.config.inert_rules import RULES, Command, Rule
+from serving.config.load import Loaded
+from serving.config.serve import ServeConfig
+
+_LISTS = {"namespaces": "[[namespaces]]", "cluster.nodes": "[[cluster.nodes]]"}
+
+
+def idle_lines(loaded: Loaded, command: Command) -> list[str]:
+    """What to tell about keys that were set and have no effect.
+
+    Args:
+        command: what the configuration was loaded for.
+    Returns: one line for all keys with the same reason; none if every key that was set does something.
+    Effects: none.
+    """
+    idle = idle_keys(loaded.config, command)
+    named: dict[Rule, list[str]] = {}
+    for key in sorted(loaded.given, key=list(all_keys()).index):
+        rule = idle.get(key)
+        if rule is not None and (key in loaded.by_setting or not rule.only_settings):
+            named.setdefault(rule, []).append(key)
+    return [f"{_words(keys)} {'have' if len(keys) > 1 else 'has'} no effect {rule.why}" for rule, keys in named.items()]
+
+
+def idle_keys(config: ServeConfig, command: Command) -> Mapping[str, Rule]:
+    """Every key that has no effect, set or not.
+
+    Returns: for "section.key", the first rule that says so.
+    Effects: none.
+    """
+    found: dict[str, Rule] = {}
+    for rule in RULES:
+        if command in rule.commands and rule.when(config):
+            for key in expand(rule.keys):
+                found.setdefault(key, rule)
+    return found
+
+
+def expand(patterns: Iterable[str]) -> list[str]:
+    """The keys that some patterns name: "section.key", or "section.*".
+
+    Raises: KeyError for a pattern that names none.
+    Effects: none.
+    """
+    known, keys = all_keys(), []
+    for pattern in patterns:
+        section, _, key = pattern.rpartition(".")
+        found = [one for one in known if one.rpartition(".")[0] == section] if key == "*" else [pattern]
+        if not found or any(one not in known for one in found):
+            raise KeyError(pattern)
+        keys += found
+    return keys
+
+
+def all_keys() -> dict[str, None]:
+    """Every key, as "section.key", in the order of the documentation.
+
+    Effects: none.
+    """
+    keys: dict[str, None] = {}
+    for section, hint in get_type_hints(ServeConfig).items():
+        kind: Any = get_args(hint)[0] if get_origin(hint) is tuple else hint
+        for declared in fields(kind):
+            if kind is ClusterConfig and declared.name == "nodes":
+                keys |= {f"cluster.nodes.{one.name}": None for one in fields(NodeConfig)}
+            else:
+                keys[f"{section}.{declared.name}"] = None
+    return keys
+
+
+def _words(keys: list[str]) -> str:
+    """Keys by section: `[engine] threads, kv_dtype and [model] device`."""
+    sections: dict[str, list[str]] = {}
+    for key in keys:
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, []).append(name)
+    parts = [f"{_LISTS.get(section, f'[{section}]')} {', '.join(names)}" for section, names in sections.items()]
+    return " and ".join(parts)

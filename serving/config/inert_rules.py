@@ -1,0 +1,328 @@
+"""The table of keys that do nothing: in which command, under which condition, and where they would work.
+
+The first rule that holds is the one that is told, so those that say more about a key come first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from serving.config.serve import ServeConfig
+
+Command = Literal["serve", "simulate", "plan"]
+
+_SERVE: tuple[Command, ...] = ("serve",)
+_VIRTUAL: tuple[Command, ...] = ("simulate", "plan")
+_ALL: tuple[Command, ...] = ("serve", "simulate", "plan")
+_PLAN: tuple[Command, ...] = ("plan",)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Some keys without effect.
+
+    Args:
+        commands: where. when: under which further condition.
+        keys: "section.key", or "section.*" for all of a section.
+        why: the condition and the way out, to follow "has no effect".
+        only_settings: keys of a file are no mistake, since the file describes the system for other commands, too; only
+            `--set` is.
+    """
+
+    commands: tuple[Command, ...]
+    keys: tuple[str, ...]
+    why: str
+    when: Callable[[ServeConfig], bool] = lambda config: True
+    only_settings: bool = False
+
+
+def _of(section: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for name in names.split())
+
+
+def _simulated(config: ServeConfig) -> bool:
+    return config.engine.executor == "simulated"
+
+
+def _aggregated(config: ServeConfig) -> bool:
+    return config.serving.mode == "aggregated"
+
+
+def _no_pool(config: ServeConfig) -> bool:
+    return config.kvcache.replicas == 0
+
+
+def _never_empty(config: ServeConfig) -> bool:
+    """Whether no pool may go to zero."""
+    scaler = config.autoscaler
+    least = [scaler.bounds(pool)[0] for pool in config.pools]
+    if scaler.policy == "slo" and not _no_pool(config):
+        least.append(scaler.min_kvcache)
+    return scaler.policy != "none" and 0 not in least
+
+
+def _asks_reasoning(config: ServeConfig) -> bool:
+    return config.engine.prefix_reuse and config.kvcache.store_decoded == "auto"
+
+
+_LIVE_ONLY = "in virtual time, only in a system that runs (`cloudmatrix serve`)"
+_SCALER_KEYS = "period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget requests_per_instance"
+_BOUNDS = "min_prefill max_prefill min_decode max_decode min_kvcache max_kvcache"
+_CACHE_KEYS = (
+    "ub_memory_mib ssd_mib ssd_path write_through eviction high_water low_water slab_kib lease_s write_lease_s"
+    " get_timeout_s put_timeout_s max_store_share store_decoded models scope ramp_s drain_s directory salt"
+)
+
+_IN_VIRTUAL_TIME = (
+    Rule(
+        _VIRTUAL,
+        ("engine.draft_tokens",),
+        "in virtual time: there [simulation] drafts says how many tokens a step guesses",
+    ),
+    Rule(
+        _VIRTUAL,
+        _of("prefill", "ub_memory_mib") + _of("decode", "ub_memory_mib"),
+        "in virtual time: there an instance has the memory of its device",
+    ),
+    Rule(
+        _VIRTUAL,
+        ("hardware.hbm_per_die_mib",),
+        "in virtual time: there a die has the memory of [simulation] device",
+        when=lambda config: config.hardware.hbm_per_die_mib != 0,
+    ),
+    Rule(
+        _VIRTUAL,
+        ("engine.executor",),
+        "in virtual time: all that is computed there is simulated",
+        when=lambda config: not _simulated(config),
+    ),
+    Rule(
+        _VIRTUAL,
+        (
+            *_of("model", "tokenizer dtype device short_weights version"),
+            *_of("gateway", "host port server api_keys max_body_bytes max_head_bytes head_timeout_s body_timeout_s"),
+            *_of("gateway", "max_connections address_share max_n max_request_sequences max_logprob_entries"),
+            *_of("gateway", "admin_keys allowed_origins allowed_hosts api_key_file drain_s"),
+            *_of("cluster", "dashboard_host dashboard_port gcs_storage restart_nodes nodes.cpus"),
+            *_of("hardware", "workspace_share"),
+            *_of("engine", "kv_dtype empty_role_s stall_timeout_s decision_log threads"),
+            *_of("aggregated", "*"),
+            *_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
+            *_of("simulation", "time_scale kv_shrink output_tokens"),
+            *_of("autoscaler", "manual_hold_s"),
+            "health.*",
+            "chaos.*",
+            "namespaces.*",
+        ),
+        _LIVE_ONLY,
+    ),
+)
+
+_KEPT_SIZES = ("engine.drain_s", "kvcache.drain_s", "simulation.model_load")
+"""In virtual time they are about instances that come or go because a pool changes its size."""
+
+_IN_PLANS = (
+    Rule(
+        _PLAN,
+        ("autoscaler.*", *_KEPT_SIZES),
+        "in `cloudmatrix plan`, whose pools keep their size, only in `cloudmatrix simulate`",
+    ),
+    Rule(
+        _PLAN,
+        (*_of("prefill", "replicas"), *_of("decode", "replicas"), *_of("kvcache", "replicas")),
+        "in `cloudmatrix plan`, which chooses the pools: see its --npus and --cache-nodes",
+        only_settings=True,
+    ),
+)
+
+_BY_EXECUTOR = (
+    Rule(
+        _SERVE,
+        ("simulation.*",),
+        'without [engine] executor = "simulated", only with it and in virtual time (`cloudmatrix simulate`)',
+        when=lambda config: not _simulated(config),
+    ),
+    Rule(
+        _SERVE,
+        _of("simulation", "supernodes gateway_s model_load"),
+        "in a system that runs, only in virtual time (`cloudmatrix simulate`)",
+    ),
+    Rule(
+        _SERVE,
+        ("engine.draft_tokens",),
+        'with [engine] executor = "simulated": there [simulation] drafts says how many tokens a step guesses',
+        when=_simulated,
+    ),
+    Rule(
+        _SERVE,
+        (
+            *_of("model", "dtype device short_weights"),
+            "engine.threads",
+            "hardware.workspace_share",
+            "kvcache.models",
+        ),
+        'with [engine] executor = "simulated", only where a model computes ("native", "torch")',
+        when=_simulated,
+    ),
+    Rule(
+        _SERVE,
+        ("model.short_weights",),
+        'with [model] dtype = "float32", only with bfloat16 weights',
+        when=lambda config: config.model.dtype == "float32",
+    ),
+    Rule(
+        _SERVE,
+        ("model.short_weights",),
+        'with [engine] executor = "torch", only in the native step',
+        when=lambda config: config.engine.executor == "torch",
+    ),
+    Rule(
+        _SERVE,
+        ("simulation.seed",),
+        "in a system that runs without [simulation] jitter or spike_share: nothing else is drawn from it",
+        when=lambda config: not (config.simulation.jitter or config.simulation.spike_share),
+    ),
+    Rule(
+        _ALL,
+        ("simulation.acceptance",),
+        "with [simulation] drafts = 0: nothing is drafted",
+        when=lambda config: config.simulation.drafts == 0,
+    ),
+    Rule(
+        _ALL,
+        ("simulation.spike_factor",),
+        "with [simulation] spike_share = 0: no step is hit by a spike",
+        when=lambda config: config.simulation.spike_share == 0,
+    ),
+)
+
+_BY_MODE = (
+    Rule(
+        _SERVE,
+        ("cluster.restart_nodes",),
+        "with one node of [[cluster.nodes]]: with the first one the system ends",
+        when=lambda config: len(config.cluster.nodes) == 1,
+    ),
+    Rule(
+        _SERVE,
+        ("prefill.*", "decode.*", *_of("engine", "handoff_lease_s empty_role_s")),
+        'with [serving] mode = "aggregated", where one pool does both, [aggregated]',
+        when=_aggregated,
+    ),
+    Rule(
+        _SERVE,
+        _of("health", "probe_period_s probe_late_s probe_lost_s"),
+        'with [serving] mode = "aggregated": there are no handoffs to probe paths for',
+        when=_aggregated,
+    ),
+    Rule(
+        _SERVE,
+        _of("autoscaler", "min_prefill max_prefill"),
+        'with [serving] mode = "aggregated": min_decode and max_decode are the bounds of its pool',
+        when=_aggregated,
+    ),
+    Rule(
+        _SERVE,
+        ("aggregated.*",),
+        'with [serving] mode = "disaggregated", only with "aggregated"',
+        when=lambda config: not _aggregated(config),
+    ),
+    Rule(
+        _SERVE,
+        _of("health", "probe_late_s probe_lost_s"),
+        "with [health] probe_period_s = 0: nothing is probed",
+        when=lambda config: config.health.probe_period_s == 0,
+    ),
+    Rule(
+        _SERVE,
+        _of("gateway", "max_head_bytes head_timeout_s body_timeout_s max_connections address_share"),
+        'with [gateway] server = "serve", only with "uvicorn": connections are those of Ray Serve\'s proxy',
+        when=lambda config: config.gateway.server == "serve",
+    ),
+    Rule(
+        _SERVE,
+        ("chaos.least_step_s",),
+        "without [chaos] enabled = true",
+        when=lambda config: not config.chaos.enabled,
+    ),
+)
+
+_BY_POLICY = (
+    Rule(
+        _ALL,
+        (*_of("autoscaler", _SCALER_KEYS), *_of("autoscaler", _BOUNDS)),
+        'with [autoscaler] policy = "none", only with "slo" or "requests"',
+        when=lambda config: config.autoscaler.policy == "none",
+    ),
+    Rule(
+        _ALL,
+        _of("autoscaler", "utilisation hold_s min_kvcache max_kvcache"),
+        'with [autoscaler] policy = "requests", only with "slo"',
+        when=lambda config: config.autoscaler.policy == "requests",
+    ),
+    Rule(
+        _ALL,
+        ("autoscaler.requests_per_instance",),
+        'with [autoscaler] policy = "slo", only with "requests"',
+        when=lambda config: config.autoscaler.policy == "slo",
+    ),
+    Rule(
+        _ALL,
+        ("autoscaler.idle_to_zero_s",),
+        "unless a pool may go to zero: set one of [autoscaler] min_prefill, min_decode, min_kvcache to 0",
+        when=_never_empty,
+    ),
+    Rule(
+        ("simulate",),
+        _KEPT_SIZES,
+        'in virtual time with [autoscaler] policy = "none", only with "slo" or "requests"',
+        when=lambda config: config.autoscaler.policy == "none",
+    ),
+    Rule(
+        ("simulate",),
+        ("slo.attainment",),
+        'in virtual time without [autoscaler] policy = "slo": the report shows the share that was reached',
+        when=lambda config: config.autoscaler.policy != "slo",
+    ),
+)
+
+_BY_CACHE = (
+    Rule(
+        _ALL,
+        (*_of("kvcache", _CACHE_KEYS), *_of("autoscaler", "min_kvcache max_kvcache"), "simulation.pool_gb_per_s"),
+        "with [kvcache] replicas = 0: there is no KV-cache pool",
+        when=_no_pool,
+    ),
+    Rule(
+        _SERVE,
+        ("namespaces.quota_mib",),
+        "with [kvcache] replicas = 0: there is no KV-cache pool to have a part of",
+        when=_no_pool,
+    ),
+    Rule(
+        _VIRTUAL,
+        (*_of("kvcache", _CACHE_KEYS), *_of("autoscaler", "min_kvcache max_kvcache"), "simulation.pool_gb_per_s"),
+        "in virtual time with [engine] prefix_reuse = false: nothing is kept in the KV-cache pool",
+        when=lambda config: not config.engine.prefix_reuse,
+    ),
+    Rule(
+        _SERVE,
+        _of("kvcache", "max_store_share store_decoded"),
+        "with [engine] prefix_reuse = false: the KV-cache pool keeps no blocks, only weights",
+        when=lambda config: not config.engine.prefix_reuse,
+    ),
+    Rule(
+        _SERVE,
+        ("model.reasoning",),
+        'without a KV-cache pool that asks: [kvcache] replicas above 0, store_decoded = "auto", [engine] prefix_reuse',
+        when=lambda config: _no_pool(config) or not _asks_reasoning(config),
+    ),
+    Rule(
+        _ALL,
+        _of("kvcache", "high_water low_water"),
+        "with [kvcache] ssd_mib = 0: there is no SSD tier for blocks to leave for",
+        when=lambda config: config.kvcache.ssd_mib == 0,
+    ),
+)
+
+RULES = (*_IN_VIRTUAL_TIME, *_IN_PLANS, *_BY_EXECUTOR, *_BY_MODE, *_BY_POLICY, *_BY_CACHE)

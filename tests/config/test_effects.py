@@ -1,0 +1,208 @@
+"""Keys that do nothing are named, in the command and with the way out; those that work are not.
+
+That the table is true in virtual time is shown by tests/sim/core/test_key_effects.py, key by key.
+"""
+
+import ast
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from serving.cli import command_parser, main
+from serving.config.effects import all_keys, expand, idle_keys, idle_lines
+from serving.config.inert_rules import RULES, Command
+from serving.config.load import load_config, read_config
+from tests.config.toml_file import write
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+MADE_FOR: dict[str, tuple[Command, ...]] = {
+    "cloudmatrix384": ("simulate", "plan"),
+    "cloudmatrix384-autoscaled": ("simulate",),
+}
+"""Files of another purpose than `serve`."""
+
+
+def lines(folder: Path, text: str, command: Command, *settings: str, model: str | None = None) -> list[str]:
+    """What a command says of a file."""
+    file = write(folder, text) if model is None else write(folder, text, model=model)
+    return idle_lines(read_config(file, settings=settings), command)
+
+
+@pytest.mark.parametrize(
+    "file", [*DEPLOY.glob("*.toml"), DEPLOY / "chaos/two-of-each.toml"], ids=lambda file: file.stem
+)
+def test_every_key_of_a_shipped_file_works_where_the_file_is_meant_for(file: Path) -> None:
+    for command in MADE_FOR.get(file.stem, ("serve",)):
+        assert idle_lines(read_config(file), command) == []
+
+
+@pytest.mark.parametrize("command", ["serve", "simulate", "plan"])
+def test_the_setting_that_a_help_shows_works_in_that_command(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command_parser().parse_args([command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    shown = re.findall(r"(?:--set |e\.g\. )([a-z_]+\.[a-z_]+=[\w.]+)", text)
+    assert shown
+    file = DEPLOY / ("small.toml" if command == "serve" else "cloudmatrix384.toml")
+    assert idle_lines(read_config(file, settings=shown), command) == []
+
+
+SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            '[autoscaler]\npolicy = "slo"\nrequests_per_instance = 4\n',
+            '[autoscaler] requests_per_instance has no effect with [autoscaler] policy = "slo", only with "requests"',
+        ),
+        (
+            '[autoscaler]\npolicy = "requests"\nutilisation = 0.5\nhold_s = 9\nmin_kvcache = 1\n'
+            "[kvcache]\nreplicas = 1\n",
+            '[autoscaler] utilisation, hold_s, min_kvcache have no effect with [autoscaler] policy = "requests", only'
+            ' with "slo"',
+        ),
+        (
+            "[autoscaler]\nperiod_s = 2\nmanual_hold_s = 5\n",
+            '[autoscaler] period_s, manual_hold_s have no effect with [autoscaler] policy = "none", only with "slo" or'
+            ' "requests"',
+        ),
+        (
+            '[autoscaler]\npolicy = "slo"\nidle_to_zero_s = 9\n',
+            "[autoscaler] idle_to_zero_s has no effect unless a pool may go to zero: set one of [autoscaler]"
+            " min_prefill, min_decode, min_kvcache to 0",
+        ),
+        (
+            "[simulation]\nseed = 4\ntime_scale = 0.5\n",
+            '[simulation] time_scale, seed have no effect without [engine] executor = "simulated", only with it and in'
+            " virtual time (`cloudmatrix simulate`)",
+        ),
+        (
+            SIMULATED + "[simulation]\ngateway_s = 0.1\ntime_scale = 0.5\n",
+            "[simulation] gateway_s has no effect in a system that runs, only in virtual time (`cloudmatrix simulate`)",
+        ),
+        (
+            SIMULATED + "[simulation]\nspike_factor = 2\n",
+            "[simulation] spike_factor has no effect with [simulation] spike_share = 0: no step is hit by a spike",
+        ),
+        (
+            '[serving]\nmode = "aggregated"\n[prefill]\nreplicas = 1\n[engine]\nempty_role_s = 1\n',
+            '[engine] empty_role_s and [prefill] replicas have no effect with [serving] mode = "aggregated", where one'
+            " pool does both, [aggregated]",
+        ),
+        (
+            "[aggregated]\nreplicas = 2\n",
+            '[aggregated] replicas has no effect with [serving] mode = "disaggregated", only with "aggregated"',
+        ),
+        (
+            '[gateway]\nserver = "serve"\nmax_connections = 9\nmax_body_bytes = 2000\n',
+            '[gateway] max_connections has no effect with [gateway] server = "serve", only with "uvicorn": connections'
+            " are those of Ray Serve's proxy",
+        ),
+        (
+            '[kvcache]\neviction = "lfu"\n[[namespaces]]\nname = "acme"\nquota_mib = 3\n',
+            "[kvcache] eviction has no effect with [kvcache] replicas = 0: there is no KV-cache pool",
+        ),
+        (
+            "[kvcache]\nreplicas = 1\nhigh_water = 0.9\n",
+            "[kvcache] high_water has no effect with [kvcache] ssd_mib = 0: there is no SSD tier for blocks to leave"
+            " for",
+        ),
+        ("[chaos]\nleast_step_s = 1\n", "[chaos] least_step_s has no effect without [chaos] enabled = true"),
+        (
+            "[health]\nprobe_period_s = 0\nprobe_late_s = 0.1\n",
+            "[health] probe_late_s has no effect with [health] probe_period_s = 0: nothing is probed",
+        ),
+    ],
+)
+def test_a_line_names_keys_and_the_way_out(tmp_path: Path, text: str, line: str) -> None:
+    assert line in lines(tmp_path, text, "serve")
+    assert len(lines(tmp_path, text, "serve")) == (2 if "quota_mib" in text else 1)
+
+
+def test_what_belongs_to_systems_that_run_is_named_in_virtual_time(tmp_path: Path) -> None:
+    text = "[gateway]\nport = 9000\n[health]\nlink_misses = 3\n"
+    text += '[[namespaces]]\nname = "acme"\n[[cluster.nodes]]\ncpus = 2\n'
+    assert lines(tmp_path, text, "simulate") == [
+        "[gateway] port and [[cluster.nodes]] cpus and [health] link_misses and [[namespaces]] name have no effect in"
+        " virtual time, only in a system that runs (`cloudmatrix serve`)"
+    ]
+    assert lines(tmp_path, "", "simulate", "engine.draft_tokens=3") == [
+        "[engine] draft_tokens has no effect in virtual time: there [simulation] drafts says how many tokens a step"
+        " guesses"
+    ]
+
+
+def test_only_what_was_set_is_named(tmp_path: Path) -> None:
+    assert lines(tmp_path, "", "simulate") == lines(tmp_path, "", "serve") == lines(tmp_path, "", "plan") == []
+    assert lines(tmp_path, "", "serve", "simulation.seed=3") != []
+
+
+def test_a_plan_takes_pools_from_a_file_as_they_are_but_not_from_a_setting(tmp_path: Path) -> None:
+    text = "[prefill]\nreplicas = 2\n"
+    assert lines(tmp_path, text, "plan") == []
+    assert (
+        "[prefill] replicas has no effect in `cloudmatrix plan`" in lines(tmp_path, "", "plan", "prefill.replicas=2")[0]
+    )
+
+
+def test_a_command_says_it_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--poisson", "2", "--duration", "2", "--prompt", "100", "--output", "4", "--quiet", "--json"]
+    file = str(DEPLOY / "cloudmatrix384.toml")
+    assert main(["simulate", "--config", file, *flags, "--set", "engine.draft_tokens=3"]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("cloudmatrix: [engine] draft_tokens has no effect in virtual time")
+    assert told.out.startswith("{")
+
+
+def test_rules_name_keys_that_there_are() -> None:
+    for rule in RULES:
+        assert expand(rule.keys)
+    with pytest.raises(KeyError, match=r"engine\.nothing"):
+        expand(["engine.nothing"])
+
+
+def test_what_no_code_of_a_running_system_reads_is_listed_for_it() -> None:
+    read = _names_read([path for path in (ROOT / "serving").rglob("*.py") if "sim" not in path.relative_to(ROOT).parts])
+    simulated = load_config(DEPLOY / "cloudmatrix384-live.toml")
+    never = set(idle_keys(simulated, "serve")) & set(idle_keys(load_config(DEPLOY / "small.toml"), "serve"))
+    assert {"simulation.supernodes", "simulation.gateway_s", "simulation.model_load"} <= never
+    assert [key for key in all_keys() if key not in never and key.rpartition(".")[2] not in read] == []
+    for name in ("supernodes", "gateway_s", "model_load"):
+        assert name not in read
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        (
+            ("max_head_bytes", "head_timeout_s", "body_timeout_s", "address_share"),
+            {"deployments/gateway.py", "deployments/connections.py", "deployments/http_protocol.py"},
+        ),
+        (("short_weights", "workspace_share"), {"runtime/compute_torch.py", "deployments/preflight.py"}),
+        (("least_step_s",), {"runtime/faulty_ports.py"}),
+        (("kv_shrink", "output_tokens"), {"runtime/accounted.py", "runtime/compute_simulated.py"}),
+    ],
+)
+def test_keys_of_a_part_are_read_by_that_part_alone(names: Sequence[str], files: set[str]) -> None:
+    skipped = ("sim", "config", "evaluate", "quantize", "fingerprint.py", "feasible.py")
+    for path in (ROOT / "serving").rglob("*.py"):
+        relative = path.relative_to(ROOT / "serving")
+        if not set(relative.parts) & set(skipped) and _names_read([path]) & set(names):
+            assert str(relative) in files
+
+
+def _names_read(paths: Sequence[Path]) -> set[str]:
+    """Names of attributes that some files read."""
+    return {
+        node.attr
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
