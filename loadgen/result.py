@@ -117,9 +117,18 @@ class SteadyState(msgspec.Struct, kw_only=True):
 
 
 class TimelinePoint(msgspec.Struct, kw_only=True):
-    """One bin of the run's time axis; counts per bin, `running` at its end, percentiles of requests finished in it."""
+    """One bin of the run's time axis; counts per bin, `running` at its end, percentiles of requests finished in it.
+
+    Attributes:
+        width_s: what of the bin lies between the first send and the last end: counts over this are its rates. None in
+            results of older versions, as the next two.
+        open_mean, open_peak: requests open at once: time average over `width_s`, exact maximum.
+    """
 
     t_s: float
+    width_s: float | None = None
+    open_mean: float | None = None
+    open_peak: int | None = None
     sent: int
     finished: int
     failed: int

@@ -30,6 +30,13 @@ class Concurrency:
         widths = np.diff(np.clip(self.times_s, begin_s, end_s))
         return float(widths @ self.open_requests[:-1]) / (end_s - begin_s)
 
+    def peak_between(self, begin_s: float, end_s: float) -> int:
+        """Largest number of requests open at one moment of [begin_s, end_s)."""
+        first = int(np.searchsorted(self.times_s, begin_s, side="right"))
+        last = int(np.searchsorted(self.times_s, end_s, side="left"))
+        at_begin = int(self.open_requests[first - 1]) if first else 0
+        return int(self.open_requests[first:last].max(initial=at_begin))
+
     def at(self, times_s: Floats) -> NDArray[np.int64]:
         """Open requests right after each moment."""
         places = np.searchsorted(self.times_s, times_s, side="right") - 1

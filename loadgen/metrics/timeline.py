@@ -1,12 +1,13 @@
 """The run's time axis in bins: what was sent, what ended, how long it took."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.concurrency import Concurrency
+from loadgen.metrics.concurrency import Concurrency, Floats
 from loadgen.metrics.definitions import BY_NAME, chunk_times, tokens_of
 from loadgen.record import FAILURES, SUCCESSES, RequestRecord
 from loadgen.result import TimelinePoint
@@ -18,7 +19,11 @@ _RECORDS_AT_ONCE = 4096
 
 
 def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> list[TimelinePoint]:
-    """Bins of a round width, at most 120 of them, from 0 to the last end; warm-up included, as the server saw it."""
+    """Bins of a round width, at most 120 of them, from 0 to the last end; warm-up included, as the server saw it.
+
+    The first and the last bin are longer than the others where the run fills less than half of one: a rate over some
+    milliseconds would dwarf all others.
+    """
     ends = [record.ended_s for record in records if record.ended_s is not None]
     if not ends:
         return []
@@ -26,6 +31,8 @@ def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> li
     count = max(1, math.ceil(max(ends) / width_s))
     edges = np.arange(count + 1, dtype=np.float64) * np.float64(width_s)
     edges[-1] = max(edges[-1], *ends)  # rounding must not lose the last end
+    first_s = min((record.started_s for record in records if record.started_s is not None), default=0.0)
+    edges, extents = _merged(edges, first_s, max(ends))
     sent = _histogram([r.started_s for r in records if r.started_s is not None], edges)
     finished = _histogram([r.ended_s for r in records if r.ended_s is not None and r.outcome in SUCCESSES], edges)
     failed = _histogram([r.ended_s for r in records if r.ended_s is not None and r.outcome in FAILURES], edges)
@@ -35,6 +42,9 @@ def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> li
     return [
         TimelinePoint(
             t_s=float(edges[at]),
+            width_s=extents[at][1] - extents[at][0],
+            open_mean=open_requests.mean(*extents[at]),
+            open_peak=open_requests.peak_between(*extents[at]),
             sent=int(sent[at]),
             finished=int(finished[at]),
             failed=int(failed[at]),
@@ -45,16 +55,30 @@ def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> li
             tpot_p50_s=_percentile(latencies["tpot"][at], 50),
             tpot_p99_s=_percentile(latencies["tpot"][at], 99),
         )
-        for at in range(count)
+        for at in range(len(extents))
     ]
 
 
-def _histogram(times: Sequence[float], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+def _merged(edges: Floats, first_s: float, last_s: float) -> tuple[Floats, list[tuple[float, float]]]:
+    """Edges without bins that the run hardly enters, and what of each bin lies between first send and last end.
+
+    A rate over the whole of a bin that the run only began or ended in would lie below the run's mean rate.
+    """
+    half_s = float(edges[1] - edges[0]) / 2
+    inside = np.clip(edges, first_s, max(first_s, last_s))
+    if len(edges) > 2 and inside[-1] - inside[-2] < half_s:
+        edges, inside = np.delete(edges, -2), np.delete(inside, -2)
+    while len(edges) > 2 and inside[1] - inside[0] < half_s:
+        edges, inside = np.delete(edges, 1), np.delete(inside, 1)
+    return edges, list(itertools.pairwise(inside.tolist()))
+
+
+def _histogram(times: Sequence[float], edges: Floats) -> NDArray[np.int64]:
     """Times in each bin; the last bin includes its end."""
     return np.histogram(np.array(times, dtype=np.float64), edges)[0]
 
 
-def _tokens(records: Sequence[RequestRecord], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+def _tokens(records: Sequence[RequestRecord], edges: Floats) -> Floats:
     """Output tokens that arrived in each bin, each chunk with its request's mean tokens per chunk; whole answers at
     their ends."""
     whole = [(r.ended_s, r.output_tokens) for r in records if not r.chunk_times and r.output_tokens and r.ended_s]
@@ -70,12 +94,12 @@ def _tokens(records: Sequence[RequestRecord], edges: NDArray[np.float64]) -> NDA
     return total
 
 
-def _places(times: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+def _places(times: Floats, edges: Floats) -> NDArray[np.int64]:
     """The bin of each time; the last bin includes its end."""
     return np.clip(np.searchsorted(edges, times, side="right") - 1, 0, len(edges) - 2)
 
 
-def _by_bin(records: Sequence[RequestRecord], name: str, edges: NDArray[np.float64]) -> list[list[float]]:
+def _by_bin(records: Sequence[RequestRecord], name: str, edges: Floats) -> list[list[float]]:
     """Values of a metric by the bin in which the request ended."""
     bins: list[list[float]] = [[] for _ in range(len(edges) - 1)]
     ended = [record for record in records if record.ended_s is not None and record.outcome in SUCCESSES]

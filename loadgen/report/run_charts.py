@@ -50,8 +50,8 @@ def time_charts(result: RunResult) -> list[LineChart]:
     limits = result.slo.targets if result.slo else {}
     charts = [
         _rates(points),
-        _time_chart(points, "running", "Requests open", "Sent and not ended, at the end of each bin.", "count"),
-        _time_chart(points, "tokens", "Output tokens per second", "Tokens that reached the client.", "per_s"),
+        _open_chart(points),
+        _tokens_chart(points),
     ]
     for name, title in (("ttft", "Time to first token"), ("tpot", "Time per output token")):
         chart = _percentiles_over_time(points, name, title, limits.get(name))
@@ -131,12 +131,15 @@ def _percentile_chart(
 def _rates(points: Sequence[TimelinePoint]) -> LineChart:
     """Requests sent, finished and failed per second."""
     width = bin_width(points)
+    sent = _per_second(points, [point.sent for point in points])
+    finished = _per_second(points, [point.finished for point in points])
     lines = [
-        Line(name="sent", values=compact_all(point.sent / width for point in points), color="grey", dash=True),
-        Line(name="finished", values=compact_all(point.finished / width for point in points), color="blue"),
+        Line(name="sent", values=sent, color="grey", dash=True),
+        Line(name="finished", values=finished, color="blue"),
     ]
     if any(point.failed for point in points):
-        lines.append(Line(name="failed", values=compact_all(point.failed / width for point in points), color="red"))
+        failed = _per_second(points, [point.failed for point in points])
+        lines.append(Line(name="failed", values=failed, color="red"))
     return LineChart(
         id="rates",
         title="Requests per second",
@@ -149,22 +152,51 @@ def _rates(points: Sequence[TimelinePoint]) -> LineChart:
     )
 
 
-def _time_chart(points: Sequence[TimelinePoint], name: str, title: str, note: str, unit: str) -> LineChart:
-    """One quantity over time, filled to zero."""
-    width = bin_width(points)
-    values = [point.running if name == "running" else point.output_tokens / width for point in points]
-    xs = [point.t_s + width for point in points] if name == "running" else _middles(points)
-    color = "violet" if name == "running" else "green"
+def _open_chart(points: Sequence[TimelinePoint]) -> LineChart:
+    """Requests open at once: mean and peak of each bin; a result of an older version has the bins' ends only."""
+    peaks = [point.open_peak for point in points]
+    if None in peaks:
+        note, xs = "Sent and not ended, at the end of each bin.", [point.t_s + bin_width(points) for point in points]
+        lines = [Line(name="requests open", values=compact_all(p.running for p in points), color="violet", fill=True)]
+    else:
+        note, xs = "Sent and not ended: time average and largest number in each bin.", _middles(points)
+        means = compact_all(point.open_mean for point in points)
+        lines = [
+            Line(name="mean", values=means, color="violet", fill=True),
+            Line(name="peak", values=compact_all(peaks), color="grey", dash=True),
+        ]
     return LineChart(
-        id=name,
-        title=title,
+        id="running",
+        title="Requests open",
         note=note,
         x=TIME_AXIS,
-        y=Axis(unit=unit),
+        y=Axis(unit="count"),
         xs=[round(x, 6) for x in xs],
-        lines=[Line(name=title.lower(), values=compact_all(values), color=color, fill=True)],
+        lines=lines,
         group=TIME_GROUP,
     )
+
+
+def _tokens_chart(points: Sequence[TimelinePoint]) -> LineChart:
+    """Rate of output tokens, filled to zero."""
+    values = _per_second(points, [point.output_tokens for point in points])
+    return LineChart(
+        id="tokens",
+        title="Output tokens per second",
+        note="Tokens that reached the client.",
+        x=TIME_AXIS,
+        y=Axis(unit="per_s"),
+        xs=_middles(points),
+        lines=[Line(name="output tokens per second", values=values, color="green", fill=True)],
+        group=TIME_GROUP,
+    )
+
+
+def _per_second(points: Sequence[TimelinePoint], counts: Sequence[int]) -> list[float | None]:
+    """Counts of the bins as rates; of a bin that the run only began or ended in, over that part of it."""
+    width = bin_width(points)
+    widths = [width if point.width_s is None else point.width_s for point in points]
+    return compact_all(count / part if part > 0 else 0.0 for count, part in zip(counts, widths, strict=True))
 
 
 def _percentiles_over_time(points: Sequence[TimelinePoint], name: str, title: str, limit: float | None) -> LineChart:
@@ -188,8 +220,10 @@ def _percentiles_over_time(points: Sequence[TimelinePoint], name: str, title: st
 
 
 def bin_width(points: Sequence[TimelinePoint]) -> float:
-    """Width of a bin [s]; 1 for a time line of one bin, which does not tell."""
-    return points[1].t_s - points[0].t_s if len(points) > 1 else 1.0
+    """Width of a bin [s]; a time line of one bin tells only that of the run."""
+    if len(points) > 1:
+        return points[-1].t_s - points[-2].t_s
+    return points[0].width_s or 1.0
 
 
 def _middles(points: Sequence[TimelinePoint]) -> list[float]:

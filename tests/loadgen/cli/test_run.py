@@ -38,6 +38,24 @@ def test_closed_loop(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> No
     assert "TTFT" in printed
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--concurrency", "3", "--num-prompts", "9"),
+        ("--max-concurrency", "3", "--request-rate", "inf", "--num-prompts", "12", "--no-stream"),
+        ("--concurrency", "3", "--num-prompts", "6", "--repeats", "2"),
+    ],
+)
+def test_peaks_lie_between_the_mean_and_the_cap(loadgen_run: Run, flags: tuple[str, ...]) -> None:
+    assert loadgen_run(*flags, "--workers", "2", "--out", "run") == 0
+    found = json.loads(Path("run/result.json").read_text())
+    own = found["loadgen"]
+    assert 1 <= found["max_concurrent_requests"] <= 3
+    assert own["mean_concurrency"] <= found["max_concurrent_requests"]
+    assert found["max_output_tokens_per_s"] >= found["output_throughput"] > 0
+    assert max(point["open_peak"] for point in own["timeline"]) <= found["max_concurrent_requests"]
+
+
 def test_a_seed_repeats_prompts_and_times(loadgen_run: Run) -> None:
     for name in ("a", "b"):
         assert loadgen_run("--request-rate", "50", "--num-prompts", "10", "--seed", "7", "--out", name) == 0

@@ -79,6 +79,17 @@ def test_rates_are_per_second_whatever_the_bins() -> None:
     assert time_charts(make_result(RECORDS, timeline=[])) == []
 
 
+def test_the_end_of_a_run_is_no_slower_for_its_bin() -> None:
+    """The run ends half-way through its only bin: 50 tokens in 0.25 s, four requests open at once in between."""
+    point = TimelinePoint(
+        t_s=0.0, width_s=0.25, open_mean=2.5, open_peak=4, sent=4, finished=4, failed=0, running=0, output_tokens=50
+    )
+    charts = {chart.id: chart for chart in time_charts(make_result(RECORDS, timeline=[point]))}
+    assert charts["tokens"].lines[0].values == [200.0]
+    assert charts["rates"].lines[0].values == [16.0]
+    assert [line.values for line in charts["running"].lines] == [[2.5], [4.0]]
+
+
 def test_dots_by_prompt_length_know_cached_ones() -> None:
     chart = prompt_length_chart(RECORDS)
     assert chart is not None
