@@ -244,11 +244,13 @@ def load_shape(path: Path) -> ModelShape:
     Effects: reads one file.
     """
     file = path / "config.json" if path.is_dir() else path
+    if file.exists() and not file.is_file():
+        raise SpecError(f"{file}: is no regular file; give a checkpoint folder or its config.json")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(f"{file}: {error.strerror or error}; give a checkpoint folder or its config.json") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{file}: no JSON: {error}") from error
     if not isinstance(config, dict):
         raise SpecError(f"{file}: is no JSON object")
@@ -260,9 +262,14 @@ def _whole(config: Mapping[str, object], key: str, name: str) -> int:
     if value is None:
         raise SpecError(f"model {name}: config has no {key}; the cost model knows the DeepSeek-V2/V3 architecture")
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SpecError(f"model {name}: {key} is {value!r}, not a whole number")
+        raise SpecError(f"model {name}: {key} is {repr(value)[:40]}, not a whole number")
+    if not 0 <= value <= _LARGEST:
+        raise SpecError(f"model {name}: {key} is {str(value)[:40]}, which no model has")
     return value
 
+
+_LARGEST = 2**31 - 1
+"""Beyond it times and bytes would be no numbers any more."""
 
 DEEPSEEK_R1 = ModelShape(
     name="deepseek-r1",

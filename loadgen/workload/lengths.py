@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from loadgen.errors import TraceFormatError, UsageError
+from loadgen.regular_file import check_regular
 from loadgen.workload.distributions import Distribution, Fixed, Histogram, LogNormal, Normal, Uniform
 
 _FORMS = "128, uniform:64-256, normal:512,64, lognormal:512,0.8 or histogram:FILE"
@@ -98,6 +99,7 @@ def read_histogram(path: Path) -> Histogram:
     Raises: UsageError if it cannot be opened; TraceFormatError if it is none.
     """
     try:
+        check_regular(path)
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the histogram {path}: {getattr(error, 'strerror', None) or error}") from None

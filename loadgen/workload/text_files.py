@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import UsageError
+from loadgen.regular_file import check_regular
 from loadgen.workload.calibrate import with_plain_spaces
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.ports import TokenCounter
@@ -69,6 +70,7 @@ class TextFiles:
         found: list[str] = []
         for path in self.paths:
             try:
+                check_regular(path)
                 with path.open(encoding="utf-8") as file:
                     text = file.read(_MOST_CHARACTERS)
             except (OSError, UnicodeDecodeError) as error:

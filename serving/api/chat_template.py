@@ -21,9 +21,12 @@ import jinja2.sandbox
 from serving.api.control_tokens import ControlTokens, unmarked
 from serving.api.tokenizer import read_json
 from serving.errors import InvalidRequestError, ModelError
+from serving.regular_file import read_regular
 
 Message = Mapping[str, Any]
 
+MOST_TEMPLATE_BYTES = 1 << 20
+"""Long ones have 20 kB."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -166,7 +169,7 @@ def load_chat_template(folder: Path | str, special_tokens: Mapping[str, str]) ->
     path = Path(folder) / "chat_template.jinja"
     if path.is_file():
         try:
-            source = path.read_text(encoding="utf-8")
+            source = read_regular(path, most_bytes=MOST_TEMPLATE_BYTES, within=path.parent).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise ModelError(f"cannot read {path}: {error}; copy it again from the original checkpoint") from error
         return ChatTemplate(source, special_tokens)

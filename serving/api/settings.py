@@ -102,8 +102,15 @@ class ServedModel:
             eos_ids=tuple(sorted(ends)),
             created=created,
             defaults=GenerationDefaults.from_json(generation),
-            vocab_size=config.get("vocab_size"),
+            vocab_size=_vocab_size(config),
         )
+
+
+def _vocab_size(config: dict[str, Any]) -> int | None:
+    size = config.get("vocab_size")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**31):
+        raise ModelError(f"config.json: vocab_size = {str(size)[:40]} is no number of tokens; correct or remove it")
+    return size
 
 
 def _ids(value: object) -> list[int]:

@@ -15,11 +15,14 @@ from typing import Any
 from tokenizers import Tokenizer as RawTokenizer
 
 from serving.errors import ModelError
+from serving.regular_file import MOST_JSON_BYTES, check_regular, read_regular
 
 _LONG_TEXT = 2048
 """Characters: some hundred microseconds of work."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 """SentencePiece's token for a byte."""
+_FEW_IDS = 1 << 18
+"""Ids that any tokenizer may have, however short its file; a token takes more bytes there than one."""
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -31,7 +34,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_regular(path, most_bytes=MOST_JSON_BYTES, within=path.parent))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"cannot read {path}: {error}; copy the file again from the original checkpoint") from error
     if not isinstance(value, dict):
@@ -98,9 +101,11 @@ class Tokenizer:
         if not path.is_file():
             raise ModelError(f"{path} does not exist; the model folder needs a fast tokenizer (tokenizer.json)")
         try:
+            size = check_regular(path, within=path.parent)
             raw = RawTokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises bare Exception
             raise ModelError(f"cannot load {path}: {error}; copy it again from the original checkpoint") from error
+        _check_ids(path, raw, max(size, _FEW_IDS))
         files = ("special_tokens_map.json", "tokenizer_config.json")
         named = {name: value for file in files for name, value in read_json(path.parent / file).items()}
         return cls.from_raw(raw, {name: text for name in SPECIAL_NAMES if (text := _token_text(named.get(name)))})
@@ -181,6 +186,16 @@ class Tokenizer:
     def token_string(self, token: int) -> str:
         """One token as the vocabulary spells it (`Ġthe`); empty for an id without an entry."""
         return self.raw.id_to_token(token) or ""
+
+
+def _check_ids(path: Path, raw: RawTokenizer, limit: int) -> None:
+    """Tables of tokens have a place for every id up to the largest, whether there is a token or not.
+
+    Raises: ModelError if that is beyond what a file of this size can mean.
+    """
+    largest = max(raw.get_vocab(with_added_tokens=True).values(), default=0)
+    if largest >= limit:
+        raise ModelError(f"{path} has a token with the id {largest}, but not half as many tokens; copy it again")
 
 
 def _token_text(value: object) -> str | None:

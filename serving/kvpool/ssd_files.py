@@ -23,6 +23,7 @@ import xxhash
 
 from serving.errors import UNREADABLE, SsdError
 from serving.ids import BlockHash
+from serving.kvpool.ssd_slot import DATA
 from serving.policy.pool.entry import Kind, Space
 
 MAGIC = b"CMKVSSD1"
@@ -32,6 +33,10 @@ _FIRST_READ_BYTES = 4096
 _PIECE_BYTES = 8 << 20
 _TEMPORARY = ".tmp"
 _LONGEST_NAME = 100
+_ANY_FILE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Of what may lie in the folder: no link is followed, and no pipe waited for. To regular files it is all the same."""
+_READ = os.O_RDONLY | _ANY_FILE
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _ANY_FILE
 
 
 class StoredEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -64,7 +69,7 @@ class SsdFiles:
         Args:
             full: whether writes are to fail as on a full disk, for tests; None = never.
         """
-        self._root = str(slot / "data")
+        self._root = str(slot / DATA)
         self._full = full
         self._made: set[str] = set()
         self._folders: dict[Space, str] = {}
@@ -143,8 +148,8 @@ class SsdFiles:
         path = self.path_of(entry.space, entry.hash, entry.kind)
         fd = -1
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            header = _read_header(fd)
+            fd = os.open(path, _READ)
+            header = _read_header(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else None
             yield fd, header[1] if header is not None and header[0] == entry else None
         except FileNotFoundError:
             if fd >= 0:
@@ -177,7 +182,7 @@ class SsdFiles:
         now = time.time()
         for path in self.files():
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                fd = os.open(path, _READ)
             except OSError:
                 yield ScannedFile(path, 0.0, None)
                 continue
@@ -210,11 +215,12 @@ class SsdFiles:
     def _scanned(self, path: str, fd: int, now: float) -> ScannedFile:
         """What an open file is by its header, size and name."""
         try:
-            header, status = _read_header(fd), os.fstat(fd)
+            status = os.fstat(fd)
+            header = _read_header(fd) if stat.S_ISREG(status.st_mode) else None
         except OSError:
             return ScannedFile(path, 0.0, None)
         age_s = max(0.0, now - status.st_mtime)
-        if header is None or not stat.S_ISREG(status.st_mode):
+        if header is None:
             return ScannedFile(path, age_s, None)
         entry, start = header
         named = self.path_of(entry.space, entry.hash, entry.kind) == path
@@ -261,7 +267,7 @@ def _read_header(fd: int) -> tuple[StoredEntry, int] | None:
 
 
 def _write_whole(path: str, header: bytes, data: memoryview) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = os.open(path, _WRITE, 0o600)
     try:
         for part in (memoryview(header), data):
             at = 0

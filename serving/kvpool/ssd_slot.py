@@ -10,6 +10,8 @@ from typing import Self
 from serving.errors import SsdError
 
 MAX_SLOTS = 1024
+DATA = "data"
+"""Where a slot has its files."""
 _LOCK = "lock"
 
 
@@ -25,11 +27,14 @@ class SsdSlot:
     def take(cls, folder: Path) -> Self:
         """Takes the first free slot.
 
-        Raises: SsdError if the folder cannot be made, written or locked.
+        Raises: SsdError if the folder cannot be made, written or locked, or a slot leads elsewhere.
         Effects: the slot's folder exists and is locked.
         """
         for index in range(MAX_SLOTS):
             path = folder / f"slot-{index}"
+            for own in (path, path / DATA):
+                if own.is_symlink():  # what is not an entry is removed there
+                    raise SsdError(f"{own} is a link: remove it, or change [kvcache] ssd_path")
             try:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

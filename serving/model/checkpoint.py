@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from serving.errors import ModelError
+from serving.regular_file import MOST_JSON_BYTES, check_regular, read_regular
 
 
 class _TensorFile(Protocol):
@@ -83,7 +84,7 @@ class Checkpoint:
         self.folder = folder
         self._fp8_block = fp8_block
         self._progress = progress
-        self._files = {path.name: _open(path) for path in _files(folder)}
+        self._files = {path.name: _open(path, folder) for path in _files(folder)}
         self._file_of = {name: file for file, handle in self._files.items() for name in handle.keys()}
         self._names = frozenset(name for name in self._file_of if not self._is_scale(name))
         self._read = 0
@@ -236,7 +237,8 @@ def dequantise(value: Tensor, scales: Tensor, block: tuple[int, int]) -> Tensor:
         scales: `[ceil(rows / block rows), ceil(columns / block columns)] float32`, factor of each block.
     """
     rows, columns = value.shape
-    factors = scales.float().repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
+    high, wide = min(block[0], rows), min(block[1], columns)  # a block may be said to be larger than all there is
+    factors = scales.float().repeat_interleave(high, 0)[:rows].repeat_interleave(wide, 1)[:, :columns]
     return value.float() * factors
 
 
@@ -248,8 +250,8 @@ def _files(folder: Path) -> list[Path]:
             raise ModelError(f"{folder} has no *.safetensors: give the folder of a Hugging Face checkpoint")
         return found
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted(set(weight_map.values()))
+        weight_map = json.loads(read_regular(index, most_bytes=MOST_JSON_BYTES, within=folder))["weight_map"]
+        names = sorted(set(map(_plain_name, weight_map.values())))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{index} cannot be read ({error!r}): fetch it again") from error
     missing = [name for name in names if not (folder / name).is_file()]
@@ -258,8 +260,16 @@ def _files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _open(path: Path) -> _TensorFile:
+def _plain_name(name: object) -> str:
+    """A file's name in an index. Raises: ValueError for a path, which could lead out of the folder."""
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"{str(name)[:80]!r} is no name of a file in the folder")
+    return name
+
+
+def _open(path: Path, folder: Path) -> _TensorFile:
     try:
+        check_regular(path, within=folder)
         return cast(_TensorFile, safe_open(path, framework="pt"))
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path} is not a readable safetensors file ({error}): fetch it again") from error

@@ -14,6 +14,7 @@ from serving.errors import ModelError
 from serving.model.config_values import number, whole
 from serving.model.quantization import Quantization, read_quantization
 from serving.model.rope_config import RopeConfig, read_rope
+from serving.regular_file import MOST_JSON_BYTES, read_regular
 
 TopkMethod = Literal["noaux_tc", "greedy", "group_limited_greedy"]
 
@@ -110,7 +111,7 @@ def _read_json(path: Path, *, required: bool) -> Mapping[str, object]:
             raise ModelError(f"{path} is missing: give the folder of a Hugging Face checkpoint")
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_regular(path, most_bytes=MOST_JSON_BYTES, within=path.parent))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON ({error}): fetch it again") from error
     if not isinstance(value, dict):

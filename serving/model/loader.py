@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from safetensors import SafetensorError
 
 from serving.errors import ModelError
 from serving.model.assembly import Assembly
@@ -29,7 +30,7 @@ DtypeName = Literal["auto", "float32", "bfloat16"]
 logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
 
 
 def load_model(
@@ -114,6 +115,7 @@ def _through_image(
 def open_checkpoint(config: ModelConfig, folder: Path, progress: Progress | None) -> tuple[Checkpoint, range]:
     """The checkpoint, checked, and the draft layers that it has."""
     checkpoint = Checkpoint(folder, fp8_block=config.quantization.fp8_block, progress=progress)
+    _require_as_many(config, checkpoint)
     required, optional = model_tensors(config), mtp_optional(config)
     drafts = mtp_layers(config) if _has_drafts(config, checkpoint) else range(0)
     if drafts:
@@ -143,7 +145,10 @@ def _short_weights_pay(library: Library, folder: Path) -> bool:
     """
     if not library.short_weights_pay:
         return False
-    return library.instructions == "amx" or weight_bytes(folder, torch.bfloat16.itemsize) > last_level_cache_bytes()
+    try:
+        return library.instructions == "amx" or weight_bytes(folder, torch.bfloat16.itemsize) > last_level_cache_bytes()
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"a file of {folder} cannot be read ({error}): fetch it again") from error
 
 
 def _device(name: str) -> torch.device:
@@ -163,6 +168,19 @@ def _dtype(config: ModelConfig, name: str) -> torch.dtype:
     if wanted not in _DTYPES:
         raise ModelError(f"dtype {name!r} is not supported: use auto, float32 or bfloat16")
     return _DTYPES[wanted]
+
+
+def _require_as_many(config: ModelConfig, checkpoint: Checkpoint) -> None:
+    """What is needed is listed by name before it is compared: a list as long as a configuration says may fill memory.
+
+    Raises: ModelError if there are fewer tensors than layers or experts.
+    """
+    there = len(checkpoint.names)
+    layers, drafts = config.num_hidden_layers, config.num_nextn_predict_layers
+    experts = max(0, layers - config.first_k_dense_replace) * config.n_routed_experts
+    for key, count in (("num_hidden_layers", layers), ("num_nextn_predict_layers", drafts), ("experts", experts)):
+        if count > there:
+            raise ModelError(f"{checkpoint.folder}: config.json means {count} {key}, and there are {there} tensors")
 
 
 def _has_drafts(config: ModelConfig, checkpoint: Checkpoint) -> bool:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from safetensors import safe_open
 
+from serving.regular_file import check_regular
+
 _FP8_SCALE = "_scale_inv"
 """Scales of FP8 blocks; they are gone once the weights are dequantised."""
 _INT8_SCALE = ".weight_scale"
@@ -17,10 +19,11 @@ def weight_bytes(folder: Path, itemsize: int) -> int:
     Args:
         itemsize: bytes of the computation type. INT8 matrices stay one byte an element, with a float32 scale per output
             channel.
-    Raises: SafetensorError if a file's header cannot be read; OSError.
+    Raises: SafetensorError if a file's header cannot be read; OSError, also for what is no regular file of the folder.
     """
     total = 0
     for path in sorted(folder.glob("*.safetensors")):
+        check_regular(path, within=folder)
         with safe_open(path, framework="numpy") as tensors:
             for name in tensors.keys():  # not a dict
                 if not name.endswith(_FP8_SCALE):

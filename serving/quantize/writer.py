@@ -8,6 +8,7 @@ leaves no checkpoint that looks whole.
 
 import glob
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ from serving.errors import ConfigError
 from serving.model.checkpoint import INT8_SCALE, Int8Weight
 from serving.model.quantization import INT8_ACTIVATIONS, INT8_FORMAT, INT8_METHOD, INT8_WEIGHTS
 from serving.quantize.classes import ignore_patterns
+from serving.regular_file import IrregularFileError, check_regular
+
+logger = logging.getLogger(__name__)
 
 SHARD_BYTES = 4 << 30
 _PARTIAL = ".partial"
@@ -93,6 +97,11 @@ class CheckpointWriter:
         self._name_shards()
         for path in sorted(source.iterdir()):
             if path.is_file() and _is_copied(path.name):
+                try:
+                    check_regular(path, within=source)
+                except IrregularFileError as error:
+                    logger.warning("not copied: %s", error)
+                    continue
                 shutil.copy2(path, self._partial / path.name)
         _write_json(self._partial / _CONFIG, config)
         for name, text in reports.items():

@@ -62,6 +62,7 @@ LAYERS = (
     "serving.chaos",
     "serving.cli",
     "loadgen.errors",
+    "loadgen.regular_file",
     "loadgen.plan",
     "loadgen.record",
     "loadgen.result",

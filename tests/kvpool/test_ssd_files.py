@@ -123,6 +123,37 @@ def test_leftovers_are_seen_as_such(files: SsdFiles) -> None:
     assert sorted(str(file.entry is None) for file in files.scan()) == ["False", "True", "True"]
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_is_no_entry_and_nobody_waits_for_it(files: SsdFiles) -> None:
+    """Whoever opens a named pipe waits until somebody opens its other end."""
+    entry = entry_of(b"data")
+    path = Path(files.path_of(entry.space, entry.hash, entry.kind))
+    path.parent.mkdir(parents=True)
+    for name in (path.name, path.name + ".tmp", "stray"):
+        os.mkfifo(path.with_name(name))
+    assert [file.entry for file in files.scan()] == [None] * 3
+    assert read(files, entry) is None
+    assert not files.verify(entry)
+    with pytest.raises(SsdError, match="cannot write"):
+        files.write(entry, memoryview(b"data"))
+    files.write(entry, memoryview(b"data"))
+    assert read(files, entry) == b"data", "in the way no longer"
+
+
+@pytest.mark.parametrize("link", ["slot-0", "slot-0/data"])
+def test_a_slot_that_leads_elsewhere_is_not_used(tmp_path: Path, link: str) -> None:
+    """All that is no entry is removed when a server starts."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    folder = tmp_path / "ssd"
+    (folder / link).parent.mkdir(parents=True)
+    (folder / link).symlink_to(precious)
+    with pytest.raises(SsdError, match=f"{link} is a link"):
+        SsdSlot.take(folder)
+    assert [path.name for path in precious.iterdir()] == ["file"]
+
+
 @given(st.lists(st.text(max_size=200), min_size=2, max_size=2, unique=True))
 def test_no_namespace_can_leave_its_folder_or_meet_another(names: list[str]) -> None:
     files = SsdFiles(Path("/slot"))

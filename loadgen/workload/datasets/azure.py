@@ -14,6 +14,7 @@ import numpy as np
 
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.plan import Conversation, Turn, if_changed
+from loadgen.regular_file import check_regular
 from loadgen.workload.datasets.fit import Fit
 from loadgen.workload.ports import WordSource
 from loadgen.workload.source import draw_seed, with_prefix
@@ -48,6 +49,7 @@ class Azure:
     def _requests(self) -> Iterator[tuple[datetime, int, int]]:
         """Time and lengths of each line."""
         try:
+            check_regular(self.path)
             with self.path.open(newline="", encoding="utf-8-sig") as file:
                 rows = csv.reader(file)
                 columns = self._columns(next(rows, []))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import TraceFormatError, UsageError
+from loadgen.regular_file import check_regular
 
 _FIRST_READ = 1 << 20
 _LONGEST_ENTRY = 1 << 26
@@ -20,6 +21,7 @@ def entries(path: Path) -> Iterator[tuple[int, Any]]:
     Effects: holds one entry and about a megabyte at a time.
     """
     try:
+        check_regular(path)
         with path.open(encoding="utf-8-sig") as file:
             yield from _entries(path, file.read)
     except OSError as error:

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from loadgen.errors import TraceFormatError, UsageError
+from loadgen.regular_file import check_regular
 
 T = TypeVar("T")
 
@@ -17,6 +18,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises: UsageError if the file cannot be read.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line

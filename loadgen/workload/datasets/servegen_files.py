@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.errors import TraceFormatError, UsageError
+from loadgen.regular_file import check_regular
 from loadgen.workload.datasets.lines import numbered_lines
 from loadgen.workload.distributions import Histogram
 
@@ -71,6 +72,7 @@ class Client:
         """Starts and histograms of the windows that have any."""
         path = self.lengths_path
         try:
+            check_regular(path)
             windows = msgspec.json.decode(path.read_bytes(), type=dict[float, _Lengths])
             found = sorted(
                 (start, (histogram(window.input_tokens), histogram(window.output_tokens)))

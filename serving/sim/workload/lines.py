@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from serving.regular_file import check_regular
 from serving.sim.workload.errors import TraceError, trace_error
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises: TraceError if the file cannot be read.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.regular_file import check_regular
 from serving.sim.workload.draws import Gaps, Histogram, histogram
 from serving.sim.workload.errors import TraceError, trace_error
 from serving.sim.workload.lines import numbered_lines, unreadable
@@ -81,6 +82,7 @@ class Client:
         Raises: TraceError.
         """
         try:
+            check_regular(self.dataset)
             windows = _DATASET.decode(self.dataset.read_bytes())
             texts = sorted(
                 ((float(start), texts) for start, texts in windows.items() if ":" in texts.input_tokens),

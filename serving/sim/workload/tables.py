@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from serving.regular_file import check_regular
 from serving.sim.workload.columns import Columns, Row, batches_of
 from serving.sim.workload.errors import TraceError, trace_error
 from serving.sim.workload.lines import check_lengths, check_time, empty, unreadable
@@ -43,6 +44,7 @@ class TableTrace:
         seconds = _clock() if self.columns == AZURE else float
         before_s, number, count = 0.0, 1, 0
         try:
+            check_regular(self.path)
             with self.path.open(newline="", encoding="utf-8-sig") as file:
                 lines = csv.reader(file)
                 places = _places(self.path, next(lines, []), self.columns)

@@ -1,6 +1,7 @@
 """Sizes of DeepSeek-R1 as the literature derives them, and reading of a config.json."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,15 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
 def test_a_shape_cannot_be_made_impossible() -> None:
     with pytest.raises(SpecError, match="experts is -1"):
         replace(R1, experts=-1)
+
+
+@pytest.mark.timeout(20)
+def test_a_configuration_that_is_no_file_or_beyond_all_reason(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(SpecError, match="is no regular file"):
+        load_shape(tmp_path)
+    (tmp_path / "config.json").unlink()
+    for text, message in (("[" * 100_000, "no JSON"), ('{"hidden_size": 1' + "0" * 400 + "}", "which no model has")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(SpecError, match=message):
+            load_shape(tmp_path)

@@ -1,6 +1,7 @@
 """Every bad trace gives one line that names the file, the line, and what to do."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from serving.sim.workload.columns import BATCH
 from serving.sim.workload.errors import TraceError
 from serving.sim.workload.mooncake import MooncakeTrace
 from serving.sim.workload.open import open_workload
+from serving.sim.workload.tables import AZURE as TABLE
+from serving.sim.workload.tables import TableTrace
 from tests.sim.workload.traces import CHAT, line, listed, mooncake, written
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -172,3 +175,14 @@ def test_a_stretch_without_requests(tmp_path: Path, kept_bytes: int) -> None:
 def test_arguments_that_cannot_be(tmp_path: Path, arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         open_workload(written(tmp_path, CHAT), **arguments)
+
+
+@pytest.mark.timeout(20)
+def test_pipes_and_devices_are_refused_at_once(tmp_path: Path) -> None:
+    """A pipe without a writer never ends."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(TraceError, match="not a regular file"):
+            open_workload(path)
+        with pytest.raises(TraceError, match="not a regular file"):
+            list(TableTrace(path, TABLE).batches())

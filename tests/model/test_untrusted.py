@@ -1,0 +1,116 @@
+"""Checkpoints that say more than they hold, or lead elsewhere: a clear error, and nothing allocated for them."""
+
+import json
+import os
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from serving.api.tokenizer import Tokenizer
+from serving.errors import ModelError
+from serving.model.checkpoint import Checkpoint, dequantise
+from serving.model.config import ModelConfig
+from serving.model.loader import load_model
+from serving.model.size import weight_bytes
+from tests.model.random_checkpoint import write_random_checkpoint
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A good checkpoint; what is done to it must not cost memory."""
+    path = write_random_checkpoint(tmp_path / "model")
+    load_model(path)  # whatever is imported or cached at first
+    tracemalloc.start()
+    yield path
+    assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    tracemalloc.stop()
+
+
+def change(file: Path, **values: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"n_routed_experts": 2**30, "n_group": 1, "topk_group": 1}, "experts"),
+        ({"num_nextn_predict_layers": 10**9}, "num_nextn_predict_layers"),
+    ],
+)
+def test_more_layers_than_tensors(folder: Path, values: dict[str, object], message: str) -> None:
+    change(folder / "config.json", **values)
+    with pytest.raises(ModelError, match=rf"config\.json means \d+ {message}, and there are \d+ tensors"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "intermediate_size", "num_attention_heads"])
+def test_sizes_that_the_tensors_have_not(folder: Path, key: str) -> None:
+    change(folder / "config.json", **{key: 2**31 - 1})
+    with pytest.raises(ModelError, match="wrongly shaped"):
+        load_model(folder)
+
+
+def test_a_block_of_scales_larger_than_the_matrix() -> None:
+    value = torch.ones(3, 5).to(torch.float8_e4m3fn)
+    scaled = dequantise(value, torch.full((1, 1), 2.0), (2**40, 2**40))
+    assert torch.equal(scaled, torch.full((3, 5), 2.0))
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "a/../b", "", 7, "\0"])
+def test_an_index_names_files_of_the_folder_only(folder: Path, name: object) -> None:
+    (folder.parent / "outside.safetensors").touch()
+    index = {"weight_map": {"model.norm.weight": name}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"no name of a file in the folder"):
+        Checkpoint(folder)
+
+
+def test_weights_behind_a_pipe_or_outside(folder: Path) -> None:
+    os.mkfifo(folder / "more.safetensors")
+    with pytest.raises(ModelError, match="a named pipe"):
+        Checkpoint(folder)
+    with pytest.raises(OSError, match="a named pipe"):
+        weight_bytes(folder, 2)
+    (folder / "more.safetensors").unlink()
+    (folder.parent / "secret").write_bytes(b"x" * 100)
+    (folder / "more.safetensors").symlink_to("../secret")
+    with pytest.raises(ModelError, match="outside its folder"):
+        Checkpoint(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_configuration_outside(folder: Path, file: str) -> None:
+    text = (folder / file).read_text() if (folder / file).exists() else "{}"
+    (folder.parent / "secret").write_text(text)
+    (folder / file).unlink(missing_ok=True)
+    (folder / file).symlink_to("../secret")
+    with pytest.raises(ModelError, match="outside its folder"):
+        ModelConfig.from_folder(folder)
+
+
+def test_a_layer_number_of_thousands_of_digits(folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({f"model.layers.{'9' * 5000}.x": torch.zeros(1)}, folder / "more.safetensors")
+    with pytest.raises(ModelError, match="has unexpected"):
+        load_model(folder)
+
+
+def test_token_ids_beyond_all_tokens(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    whole = json.loads(Path("deploy/models/storyteller/tokenizer.json").read_text())
+    whole["model"]["vocab"]["<|evil|>"] = 2**31
+    path.write_text(json.dumps(whole))
+    with pytest.raises(ModelError, match="has a token with the id 2147483648"):
+        Tokenizer.from_folder(folder)
+    path.unlink()
+    (folder.parent / "secret").write_text(json.dumps(whole))
+    path.symlink_to("../secret")
+    with pytest.raises(ModelError, match="outside its folder"):
+        Tokenizer.from_folder(folder)
