@@ -88,8 +88,7 @@ class GatewayDeployment:
         self._peers.start(link_host())
         meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, config.time_scale)
         begun = {name: pool.replicas for name, pool in config.pools.items()}
-        wakes = config.autoscaler.policy != "none"
-        self._metered = metered = MeteredBackend(self._backend, meter, begun, wakes=wakes)
+        self._metered = metered = MeteredBackend(self._backend, meter, begun, waits=config.gateway.role_wait_s > 0)
         self._members: list[Member] = []
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         settings = _api_settings(config, pool_salt)

@@ -14,14 +14,14 @@ class MeteredBackend:
 
     Args:
         pools: replicas asked for at the start, by engine pool.
-        wakes: an autoscaler wakes pools that are asleep.
+        waits: a request waits for a role that has no instance.
     """
 
-    def __init__(self, backend: LiveBackend, meter: TrafficMeter, pools: Mapping[str, int], *, wakes: bool) -> None:
+    def __init__(self, backend: LiveBackend, meter: TrafficMeter, pools: Mapping[str, int], *, waits: bool) -> None:
         self._backend = backend
         self._meter = meter
         self._pools = tuple(pools)
-        self._wakes = wakes
+        self._waits = waits
         self.targets = dict(pools)
         """Replicas asked for now, by pool, as far as this gateway has heard."""
         backend.targets = self.targets
@@ -44,9 +44,8 @@ class MeteredBackend:
         return generation
 
     def ready(self) -> bool:
-        """As `GenerationBackend.ready`; a system that sleeps is ready, too: a request wakes it."""
-        asleep = self._wakes and any(self.targets[pool] == 0 for pool in self._pools)
-        return asleep or self._backend.ready()
+        """As `GenerationBackend.ready`; a system that sleeps is ready, too, where a request waits and so wakes it."""
+        return self._backend.ready() or (self._waits and any(pool in self._news.asleep for pool in self._pools))
 
     def starved(self) -> bool:
         """Whether a request waits for a role that has no instance."""

@@ -50,6 +50,7 @@ class BoardNews(Struct, frozen=True):
         others: gateways beside this one; `others_running`, `others_queued`: requests in the pools and requests that
             wait, of all of them together.
         peers: where each of them listens for other gateways.
+        asleep: pools at zero that wake when a request waits: nobody holds them there, and an autoscaler looks.
     """
 
     targets: dict[str, int]
@@ -57,6 +58,7 @@ class BoardNews(Struct, frozen=True):
     others_running: int = 0
     others_queued: int = 0
     peers: dict[str, tuple[str, int]] = {}
+    asleep: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

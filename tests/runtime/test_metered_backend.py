@@ -17,9 +17,9 @@ from tests.runtime.workload import GREEDY, Ask, tokens
 BEGUN = {"prefill": 1, "decode": 1}
 
 
-def metered(pools: Pools, *, wakes: bool = False) -> MeteredBackend:
+def metered(pools: Pools) -> MeteredBackend:
     """Promises that a busy machine keeps, too."""
-    return MeteredBackend(pools.backend, TrafficMeter("g", 60.0, 60.0), BEGUN, wakes=wakes)
+    return MeteredBackend(pools.backend, TrafficMeter("g", 60.0, 60.0), BEGUN, waits=True)
 
 
 def ask(length: int, output: int = 6) -> Ask:
@@ -101,20 +101,6 @@ def test_who_waited_in_vain_was_refused(checkpoint: Path, shm: Path) -> None:
                 await collect(backend.submit(pools.job(ask(30))))
             told = report(backend).traffic
             assert (told.arrived, told.finished, told.rejected) == (1, 1, 1)
-
-    asyncio.run(scene())
-
-
-def test_a_sleeping_system_is_ready_where_somebody_wakes_it(checkpoint: Path, shm: Path) -> None:
-    async def scene() -> None:
-        async with Pools(small_config(checkpoint), shm) as pools:
-            for wakes in (False, True):
-                backend = metered(pools, wakes=wakes)
-                assert not backend.ready(), "it is still starting"
-                backend.targets.update(decode=0, kvcache=0)
-                assert backend.ready() is wakes
-            await pools.start("prefill", "decode")
-            assert metered(pools).ready()
 
     asyncio.run(scene())
 

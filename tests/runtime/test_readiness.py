@@ -10,6 +10,8 @@ from serving.errors import UnavailableError
 from serving.ids import GatewayId
 from serving.link import messages as m
 from serving.runtime.live_backend import LiveBackend
+from serving.runtime.metered_backend import MeteredBackend
+from serving.runtime.traffic import BoardNews, TrafficMeter
 from tests.runtime.harness import small_config
 from tests.runtime.test_gateway_alone import Link, _end, job, linked
 
@@ -40,6 +42,32 @@ async def test_ready_is_what_routing_says(prefill: str, decode: str) -> None:
     backend.submit(job(1))
     assert any(link is not None and link.sent for link in links) is ready
     _end(backend)
+
+
+@pytest.mark.parametrize("asleep", [(), ("prefill",), ("decode",), ("prefill", "decode"), ("kvcache",)])
+@pytest.mark.parametrize("role_wait_s", [0.0, 15.0])
+@pytest.mark.parametrize("state", ["none", "up", "draining"])
+async def test_a_system_that_sleeps_is_ready_where_a_request_wakes_it(
+    state: str, role_wait_s: float, asleep: tuple[str, ...]
+) -> None:
+    config = small_config(Path("/nowhere"), gateway={"role_wait_s": role_wait_s})
+    backend = LiveBackend(GatewayId("g"), "s", config, ["prefill", "decode"])
+    metered = MeteredBackend(
+        backend, TrafficMeter("g", 1.0, 1.0), {"prefill": 1, "decode": 1}, waits=config.gateway.role_wait_s > 0
+    )
+    link = place(backend, "prefill", state)
+    assert metered.ready() is (state == "up"), "no board has said that a pool sleeps"
+    metered.hear(BoardNews(dict.fromkeys(asleep, 0), asleep=asleep))
+    ready = metered.ready()
+    try:
+        generation = metered.submit(job(1))
+    except UnavailableError:
+        assert not ready
+    else:
+        wakes = metered.starved() and not {"prefill", "decode"}.isdisjoint(asleep)
+        assert ready is (wakes or bool(link and link.sent))
+        assert not generation.closed
+        _end(backend)
 
 
 async def test_whoever_runs_or_waits_is_told_that_the_gateway_leaves() -> None:

@@ -120,8 +120,13 @@ class ScalingBoard:
             self._asked.set()
         (self._starved.add if report.starved else self._starved.discard)(report.gateway)
         self._starved &= self._gateways.names
+        now = self._clock()
         targets = {pool: seen.target for pool, seen in self._sight.deployments.items()}
-        return self._gateways.news(report.gateway, targets, self._clock())
+        wakes = self._autoscaler_row(now)["alive"]
+        asleep = tuple(
+            pool for pool, target in targets.items() if wakes and not target and not self._holds.hold(pool, now)
+        )
+        return self._gateways.news(report.gateway, targets, now, asleep)
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
         """What a scaler is told, after so long in real time, or once requests wait for a role without instance.

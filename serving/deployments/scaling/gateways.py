@@ -86,13 +86,13 @@ class Gateways:
         """Requests under way in all gateways, those that wait included."""
         return sum(report.running for report in self._present(now))
 
-    def news(self, gateway: str, targets: dict[str, int], now: float) -> BoardNews:
+    def news(self, gateway: str, targets: dict[str, int], now: float, asleep: tuple[str, ...] = ()) -> BoardNews:
         """What a gateway should know of the pools and of all other gateways. Effects: none."""
         others = [report for report in self._present(now) if report.gateway != gateway]
         queued = sum(one.traffic.queued for one in others)
         running = max(0, sum(one.running for one in others) - queued)
         peers = {one.gateway: one.address for one in others if one.address is not None}
-        return BoardNews(targets, len(others), running, queued, peers)
+        return BoardNews(targets, len(others), running, queued, peers, asleep)
 
     def last_minute(self, slo: SloConfig, now: float) -> dict[str, Any]:
         """Promises and how they were kept during the last minute; null where nothing was measured."""
