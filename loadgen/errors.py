@@ -15,8 +15,8 @@ What a *request* ran into is no exception but a value: `record.Outcome`.
 
 import msgspec
 
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are no JSON, no UTF-8, or nested without end."""
+NOT_JSON = (msgspec.DecodeError, UnicodeError)
+"""What `loadgen.json_text` raises for bytes that are no JSON, no UTF-8, or nested too deeply."""
 INTERRUPTED = 130
 """Exit status of what the user ended, as shells have it."""
 

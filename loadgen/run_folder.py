@@ -21,6 +21,7 @@ from typing import IO, Self
 
 import msgspec
 
+from loadgen import json_text
 from loadgen.errors import NOT_JSON, OutputError, TraceFormatError, UsageError
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult, SweepResult
@@ -154,7 +155,7 @@ def read_records(folder: Path) -> Iterator[RequestRecord]:
     path = folder / REQUESTS
     for number, line in _lines(path):
         try:
-            fields = msgspec.json.decode(line)
+            fields = json_text.decode(line)
             fields["chunk_times"] = array("d", fields.pop("chunk_times_s")).tobytes()
             fields["chunk_tokens"] = array("i", fields.pop("chunk_tokens")).tobytes()
             yield msgspec.convert(fields, RequestRecord)
@@ -173,7 +174,7 @@ def read_bodies(folder: Path) -> dict[tuple[int, int], str]:
     bodies = {}
     for number, line in _lines(path):
         try:
-            sent = msgspec.json.decode(line, type=SentBody)
+            sent = json_text.decode(line, SentBody)
         except NOT_JSON as error:
             raise TraceFormatError(f"{path}:{number}: not a sent body ({error})") from None
         bodies[sent.index, sent.turn] = sent.body
@@ -214,7 +215,7 @@ def _rounded(times: Iterable[float]) -> list[float]:
 def _read_json(path: Path, remedy: str) -> dict[str, object]:
     """A JSON object from a file."""
     try:
-        whole = msgspec.json.decode(path.read_bytes())
+        whole = json_text.decode(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror}); {remedy}") from None
     except NOT_JSON as error:

@@ -35,8 +35,10 @@ A message says what to do next. Nothing here is raised bare: always the most spe
 
 import msgspec
 
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes without sense: an error of its own, but not for broken UTF-8 or endless nesting."""
+from hardware.nesting import NestedTooDeeply
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NestedTooDeeply)
+"""What reading raises for bytes without sense: msgspec's own error, but not for broken UTF-8 or endless nesting."""
 
 
 class ServingError(Exception):

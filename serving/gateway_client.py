@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from hardware.nesting import parse_json
 from serving.errors import SilentError, UnavailableError
 from serving.http_question import fetch, is_timeout
 
@@ -34,7 +35,7 @@ def ask_gateway(
             request.add_header("Content-Type", "application/json")
         if api_key:
             request.add_header("Authorization", f"Bearer {api_key}")
-        answer: dict[str, Any] = json.loads(fetch(request, deadline_s))
+        answer: dict[str, Any] = parse_json(fetch(request, deadline_s))
     except urllib.error.HTTPError as error:
         raise UnavailableError(f"{url} answered {error.code}: {_reason(error)}") from error
     except (OSError, ValueError) as error:
@@ -52,6 +53,6 @@ def _reason(error: urllib.error.HTTPError) -> str:
         if error.code == 401:
             return "give its key with --api-key"
         try:
-            return str(json.load(error)["error"]["message"])
+            return str(parse_json(error.read())["error"]["message"])
         except (OSError, ValueError, KeyError, TypeError):
             return "is that a CloudMatrix gateway?"

@@ -8,6 +8,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from hardware.nesting import parse_json
 from serving.ask_again import ask_again
 from serving.deployments.session import running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
@@ -73,7 +74,7 @@ class PoolsClient:
             request.add_header("Authorization", f"Bearer {self.token}")
             if data is not None:
                 request.add_header("Content-Type", "application/json")
-            answer: dict[str, Any] = json.loads(fetch(request, DEADLINE_S))
+            answer: dict[str, Any] = parse_json(fetch(request, DEADLINE_S))
         except urllib.error.HTTPError as error:
             raise _refusal(self.url, error) from error
         except (OSError, ValueError) as error:
@@ -108,7 +109,7 @@ def find_system(url: str | None, token: str | None) -> PoolsClient:
 def _refusal(url: str, error: urllib.error.HTTPError) -> UnavailableError | ScaleError:
     with error:
         try:
-            told = json.load(error)["error"]
+            told = parse_json(error.read())["error"]
             message, kind = str(told["message"]), str(told["kind"])
             return (
                 SilentError(message) if kind == "unavailable" else ScaleError(message, kind=kind, fits=told.get("fits"))

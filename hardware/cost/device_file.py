@@ -6,7 +6,6 @@ keys are the fields of the dataclasses in `device_model`; unknown ones are refus
 
 import difflib
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -25,6 +24,7 @@ from hardware.cost.device_model import (
     PrefillAttention,
 )
 from hardware.errors import SpecError
+from hardware.nesting import parse_toml
 
 FOLDER = Path(__file__).parent / "devices"
 _SECTIONS: dict[str, type] = {
@@ -87,8 +87,8 @@ def parse_device(text: str, name: str) -> DeviceModel:
     Effects: none.
     """
     try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        raw = parse_toml(text)
+    except ValueError as error:
         raise SpecError(f"device {name}: no TOML: {error}") from error
     _check_keys(name, "", raw, ["title", *_SECTIONS])
     title = raw["title"]

@@ -4,13 +4,13 @@ Read from a Hugging Face `config.json` of the DeepSeek-V2/V3 family (also Kimi-K
 shared experts, a few dense layers in front. Counts are of matrix weights; norms and biases are too small to matter.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hardware.errors import SpecError
+from hardware.nesting import parse_json
 from hardware.units import Bytes, Flops
 
 BF16_BYTES = 2
@@ -247,7 +247,7 @@ def load_shape(path: Path) -> ModelShape:
     if file.exists() and not file.is_file():
         raise SpecError(f"{file}: is no regular file; give a checkpoint folder or its config.json")
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = parse_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(f"{file}: {error.strerror or error}; give a checkpoint folder or its config.json") from error
     except (ValueError, RecursionError) as error:

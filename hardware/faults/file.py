@@ -9,8 +9,6 @@ factor = 0              # optional: the kind's usual strength
 """
 
 import difflib
-import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from hardware.errors import SpecError
 from hardware.faults.fault import Fault, FaultKind
 from hardware.faults.rates import DURATIONS, STRENGTHS
 from hardware.faults.units import FaultUnits
+from hardware.nesting import parse_json, parse_toml
 from hardware.units import Seconds
 
 _KEYS = ("at_s", "kind", "target", "duration_s", "factor")
@@ -41,8 +40,8 @@ def read_faults(path: str | Path, units: FaultUnits | None = None) -> tuple[Faul
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError(f"{file}: cannot read the fault schedule: {reason}") from error
     try:
-        table = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-    except ValueError as error:  # the parent of both parsers' errors
+        table = parse_json(text) if file.suffix == ".json" else parse_toml(text)
+    except ValueError as error:
         raise SpecError(f"{file}: the fault schedule is no {file.suffix.lstrip('.') or 'TOML'}: {error}") from error
     return faults_from(table, str(file), units)
 

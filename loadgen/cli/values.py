@@ -4,7 +4,8 @@ import argparse
 import math
 import re
 
-import msgspec
+from loadgen import json_text
+from loadgen.errors import NOT_JSON
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"([0-9.eE+-]+?)\s*(us|ms|s|m|min|h)?")
@@ -148,8 +149,8 @@ def json_object(text: str) -> dict[str, object]:
     Raises: argparse.ArgumentTypeError.
     """
     try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except msgspec.DecodeError as error:
+        return json_text.decode(text, dict[str, object])
+    except NOT_JSON as error:
         raise argparse.ArgumentTypeError(f"not a JSON object ({error}); write '{{\"top_k\": 20}}'") from None
 
 

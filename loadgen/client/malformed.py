@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from loadgen import json_text
 from loadgen.client.request import JSON_TYPE, PreparedRequest, RequestWriter
+from loadgen.errors import NOT_JSON
 
 _NESTING = 5_000
 """Deeper than the recursion limit of any parser in Python, and ten kilobytes at most."""
@@ -18,8 +20,8 @@ _NESTING = 5_000
 def _fields(body: bytes) -> dict[str, Any]:
     """The body's fields; a replayed body may be anything, then a plain one stands in."""
     try:
-        fields = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        fields = json_text.decode(body)
+    except NOT_JSON:
         fields = None
     return fields if isinstance(fields, dict) else {"model": "model", "prompt": "text", "max_tokens": 1}
 

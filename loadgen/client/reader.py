@@ -9,7 +9,17 @@ not. Tokens without text (half of a character, held-back stop strings) are count
 
 from array import array
 
-from loadgen.client.reply import Choice, Reply, Said, Usage, decode_reply, error_text, times_in_seconds
+from loadgen.client.reply import (
+    SHORT_BYTES,
+    Choice,
+    Reply,
+    Said,
+    Usage,
+    decode_reply,
+    decode_short,
+    error_text,
+    times_in_seconds,
+)
 from loadgen.client.sse import SseSplitter
 from loadgen.errors import NOT_JSON
 
@@ -125,7 +135,7 @@ class AnswerReader:
                 and part.find(b"\n") == len(part) - 2
             ):
                 try:
-                    reply = decode_reply(part[6:])
+                    reply = decode_short(part[6:]) if len(part) <= SHORT_BYTES else decode_reply(part[6:])
                 except NOT_JSON:
                     pass  # several events between CRs, the end mark, or nonsense
                 else:

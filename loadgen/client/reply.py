@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from loadgen import json_text
 from loadgen.errors import NOT_JSON
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -67,8 +68,12 @@ class Reply(msgspec.Struct):
     message: Any = None
 
 
-_DECODER = msgspec.json.Decoder(Reply)
-decode_reply = _DECODER.decode
+decode_short = msgspec.json.Decoder(Reply).decode
+"""For what is at most `SHORT_BYTES` long, and so not dangerously deep: the thousands of chunks a second are."""
+decode_reply = json_text.Decoder(Reply).decode
+"""For everything else."""
+SHORT_BYTES = 512
+"""Fewer than the levels that any version of Python follows."""
 
 ERROR_CHARS = 300
 """Of an error's text; more would be a page of HTML."""
@@ -87,7 +92,7 @@ def error_text(error: object) -> str:
 def body_error(body: bytes) -> str:
     """The text of an error answer's body, JSON or not, in one line; empty for an empty body."""
     try:
-        return error_text(msgspec.json.decode(body))
+        return error_text(json_text.decode(body))
     except NOT_JSON:
         return " ".join(body[: 4 * ERROR_CHARS].decode(errors="replace").split())[:ERROR_CHARS]
 

@@ -6,6 +6,9 @@ write of something that exists. A content chunk has the size of a real server's 
 
 import msgspec
 
+from loadgen import json_text
+from loadgen.errors import NOT_JSON
+
 WORD = " word"
 _STATUS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
 _STATUS |= {413: "Content Too Large", 415: "Unsupported Media Type"}
@@ -80,8 +83,8 @@ def read_ask(body: bytes, content_type: str, *, chat: bool, model: str) -> Ask:
         raise RefusedError(415, f"content type {content_type} is not supported")
     try:
         body.decode()  # unknown fields are skipped unread, yet must be text
-        ask = msgspec.json.decode(body, type=Ask)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        ask = json_text.decode(body, Ask)
+    except NOT_JSON as error:
         raise RefusedError(400, f"{error}") from error
     if ask.model != model:
         raise RefusedError(404, f"The model `{ask.model}` does not exist.", "model_not_found")

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from loadgen import json_text
 from loadgen.errors import NOT_JSON, AuthRefused, ServerError, ServerUnreachable, UsageError
 
 LARGEST_ANSWER_BYTES = 64 * 2**20
@@ -35,7 +36,7 @@ class Reply:
     def json(self) -> object:
         """The body as JSON; None if it is none."""
         try:
-            return msgspec.json.decode(self.body)
+            return json_text.decode(self.body)
         except NOT_JSON:
             return None
 

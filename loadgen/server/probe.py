@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from loadgen import json_text
 from loadgen.endpoint import Endpoint
-from loadgen.errors import ServerError, ServerUnreachable, WrongModel
+from loadgen.errors import NOT_JSON, ServerError, ServerUnreachable, WrongModel
 from loadgen.server.connection import Connection, refuse
 
 MODELS = "/v1/models"
@@ -91,8 +92,8 @@ def _cards(connection: Connection, timeout_s: float) -> list[ModelCard] | None:
     if not 200 <= reply.status < 300:
         refuse(connection, MODELS, reply)
     try:
-        cards = msgspec.json.decode(reply.body, type=ModelList).data
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        cards = json_text.decode(reply.body, ModelList).data
+    except NOT_JSON:
         raise ServerError(
             f"{connection.base_url}{MODELS} answers, but with no list of models: is it an OpenAI-compatible server?"
         ) from None

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import TraceFormatError, UsageError
+from loadgen import json_text
+from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
 from loadgen.run_folder import SERVER_METRICS, explained
 from loadgen.server.exposition import Page
 
@@ -132,9 +133,9 @@ def read_series(folder: Path) -> ServerSeries | None:
     times_s = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = msgspec.json.decode(line, type=dict[str, float | None])
+            row = json_text.decode(line, dict[str, float | None])
             time_s = row.pop(_TIME, None)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise TraceFormatError(f"{path}:{number}: not a line of server metrics ({error})") from None
         if time_s is None:
             raise TraceFormatError(f"{path}:{number}: not a line of server metrics (no {_TIME})")

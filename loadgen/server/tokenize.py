@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from loadgen import json_text
 from loadgen.endpoint import Endpoint
-from loadgen.errors import ServerError
+from loadgen.errors import NOT_JSON, ServerError
 from loadgen.plan import Message, Role
 from loadgen.server.connection import Connection, refuse
 
@@ -116,8 +117,8 @@ class ServerTokenCounter:
         if reply.status != 200:
             refuse(self._connection, TOKENIZE, reply)
         try:
-            answer = msgspec.json.decode(reply.body, type=Tokens)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            answer = json_text.decode(reply.body, Tokens)
+        except NOT_JSON:
             return None  # another program's /tokenize, with another answer
         return answer if answer.count > 0 else None
 

@@ -44,7 +44,8 @@ from typing import Literal
 
 import msgspec
 
-from loadgen.errors import TraceFormatError
+from loadgen import json_text
+from loadgen.errors import NOT_JSON, TraceFormatError
 from loadgen.run_folder import explained
 from loadgen.workload.datasets.blocks import LARGEST_ID
 from loadgen.workload.datasets.lines import numbered_lines
@@ -96,7 +97,7 @@ class _Line(msgspec.Struct, kw_only=True):
     body: str | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Line)
+_DECODER = json_text.Decoder(_Line)
 
 
 def write_trace(path: Path, header: TraceHeader, requests: Iterable[TraceRequest]) -> None:
@@ -204,13 +205,13 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
 def _header(path: Path, line: bytes) -> TraceHeader:
     """Raises: TraceFormatError."""
     try:
-        fields = msgspec.json.decode(line)
+        fields = json_text.decode(line)
         schema = fields.get("schema") if isinstance(fields, dict) else None
         if schema != SCHEMA:
             hint = "; for a Mooncake trace use --dataset-name mooncake" if schema is None else ""
             raise TraceFormatError(f"{path}:1: not a trace of schema {SCHEMA}{hint}")
         header = msgspec.convert(fields, TraceHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise TraceFormatError(f"{path}:1: not the header of a trace ({error})") from None
     if header.block_tokens < 1:
         raise TraceFormatError(f"{path}:1: block_tokens must be above 0")
@@ -221,7 +222,7 @@ def _request(path: Path, number: int, line: bytes) -> TraceRequest:
     """Raises: TraceFormatError."""
     try:
         fields = msgspec.structs.asdict(_DECODER.decode(line))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise TraceFormatError(f"{path}:{number}: not a request of a trace ({error})") from None
     times = fields.pop("timestamp"), fields.pop("think_ms")
     smallest = min(*times, fields["input_length"], fields["output_length"], fields["turn"], *fields["hash_ids"])

@@ -10,6 +10,9 @@ from hashlib import blake2b
 
 import msgspec
 
+from loadgen import json_text
+from loadgen.errors import NOT_JSON
+
 RecordedPrompt = str | list[int]
 """Text, or token ids."""
 _DIGEST_BYTES = 16
@@ -18,8 +21,8 @@ _DIGEST_BYTES = 16
 def prompt_of(body: str) -> RecordedPrompt | None:
     """What a request body asks: text, token ids, or chat messages as one text; None if there is nothing of the kind."""
     try:
-        fields = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+        fields = json_text.decode(body)
+    except NOT_JSON:
         return None
     if not isinstance(fields, dict):
         return None

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadgen.errors import TraceFormatError, UsageError
+from loadgen import json_text
+from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
 from loadgen.plan import Conversation, Prompt, Turn, if_changed
 from loadgen.trace.file import TraceHeader, TraceRequest, read_header, read_trace
 from loadgen.workload.datasets.blocks import BlockPrompts
@@ -80,8 +81,8 @@ class TraceReplay:
         if self.model is None:
             return recorded.encode()
         try:
-            fields = msgspec.json.decode(recorded, type=dict[str, msgspec.Raw])
-        except msgspec.DecodeError as error:
+            fields = json_text.decode(recorded, dict[str, msgspec.Raw])
+        except NOT_JSON as error:
             raise TraceFormatError(f"{self.path}: a body is no JSON object ({error})") from None
         fields["model"] = msgspec.Raw(msgspec.json.encode(self.model))
         return msgspec.json.encode(fields)

@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from loadgen.errors import TraceFormatError, UsageError
+from loadgen import json_text
+from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
 from loadgen.regular_file import check_regular
 from loadgen.workload.distributions import Distribution, Fixed, Histogram, LogNormal, Normal, Uniform
 
@@ -113,9 +113,9 @@ def read_histogram(path: Path) -> Histogram:
 def _from_object(content: str, path: Path) -> list[tuple[float, float]]:
     """Value and weight of each key of a JSON object."""
     try:
-        found = msgspec.json.decode(content, type=dict[str, float])
+        found = json_text.decode(content, dict[str, float])
         return [(_finite(value), weight) for value, weight in found.items()]
-    except (msgspec.DecodeError, ValueError) as error:
+    except (*NOT_JSON, ValueError) as error:
         raise TraceFormatError(f"{path}: not an object of numbers and weights ({error})") from None
 
 

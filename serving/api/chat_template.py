@@ -87,7 +87,7 @@ class ChatTemplate:
         """
         try:
             self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
+        except Exception as error:  # foreign code: what Jinja lets pass, Python may find too deep to compile
             raise ModelError(f"the chat template does not parse: {error}; fix chat_template.jinja") from error
         self.source = source
         self._special_tokens = dict(special_tokens)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as RawTokenizer
 
+from hardware.nesting import parse_json
 from serving.errors import ModelError
 from serving.regular_file import MOST_JSON_BYTES, check_regular, read_regular
 
@@ -34,8 +35,8 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(read_regular(path, most_bytes=MOST_JSON_BYTES, within=path.parent))
-    except (OSError, ValueError, RecursionError) as error:
+        value = parse_json(read_regular(path, most_bytes=MOST_JSON_BYTES, within=path.parent))
+    except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}; copy the file again from the original checkpoint") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} must hold a JSON object; copy the file again from the original checkpoint")

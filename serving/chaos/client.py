@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from hardware.nesting import parse_json
 from serving.chaos.answer import Answer
 from serving.errors import ConfigError
 
@@ -91,7 +92,7 @@ async def _exchange(endpoint: Endpoint, answer: Answer, enough: Callable[[Answer
             await _read_events(body, answer, enough)
         else:
             whole = b"".join([part async for part in body])
-            answer.take(json.loads(whole), time.monotonic())
+            answer.take(parse_json(whole), time.monotonic())
     finally:
         if answer.outcome == "cancelled":
             writer.transport.abort()  # as a client that was killed
@@ -154,7 +155,7 @@ async def _read_events(body: AsyncIterator[bytes], answer: Answer, enough: Calla
             data = line[6:].strip()
             if data == b"[DONE]":
                 return
-            event = json.loads(data)
+            event = parse_json(data)
             if "error" in event:
                 raise ProtocolError(f"in the stream: {_message(data.decode(errors='replace'))}")
             answer.take(event, time.monotonic())
@@ -166,6 +167,6 @@ async def _read_events(body: AsyncIterator[bytes], answer: Answer, enough: Calla
 def _message(text: str) -> str:
     """What an error body says, shortly."""
     try:
-        return str(json.loads(text)["error"]["message"])[:_SHOWN]
+        return str(parse_json(text)["error"]["message"])[:_SHOWN]
     except (ValueError, KeyError, TypeError):
         return text[:_SHOWN]

@@ -9,12 +9,12 @@ only in `with_overrides`: a simulation needs none.
 """
 
 import difflib
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from hardware.nesting import NestedTooDeeply, parse_toml
 from serving.config.checks import check_consistency, check_model_folder, check_ports, check_tokenizer_folder
 from serving.config.cluster import NodeConfig
 from serving.config.gateway import GatewayConfig
@@ -132,12 +132,12 @@ def with_overrides(
 
 def _read_toml(file: Path, flag: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return parse_toml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"no configuration file {file}: name one with {flag}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
 
 
@@ -182,8 +182,10 @@ def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> str:
     if get_origin(kind) is tuple:
         raise ConfigError(f"{where} [[{section}]] is a list of sections, which only a file can have")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:  # text without its quotes, which the shell took
+        value = parse_toml(f"value = {text}")["value"]
+    except NestedTooDeeply as error:
+        raise ConfigError(f"--set {section}.{key}: {error}") from None
+    except ValueError:  # text without its quotes, which the shell took
         value = text
     _read_keys(f"--set [{section}]", kind, {key: value})
     table = tables.setdefault(section, {})

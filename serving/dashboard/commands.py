@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from hardware.nesting import check_depth
 from serving.errors import UNREADABLE, ScaleError
 
 MOST_REPLICAS = 384
@@ -65,6 +66,7 @@ def from_json(body: bytes, kind: type[Command]) -> Command:
     Raises: ScaleError, kind `invalid`, naming the field.
     """
     try:
+        check_depth(body)
         return msgspec.json.decode(body or b"{}", type=kind)
     except UNREADABLE as error:
         raise ScaleError(f"The request is not understood: {error}.", kind="invalid") from error

@@ -3,11 +3,11 @@
 A `.jsonl` file holds one document per line (`{"text": "..."}`), any other file is one document.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hardware.nesting import parse_json
 from serving.api.tokenizer import Tokenizer
 from serving.errors import ConfigError
 
@@ -98,7 +98,7 @@ def check_same_tokens(own: Tokenizer, reference: Tokenizer, samples: Sequence[st
 
 def _document(line: str, where: str) -> str:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError as error:
         raise ConfigError(f"{where} is not JSON: {error}") from None
     text = value.get("text") if isinstance(value, dict) else None

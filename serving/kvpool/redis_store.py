@@ -84,7 +84,7 @@ class RedisStore:
                 tuple(_record.decode(raw) for raw in servers if raw is not None),
                 tuple(_namespace(name.decode(), kept) for name, kept in sorted(namespaces.items())),
             )
-        except ValueError as error:  # msgspec's errors and those of Unicode are ValueErrors too
+        except (ValueError, RecursionError) as error:  # msgspec's errors and those of Unicode are ValueErrors too
             raise PoolError(f"the Redis holds {PREFIX}:* of something else ({error}); give a database") from error
 
     def save(self, state: ControlState, ttl_s: float) -> None:

@@ -4,7 +4,6 @@ INT8 matrices can be had either way: as they are, for products that compute in I
 FP8 ones, for whatever needs numbers (`tensor`).
 """
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
@@ -13,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from hardware.nesting import parse_json
 from serving.errors import ModelError
 from serving.regular_file import MOST_JSON_BYTES, check_regular, read_regular
 
@@ -250,9 +250,9 @@ def _files(folder: Path) -> list[Path]:
             raise ModelError(f"{folder} has no *.safetensors: give the folder of a Hugging Face checkpoint")
         return found
     try:
-        weight_map = json.loads(read_regular(index, most_bytes=MOST_JSON_BYTES, within=folder))["weight_map"]
+        weight_map = parse_json(read_regular(index, most_bytes=MOST_JSON_BYTES, within=folder))["weight_map"]
         names = sorted(set(map(_plain_name, weight_map.values())))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{index} cannot be read ({error!r}): fetch it again") from error
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:

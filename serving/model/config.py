@@ -4,12 +4,12 @@ Read from Hugging Face's `config.json` (and `generation_config.json` for the end
 reads the vocabulary size, the context length and the end tokens from here without paying for the tensor library.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hardware.nesting import parse_json
 from serving.errors import ModelError
 from serving.model.config_values import number, whole
 from serving.model.quantization import Quantization, read_quantization
@@ -111,8 +111,8 @@ def _read_json(path: Path, *, required: bool) -> Mapping[str, object]:
             raise ModelError(f"{path} is missing: give the folder of a Hugging Face checkpoint")
         return {}
     try:
-        value = json.loads(read_regular(path, most_bytes=MOST_JSON_BYTES, within=path.parent))
-    except (OSError, ValueError, RecursionError) as error:
+        value = parse_json(read_regular(path, most_bytes=MOST_JSON_BYTES, within=path.parent))
+    except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read as JSON ({error}): fetch it again") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} is not a JSON object: fetch it again")

@@ -136,3 +136,16 @@ def test_loading_from_the_folder(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe{{ x }}")
     with pytest.raises(ModelError, match=r"cannot read .*chat_template\.jinja"):
         load_chat_template(tmp_path, SPECIAL)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{% for a in b %}" * 25 + "{% endfor %}" * 25,  # Jinja reads it; Python does not compile it
+        "{{ a" + ".b" * 300 + " }}",
+    ],
+)
+def test_a_template_too_deep_to_compile_is_refused(source: str) -> None:
+    with pytest.raises(ModelError, match="does not parse"):
+        ChatTemplate(source, SPECIAL)

@@ -13,6 +13,7 @@ from serving.api.settings import ApiSettings, ServedModel
 from serving.errors import DeadlineError, EngineError, OverloadedError, PoisonError, UnavailableError
 from serving.policy.request import FinishReason
 from tests.api.support import MAX_MODEL_LEN, Harness, chat, complete, events, post, request
+from tests.nested import arrays
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
@@ -361,3 +362,15 @@ def test_bug_in_a_route_is_an_error_object(harness: Harness, tmp_path: Path) -> 
     assert "secret" not in reply.text
     assert reply.headers["x-request-id"] == "mine"
     assert harness.metrics.http == {("GET", "/ready", 500): 1}
+
+
+@pytest.mark.parametrize("field", ["messages", "logit_bias", "stop", "response_format", "no_field_of_anybody"])
+def test_a_body_nested_without_end_is_refused(harness: Harness, field: str) -> None:
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize"):
+        for levels in (190, 201, 5000, 200_000):
+            body = f'{{"model": "tiny", "prompt": "a", "{field}": {arrays(levels)}}}'.encode()
+            reply = request(harness.app, "POST", path, content=body, headers=headers)
+            if levels > 200:  # the limit of pydantic's own parser, whatever the version of Python
+                check(reply, 400, text="recursion limit exceeded")
+            assert reply.status_code in (200, 400)

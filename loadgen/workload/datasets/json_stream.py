@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import TraceFormatError, UsageError
+from loadgen.json_text import NestedTooDeeply, check_depth
 from loadgen.regular_file import check_regular
 
 _FIRST_READ = 1 << 20
 _LONGEST_ENTRY = 1 << 26
 """Characters. Whatever has no end within this is taken for broken rather than read to the end of the file."""
 _BETWEEN = " \t\r\n,"
+_NEWLINE = "\n"
 
 
 def entries(path: Path) -> Iterator[tuple[int, Any]]:
@@ -51,6 +53,9 @@ def _entries(path: Path, read: Callable[[int], str]) -> Iterator[tuple[int, Any]
             return
         try:
             value, end = decode(buffer, at)
+            check_depth(buffer[at:end])
+        except (NestedTooDeeply, RecursionError):
+            raise TraceFormatError(f"{path}:{line + buffer.count(_NEWLINE, 0, at)}: {NestedTooDeeply()}") from None
         except json.JSONDecodeError as error:
             more = "" if ended or len(buffer) - at > _LONGEST_ENTRY else read(size)
             if not more:
@@ -59,6 +64,8 @@ def _entries(path: Path, read: Callable[[int], str]) -> Iterator[tuple[int, Any]
             line += buffer.count("\n", 0, at)
             buffer, at, size = buffer[at:] + more, 0, size * 2
             continue
+        except ValueError as error:  # a number of thousands of digits
+            raise TraceFormatError(f"{path}:{line + buffer.count(_NEWLINE, 0, at)}: not JSON ({error})") from None
         yield line + buffer.count("\n", 0, at), value
         at = end
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
-from loadgen.errors import TraceFormatError, UsageError
+from loadgen import json_text
+from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
 from loadgen.regular_file import check_regular
 
 T = TypeVar("T")
@@ -35,10 +34,10 @@ def json_lines(path: Path, kind: type[T], what: str) -> Iterator[tuple[int, T]]:
         what: what a line is said to be, for the error.
     Raises: UsageError if the file cannot be read; TraceFormatError naming the line that is no such value.
     """
-    decoder = msgspec.json.Decoder(kind)
+    decoder = json_text.Decoder(kind)
     for number, line in numbered_lines(path):
         try:
             value = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise TraceFormatError(f"{path}:{number}: not {what} ({error})") from None
         yield number, value

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import TraceFormatError, UsageError
+from loadgen import json_text
+from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
 from loadgen.regular_file import check_regular
 from loadgen.workload.datasets.lines import numbered_lines
 from loadgen.workload.distributions import Histogram
@@ -73,7 +74,7 @@ class Client:
         path = self.lengths_path
         try:
             check_regular(path)
-            windows = msgspec.json.decode(path.read_bytes(), type=dict[float, _Lengths])
+            windows = json_text.decode(path.read_bytes(), dict[float, _Lengths])
             found = sorted(
                 (start, (histogram(window.input_tokens), histogram(window.output_tokens)))
                 for start, window in windows.items()
@@ -81,7 +82,7 @@ class Client:
             )
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-        except (msgspec.DecodeError, ValueError, UsageError) as error:
+        except (*NOT_JSON, ValueError, UsageError) as error:
             raise TraceFormatError(
                 f"{path}: not a ServeGen data set of input_tokens and output_tokens ({error})"
             ) from None

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from hardware.nesting import parse_json
+
 logger = logging.getLogger(__name__)
 
 
@@ -65,7 +67,7 @@ class Holds:
 
     def _read(self) -> None:
         try:
-            known = json.loads(self._path.read_text()) if self._path is not None else {}
+            known = parse_json(self._path.read_text()) if self._path is not None else {}
             self._holds = {pool: Hold(**hold) for pool, hold in known.get("holds", {}).items()}
             self.targets = {pool: int(target) for pool, target in known.get("targets", {}).items()}
         except FileNotFoundError:

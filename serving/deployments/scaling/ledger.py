@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hardware.nesting import parse_json
 from serving.policy.scaling.decision import ScaleKind
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def _read(path: Path) -> tuple[list[Entry], bool]:
     found, whole = [], not text or text.endswith("\n")
     for line in text.splitlines():
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             found.append(Entry(**{**row, "kind": ScaleKind(row["kind"])}))
         except (ValueError, TypeError, KeyError):
             logger.warning("a damaged line of %s is left out", path)

@@ -1,10 +1,10 @@
 """The questions of a task: one JSON object per line, or a JSON list, in local files."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hardware.nesting import parse_json
 from serving.errors import ConfigError
 
 Doc = Mapping[str, Any]
@@ -56,7 +56,7 @@ def _read(path: Path) -> list[Doc]:
 
 def _parsed(text: str, path: Path, line: int, kind: type) -> Any:  # noqa: ANN401
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
         raise ConfigError(f"{path}, line {line} is not JSON: {error}") from None
     if not isinstance(value, kind):

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from hardware.nesting import NestedTooDeeply, check_depth
 from serving.regular_file import check_regular
 from serving.sim.workload.errors import TraceError, trace_error
 
@@ -49,10 +50,11 @@ def decoded(path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder[
     Raises: TraceError naming the line.
     """
     try:
+        check_depth(line)
         return decoder.decode(line)
     except msgspec.ValidationError as error:
         raise trace_error(path, number, f"not {what}: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, NestedTooDeeply) as error:
         raise trace_error(path, number, f"not JSON ({error}); each line is one JSON object") from None
 
 

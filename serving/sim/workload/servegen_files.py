@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from hardware.nesting import check_depth
 from serving.regular_file import check_regular
 from serving.sim.workload.draws import Gaps, Histogram, histogram
 from serving.sim.workload.errors import TraceError, trace_error
@@ -83,7 +84,9 @@ class Client:
         """
         try:
             check_regular(self.dataset)
-            windows = _DATASET.decode(self.dataset.read_bytes())
+            content = self.dataset.read_bytes()
+            check_depth(content)
+            windows = _DATASET.decode(content)
             texts = sorted(
                 ((float(start), texts) for start, texts in windows.items() if ":" in texts.input_tokens),
                 key=lambda window: window[0],

@@ -1,0 +1,75 @@
+"""JSON from outside, read to a bounded depth.
+
+How deep a parser follows arrays within arrays before it gives up depends on the version of Python: 3.11 stops near a
+thousand levels, 3.13 near ten thousand. What is refused must not depend on that, so the limit is ours.
+"""
+
+from array import array
+from itertools import accumulate
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+
+T = TypeVar("T")
+LARGEST_DEPTH = 128
+"""Arrays and objects within one another; ten are rare in what servers answer."""
+
+
+class NestedTooDeeply(msgspec.DecodeError):
+    """Arrays and objects lie more than `LARGEST_DEPTH` deep within one another."""
+
+    def __init__(self) -> None:
+        super().__init__(f"JSON is nested more than {LARGEST_DEPTH} deep")
+
+
+def check_depth(text: bytes | str) -> None:
+    """See that a text nests no deeper than it may; of one that is no JSON, the brackets outside of quotes count.
+
+    Nearly free for a text with few brackets, and cheaper than decoding for every other.
+    Raises: NestedTooDeeply.
+    """
+    if isinstance(text, str):
+        few = text.count("[") + text.count("{") <= LARGEST_DEPTH
+    else:
+        few = text.count(b"[") + text.count(b"{") <= LARGEST_DEPTH
+    if not few and _depth(text) > LARGEST_DEPTH:
+        raise NestedTooDeeply
+
+
+def _depth(text: bytes | str) -> int:
+    """How deep arrays and objects lie within one another; every step is one pass of C over the bytes."""
+    if isinstance(text, str):
+        text = text.encode("utf-8", "surrogatepass")
+    if b"\\" in text:  # so that each quote that is left begins or ends a string
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = text.translate(None, _NO_MARKS).replace(b'""', b"")
+    outside = b"".join(marks.split(b'"')[::2])
+    return max(accumulate(array("b", outside.translate(_STEPS))), default=0)
+
+
+_NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
+_STEPS = bytes(1 if byte in b"[{" else 0xFF for byte in range(256))
+"""As signed bytes: a bracket that opens leads one level down, one that closes leads up."""
+
+
+class Decoder(Generic[T]):
+    """Decodes texts of one kind."""
+
+    def __init__(self, kind: type[T]) -> None:
+        """For values of a kind that msgspec knows."""
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def decode(self, text: bytes | str) -> T:
+        """The text's value. Raises: one of `NOT_JSON`."""
+        check_depth(text)
+        return self._decode(text)
+
+
+@overload
+def decode(text: bytes | str) -> Any: ...  # noqa: ANN401
+@overload
+def decode(text: bytes | str, kind: type[T]) -> T: ...
+def decode(text: bytes | str, kind: Any = Any) -> Any:
+    """The value of a text, of any kind or of one that msgspec knows. Raises: one of `NOT_JSON`."""
+    check_depth(text)
+    return msgspec.json.decode(text, type=kind)

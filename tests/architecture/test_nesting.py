@@ -1,0 +1,43 @@
+"""Who reads JSON or TOML bounds its depth, which otherwise depends on the version of Python."""
+
+import ast
+from collections.abc import Sequence
+
+from tests.architecture.source_tree import Source, read_sources
+
+PARSERS = frozenset(
+    {"json.load", "json.loads", "json.JSONDecoder", "msgspec.json.decode", "msgspec.json.Decoder", "tomllib.loads"}
+)
+BOUNDS = ("hardware.nesting", "loadgen.json_text")
+NEED_NONE = {
+    "serving.api.tokenizer": "reads what `tokenizers` wrote a moment before",
+    "serving.kvpool.redis_store": "its records are typed, and written by the control service alone",
+    "serving.runtime.injected_faults": "its rows are typed, and written by this user alone",
+    "serving.sim.workload.open": "`decoded` looks first",
+    "serving.sim.workload.recorded": "`decoded` looks first",
+    "serving.sim.workload.mooncake": "`decoded` looks first",
+}
+
+
+def unbounded(sources: Sequence[Source]) -> list[str]:
+    """Places that name a parser, in modules that do not know the bound."""
+    return [
+        f"{source.path}:{node.lineno} {ast.unparse(node)}"
+        for source in sources
+        if source.module not in (*BOUNDS, *NEED_NONE)
+        and not any(name.startswith(bound) for name in source.imports for bound in BOUNDS)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in PARSERS
+    ]
+
+
+def test_every_reader_bounds_the_depth() -> None:
+    sources = read_sources("hardware", "serving", "loadgen")
+    assert unbounded(sources) == []
+    assert NEED_NONE.keys() <= {source.module for source in sources}
+
+
+def test_the_checker_sees_a_reader_without_a_bound() -> None:
+    bad = Source("a.py", "a", "import json\n\ndef read(text: str) -> object:\n    return json.loads(text)\n")
+    good = Source("b.py", "b", "import json\nfrom hardware.nesting import check_depth\nread = json.loads\n")
+    assert unbounded([bad, good]) == ["a.py:4 json.loads"]
