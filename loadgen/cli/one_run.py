@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import Load
 from loadgen.cli.build_workload import Content
+from loadgen.cli.schedule import Schedule
 from loadgen.driver.fleet import Fleet
 from loadgen.driver.interrupts import stop_on_signals
 from loadgen.driver.progress import FleetReport, Progress
@@ -48,29 +49,6 @@ class Measured:
     stopped: int = 0
 
 
-class _Schedule:
-    """Jobs on their way to the driver; remembers what rate they asked for."""
-
-    def __init__(self, jobs: Iterator[Job]) -> None:
-        self._jobs = jobs
-        self._measured = 0
-        self._first_s = self._last_s = 0.0
-
-    def __iter__(self) -> Iterator[Job]:
-        for job in self._jobs:
-            if job.due_s is not None and not job.warmup:
-                self._first_s = self._first_s if self._measured else job.due_s
-                self._last_s = job.due_s
-                self._measured += 1
-            yield job
-
-    @property
-    def offered_per_s(self) -> float | None:
-        """Rate of the measured part of the schedule as it was drawn; None if it has no extent."""
-        span_s = self._last_s - self._first_s
-        return (self._measured - 1) / span_s if self._measured > 1 and span_s > 0 else None
-
-
 def run_once(
     bench: Bench, load: Load, *, seed: int, folder: Path | None, label: str = "", watch: Watch | None = None
 ) -> Measured:
@@ -87,13 +65,14 @@ def run_once(
     aborted: list[str] = []
     scraper = _start_scraper(bench)
     content = bench.content_of(seed)
-    schedule = _Schedule(_jobs(bench, content, load, seed))
+    planned = None if load.conversations is None else load.conversations + flags.num_warmups
+    schedule = Schedule(_jobs(bench, content, load, seed), planned)
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(RunFolder(folder)) if folder else None
         live = stack.enter_context(
             LiveProgress(
                 bench.console,
-                total=load.conversations,
+                total=lambda: schedule.requests,
                 duration_s=load.duration_s,
                 label=label or load.label,
                 quiet=flags.quiet,
@@ -120,7 +99,7 @@ def run_once(
         report = fleet.run(iter(schedule), on_records=keep, on_progress=show, stop=stop, cut=cut)
     if not records and not report.interrupted:
         raise UsageError("the workload had nothing to send; see --dataset-path, --trace-from, --trace-to")
-    cut_short = content.fit.tally.warnings()
+    cut_short = [*_too_few(load, schedule), *content.fit.tally.warnings()]
     result = _summary(bench, load, records, report, schedule, scraper, cut_short, seed=seed, label=label)
     if aborted:
         result.warnings = []  # a run ended by a watch is told by its reason alone
@@ -143,6 +122,13 @@ def _jobs(bench: Bench, content: Content, load: Load, seed: int) -> Iterator[Job
         count=load.conversations,
         duration_s=load.duration_s if load.duration_s is not None and load.arrivals is not None else float("inf"),
     )
+
+
+def _too_few(load: Load, schedule: Schedule) -> list[str]:
+    """A caution if the data set ended before `--num-prompts` conversations; a duration may have ended them, too."""
+    if not schedule.missing or load.duration_s is not None:
+        return []
+    return [f"--num-prompts asked for {load.conversations} conversations, and the data set gave {schedule.measured}"]
 
 
 def _drive_settings(bench: Bench, load: Load) -> DriveSettings:
@@ -184,7 +170,7 @@ def _summary(
     load: Load,
     records: list[RequestRecord],
     report: FleetReport,
-    schedule: _Schedule,
+    schedule: Schedule,
     scraper: Scraper | None,
     cut_short: list[str],
     *,

@@ -3,6 +3,7 @@
 Takes the driver's `Progress`, whose own clock decides when a plain line is due.
 """
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +26,7 @@ class LiveProgress:
         self,
         console: Console,
         *,
-        total: int | None = None,
+        total: Callable[[], int | None] = lambda: None,
         duration_s: float | None = None,
         label: str = "",
         quiet: bool = False,
@@ -33,7 +34,8 @@ class LiveProgress:
         """Prepare; nothing is shown yet.
 
         Args:
-            total: requests planned. duration_s: how long requests are sent. Both None if the end is not known.
+            total: requests planned, as far as is known by now. duration_s: how long requests are sent. Both None if the
+                end is not known.
             label: what tells this run from others of a sweep.
             quiet: show nothing at all.
         """
@@ -64,20 +66,20 @@ class LiveProgress:
             return
         if self._live:
             head = f"{self._label}  " if self._label else ""
-            bar = f"{head}{bar_of(self.done_share(progress))} {load_line(progress, self._total, self._duration_s)}"
+            bar = f"{head}{bar_of(self.done_share(progress))} {load_line(progress, self._total(), self._duration_s)}"
             style = "red" if progress.failed else "green"
             self._live.update(Text(bar).append(f"\n{answer_line(progress)}", style=style), refresh=True)
         elif progress.now_s >= self._next_plain_s:
             self._next_plain_s = (progress.now_s // PLAIN_EVERY_S + 1) * PLAIN_EVERY_S
             head = f"{self._label}: " if self._label else ""
-            text = f"{head}{load_line(progress, self._total, self._duration_s)}; {answer_line(progress)}"
+            text = f"{head}{load_line(progress, self._total(), self._duration_s)}; {answer_line(progress)}"
             self._console.print(Text(text), soft_wrap=True)
 
     def done_share(self, progress: Progress) -> float | None:
         """How much of the run is over, by whichever of count and time is further; None if nobody knows."""
         shares = []
-        if self._total:
-            shares.append(progress.finished / self._total)
+        if total := self._total():
+            shares.append(progress.finished / total)
         if self._duration_s:
             shares.append(progress.now_s / self._duration_s)
         return min(1.0, max(0.0, *shares)) if shares else None

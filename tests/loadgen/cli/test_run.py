@@ -210,3 +210,12 @@ def test_a_key_goes_to_no_other_host_than_the_servers(
     flags = ("--api-key", "secret", "--metrics-url", f"http://{host}:9/metrics", "--num-prompts", "2")
     assert loadgen_run(*flags, "--concurrency", "1") == 0
     assert seen == [[("Authorization", "Bearer secret")] if told else []]
+
+
+def test_a_data_set_that_ends_too_soon_is_told(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.jsonl").write_text('{"prompt": "hello", "output_tokens": 4}\n' * 9, encoding="utf-8")
+    flags = ("--dataset-name", "custom", "--dataset-path", "mine.jsonl", "--concurrency", "4", "--num-warmups", "2")
+    for asked, cautions in ((10, 1), (7, 0)):
+        assert loadgen_run(*flags, "--num-prompts", str(asked)) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert told.count("--num-prompts asked for 10 conversations, and the data set gave 7") == cautions

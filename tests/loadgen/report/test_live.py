@@ -21,7 +21,7 @@ def _progress(now_s: float, **fields: object) -> Progress:
 
 def test_plain_lines_come_each_five_seconds_of_run_time() -> None:
     console, file = _console(terminal=False)
-    with LiveProgress(console, total=40, label="rate 4") as live:
+    with LiveProgress(console, total=lambda: 40, label="rate 4") as live:
         for tenth in range(0, 121):
             live.update(_progress(tenth / 10))
     lines = file.getvalue().splitlines()
@@ -64,8 +64,8 @@ def test_lines() -> None:
 
 def test_the_share_that_is_done() -> None:
     console, _ = _console(terminal=False)
-    assert LiveProgress(console, total=40).done_share(_progress(1.0)) == 0.25
-    assert LiveProgress(console, total=40, duration_s=2.0).done_share(_progress(1.0)) == 0.5
+    assert LiveProgress(console, total=lambda: 40).done_share(_progress(1.0)) == 0.25
+    assert LiveProgress(console, total=lambda: 40, duration_s=2.0).done_share(_progress(1.0)) == 0.5
     assert LiveProgress(console, duration_s=2.0).done_share(_progress(9.0)) == 1.0
     assert LiveProgress(console).done_share(_progress(9.0)) is None
     assert bar_of(0.5).count("━") == bar_of(0.5).count("·")
