@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from serving.engine.replay import Replay
 
 EXIT_DIFFERENT = 1
+EXIT_INCOMPLETE = 3
+"""Not 1: what is there follows from what was recorded. Not 0: whoever cut a log should not pass for complete."""
 _DESCRIPTION = """\
 Feed recorded decision logs to fresh engines and gateways, and compare every decision with the recorded one.
 
@@ -25,9 +27,10 @@ examples:
   cloudmatrix replay logs/engine-decode-x1.decisions
   cloudmatrix replay logs/ --json | jq '.[] | select(.identical | not)'
 
-Exit code: 0 = all identical, 1 = something differs or a log is broken; the first difference of each log is told, and
-what is wrong with a broken one. A log whose process was killed ends in the middle; it is replayed as far as it goes and
-called INCOMPLETE. Logs hold prompts and answers as token ids."""
+Exit code: 0 = all identical and complete, 1 = something differs or a log is broken, 3 = nothing differs, but a log is
+INCOMPLETE. The first difference of each log is told, and what is wrong with a broken one. A log gets its end when
+`cloudmatrix serve` is asked to stop, or its replica is; without one its process was killed or still runs, or the file
+was cut: it is replayed as far as it goes. Logs hold prompts and answers as token ids."""
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -57,7 +60,9 @@ def _run(arguments: argparse.Namespace) -> int:
             _show(results[-1])
     if arguments.json:
         print(json.dumps(results, indent=2))
-    return 0 if all(result["identical"] for result in results) else EXIT_DIFFERENT
+    if not all(result["identical"] for result in results):
+        return EXIT_DIFFERENT
+    return 0 if all(result["complete"] for result in results) else EXIT_INCOMPLETE
 
 
 def _row(path: Path, result: "Replay | None") -> dict[str, Any]:

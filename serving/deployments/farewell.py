@@ -12,6 +12,8 @@ from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
+LOGS_S = 5.0
+"""How long replicas have to write what their decision logs still lack; a disk that cannot keep up holds nothing up."""
 FAREWELL_S = 2.0
 """How long clients have to take the error that ends their requests, and gateways to say that they have."""
 LOOK_S = 0.05
@@ -19,7 +21,8 @@ SILENT_S = 0.3
 """Nothing is said about a drain that takes no longer."""
 
 Tell = Callable[[float], int]
-"""Tells every gateway to drain within so many seconds; blocks. Returns: requests that were ended by it."""
+"""Tells replicas something that they have so many seconds for; blocks. For `farewell` it is that gateways drain, and
+what it returns the number of requests that were ended by it."""
 
 
 class Patience(Protocol):
@@ -52,32 +55,47 @@ def farewell(drain_s: float, patience: Patience, tell: Tell, say: Callable[[str]
             waiting, drain_s, limit, waited = _Question(tell, 0.0), 0.0, FAREWELL_S, 0.0
     if not said:
         say("stopping ...")
-    if waiting.ended:
-        say(f"{waiting.ended} request{'s' * (waiting.ended > 1)} had to be ended")
+    if waiting.answer:
+        say(f"{waiting.answer} request{'s' * (waiting.answer > 1)} had to be ended")
+
+
+def close_logs(tell: Tell, say: Callable[[str], None]) -> None:
+    """Have decision logs closed, so that a log without an end is one whose process was killed.
+
+    Args:
+        tell: has all of them closed within so many seconds; its answer is the number of those that were not.
+    Effects: returns when all are, or after `LOGS_S`.
+    """
+    question = _Question(tell, LOGS_S)
+    if not question.over(LOGS_S) or question.failed or question.answer:
+        say("not every decision log could be closed; those are INCOMPLETE for `cloudmatrix replay`")
 
 
 class _Question:
     """One call on a thread of its own, which nobody waits for any longer than they want, not even at exit."""
 
     def __init__(self, tell: Tell, seconds: float) -> None:
-        self.ended = 0
-        """Requests that were ended, as far as is known."""
+        self.answer = 0
+        """What was answered, as far as is known."""
+        self.failed = False
+        """It could not be asked."""
         self._answer: SimpleQueue[int] = SimpleQueue()
         threading.Thread(target=self._ask, args=(tell, seconds), name="farewell", daemon=True).start()
 
     def over(self, seconds: float) -> bool:
         """Wait for the answer for so long. Returns: whether it is there."""
         try:
-            self.ended = self._answer.get(timeout=seconds)
+            self.answer = self._answer.get(timeout=seconds)
         except Empty:
             return False
         return True
 
     def _ask(self, tell: Tell, seconds: float) -> None:
-        ended = 0
+        answer = 0
         try:
-            ended = tell(seconds)
+            answer = tell(seconds)
         except Exception:  # whatever Ray raises: a system that is half gone is stopped all the same
-            logger.info("the gateways could not be told to drain", exc_info=True)
+            self.failed = True
+            logger.info("the replicas could not be told that the system stops", exc_info=True)
         finally:
-            self._answer.put(ended)
+            self._answer.put(answer)

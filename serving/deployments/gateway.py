@@ -131,6 +131,11 @@ class GatewayDeployment:
         await self._drain.idle(FAREWELL_S)
         return left
 
+    async def close_log(self) -> None:
+        """End the decision log, if there is one: the system stops."""
+        if self._backend.recorder is not None:
+            await asyncio.to_thread(self._backend.recorder.close)
+
     async def __del__(self) -> None:
         """Let the streams that are open end, then leave.
 

@@ -109,6 +109,10 @@ class InstanceDeployment:
         """The instance's numbers, for tests and scripts that hold a Serve handle."""
         return self._instance.facts()
 
+    async def close_log(self) -> None:
+        """End the decision log, if there is one: the system stops, which waits for nothing else of an instance."""
+        await asyncio.to_thread(self._instance.close_log)
+
     def check_health(self) -> None:
         """Called by Serve every `[health] shell_period_s`. Progress, not existence, is health.
 

@@ -18,11 +18,12 @@ from typing import TextIO
 
 import ray
 from ray import serve
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from serving.config.serve import ServeConfig
 from serving.deployments.app import APP_NAME, GATEWAY, KVCACHE, build
 from serving.deployments.cluster import LocalCluster
-from serving.deployments.farewell import FAREWELL_S, farewell
+from serving.deployments.farewell import FAREWELL_S, close_logs, farewell
 from serving.deployments.pool_control import control_settings, pool_control
 from serving.deployments.scaling_board import start_board
 from serving.deployments.sealing import salt_of, sealed
@@ -64,6 +65,8 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
             _print(f"cloudmatrix: {lost}", sys.stderr)
             return 3
         farewell(config.gateway.drain_s, interrupt, _drain_gateways, _say)
+        if config.engine.decision_log:
+            close_logs(lambda seconds: _close_logs([GATEWAY, *config.pools], seconds), _say)
     except KeyboardInterrupt:
         _say("stopping ...")
     except StartError as error:
@@ -81,6 +84,19 @@ def _drain_gateways(seconds: float) -> int:
     answers = serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("drain", seconds)
     told = answers.results(timeout_s=seconds + 2 * FAREWELL_S, return_exceptions=True)
     return sum(ended for ended in told if isinstance(ended, int))
+
+
+def _close_logs(deployments: list[str], seconds: float) -> int:
+    """As `farewell.Tell`. Returns: replicas that did not close theirs. Raises: whatever Ray raises."""
+    if not ray.is_initialized():
+        return 0
+    answers = [serve.get_deployment_handle(name, APP_NAME).broadcast("close_log") for name in deployments]
+    failed = 0
+    for answer in answers:
+        with contextlib.suppress(DeploymentUnavailableError):  # a pool without replicas
+            told = answer.results(timeout_s=seconds, return_exceptions=True)
+            failed += sum(isinstance(one, BaseException) for one in told)
+    return failed
 
 
 class Interrupted(KeyboardInterrupt):

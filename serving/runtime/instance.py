@@ -106,11 +106,15 @@ class Instance:
         await self.server.stop()
         await asyncio.to_thread(self._end)
 
+    def close_log(self) -> None:
+        """Write what the decision log still lacks, and its end. Idempotent; nothing is recorded afterwards."""
+        if self._decisions is not None:
+            self._decisions.close()
+
     def _end(self) -> None:
         self.compute.stop()
         self.loop.stop()
-        if self._decisions is not None:
-            self._decisions.close()
+        self.close_log()
         if self.pool_cache is not None:
             self.pool_cache.close()
         self._transport.close()

@@ -60,7 +60,7 @@ class LiveBackend:
         self._choices: dict[SequenceId, tuple[LiveGeneration, Choice]] = {}
         header = gateway_header(config, gateway)
         self._shared = header.limits.shared
-        self._recorder = recorder = open_gateway_log(config, header)
+        self.recorder = recorder = open_gateway_log(config, header)
         self._new_journal = recorder.journal if recorder is not None else SequenceJournal
         router = recorder.router() if recorder is not None else header.router()
         queue = recorder.queue() if recorder is not None else AdmissionQueue(header.limits)
@@ -133,8 +133,8 @@ class LiveBackend:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.links.close()
-        if self._recorder is not None:
-            self._recorder.close()
+        if self.recorder is not None:
+            self.recorder.close()
 
     # ---- jobs ------------------------------------------------------------------------------------------------------
 

@@ -217,6 +217,16 @@ def test_a_broken_log_does_not_stop_the_others(logs: Path, tmp_path: Path, capsy
     assert "is not a decision log" in told[0]["error"]
 
 
+def test_a_log_without_its_end_has_an_exit_code_of_its_own(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cut behind a whole frame: nothing in it is wrong."""
+    path = tmp_path / f"cut{SUFFIX}"
+    path.write_bytes(doctored((logs / f"gateway-gateway{SUFFIX}").read_bytes(), lambda log: log.__delitem__(-1)))
+    assert main(["replay", str(path)]) == 3
+    assert capsys.readouterr().out.startswith("INCOMPLETE  gateway")
+
+
 @pytest.mark.parametrize(
     ("argument", "message"), [("none", "no decision log"), (".", f"holds no {SUFFIX} file; was [engine] decision_log")]
 )

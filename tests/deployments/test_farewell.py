@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from serving.deployments import farewell as module
-from serving.deployments.farewell import farewell
+from serving.deployments.farewell import close_logs, farewell
 
 
 class Asker:
@@ -91,6 +91,36 @@ def test_a_cluster_that_does_not_answer_holds_nothing_up(drain_s: float, monkeyp
     _, took = run(drain_s, Asker(), lambda _: int(never.wait(60)))
     assert took < 30
     never.set()
+
+
+def test_logs_that_are_closed_need_no_word() -> None:
+    said: list[str] = []
+    told: list[float] = []
+
+    def tell(seconds: float) -> int:
+        told.append(seconds)
+        return 0
+
+    close_logs(tell, said.append)
+    assert (said, told) == ([], [module.LOGS_S])
+
+
+@pytest.mark.parametrize("trouble", ["raises", "hangs", "one of them"])
+def test_logs_that_cannot_be_closed_hold_nothing_up(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOGS_S", 0.2)
+    never = threading.Event()
+
+    def tell(_: float) -> int:
+        if trouble == "raises":
+            raise LookupError("no such actor")
+        return 1 if trouble == "one of them" else int(never.wait(60))
+
+    said: list[str] = []
+    begun = time.monotonic()
+    close_logs(tell, said.append)
+    never.set()
+    assert time.monotonic() - begun < 30
+    assert [line.partition(";")[0] for line in said] == ["not every decision log could be closed"]
 
 
 def test_a_cluster_that_fails_is_stopped_all_the_same() -> None:

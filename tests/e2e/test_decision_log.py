@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import Server, wait_for
+from serving.replay_command import EXIT_INCOMPLETE
+from tests.e2e.server import STOP_S, Server, wait_for
 from tests.e2e.streams import order
 from tests.e2e.topology import small
 from tests.runtime.workload import GREEDY, Ask, Reference, varied_asks
@@ -29,22 +30,34 @@ def test_decisions_of_a_served_system_are_replayed(checkpoint: Path, reference: 
         answers += asyncio.run(ask_all(server, asks[20:]))
         wait_for(lambda: replaced(server, victim["pid"]), "the lost replica is replaced")
         server.wait_idle()
-        server.interrupt()
+        scale_down(server)
+        took = server.interrupt()
         server.assert_nothing_left()
+        assert "not every decision log" not in server.out
+        assert took < STOP_S
     assert answers == [reference.outputs(ask) for ask in asks]
 
     command = [sys.executable, "-m", "serving.cli", "replay", "--json", str(tmp_path / "logs")]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    results = json.loads(printed)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == EXIT_INCOMPLETE, done.stderr
+    results = json.loads(done.stdout)
     assert all(result["identical"] for result in results)
     assert sorted(result["name"].partition("#")[0] for result in results if result["kind"] == "engine") == [
         "decode", "decode", "decode", "prefill",
     ]  # fmt: skip
     (gateway,) = [result for result in results if result["kind"] == "gateway"]
     assert gateway["calls"]["OpenJournal"] == sum(ask.n for ask in asks)
-    assert all(result["ending"].startswith("no end was written: ") and not result["complete"] for result in results), (
-        "the victim was killed, and Ctrl-C waits for nobody; at rest everything had been written"
-    )
+    (incomplete,) = [result for result in results if not result["complete"]]
+    assert incomplete["name"] == victim["replica"], "who was killed; the others were scaled down or asked to stop"
+    assert incomplete["ending"].startswith("no end was written: ")
+
+
+def scale_down(server: Server) -> None:
+    """One decode replica leaves."""
+    url, token = server.printed("Ray dashboard"), server.printed("dashboard token")
+    pids = {replica["pid"] for replica in server.replicas("decode")}
+    server.post("/api/pools/decode/scale", {"replicas": 1}, url=url, headers={"Authorization": f"Bearer {token}"})
+    wait_for(lambda: len(pids & server.processes().keys()) == 1, "one decode replica has left")
 
 
 def replaced(server: Server, victim: int) -> bool:
