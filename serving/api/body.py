@@ -3,20 +3,21 @@
 from typing import TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from serving.api.body_room import BodyRoom
 from serving.api.errors import UnsupportedMediaTypeError, from_validation
-from serving.api.foreign_fields import MESSAGE
+from serving.api.foreign_fields import KWARGS, MESSAGE
 from serving.api.schema import ChatMessage, ChatTemplateFields, GenerationRequest, WireModel
 from serving.api.tenant import tenant_of
-from serving.api.unknown_fields import ignored_fields
-from serving.errors import PayloadTooLargeError
+from serving.api.unknown_fields import ignored_fields, unsupported
+from serving.errors import InvalidRequestError, PayloadTooLargeError
 
 Body = TypeVar("Body", bound=WireModel)
 
-_MESSAGE_KEYS = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")
-_PART_KEYS = ("type", "text", "refusal")
+_MESSAGE_KEYS = dict.fromkeys(("role", "content", "tool_calls", "tool_call_id", "reasoning_content"))
+_PART_KEYS = dict.fromkeys(("type", "text", "refusal"))
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -76,10 +77,23 @@ async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
         body = model.model_validate_json(raw)
     except ValidationError as error:
         raise from_validation(error) from error
+    _refuse_numbers_beyond_json(raw)
     request.state.ignored_fields = _ignored(body)
     if isinstance(body, GenerationRequest):
         request.state.request_id = body.request_id
     return body
+
+
+def _refuse_numbers_beyond_json(raw: bytes) -> None:
+    """Pydantic takes NaN and Infinity, which JSON does not have, in fields of any type.
+
+    Raises: InvalidRequestError.
+    """
+    if b"NaN" in raw or b"Infinity" in raw:  # seldom, and mostly within a text
+        try:
+            from_json(raw, allow_inf_nan=False)
+        except ValueError as error:
+            raise InvalidRequestError(f"the request body is not valid JSON: {error}", code="invalid_json") from error
 
 
 def _ignored(body: WireModel) -> list[str]:
@@ -87,14 +101,25 @@ def _ignored(body: WireModel) -> list[str]:
 
     Raises: InvalidRequestError for one that must not be ignored.
     """
-    names = ignored_fields(body.model_extra or {}, type(body).model_fields, body.FOREIGN)
+    names = ignored_fields(body.model_extra or {}, body.__dict__, body.FOREIGN)
     options = body.stream_options if isinstance(body, GenerationRequest) else None
     if options is not None:
-        names += ignored_fields(options.model_extra or {}, type(options).model_fields, {}, "stream_options.")
-    messages = getattr(body, "messages", None) if isinstance(body, ChatTemplateFields) else None
-    for index, message in enumerate(messages or ()):
-        names += _ignored_in_message(message, f"messages[{index}].")
+        names += ignored_fields(options.model_extra or {}, options.__dict__, {}, "stream_options.")
+    if isinstance(body, ChatTemplateFields):
+        _refuse_reserved(body)
+        for index, message in enumerate(getattr(body, "messages", None) or ()):
+            names += _ignored_in_message(message, f"messages[{index}].")
     return names
+
+
+def _refuse_reserved(body: ChatTemplateFields) -> None:
+    """Template variables that are set from elsewhere, so that a value given here would be lost.
+
+    Raises: InvalidRequestError.
+    """
+    for name, value in (body.chat_template_kwargs or {}).items():
+        if name in KWARGS and not KWARGS[name].changes_nothing(value, body.__dict__):
+            raise unsupported(f"chat_template_kwargs.{name}", KWARGS[name].ours)
 
 
 def _ignored_in_message(message: ChatMessage, path: str) -> list[str]:
@@ -104,8 +129,7 @@ def _ignored_in_message(message: ChatMessage, path: str) -> list[str]:
     if isinstance(message.content, list):
         for index, part in enumerate(message.content):
             if isinstance(part, dict):
-                extra = {key: value for key, value in part.items() if key not in _PART_KEYS}
-                names += ignored_fields(extra, _PART_KEYS, {}, f"{path}content[{index}].")
+                names += ignored_fields(part, _PART_KEYS, {}, f"{path}content[{index}].")
     return names
 
 

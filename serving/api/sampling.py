@@ -92,11 +92,11 @@ def output_limit(model: ServedModel, prompt_tokens: int, asked: int | None, fiel
 
 
 def stop_strings(stop: str | list[str] | None, settings: ApiSettings) -> tuple[str, ...]:
-    """The request's stop strings, checked.
+    """The request's stop strings, checked. An empty text alone is none, as in forms that nobody filled in.
 
     Raises: InvalidRequestError for empty, too long or too many strings.
     """
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    stops = (stop,) if isinstance(stop, str) and stop else tuple(stop or ())
     if len(stops) > settings.max_stop_strings:
         raise InvalidRequestError(
             f"'stop' may hold at most {settings.max_stop_strings} strings", param="stop", code="invalid_value"

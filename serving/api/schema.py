@@ -118,7 +118,7 @@ class GenerationRequest(WireModel):
                 code="unsupported_parameter",
             )
         for name, value in form.items():
-            if name != "type" and not Foreign().changes_nothing(value):
+            if name != "type" and not Foreign().changes_nothing(value, {}):
                 raise unsupported(f"response_format.{name[:40]}")
 
     @field_validator("request_id")
@@ -189,6 +189,11 @@ class CompletionRequest(GenerationRequest):
     logprobs: Annotated[int, Field(ge=0)] | None = None
     best_of: Annotated[int, Field(ge=1)] | None = None
     suffix: str | None = None
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _chat_has_a_switch(cls, value: object) -> object:
+        return None if value is False else value
 
     def refuse_unsupported(self) -> None:
         """As for every request; also fill-in-the-middle and best-of selection."""

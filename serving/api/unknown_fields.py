@@ -4,13 +4,16 @@ known to another server, changes the answer    400 `unsupported_parameter`, with
 known to another server, harmless              ignored, named in the warning header
 unknown, but close to a field of ours          400 `unknown_parameter`, with the suggestion
 unknown                                        ignored, named in the warning header
+
+A field is known in every spelling: `stopSequences` and `stop-sequences` are `stop_sequences`.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 
-from serving.api.foreign_fields import HARMLESS, REFUSED, TOKENIZING, Foreign
+from serving.api.foreign_fields import HARMLESS, MESSAGE, REFUSED, TOKENIZING, Foreign
 from serving.errors import InvalidRequestError
 
 WARNING_HEADER = "x-cloudmatrix-warning"
@@ -21,38 +24,41 @@ _LOOKED_AT = 32
 """Unknown names of one body that are compared with ours; each comparison takes a fraction of a millisecond."""
 _CLOSE = 0.82
 """Of difflib: one letter missing, added or changed in a name of six, two letters in longer ones."""
+_IDENTIFYING = re.compile(r"[_-](ids?|names?|keys?|types?)$|(?<=[a-z])(I[dD]s?|Names?|Keys?|Types?)$")
+"""The end of a name for something else: `model_id` and `streamId` are no misspelt `model` and `stream`."""
 
 
 def ignored_fields(
-    extra: Mapping[str, object], own: Iterable[str], foreign: Mapping[str, Foreign], path: str = ""
+    extra: Mapping[str, object], own: Mapping[str, object], foreign: Mapping[str, Foreign], path: str = ""
 ) -> list[str]:
     """The names among `extra` that may be ignored, printable.
 
     Args:
         extra: fields that the model does not declare.
-        own: fields that it declares.
+        own: fields that mean something here, with their values.
         foreign: those that are refused.
         path: of the object that holds them, with a dot at its end.
     Raises: InvalidRequestError for a field that changes the answer, or that looks like a misspelt one of ours.
     """
-    names = frozenset(own)
+    whole = {**extra, **own} if extra else own
     ignored: list[str] = []
     strangers = 0
     for name, value in extra.items():
-        if value is None:  # null means absent
+        if value is None or name in own:  # null means absent
             continue
-        if name in foreign:
-            if not foreign[name].changes_nothing(value):
-                raise unsupported(path + name, foreign[name].ours)
-            continue
-        if not _is_known(name) and len(name) <= _LONGEST_NAME and strangers < _LOOKED_AT:
+        known, meant = name, None
+        if name not in foreign and name not in HARMLESS and len(name) <= _LONGEST_NAME and strangers < _LOOKED_AT:
             strangers += 1
-            if (meant := _closest(name, names)) is not None:
-                field = path + printable(name)
-                raise InvalidRequestError(
-                    f"unknown field '{field}'; did you mean '{path}{meant}'?", param=field, code="unknown_parameter"
-                )
-        ignored.append(path + printable(name))
+            known, meant = _look_up(name, frozenset(own), inner=bool(path))
+        if meant is not None:
+            field = path + printable(name)
+            raise InvalidRequestError(
+                f"unknown field '{field}'; did you mean '{path}{meant}'?", param=field, code="unknown_parameter"
+            )
+        if known not in foreign:
+            ignored.append(path + printable(name))
+        elif not foreign[known].changes_nothing(value, whole):
+            raise unsupported(path + name, foreign[known].ours)
     return ignored
 
 
@@ -76,20 +82,29 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() and c not in ",'" else "?" for c in short)
 
 
-def _is_known(name: str) -> bool:
-    return name in HARMLESS or name in REFUSED or name in TOKENIZING
-
-
 @lru_cache(maxsize=1024)
-def _closest(name: str, own: frozenset[str]) -> str | None:
-    """Our field that was probably meant."""
+def _look_up(name: str, own: frozenset[str], *, inner: bool) -> tuple[str, str | None]:
+    """A name as other servers spell it, and our field that was probably meant instead.
+
+    Args:
+        inner: of an object within the body, for which the body's own names mean nothing.
+    """
     bare = {_bare(one): one for one in sorted(own)}
     if (exact := bare.get(_bare(name))) is not None:
-        return exact
+        return name, exact
+    if (known := (_KNOWN_INSIDE if inner else _KNOWN).get(_bare(name))) is not None:
+        return known, None
     close = get_close_matches(_bare(name), bare, n=1, cutoff=_CLOSE)
-    return bare[close[0]] if close else None
+    meant = bare[close[0]] if close else None
+    if meant is not None and _IDENTIFYING.search(name) and not _IDENTIFYING.search(meant):
+        return name, None
+    return name, meant
 
 
 def _bare(name: str) -> str:
     """The letters alone: `maxTokens` and `max-tokens` are spellings of `max_tokens`."""
     return "".join(c for c in name.lower() if c.isalnum())
+
+
+_KNOWN_INSIDE = {_bare(name): name for name in MESSAGE}
+_KNOWN = {_bare(name): name for name in (*HARMLESS, *TOKENIZING, *REFUSED)}

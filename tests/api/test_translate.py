@@ -78,7 +78,7 @@ def test_null_means_absent_everywhere(harness: Harness) -> None:
 def test_unknown_and_harmless_fields_are_accepted(harness: Harness) -> None:
     sampling(
         harness,
-        verbosity="low",
+        verbosity="medium",
         metadata={"a": "b"},
         store=True,
         service_tier="auto",
