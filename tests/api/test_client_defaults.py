@@ -52,7 +52,8 @@ SGLANG = {
 VLLM = {
     "use_beam_search": False, "length_penalty": 1.0, "stop_token_ids": [], "bad_words": [], "min_tokens": 0,
     "include_reasoning": True, "watermarking": False, "routed_experts_prompt_start": 0,
-    "spaces_between_special_tokens": True, "add_generation_prompt": True, "continue_final_message": False, "stream_interval": 1, "return_mm_kwargs": True,
+    "spaces_between_special_tokens": True, "add_generation_prompt": True, "continue_final_message": False,
+    "stream_interval": 1, "return_mm_kwargs": True,
 }  # fmt: skip
 TGI = {"tool_choice": "auto", "tool_prompt": "Given the functions available, ", "guideline": "", "stop": ""}
 
