@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from serving.api.access import AccessMiddleware
 from serving.api.auth import ApiKeyMiddleware
@@ -32,6 +33,8 @@ from serving.api.text_desk import TextDesk
 from serving.errors import ServingError
 from serving.policy.pool.namespaces import DEFAULT_NAMESPACE
 from serving.telemetry.metrics import GatewayMetrics
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def create_app(
@@ -89,7 +92,15 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     text = known.get(error.status_code, error.detail)
     response = _error_response(reply_for(RouteError(error.status_code, text)))
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["allow"] = ", ".join(_methods_of(request))
     return response
+
+
+def _methods_of(request: Request) -> list[str]:
+    """What is allowed for a request's path; Starlette's own header names the first route's methods alone."""
+    routes, scope = request.app.routes, request.scope
+    return [m for m in _METHODS if any(route.matches({**scope, "method": m})[0] is Match.FULL for route in routes)]
 
 
 async def _on_client_gone(_: Request, __: Exception) -> Response:

@@ -71,6 +71,10 @@ async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
     if declared != "application/json" and not declared.endswith("+json"):
         what = f"'{declared[:80]}'" if declared else "nothing"
         raise UnsupportedMediaTypeError(f"the body must be declared as 'Content-Type: application/json', not {what}")
+    packed = request.headers.get("content-encoding", "").strip().lower()
+    if packed not in ("", "identity"):
+        message = f"a body with 'Content-Encoding: {packed[:80]}' is not unpacked here; send it as it is"
+        raise UnsupportedMediaTypeError(message, code="unsupported_content_encoding")
     raw = await read_body(request, limit)
     request.state.body_size = len(raw)
     try:

@@ -41,6 +41,7 @@ class DoorLimits:
         request_timeout_s: until the whole body must be there; then 408.
         max_connections: open at once; 0 = as many as the limit of open files allows.
         address_share: of them for one address.
+        allowed_origins: pages of which may read what the door itself answers.
     """
 
     max_head_bytes: int = 64 << 10
@@ -49,6 +50,7 @@ class DoorLimits:
     request_timeout_s: float = 600.0
     max_connections: int = 0
     address_share: float = 0.5
+    allowed_origins: tuple[str, ...] = ()
 
 
 class Connections:

@@ -214,6 +214,7 @@ def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
         request_timeout_s=gateway.request_timeout_s,
         max_connections=gateway.max_connections,
         address_share=gateway.address_share,
+        allowed_origins=gateway.allowed_origins,
     )
     leave_s = gateway.request_timeout_s  # none lasts longer
     return FrontDoor(app, gateway.host, gateway.port, leave_s, limits)

@@ -11,16 +11,18 @@ An answer's own bytes do not pass through here, so that a streamed token costs w
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from serving.api.auth import OPEN_PATHS
 from serving.api.errors import ErrorReply
 from serving.deployments.connections import HELD_HEADS_BYTES, Connections, DoorLimits, Place, address_of
+from serving.deployments.door_replies import FULL, GARBAGE, LATE_BODY, LATE_HEAD, headers_in, too_large, wire
 
 PROBE_HEAD_S = 1.0
 """How long one of the few connections that are kept for health checks may take to say what it wants."""
@@ -29,18 +31,8 @@ LINGER_BYTES = 256 << 20
 """How long and how much is read and dropped behind a request that was answered before it was complete."""
 _HEADER_EXTRA = 4
 """Colon, space and the end of the line."""
-
-_FULL = ErrorReply(
-    503,
-    "too many connections are open; try again shortly",
-    "server_error",
-    None,
-    "service_unavailable",
-    {"retry-after": "1"},
-)
-_LATE_HEAD = ErrorReply(408, "the request's headers did not arrive in time", "timeout_error", None, "request_timeout")
-_LATE_BODY = ErrorReply(408, "the request's body did not arrive in time", "timeout_error", None, "request_timeout")
-_GARBAGE = ErrorReply(400, "this is no HTTP/1.1 request", "invalid_request_error", None, "invalid_http")
+_OFFER = (b"upgrade", b"http2-settings")
+"""Headers, and words of the header `Connection`, that offer another protocol."""
 
 
 def guarded_protocol(limits: DoorLimits, connections: Connections | None = None) -> type["GuardedProtocol"]:
@@ -69,6 +61,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_body = False
         self._head_bytes = 0
         """Of the head under way, or of what came since the last bytes of the body under way: trailers."""
+        self._offered = False
+        """The head under way offers another protocol."""
         self._ended_here = False
         """A message ended within the bytes that are being parsed."""
         self._held = 0
@@ -110,13 +104,39 @@ class GuardedProtocol(HttpToolsProtocol):
         self._ended_here = False
         self._head_bytes += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._unsupported_upgrade_warning()
+            self._parse(data)
         except httptools.HttpParserError:
-            self._refuse(self._refused or _GARBAGE)
+            self._refuse(self._refused or GARBAGE)
             return
         self._look_after(len(data))
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser. An offer to go on in another protocol is declined by taking the request as if without it.
+
+        Java's client offers HTTP/2 with every request. The parser would end there and lose the body.
+        Raises: httptools.HttpParserError.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                data = self._declined() + data[offer.args[0] :]
+                self._offered = False
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def _declined(self) -> bytes:
+        """The head under way without the offer."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                kept = [one for one in value.split(b",") if one.strip().lower() not in _OFFER]
+                lines += [b"connection: " + b",".join(kept)] if kept else []
+            elif name not in _OFFER:
+                lines.append(name + b": " + value)
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _look_after(self, size: int) -> None:
         """Bounds and deadlines of what is under way once these bytes are parsed."""
@@ -126,17 +146,17 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._ended_here:  # how much of these bytes belongs to the next head is not known; what follows is counted
             self._head_bytes = 1 if self._in_head else 0
         if self._head_bytes > self.limits.max_head_bytes:
-            self._refuse(self._too_large())
+            self._refuse(too_large(self.limits.max_head_bytes))
             return
         self._hold(self._head_bytes)
         if self.ledger.held_bytes > HELD_HEADS_BYTES:
-            self._refuse(_FULL)
+            self._refuse(FULL)
         elif self._head_bytes and self._timer is None:
             self._arm(self.limits.head_timeout_s, self._head_late)
 
     def _look_after_body(self, size: int) -> None:
         if self._head_bytes > self.limits.max_head_bytes:  # extensions of chunks, or trailers
-            self._refuse(self._too_large())
+            self._refuse(too_large(self.limits.max_head_bytes))
         elif self.cycle.response_complete:
             self._dropped += size
             if self._dropped > LINGER_BYTES:
@@ -157,16 +177,24 @@ class GuardedProtocol(HttpToolsProtocol):
         """Start the request, if it may."""
         size = len(self.url) + sum(len(name) + len(value) + _HEADER_EXTRA for name, value in self.headers)
         if size > self.limits.max_head_bytes:
-            self._refused = self._too_large()
+            self._refused = too_large(self.limits.max_head_bytes)
             raise ValueError("too large")  # ends the parsing; `data_received` answers
         path = self.url.partition(b"?")[0].decode("latin-1")
         if self._place is Place.PROBE and path not in OPEN_PATHS:
-            self._refused = _FULL
+            self._refused = FULL
             raise ValueError("too many")
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError("no proxy")
+            self._offered = True
+            return
+        super().on_headers_complete()
         self._in_head, self._in_body, self._head_bytes = False, True, 0
         self._disarm()
         self._hold(0)
-        super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":  # which knows no chunks: the end of the connection ends the answer
+            self.cycle.chunked_encoding = False
+            self.cycle.send = partial(_send_unframed, self.cycle, self.cycle.send)  # type: ignore[method-assign]
         if self._place is Place.PROBE:
             self.cycle.keep_alive = False
         self.cycle.transport = cast(asyncio.Transport, _Exchange(self.transport, self._close_gently))
@@ -179,6 +207,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is there."""
+        if self._offered:
+            return
         self._in_body, self._head_bytes, self._ended_here = False, 0, True
         self._disarm()
         super().on_message_complete()
@@ -202,19 +232,14 @@ class GuardedProtocol(HttpToolsProtocol):
 
     # ---- refusals --------------------------------------------------------------------------------------------------
 
-    def _too_large(self) -> ErrorReply:
-        limit = self.limits.max_head_bytes
-        text = f"request line and headers are larger than the limit of {limit} bytes; send less"
-        return ErrorReply(431, text, "invalid_request_error", None, "headers_too_large")
-
     def _head_late(self) -> None:
         self._timer = None
         if self._busy:  # with an earlier request: nobody waits for this one yet
             self._arm(self.limits.head_timeout_s, self._head_late)
         elif self._place is Place.PROBE:
-            self._refuse(_FULL)
+            self._refuse(FULL)
         elif self._in_head or self._head_bytes:
-            self._refuse(_LATE_HEAD)
+            self._refuse(LATE_HEAD)
         else:
             self._close()
 
@@ -230,7 +255,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if left > 0:
             self._arm(left, self._body_late)
         else:
-            self._refuse(_LATE_BODY)
+            self._refuse(LATE_BODY)
 
     def _refuse(self, reply: ErrorReply) -> None:
         """Answer instead of the application, as far as it has not, and close when the client has had a chance to read.
@@ -244,7 +269,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if (self._busy or self._in_body) and not mine:  # the answer under way is another's, or cannot be taken back
             self._close()
             return
-        self.transport.write(_wire(reply))
+        headers = self.headers if self._in_head or self._in_body else []
+        self.transport.write(wire(reply, headers, self.limits.allowed_origins))
         self._linger()
 
     @property
@@ -256,10 +282,11 @@ class GuardedProtocol(HttpToolsProtocol):
     def _turn_away(self) -> None:
         """Refuse a connection that has no place. It is closed at once, so what it has sent already is read before."""
         sock = self.transport.get_extra_info("socket")
+        asked = b""
         with suppress(OSError):
-            os.read(sock.fileno(), self.limits.max_head_bytes)
+            asked = os.read(sock.fileno(), self.limits.max_head_bytes)
         self._dropping = True
-        self.transport.write(_wire(_FULL))
+        self.transport.write(wire(FULL, headers_in(asked), self.limits.allowed_origins))
         self._close()
 
     def _close_gently(self) -> None:
@@ -328,13 +355,10 @@ class _Exchange:
         self.close = close
 
 
-def _wire(reply: ErrorReply) -> bytes:
-    body = reply.body()
-    headers = {
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        **reply.headers,
-        "connection": "close",
-    }
-    lines = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
-    return STATUS_LINE[reply.status] + lines + b"\r\n" + body
+async def _send_unframed(
+    cycle: RequestResponseCycle, send: Callable[[Any], Awaitable[None]], message: dict[str, Any]
+) -> None:
+    """Each piece as long as it is: uvicorn would frame an answer of unknown length, or count it."""
+    if message["type"] == "http.response.body":
+        cycle.expected_content_length = len(message.get("body", b""))
+    await send(message)

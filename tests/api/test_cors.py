@@ -15,6 +15,7 @@ import pytest
 from serving.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.errors import EngineError, OverloadedError
 from tests.api.support import Harness, request, running_server
+from tests.api.test_errors import check
 from tests.fakes.backend import Script
 from tests.loadgen.report.browser import FLAGS, chromium
 
@@ -75,6 +76,24 @@ def test_nobody_else_is_let_in(served: ServedModel, origins: tuple[str, ...], or
     for method, more in (("OPTIONS", {}), ("GET", {"authorization": "Bearer one"})):
         reply = request(app, method, "/v1/models", headers={**ASKING, **more, "origin": origin})
         assert "access-control-allow-origin" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("origin", "method", "status"),
+    [(PAGE, "POST", 200), (PAGE, "TRACE", 400), ("https://evil.example.com", "GET", 400), ("null", "POST", 400)],
+)
+def test_a_preflight_has_an_id_and_a_refused_one_is_an_error_of_ours(
+    served: ServedModel, origin: str, method: str, status: int
+) -> None:
+    app = server(served, PAGE).app
+    asking = {**ASKING, "origin": origin, "access-control-request-method": method, "x-request-id": "mine"}
+    reply = request(app, "OPTIONS", "/v1/chat/completions", headers=asking)
+    assert reply.headers.get_list("x-request-id") == ["mine"]
+    assert request(app, "OPTIONS", "/v1/models", headers=ASKING).headers["x-request-id"].startswith("req-")
+    assert reply.status_code == status
+    if status == 400:
+        check(reply, 400, None, "cors_not_allowed", "allowed_origins")
+    assert ("access-control-allow-origin" in reply.headers) is (origin == PAGE)
 
 
 def test_without_origins_there_is_no_layer(served: ServedModel) -> None:

@@ -225,9 +225,30 @@ def test_routes_methods_and_media_types(harness: Harness) -> None:
     reply = request(harness.app, "GET", "/v1/chat/completions")
     check(reply, 405, code="method_not_allowed")
     assert reply.headers["allow"] == "POST"
+    ways = {
+        "/ping": "GET, POST",
+        "/v1/models": "GET",
+        "/openapi.json": "GET, HEAD",
+        "/pool/namespaces/x": "POST, DELETE",
+    }
+    for path, allowed in ways.items():
+        for method in ("PUT", "OPTIONS", "TRACE"):
+            reply = request(harness.app, method, path)
+            check(reply, 405, code="method_not_allowed")
+            assert reply.headers.get_list("allow") == [allowed]
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         reply = request(harness.app, "POST", "/v1/completions", content=b"{}", headers={"content-type": kind})
         check(reply, 415, code="unsupported_media_type")
+
+
+@pytest.mark.parametrize("packing", ["gzip", "br, gzip", "DEFLATE", "x"])
+def test_packed_bodies_are_told_so(harness: Harness, packing: str) -> None:
+    headers = {"content-type": "application/json", "content-encoding": packing}
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        reply = request(harness.app, "POST", path, content=b"\x1f\x8b", headers=headers)
+        check(reply, 415, code="unsupported_content_encoding", text=packing.lower())
+    reply = post(harness.app, "/v1/completions", {"prompt": "x"}, headers={"content-encoding": "identity"})
+    assert reply.status_code == 200
 
 
 def test_json_with_charset_or_another_name(harness: Harness) -> None:

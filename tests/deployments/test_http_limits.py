@@ -21,7 +21,7 @@ POST = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 async def app(
     scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
 ) -> None:
-    """Reads the body and says how long it was; under /refuse answers 413 at once, under /large does so largely."""
+    """Reads the body and says how long it was; under /refuse answers 413 at once, under /stream in pieces."""
     size, headers, status = 0, [], 200
     if scope["path"] == "/refuse":
         status, headers = 413, [(b"connection", b"close")]
@@ -33,6 +33,12 @@ async def app(
                 return
             size, more = size + len(message["body"]), message["more_body"]
     body = f"read {size}".encode()
+    if scope["path"] == "/stream":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for piece in (body, b"", b", in pieces"):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+        return
     await send(
         {"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
     )
