@@ -1,24 +1,20 @@
-"""Chat messages to prompt text, with the conventions of Hugging Face chat templates, in a sandbox.
+"""Chat messages to prompt text, with the conventions of Hugging Face chat templates, apart from this process.
 
-A template comes with a checkpoint and is foreign code: it runs in jinja2's immutable sandbox and sees plain JSON values
-only. The environment offers what templates of published models use: `raise_exception`, `strftime_now`, `tojson` without
-HTML escapes, loop controls, trimmed blocks, `{% generation %}` and the special tokens by name.
+A template comes with a checkpoint and is foreign code. Here messages are made ready for it, as plain JSON values, and
+its text is taken; what runs in between is in `template_text`, and where in `template_pool`.
 """
 
-import datetime
-import json
-import re
+import hashlib
+import marshal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Never
-
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
+from typing import Any
 
 from serving.api.control_tokens import ControlTokens, unmarked
+from serving.api.template_pool import TemplatePool, refusal
+from serving.api.template_process import most_chars
+from serving.api.template_text import TextTemplate, syntax_error
 from serving.api.tokenizer import read_json
 from serving.errors import InvalidRequestError, ModelError
 from serving.regular_file import read_regular
@@ -27,72 +23,49 @@ Message = Mapping[str, Any]
 
 MOST_TEMPLATE_BYTES = 1 << 20
 """Long ones have 20 kB."""
+OUR_OWN = frozenset({"5658bbfe0167766808a5f5ecb5c3faa43a274f1525661ee591e16f7e8e28c889"})
+"""SHA-256 of templates that come with this project, of models in `deploy/models`: linear in what they are given."""
+SHORT_BYTES = 16 << 10
+"""A conversation up to this size takes our own templates less than two milliseconds, mostly a few microseconds."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
-_NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 
 
-class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}...{% endgeneration %}` marks text for training; when serving it is just its body."""
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """One conversation, ready for its template.
 
-    tags = {"generation"}  # noqa: RUF012 - jinja2 reads a plain class attribute
+    Args:
+        frame: the template's variables, as `template_process` takes them.
+        final: text of the last message, where it is to be continued.
+    """
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """Replace the block by its body."""
-        next(parser.stream)
-        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+    frame: bytes
+    final: str | None
 
-
-def _raise_exception(message: str) -> Never:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
-
-
-def _tojson(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
-    return _NOT_ASCII.sub(_escape, text) if ensure_ascii else text
-
-
-def _escape(match: re.Match[str]) -> str:
-    """JSON's escape of a character, except for marks, which must stay what they are."""
-    return match[0] if unmarked(match[0]) == "" else json.dumps(match[0])[1:-1]
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
+    def finish(self, text: str) -> str:
+        """The prompt, from the template's text. Raises: InvalidRequestError when there is nothing to continue."""
+        return text if self.final is None else _cut_at_tag(text, self.final)
 
 
 class ChatTemplate:
-    """One compiled chat template."""
+    """One chat template."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Compile `source`; `special_tokens` (`bos_token` ...) become its variables.
+        """Read `source`; `special_tokens` (`bos_token` ...) become its variables.
 
         Raises: ModelError when the template does not parse.
         """
-        try:
-            self._template = _environment().from_string(source)
-        except Exception as error:  # foreign code: what Jinja lets pass, Python may find too deep to compile
-            raise ModelError(f"the chat template does not parse: {error}; fix chat_template.jinja") from error
+        wrong = syntax_error(source)
+        if wrong is not None:
+            raise ModelError(f"the chat template does not parse: {wrong}; fix chat_template.jinja")
         self.source = source
         self._special_tokens = dict(special_tokens)
+        self._pool = TemplatePool(source)
+        ours = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest() in OUR_OWN
+        self._here = TextTemplate(source) if ours else None
 
-    def render(
+    def prepare(
         self,
         messages: Sequence[Message],
         *,
@@ -100,8 +73,8 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
         control: ControlTokens | None = None,
-    ) -> str:
-        """Prompt text of a conversation.
+    ) -> Rendering:
+        """A conversation as the template takes it.
 
         Args:
             messages: plain JSON objects with `role` and usually `content`; null fields count as absent.
@@ -109,7 +82,7 @@ class ChatTemplate:
             variables: further template variables; they win over special tokens.
             control: keeps what messages and variables spell apart from the template's own control tokens; the text
                 then holds marks and is for its `encode`.
-        Raises: InvalidRequestError when the template refuses the messages, or nothing can be continued.
+        Raises: InvalidRequestError when nothing can be continued.
         """
         if continue_final_message and add_generation_prompt:
             raise InvalidRequestError(
@@ -122,12 +95,41 @@ class ChatTemplate:
             variables = control.guard_variables(variables or {})
         final = _tag_final(chat, self.source) if continue_final_message else None
         reserved = {"messages": chat, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
+        return Rendering(marshal.dumps({**self._special_tokens, **(variables or {}), **reserved}), final)
+
+    async def render(self, rendering: Rendering) -> str:
+        """Prompt text of a conversation, from a process; short ones of our own templates are spared the way there.
+
+        Raises: InvalidRequestError when the template refuses the messages, or takes too much for them, or nothing can
+            be continued; OverloadedError when too many conversations wait; TimeoutError.
+        """
+        here = self._here if len(rendering.frame) <= SHORT_BYTES else None
         try:
-            text = self._template.render({**self._special_tokens, **(variables or {}), **reserved})
-        except Exception as error:  # the template is foreign code: whatever it does wrong, these messages triggered it
-            message = unmarked(f"the chat template refused the messages: {error}")
-            raise InvalidRequestError(message, param="messages") from error
-        return text if final is None else _cut_at_tag(text, final)
+            text = await self._pool.render(rendering.frame) if here is None else _render_here(here, rendering.frame)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(unmarked(str(error)), param="messages") from error
+        return rendering.finish(text)
+
+    async def warm(self) -> None:
+        """Get ready before the first request.
+
+        Raises: ModelError if the template does not compile.
+        """
+        try:
+            await self._pool.warm()
+        except InvalidRequestError as error:
+            raise ModelError(f"the chat template does not compile ({error}); fix chat_template.jinja") from error
+
+    def close(self) -> None:
+        """End what runs for it."""
+        self._pool.close()
+
+
+def _render_here(template: TextTemplate, frame: bytes) -> str:
+    try:
+        return template.render(marshal.loads(frame), most_chars(len(frame)))
+    except Exception as error:  # messages that it does not take
+        raise refusal(str(error)) from error
 
 
 def _normalise(message: Message) -> dict[str, Any]:

@@ -17,12 +17,10 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as RawTokenizer
 
+from serving.api.template_text import MARK
+from serving.api.template_text import SOLE_MARK as _SOLE
 from serving.api.tokenizer import Tokenizer
 
-MARK = "\udfff"
-"""A lone surrogate: JSON parsers refuse it, so no message holds it; a template's filters hand it on."""
-_SOLE = "\udffe"
-"""Behind a control token of one character, which has no inside to mark."""
 _MARKS = str.maketrans("", "", MARK + _SOLE)
 
 _LONGEST_EDGE = 256

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from serving.api.chat_template import Rendering
 from serving.api.control_tokens import unmarked
 from serving.api.schema import ChatMessage, ChatTemplateFields
 from serving.api.settings import ServedModel
@@ -20,15 +21,15 @@ class Rendered:
     marked: str
 
 
-def render_chat(
+def prepare_chat(
     model: ServedModel,
     messages: Sequence[ChatMessage],
     fields: ChatTemplateFields,
     variables: dict[str, Any] | None = None,
-) -> Rendered:
-    """Prompt text of a conversation.
+) -> Rendering:
+    """A conversation, ready for the chat template.
 
-    Raises: InvalidRequestError when the model has no chat template or it refuses the messages.
+    Raises: InvalidRequestError when the model has no chat template, or a message no text.
     """
     if model.chat_template is None:
         raise InvalidRequestError(
@@ -37,14 +38,22 @@ def render_chat(
     add_prompt = fields.add_generation_prompt
     if add_prompt is None:  # a message that is to be continued leaves no room for a new turn
         add_prompt = not fields.continue_final_message
-    text = model.chat_template.render(
+    return model.chat_template.prepare(
         [plain_message(message, index) for index, message in enumerate(messages)],
         add_generation_prompt=add_prompt,
         continue_final_message=bool(fields.continue_final_message),
         variables={**(variables or {}), **(fields.chat_template_kwargs or {})},
         control=model.control_tokens,
     )
-    return Rendered(text)
+
+
+async def render_chat(model: ServedModel, rendering: Rendering) -> Rendered:
+    """Prompt text of a conversation.
+
+    Raises: InvalidRequestError when the template refuses it; OverloadedError; TimeoutError.
+    """
+    assert model.chat_template is not None, "it has made the conversation ready"
+    return Rendered(await model.chat_template.render(rendering))
 
 
 def plain_message(message: ChatMessage, index: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from serving.api.answers import (
 from serving.api.backend import GenerationBackend
 from serving.api.body import parse_body
 from serving.api.openapi import BODY_ERRORS, answers, event_stream, text_content
-from serving.api.prompts import Rendered, encode_prompt, encode_text, render_chat, require_fit
+from serving.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
 from serving.api.responses import GenerationResponse
 from serving.api.schema import (
     ChatCompletionRequest,
@@ -36,10 +36,10 @@ from serving.api.schema import (
     TokenizeRequest,
 )
 from serving.api.settings import ApiSettings, ServedModel
-from serving.api.tenant import Tenant, tenant_of
+from serving.api.tenant import tenant_of
 from serving.api.tenant_weights import TenantWeights
 from serving.api.text_desk import TextDesk
-from serving.api.translate import Order, chat_order, completion_order
+from serving.api.translate import Order, chat_order, completion_order, prepare_chat_order
 from serving.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.telemetry.metrics import GatewayMetrics
 
@@ -62,25 +62,40 @@ class Endpoint:
     weights: TenantWeights
     texts: TextDesk
 
-    async def generate(
-        self,
-        request: Request,
-        body_type: type[Body],
-        to_order: Callable[[Body, ServedModel, ApiSettings, Tenant], Order],
-    ) -> Response:
-        """Read a generation request and answer it.
+    async def chat(self, request: Request) -> Response:
+        """Read a chat request and answer it.
 
         Raises: RequestError subclasses.
         """
-        arrived = self.metrics.clock()
-        tenant = self.weights.apply(tenant_of(request))
-        body = await parse_body(request, body_type, self.settings.max_body_bytes)
+        arrived, tenant = self.metrics.clock(), self.weights.apply(tenant_of(request))
+        body = await self._read(request, ChatCompletionRequest)
+        rendering = await self._translated(request, lambda: prepare_chat_order(body, self.model, self.settings))
+        text = await render_chat(self.model, rendering)
+        order = await self._translated(request, lambda: chat_order(body, self.model, self.settings, tenant, text))
+        return self._answer(order, arrived)
+
+    async def complete(self, request: Request) -> Response:
+        """Read a completion request and answer it.
+
+        Raises: RequestError subclasses.
+        """
+        arrived, tenant = self.metrics.clock(), self.weights.apply(tenant_of(request))
+        body = await self._read(request, CompletionRequest)
+        order = await self._translated(request, lambda: completion_order(body, self.model, self.settings, tenant))
+        return self._answer(order, arrived)
+
+    async def _read(self, request: Request, kind: type[Body]) -> Body:
+        body = await parse_body(request, kind, self.settings.max_body_bytes)
         self.check_model(body.model)
+        return body
+
+    async def _translated(self, request: Request, work: Callable[[], Result]) -> Result:
         if request.state.body_size > self.settings.encode_in_thread_bytes:
             # Tokenizing a long prompt takes tens of milliseconds, in which other streams must not stand still.
-            order = await self.at_desk(request, lambda: to_order(body, self.model, self.settings, tenant))
-        else:
-            order = to_order(body, self.model, self.settings, tenant)
+            return await self.at_desk(request, work)
+        return work()
+
+    def _answer(self, order: Order, arrived: float) -> Response:
         return GenerationResponse(order, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
 
     async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:
@@ -186,7 +201,8 @@ def info_router(endpoint: Endpoint) -> APIRouter:
         """Token ids of a prompt or a conversation."""
         body = await parse_body(request, TokenizeRequest, settings.max_body_bytes)
         endpoint.check_model(body.model)
-        ids, strings = await endpoint.at_desk(request, lambda: _tokenize(body, model))
+        text = await _text_of(request, body, endpoint)
+        ids, strings = await endpoint.at_desk(request, lambda: _tokenize(body, text, model))
         answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": strings}
         return json_response(answer)
 
@@ -216,7 +232,7 @@ def generation_router(endpoint: Endpoint) -> APIRouter:
     )
     async def chat_completions(request: Request) -> Response:
         """Continue a conversation."""
-        return await endpoint.generate(request, ChatCompletionRequest, chat_order)
+        return await endpoint.chat(request)
 
     @router.post(
         "/completions",
@@ -225,24 +241,26 @@ def generation_router(endpoint: Endpoint) -> APIRouter:
     )
     async def completions(request: Request) -> Response:
         """Continue a text."""
-        return await endpoint.generate(request, CompletionRequest, completion_order)
+        return await endpoint.complete(request)
 
     return router
 
 
-def _tokenize(body: TokenizeRequest, model: ServedModel) -> tuple[list[int], list[str] | None]:
-    """Ids, and how the vocabulary spells them if that is wanted.
-
-    Exactly one of `prompt` and `messages` is there; special tokens are added to prompts unless told otherwise.
-    """
+async def _text_of(request: Request, body: TokenizeRequest, endpoint: Endpoint) -> str | Rendered:
+    """What is to be tokenized: exactly one of `prompt` and `messages` is there."""
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either 'prompt' or 'messages'", param="prompt", code="invalid_value")
-    text: str | Rendered
-    if body.messages is not None:
-        text, special = render_chat(model, body.messages, body), bool(body.add_special_tokens)
-    else:
-        text, special = body.prompt or "", body.add_special_tokens is not False
-    require_fit(model, text, "prompt" if body.messages is None else "messages")
+    messages, model = body.messages, endpoint.model
+    if messages is None:
+        return body.prompt or ""
+    rendering = await endpoint.at_desk(request, lambda: prepare_chat(model, messages, body))
+    return await render_chat(model, rendering)
+
+
+def _tokenize(body: TokenizeRequest, text: str | Rendered, model: ServedModel) -> tuple[list[int], list[str] | None]:
+    """Ids, and how the vocabulary spells them if that is wanted. Prompts get special tokens unless told otherwise."""
+    special = body.add_special_tokens is not False if isinstance(text, str) else bool(body.add_special_tokens)
+    require_fit(model, text, "prompt" if isinstance(text, str) else "messages")
     ids = encode_text(model, text, add_special_tokens=special)
     return ids, [model.tokenizer.token_string(i) for i in ids] if body.return_token_strs else None
 

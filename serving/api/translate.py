@@ -10,7 +10,8 @@ from typing import Any
 
 from serving.api.backend import GenerationJob
 from serving.api.bounds import USUAL_OUTPUT, check_choices, check_logprobs
-from serving.api.prompts import encode_prompt, render_chat, split_prompts
+from serving.api.chat_template import Rendering
+from serving.api.prompts import Rendered, encode_prompt, prepare_chat, split_prompts
 from serving.api.sampling import Fields, output_limit, sampling_params, stop_strings
 from serving.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from serving.api.settings import ApiSettings, ServedModel
@@ -86,17 +87,28 @@ class Order:
         return self.job.sequences[0].namespace
 
 
-def chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant) -> Order:
-    """Translate a chat request.
+def prepare_chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings) -> Rendering:
+    """What must be rendered before a chat request can be translated.
 
-    Raises: InvalidRequestError, ContextLengthError.
+    Raises: InvalidRequestError.
     """
     body.refuse_unsupported()
     check_choices(1, body.n or 1, settings)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("'top_logprobs' needs 'logprobs': true", param="top_logprobs", code="invalid_value")
     effort: dict[str, Any] = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
-    text = render_chat(model, body.messages, body, effort)
+    return prepare_chat(model, body.messages, body, effort)
+
+
+def chat_order(
+    body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant, text: Rendered
+) -> Order:
+    """Translate a chat request.
+
+    Args:
+        text: what the template has made of `prepare_chat_order`.
+    Raises: InvalidRequestError, ContextLengthError.
+    """
     must_fit = body.truncate_prompt_tokens is None
     special = bool(body.add_special_tokens)
     ids = encode_prompt(model, text, add_special_tokens=special, param="messages", must_fit=must_fit)

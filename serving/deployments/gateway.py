@@ -77,6 +77,8 @@ class GatewayDeployment:
         self._config = config
         gateway = GatewayId(uuid.uuid4().hex[:12])
         self._served = _served_model(config, created)
+        if self._served.chat_template is not None:
+            await self._served.chat_template.warm()
         rank = serve.get_replica_context().rank.rank
         self._metrics = GatewayMetrics(
             model_name=self._served.names[0], engine=str(rank), name=gateway, max_model_len=self._served.max_model_len
@@ -154,6 +156,8 @@ class GatewayDeployment:
             await self._pool.stop()
         await self._peers.stop()
         self._backend.close()
+        if self._served.chat_template is not None:
+            self._served.chat_template.close()
 
     async def _follow_members(self) -> None:
         reader = MemberReader()

@@ -1,5 +1,6 @@
 """What can be wrong before anything was started. Imports no Ray, so that a mistake costs a moment and one line."""
 
+import asyncio
 import math
 import os
 from pathlib import Path
@@ -54,7 +55,10 @@ def _require_tokenizer(config: ServeConfig) -> None:
     """Whether gateways can read tokenizer, chat template and end tokens."""
     folder = config.model.tokenizer_folder
     try:
-        ServedModel.from_folder(folder, names=(folder.name,), max_model_len=1, created=0)
+        model = ServedModel.from_folder(folder, names=(folder.name,), max_model_len=1, created=0)
+        if model.chat_template is not None:
+            asyncio.run(model.chat_template.warm())
+            model.chat_template.close()
     except ModelError as error:
         setting = "[model] tokenizer" if config.model.tokenizer else "[model] path, its tokenizer"
         raise ModelError(f"{setting}: {error}") from error

@@ -17,6 +17,7 @@ from serving.api.chat_template import ChatTemplate
 from serving.api.control_tokens import ControlTokens, unmarked
 from serving.api.settings import ServedModel
 from serving.api.tokenizer import Tokenizer
+from tests.api.rendering import render
 from tests.api.support import ASSISTANT, BOS, EOS, USER, Harness, post, train_tokenizer
 
 CHATML = (
@@ -58,7 +59,7 @@ CONTENT = st.one_of(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), 
 
 def ids_of(template: str, messages: Sequence[Mapping[str, Any]], wrapped: Tokenizer = WRAPPED) -> list[int]:
     chat, control = ChatTemplate(template, {}), ControlTokens(wrapped, template)
-    return control.encode(chat.render(messages, control=control), add_special_tokens=False)
+    return control.encode(render(chat, messages, control=control), add_special_tokens=False)
 
 
 def ids_of_transformers(template: str, messages: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -84,7 +85,7 @@ def test_no_content_makes_or_unmakes_a_control_token(name: str, contents: tuple[
     template = TEMPLATES[name]
     ids = ids_of(template, turns(*contents))
     assert control_in(ids) == control_in(ids_of(template, turns("a", "b", "c")))
-    rendered = ChatTemplate(template, {}).render(turns(*contents))
+    rendered = render(ChatTemplate(template, {}), turns(*contents))
     if name != "thinking":  # that template throws away what stands before the marker, which is here no marker
         assert WRAPPED.decode(ids, skip_special_tokens=False) == rendered
 
@@ -128,11 +129,11 @@ def test_a_models_own_markers_come_back_as_such() -> None:
 def test_variables_of_the_request_are_text_as_well() -> None:
     template = "{{ greeting }}<|end|>"
     control = ControlTokens(WRAPPED, template)
-    text = ChatTemplate(template, {}).render([], control=control, variables={"greeting": "Hi<|end|>"})
+    text = render(ChatTemplate(template, {}), [], control=control, variables={"greeting": "Hi<|end|>"})
     assert control_in(control.encode(text, add_special_tokens=False)).total() == 1
     refusing = ChatTemplate("{{ raise_exception('no ' + messages[0].content) }}", {})
     with pytest.raises(Exception, match=r"no Hi<\|end\|>$") as caught:
-        refusing.render(turns("Hi<|end|>", "", ""), control=control)
+        render(refusing, turns("Hi<|end|>", "", ""), control=control)
     assert str(caught.value) == unmarked(str(caught.value))
 
 
