@@ -6,10 +6,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from serving.chaos.findings import Findings, Pauses
+from serving.chaos.findings import Findings, Pauses, cut_with_gateway
 from serving.chaos.progress import minutes
 from serving.chaos.result import ChaosRun
 from serving.chaos.scenario import ENGINES
+from serving.chaos.schedule import GRAVE
 
 _MOST_LINES = 20
 
@@ -23,7 +24,7 @@ def print_report(run: ChaosRun, found: Findings, console: Console) -> None:
     )
     console.print(
         f"requests      {found.sent:,} sent, {found.finished:,} finished, {found.failed:,} failed, "
-        f"{found.cancelled:,} cancelled by us; {found.tokens:,} tokens"
+        f"{found.cancelled:,} cancelled by us{_cut(found)}; {found.tokens:,} tokens"
     )
     console.print(
         f"token-exact   {found.exact:,} of {found.compared:,} ({share(found.exact, found.compared)}) with "
@@ -82,7 +83,7 @@ def lost_requests(run: ChaosRun) -> list[dict[str, Any]]:
             "reason": answer.reason or "still open",
         }
         for number, answer in enumerate(run.answers)
-        if answer.outcome in ("failed", "open")
+        if answer.outcome in ("failed", "open") and not cut_with_gateway(answer, run.events)
     ]
 
 
@@ -92,7 +93,7 @@ def kind_table(found: Findings) -> Table:
     for name in ("fault", "pool", "times", "replaced", "survived", "replaced after", "streams", "fault to next token"):
         table.add_column(name, justify="left" if name in ("fault", "pool") else "right", no_wrap=True)
     for kind in found.kinds:
-        hurt = kind.kind in ("kill", "freeze")
+        hurt = kind.kind in GRAVE
         table.add_row(
             kind.kind,
             kind.pool or "-",
@@ -120,6 +121,10 @@ def share(part: int, whole: int) -> str:
 
 def _middle(found: Pauses) -> str:
     return "-" if not found.count else f"{found.p50_s:.1f} s, max {found.max_s:.1f} s"
+
+
+def _cut(found: Findings) -> str:
+    return f", {found.cut:,} cut with a killed gateway" if found.cut else ""
 
 
 def _flips(run: ChaosRun) -> str:

@@ -61,6 +61,8 @@ class Findings:
     finished: int
     failed: int
     cancelled: int
+    cut: int
+    """Requests that a killed gateway took along, or that came before it was back: nothing else can be expected."""
     reasons: dict[str, int]
     compared: int
     exact: int
@@ -84,14 +86,17 @@ class Findings:
 def find(run: ChaosRun) -> Findings:
     """Everything that reports say. Effects: none."""
     outcomes = Counter(answer.outcome for answer in run.answers)
+    lost = [answer for answer in run.answers if answer.outcome in ("failed", "open")]
+    cut = sum(cut_with_gateway(answer, run.events) for answer in lost)
     compared = [i for i, answer in enumerate(run.answers) if answer.outcome in ("finished", "cancelled")]
     pauses = {event.number: pauses_of(event, run.answers) for event in run.events if stops_streams(event)}
     return Findings(
         sent=len(run.answers),
         finished=outcomes["finished"],
-        failed=outcomes["failed"] + outcomes["open"],
+        failed=len(lost) - cut,
+        cut=cut,
         cancelled=outcomes["cancelled"],
-        reasons=dict(Counter(a.reason or "still open" for a in run.answers if a.outcome in ("failed", "open"))),
+        reasons=dict(Counter(a.reason or "still open" for a in lost if not cut_with_gateway(a, run.events))),
         compared=len(compared),
         exact=sum(index not in run.differences for index in compared),
         streams=sum(answer.ask.streamed for answer in run.answers),
@@ -108,6 +113,17 @@ def find(run: ChaosRun) -> Findings:
 def stops_streams(event: Event) -> bool:
     """Whether a fault took an instance away, at least for a while. Effects: none."""
     return event.kind in GRAVE and event.pool in ENGINES and event.fate != "gone before"
+
+
+def cut_with_gateway(answer: Answer, events: Iterable[Event]) -> bool:
+    """Whether a request was under way, or came, while a gateway that was killed was not back yet. Effects: none."""
+    for event in events:
+        if event.pool != "gateway" or not event.hit or event.replaced_s is None:
+            continue
+        back_s = event.at_clock_s + event.replaced_s + FELT_S
+        if answer.sent_s <= back_s and answer.ended_s >= event.at_clock_s:
+            return True
+    return False
 
 
 def pauses_of(event: Event, answers: Sequence[Answer]) -> list[float]:

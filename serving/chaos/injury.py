@@ -86,7 +86,7 @@ class Injury:
         return event
 
     def _signal(self, planned: PlannedFault, event: Event, target: Target) -> None:
-        if not send(target, signal.SIGKILL if planned.kind == "kill" else signal.SIGSTOP):
+        if not send(target, signal.SIGSTOP if planned.kind == "freeze" else signal.SIGKILL):
             event.fate = "gone before"
             return
         self._watch.hurt[target.pid] = target

@@ -18,6 +18,7 @@ _MOST_MARKS = 120
 _RESUMED = "Streams that stood still: longest time from the fault to the next token [s]"
 COLORS = {
     "kill": "red",
+    "kill_part": "red",
     "freeze": "blue",
     "bit_flip": "violet",
     "slow_link": "orange",

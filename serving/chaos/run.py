@@ -82,7 +82,8 @@ async def run_chaos(order: Order, told: Told) -> ChaosRun:
     asks = make_asks(order.scenario.load, order.seed, status["model"])
     endpoint = Endpoint.of(order.url, order.api_key)
     load = Load(run, endpoint, asks, order.scenario.load.deadline_s)
-    watch = Watch(run, order.url, order.api_key, load)
+    parts = any(planned.kind == "kill_part" for planned in schedule)
+    watch = Watch(run, order.url, order.api_key, load, parts=parts)
     injury = Injury(run, order.scenario, watch, load, FaultWriter(faults_path(SHARED_MEMORY, session)), told.event)
     stop, hurry = asyncio.Event(), asyncio.Event()
     with _interrupts(stop, hurry):

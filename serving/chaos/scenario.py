@@ -11,11 +11,14 @@ from serving.config.key import key
 from serving.config.load import load_sections
 from serving.errors import ConfigError
 
-FaultKind = Literal["kill", "freeze", "bit_flip", "slow_link", "full_disk", "cancel_burst"]
+FaultKind = Literal["kill", "kill_part", "freeze", "bit_flip", "slow_link", "full_disk", "cancel_burst"]
 
 ENGINES = ("prefill", "decode", "aggregated")
+PARTS = ("agents", "dashboard", "controller", "gcs", "board", "pool_control", "membership", "gateway")
+"""What stands beside the pools; `serving.chaos.parts` finds their processes."""
 POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
     "kill": (*ENGINES, "kvcache"),
+    "kill_part": PARTS,
     "freeze": (*ENGINES, "kvcache"),
     "bit_flip": ("decode", "kvcache"),
     "slow_link": ENGINES,
@@ -71,9 +74,9 @@ class PoolsConfig:
     )
 
     def weight(self, pool: str) -> float:
-        """Weight of one pool. Effects: none."""
+        """Weight of one pool; parts have 1. Effects: none."""
         weights = {"prefill": self.prefill, "decode": self.decode}
-        return {**weights, "aggregated": self.aggregated, "kvcache": self.kvcache}[pool]
+        return {**weights, "aggregated": self.aggregated, "kvcache": self.kvcache}.get(pool, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ class FaultConfig:
     """One of `[[faults]]`."""
 
     kind: FaultKind = key(
-        "`kill` = SIGKILL; `freeze` = SIGSTOP, later SIGCONT; `bit_flip` = one bit of a stored block, or of a handoff "
+        "`kill` = SIGKILL; `kill_part` = SIGKILL to what stands beside the pools; "
+        "`freeze` = SIGSTOP, later SIGCONT; `bit_flip` = one bit of a stored block, or of a handoff "
         "on its way; `slow_link` = a replica's moves of KV take longer; `full_disk` = an SSD tier takes nothing; "
         "`cancel_burst` = many requests at once whose clients leave"
     )

@@ -8,10 +8,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from serving.chaos.scenario import POOLS_OF, FaultConfig, FaultKind, Scenario
+from serving.chaos.scenario import PARTS, POOLS_OF, FaultConfig, FaultKind, Scenario
 
-GRAVE: frozenset[FaultKind] = frozenset({"kill", "freeze"})
-"""Faults that take a replica away."""
+GRAVE: frozenset[FaultKind] = frozenset({"kill", "kill_part", "freeze"})
+"""Faults that take a process away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _order_of_pools(
 ) -> tuple[str, ...]:
     """Pools that a fault may hit, drawn one after the other by their weights."""
     allowed = fault.pools or POOLS_OF[fault.kind]
-    left = {pool: scenario.pools.weight(pool) for pool in allowed if pool in pools}
+    left = {pool: scenario.pools.weight(pool) for pool in allowed if pool in pools or pool in PARTS}
     left = {pool: weight for pool, weight in left.items() if weight > 0}
     order: list[str] = []
     while left:
@@ -86,7 +86,7 @@ def choose(planned: PlannedFault, healthy: Mapping[str, Sequence[str]], keep_one
     Returns: pool and name; None if there is nobody whom it may hit now.
     Effects: none.
     """
-    least = 2 if keep_one and planned.kind in GRAVE else 1
+    least = 2 if keep_one and planned.kind in GRAVE and planned.kind != "kill_part" else 1
     for pool in planned.pools:
         names = sorted(healthy.get(pool, ()))
         if len(names) >= least:

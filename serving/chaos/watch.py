@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections import Counter
 from typing import Any
 
 from serving.chaos.load import Load
+from serving.chaos.parts import find_parts
 from serving.chaos.result import ChaosRun, Event, Sample
 from serving.chaos.schedule import GRAVE
 from serving.chaos.targets import Target, alive, listed, sizes, target_of
@@ -19,13 +21,17 @@ class Watch:
 
     Args:
         run: its `samples` are filled, its `events` get their fates.
+        parts: whether to look for what stands beside the pools, too.
     """
 
-    def __init__(self, run: ChaosRun, url: str, api_key: str | None, load: Load) -> None:
+    def __init__(self, run: ChaosRun, url: str, api_key: str | None, load: Load, *, parts: bool = False) -> None:
         self._run = run
         self._url = url
         self._api_key = api_key
         self._load = load
+        self._looks_for_parts = parts
+        self._parts: dict[str, int] = {}
+        """Processes that each part had when nothing had been done to anybody."""
         self._targets: dict[int, Target] = {}
         self.hurt: dict[int, Target] = {}
         """Replicas that were killed, or are frozen, by process id."""
@@ -59,7 +65,10 @@ class Watch:
         try:
             self.status = await asyncio.to_thread(ask_gateway, self._url, "/cluster", self._api_key)
             rows = listed(self.status)
-            self._targets = {target.pid: target for target in map(self._checked, rows) if target is not None}
+            parts = await asyncio.to_thread(find_parts, self._run.session) if self._looks_for_parts else []
+            self._parts = self._parts or dict(Counter(part.pool for part in parts))
+            found = [*map(self._checked, rows), *parts]
+            self._targets = {target.pid: target for target in found if target is not None}
         except UnavailableError:
             rows = []  # nobody is gone because one look failed: whom it told of last still counts
         now = time.monotonic()
@@ -83,7 +92,8 @@ class Watch:
     def _judge(self, event: Event, now: float) -> None:
         """Whether the place of a replica that was hurt has been taken."""
         there = [one for one in self._targets.values() if one.pool == event.pool and alive(one)]
-        whole = len([one for one in there if not self._is_hurt(one)]) >= sizes(self.status)[event.pool]
+        wanted = {**self._parts, **sizes(self.status)}
+        whole = len([one for one in there if not self._is_hurt(one)]) >= wanted[event.pool]
         # By name and process: a memory server's replacement has its name, and process numbers come again.
         if whole and (event.target, event.pid) not in {(one.name, one.pid) for one in there}:
             event.fate, event.replaced_s = "replaced", now - event.at_clock_s

@@ -107,6 +107,23 @@ def test_whatever_is_wrong_makes_it_unclean(run: ChaosRun) -> None:
     assert not find(run).clean
 
 
+@pytest.mark.parametrize(
+    ("sent_s", "ended_s", "cut"),
+    [
+        (FAULT_S - 5, FAULT_S - 1, False),
+        (FAULT_S - 1, FAULT_S, True),
+        (FAULT_S + 3, FAULT_S + 3, True),
+        (FAULT_S + 5, FAULT_S + 9, False),
+    ],
+)
+def test_nobody_could_have_answered_while_a_gateway_was_away(sent_s: float, ended_s: float, cut: bool) -> None:
+    lost = failed()
+    lost.sent_s, lost.ended_s = sent_s, ended_s
+    found = find(run_of(stream(), lost, events=(kill(pool="gateway"),)))
+    assert (found.cut, found.failed, found.clean) == (int(cut), int(not cut), cut)
+    assert find(run_of(stream(), lost, events=(kill(),))).failed == 1, "an instance takes nothing along"
+
+
 def test_a_different_answer_makes_it_unclean() -> None:
     run = run_of(stream(99.0), stream(99.0), events=(kill(),))
     run.differences[1] = "choice 0: token 3 is 5, not 6"

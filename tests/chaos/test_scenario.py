@@ -32,7 +32,7 @@ def test_shipped_scenarios_are_sound_and_bring_a_system(name: str) -> None:
 def test_kills_is_what_the_goal_says() -> None:
     scenario = load_scenario(SHIPPED / "kills.toml")
     assert (scenario.scenario.duration_s, scenario.scenario.every_s) == (1800, 20)
-    assert {fault.kind for fault in scenario.faults} == {"kill", "freeze"}
+    assert {fault.kind for fault in scenario.faults} == {"kill", "kill_part", "freeze"}
     assert all(not fault.pools for fault in scenario.faults), "over all pools"
     assert not scenario.needs_hooks
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.chaos.scenario import POOLS_OF, FaultConfig, PoolsConfig, Scenario, TimesConfig
+from serving.chaos.scenario import PARTS, POOLS_OF, FaultConfig, PoolsConfig, Scenario, TimesConfig
 from serving.chaos.schedule import GRAVE, PlannedFault, choose, plan_faults
 
 POOLS = ("prefill", "decode", "kvcache")
@@ -27,7 +27,7 @@ def test_the_same_seed_gives_the_same_schedule(seed: int, duration_s: float) -> 
     for index, fault in enumerate(schedule):
         begin = 5 + 10 * index
         assert begin <= fault.at_s <= min(begin + 5, duration_s - 20), "in the first half of its stretch"
-        assert set(fault.pools) <= set(POOLS_OF[fault.kind]) & set(POOLS)
+        assert set(fault.pools) <= set(POOLS_OF[fault.kind]) & {*POOLS, *PARTS}
         assert fault.fault.least_s <= fault.lasts_s <= fault.fault.most_s
 
 
@@ -80,6 +80,10 @@ def test_the_last_of_a_pool_is_spared_and_another_pool_hit() -> None:
 def test_faults_that_take_nobody_away_may_hit_the_last() -> None:
     assert "slow_link" not in GRAVE
     assert choose(planned("slow_link"), {"decode": ["d1"]}, True) == ("decode", "d1")
+
+
+def test_parts_of_which_there_is_one_are_not_spared() -> None:
+    assert choose(planned("kill_part", ("gcs",)), {"gcs": ["gcs#7"], "decode": ["d1"]}, True) == ("gcs", "gcs#7")
 
 
 @given(st.floats(0, 1, exclude_max=True), st.lists(st.sampled_from("abcdef"), min_size=1, unique=True))
