@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -14,8 +15,16 @@ from hardware.ub.file import remove_stale
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.deployments.nodes import SEGMENT_PREFIX, SHARED_MEMORY, SWEEP_PERIOD_S, sweep
-from serving.deployments.ray_parts import HelperTender, dead, hide_command_line, keep_agents
+from serving.deployments.ray_parts import (
+    HelperTender,
+    dead,
+    end_started,
+    hide_command_line,
+    keep_agents,
+    start_raylet_again,
+)
 from serving.deployments.ray_storage import ray_storage
+from serving.deployments.reaper import Reaper, remove
 from serving.deployments.session import Session
 from serving.runtime.injected_faults import faults_path
 
@@ -40,12 +49,13 @@ class LocalCluster:
         self._health = health or HealthConfig()
         self._storage = ray_storage(config.gcs_storage, session)
         self._nodes: Any = None
-        self._context: Any = None
         self._workers: list[tuple[Any, dict[str, Any]]] = []
         """Nodes beside the head, and how they were started."""
         self._lost_nodes: frozenset[str] = frozenset()
         """Nodes that Ray has given up, dead or frozen."""
         self._helpers = HelperTender()
+        self._reaper: Reaper | None = None
+        self._connecting = threading.Lock()
         self._sweep_at = 0.0
 
     def start(self) -> None:
@@ -60,16 +70,55 @@ class LocalCluster:
         silence_npu_probe()
         keep_agents()
         hide_command_line()
+        if self._reaper is None:
+            self._reaper = Reaper(self._traces(), self.session.pool_folder)
         self.session.set_environment(self._storage.environment)
-        if len(self._config.nodes) == 1:
-            self._start_one(self._config.nodes[0])
-        else:
-            self._start_many(self._config.nodes)
+        from ray.cluster_utils import Cluster  # heavy, and only here
+
+        nodes = self._config.nodes
+        hosts = first_hosts([node.npus for node in nodes])
+        head = {
+            **_node_arguments(nodes[0], hosts[0]),
+            **self._storage.arguments,
+            "include_dashboard": True,
+            "dashboard_host": self._config.dashboard_host,
+            "dashboard_port": self._config.dashboard_port or None,
+            "temp_dir": str(self.session.ray_folder),
+            "_system_config": _system_config(self._health),
+        }
+        self._nodes = Cluster()
+        self._nodes.add_node(**head)
+        for node, host in zip(nodes[1:], hosts[1:], strict=True):
+            arguments = _node_arguments(node, host)
+            self._workers.append((self._nodes.add_node(**arguments), arguments))
+        self.connect()
+        threading.Thread(target=self._watch_nodes, args=(self._nodes,), name="nodes", daemon=True).start()
+
+    def abandon(self) -> None:
+        """End what a failed `start` has begun, so that it can be called again."""
+        ray.shutdown()
+        end_started()
+        self._nodes = None
+        self._workers.clear()
+        self._storage.forget()
+
+    def connect(self) -> None:
+        """Connect this process to Ray, if it is not. Safe on several threads at once. Raises: what Ray raises."""
+        with self._connecting:
+            if not ray.is_initialized():
+                ray.init(address=self._nodes.address, log_to_driver=False, logging_level=logging.ERROR)
+
+    def let_go(self) -> None:
+        """Disconnect this process from Ray, whose processes it goes on to tend.
+
+        A process that is connected through the first node ends, by Ray's C++ code, when that node dies.
+        """
+        ray.shutdown()
 
     @property
     def dashboard_url(self) -> str:
         """Where Ray's dashboard listens, for example `http://127.0.0.1:8265`."""
-        return f"http://{self._context.dashboard_url}"
+        return f"http://{self._nodes.head_node.webui_url}"
 
     def tend(self) -> str | None:
         """Start again what has died and nobody else starts again: the GCS, nodes other than the first, Ray's
@@ -79,15 +128,16 @@ class LocalCluster:
             kernel ends what a thread started when that thread ends.
         Raises: RuntimeError, OSError from Ray when something does not come up; to be tried again.
         """
-        head = self._head()
-        if dead(head, "raylet"):
-            return "the first Ray node has died, and with it everything that ran on it"
+        head = self._nodes.head_node
         if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or it did not come up again
             if not self._storage.survives:
                 return 'Ray\'s GCS has died; with [cluster] gcs_storage = "embedded" it would have been started again'
             logger.warning("Ray's GCS has died; starting it again, it knows what it knew")
             head.kill_gcs_server(check_alive=False)
             head.start_gcs_server()
+        if dead(head, "raylet") or "raylet" not in head.all_processes or head.node_id in self._lost_nodes:
+            logger.warning("the first Ray node has died or does not answer any more; starting everything on it again")
+            start_raylet_again(head)
         for index, (node, arguments) in enumerate(self._workers):
             if dead(node, "raylet") or node.node_id in self._lost_nodes:
                 logger.warning("a Ray node has died or does not answer any more; ending what is left of it")
@@ -116,72 +166,31 @@ class LocalCluster:
         """
         with contextlib.ExitStack() as last_first:
             last_first.callback(self._remove_traces, keep_logs=keep_logs)
+            last_first.callback(end_started)
             if self._nodes is not None:
                 last_first.callback(self._nodes.shutdown)
                 self._nodes = None
             if ray.is_initialized():
                 last_first.callback(ray.shutdown)
 
+    def _traces(self) -> tuple[Path, ...]:
+        """Beginnings of the names of this start's files outside its folder; faults are of a tester that was killed."""
+        segments = SHARED_MEMORY / f"{SEGMENT_PREFIX}{self.session.name}-"
+        return (segments, faults_path(SHARED_MEMORY, self.session.name))
+
     def _remove_traces(self, *, keep_logs: bool) -> None:
-        for path in SHARED_MEMORY.glob(f"{SEGMENT_PREFIX}{self.session.name}-*"):
-            path.unlink(missing_ok=True)
-        faults_path(SHARED_MEMORY, self.session.name).unlink(missing_ok=True)  # of a tester that was killed
-        self.session.remove_pool()
+        remove(self.session.pool_folder, self._traces())
+        if self._reaper is not None:
+            self._reaper.dismiss()
         if not keep_logs:
             self.session.remove()
 
-    def _head(self) -> Any:
-        """Ray's own record of the first node, which started its processes."""
-        if self._nodes is not None:
-            return self._nodes.head_node
-        from ray._private import worker  # the only record of what `ray.init` has started
-
-        return worker._global_node
-
-    def _start_one(self, node: NodeConfig) -> None:
-        options: dict[str, Any] = {f"_{name}": value for name, value in self._storage.arguments.items()}
-        self._context = ray.init(
-            address="local",
-            num_cpus=_cpus(node),
-            num_gpus=0,
-            resources=node_resources(node.npus, node.ub_memory_mib),
-            labels=node_labels(0),
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=True,
-            dashboard_host=self._config.dashboard_host,
-            dashboard_port=self._config.dashboard_port or None,
-            _temp_dir=str(self.session.ray_folder),
-            _system_config=_system_config(self._health),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **options,
-        )
-
-    def _start_many(self, nodes: tuple[NodeConfig, ...]) -> None:
-        from ray.cluster_utils import Cluster  # heavy, and only here
-
-        hosts = first_hosts([node.npus for node in nodes])
-        head = {
-            **_node_arguments(nodes[0], hosts[0]),
-            **self._storage.arguments,
-            "include_dashboard": True,
-            "dashboard_host": self._config.dashboard_host,
-            "dashboard_port": self._config.dashboard_port or None,
-            "temp_dir": str(self.session.ray_folder),
-            "_system_config": _system_config(self._health),
-        }
-        self._nodes = Cluster(initialize_head=True, head_node_args=head)
-        for node, host in zip(nodes[1:], hosts[1:], strict=True):
-            arguments = _node_arguments(node, host)
-            self._workers.append((self._nodes.add_node(**arguments), arguments))
-        self._context = ray.init(address=self._nodes.address, log_to_driver=False, logging_level=logging.ERROR)
-        # On a thread of its own: the question may hang as long as nobody answers, and nothing else should.
-        threading.Thread(target=self._watch_nodes, name="nodes", daemon=True).start()
-
-    def _watch_nodes(self) -> None:
-        while ray.is_initialized():
+    def _watch_nodes(self, nodes: Any) -> None:
+        """Until `stop`. On a thread of its own: the question may hang as long as nobody answers."""
+        while self._nodes is nodes:
             with contextlib.suppress(Exception):  # whatever Ray raises while it has no GCS, or while it ends
-                self._lost_nodes = frozenset(node["NodeID"] for node in ray.nodes() if not node["Alive"])
+                table = nodes.global_state.node_table()
+                self._lost_nodes = frozenset(node["NodeID"] for node in table if not node["Alive"])
             time.sleep(WATCH_PERIOD_S)
 
 

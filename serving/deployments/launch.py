@@ -16,7 +16,6 @@ import urllib.request
 from pathlib import Path
 from typing import TextIO
 
-import ray
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 
@@ -25,6 +24,7 @@ from serving.deployments.app import APP_NAME, GATEWAY, KVCACHE, build
 from serving.deployments.cluster import LocalCluster
 from serving.deployments.farewell import FAREWELL_S, close_logs, farewell
 from serving.deployments.pool_control import control_settings, pool_control
+from serving.deployments.ray_parts import too_slow
 from serving.deployments.scaling_board import start_board
 from serving.deployments.sealing import salt_of, sealed
 from serving.deployments.session import Session
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 READY_DEADLINE_S = 120.0
 TEND_PERIOD_S = 0.25
+RETRY_PAUSE_S = 5.0
 _RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
 
 
@@ -64,9 +65,9 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
         if lost is not None:
             _print(f"cloudmatrix: {lost}", sys.stderr)
             return 3
-        farewell(config.gateway.drain_s, interrupt, _drain_gateways, _say)
+        farewell(config.gateway.drain_s, interrupt, lambda seconds: _drain_gateways(cluster, seconds), _say)
         if config.engine.decision_log:
-            close_logs(lambda seconds: _close_logs([GATEWAY, *config.pools], seconds), _say)
+            close_logs(lambda seconds: _close_logs(cluster, [GATEWAY, *config.pools], seconds), _say)
     except KeyboardInterrupt:
         _say("stopping ...")
     except StartError as error:
@@ -77,19 +78,17 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
     return 0
 
 
-def _drain_gateways(seconds: float) -> int:
+def _drain_gateways(cluster: LocalCluster, seconds: float) -> int:
     """As `farewell.Tell`. Raises: whatever Ray raises."""
-    if not ray.is_initialized():  # Serve would start another one
-        return 0
+    cluster.connect()
     answers = serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("drain", seconds)
     told = answers.results(timeout_s=seconds + 2 * FAREWELL_S, return_exceptions=True)
     return sum(ended for ended in told if isinstance(ended, int))
 
 
-def _close_logs(deployments: list[str], seconds: float) -> int:
+def _close_logs(cluster: LocalCluster, deployments: list[str], seconds: float) -> int:
     """As `farewell.Tell`. Returns: replicas that did not close theirs. Raises: whatever Ray raises."""
-    if not ray.is_initialized():
-        return 0
+    cluster.connect()
     answers = [serve.get_deployment_handle(name, APP_NAME).broadcast("close_log") for name in deployments]
     failed = 0
     for answer in answers:
@@ -175,11 +174,7 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
     begun = time.monotonic()
     nodes = len(config.cluster.nodes)
     _say(f"starting Ray: {nodes} node{'s' * (nodes > 1)}, {config.cluster.npus} virtual NPUs ...")
-    try:
-        cluster.start()
-    except Exception as error:  # Ray raises bare Exception, of many lines
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise StartError(f"Ray did not start: {reason} (logs: {cluster.session.logs})") from error
+    _start_ray(cluster, interrupt)
     cluster.session.note_dashboard(cluster.dashboard_url)
     interrupt.install()
     interrupt.raise_now()
@@ -187,7 +182,24 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
     _say(f"deploying {', '.join(pools)} and gateway ...")
     deploy(config, cluster)
     wait_ready(config, cluster.session.logs)
+    cluster.let_go()
     _say(f"ready after {time.monotonic() - begun:.1f} s")
+
+
+def _start_ray(cluster: LocalCluster, interrupt: Interrupt) -> None:
+    """Start it, on a machine that is too busy at the second try. Raises: StartError; Interrupted between the two."""
+    for tries_left in (1, 0):
+        try:
+            return cluster.start()
+        except Exception as error:  # Ray raises bare Exception, of many lines
+            if tries_left and too_slow(error):
+                _say(f"Ray did not start in time: is the machine busy? Trying once again in {RETRY_PAUSE_S:.0f} s ...")
+                cluster.abandon()
+                if interrupt.wait(RETRY_PAUSE_S):
+                    raise Interrupted from None
+                continue
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise StartError(f"Ray did not start: {reason} (logs: {cluster.session.logs})") from error
 
 
 def deploy(config: ServeConfig, cluster: LocalCluster) -> None:

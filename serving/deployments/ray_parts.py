@@ -15,11 +15,42 @@ HELPERS = ("dashboard", "log_monitor", "monitor")
 """Processes of a node, by Ray's names. Without the dashboard there is no scaling by page, REST or command line."""
 RETRY_S = 5.0
 """Time between two tries to start what does not come up."""
+RAYLET_DEADLINE_S = 30
+_TOO_SLOW = ("timed out", "overloaded", "took too long")
+"""In what Ray says of a start that failed: it may succeed if it is tried again."""
 _AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
 
 
+class _Started:
+    """Ray's processes that this process has started and that may still run."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def add(self, process: subprocess.Popen[bytes]) -> None:
+        self.processes = [known for known in self.processes if known.poll() is None]
+        self.processes.append(process)
+
+
+_started = _Started()
+
+
+def end_started() -> None:
+    """End every process of Ray's that this one has started, also those of a node that did not come up and that nobody
+    knows therefore."""
+    for process in _started.processes:
+        process.kill()  # nothing, if it has ended
+    for process in _started.processes:
+        process.wait()
+
+
+def too_slow(error: BaseException) -> bool:
+    """Whether a start failed because the machine is busy."""
+    return isinstance(error, TimeoutError) or any(sign in str(error).lower() for sign in _TOO_SLOW)
+
+
 def keep_agents() -> None:
-    """From now on, raylets that this process starts have agents that may die.
+    """From now on, raylets that this process starts have agents that may die, and `end_started` knows what it starts.
 
     Effects: changes how Ray's own library starts a process. It has no other place for this: the commands are part of
         the raylet's command line, which is made where it is started.
@@ -31,7 +62,9 @@ def keep_agents() -> None:
         return
 
     def start_ray_process(command: list[str], *arguments: Any, **options: Any) -> Any:
-        return start(kept(command), *arguments, **options)
+        info = start(kept(command), *arguments, **options)
+        _started.add(info.process)
+        return info
 
     start_ray_process.keeps_agents = True  # type: ignore[attr-defined]
     services.start_ray_process = start_ray_process
@@ -61,6 +94,24 @@ def kept(command: list[str]) -> list[str]:
 def dead(node: Any, kind: str) -> bool:
     """Whether a process of a node, started by this one, has ended."""
     return any(info.process.poll() is not None for info in node.all_processes.get(kind, ()))
+
+
+def start_raylet_again(node: Any) -> None:
+    """Give a node whose raylet has ended, or is frozen, another one. For Ray it is a new node.
+
+    Raises: what Ray raises if it does not come up; to be tried again.
+    """
+    from ray import NodeID  # heavy
+    from ray._private import services
+
+    for kind in ("raylet", "log_monitor"):  # `start_ray_processes` starts both
+        if kind in node.all_processes:
+            node._kill_process_type(kind, check_alive=False, wait=True)
+    for socket in (node.raylet_socket_name, node.plasma_store_socket_name):
+        Path(socket).unlink(missing_ok=True)
+    node._node_id = NodeID.from_random().hex()
+    node.start_ray_processes()
+    services.wait_for_node(node.gcs_address, node.plasma_store_socket_name, RAYLET_DEADLINE_S)
 
 
 class HelperTender:

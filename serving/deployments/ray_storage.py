@@ -7,7 +7,9 @@
 Imports no Ray.
 """
 
+import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from serving.config.checks import check_gcs_storage
@@ -24,11 +26,18 @@ class RayStorage:
         environment: for this process and all that it starts; see `Session.set_environment`.
         arguments: of `ray.init` (with an underscore before each) and of a `Node`.
         survives: whether a GCS that is started again finds everything.
+        folder: where it is kept, if that is on this machine.
     """
 
     environment: dict[str, str]
     arguments: dict[str, str] = field(default_factory=dict, repr=False)
     survives: bool = True
+    folder: Path | None = None
+
+    def forget(self) -> None:
+        """Delete what a GCS that did not come up has left in its folder, if it has one."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def ray_storage(kind: str, session: Session) -> RayStorage:
@@ -43,7 +52,7 @@ def ray_storage(kind: str, session: Session) -> RayStorage:
         return RayStorage({}, survives=False)
     if kind == EMBEDDED:
         folder = session.folder / "gcs"
-        return RayStorage({"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder)})
+        return RayStorage({"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder)}, folder=folder)
     check_gcs_storage(kind)
     url = urlsplit(kind)
     scheme = "rediss://" if url.scheme == "rediss" else ""

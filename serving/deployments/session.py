@@ -51,10 +51,6 @@ class Session:
         """Set what Ray reads when its processes start. Effects: this process's environment, which they inherit."""
         os.environ.update(more)
 
-    def remove_pool(self) -> None:
-        """Delete what the memory servers of this start left on disk."""
-        shutil.rmtree(self.pool_folder, ignore_errors=True)
-
     def remove(self) -> None:
         """Delete the folder with all logs.
 

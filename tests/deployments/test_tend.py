@@ -166,10 +166,60 @@ def test_without_storage_a_dead_gcs_is_the_end() -> None:
     assert nodes.head_node.gcs_starts == 0
 
 
-def test_the_first_nodes_death_is_the_end() -> None:
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch) -> list[Node]:
+    """Nodes that were given another raylet."""
+    given: list[Node] = []
+
+    def start(node: Node) -> None:
+        given.append(node)
+        node.node_id = f"again {len(given)}"
+        node.all_processes["raylet"] = [Info(Process())]
+
+    monkeypatch.setattr(cluster_module, "start_raylet_again", start)
+    return given
+
+
+def test_everything_on_the_first_node_is_started_again(again: list[Node], caplog: pytest.LogCaptureFixture) -> None:
+    tended, nodes = cluster()
+    for _ in range(2):
+        nodes.head_node.kill("raylet")
+        assert tended.tend() is None
+        assert tended.tend() is None
+    assert again == [nodes.head_node] * 2
+    assert [record.message.partition(";")[2] for record in caplog.records] == [" starting everything on it again"] * 2
+
+
+def test_a_first_node_that_is_frozen_too(again: list[Node]) -> None:
+    tended, nodes = cluster()
+    tended._lost_nodes = frozenset({nodes.head_node.node_id})
+    for _ in range(2):
+        assert tended.tend() is None
+    assert again == [nodes.head_node], "once: it is another node for Ray then"
+
+
+def test_a_first_node_that_does_not_come_up_is_tried_again(again: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
     tended, nodes = cluster()
     nodes.head_node.kill("raylet")
-    assert "first Ray node has died" in (tended.tend() or "")
+
+    def fail(node: Node) -> None:
+        del node.all_processes["raylet"]
+        raise RuntimeError("the machine is busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_module, "start_raylet_again", fail)
+        with pytest.raises(RuntimeError, match="busy"):
+            tended.tend()
+    assert tended.tend() is None
+    assert again == [nodes.head_node]
+
+
+def test_a_dead_gcs_is_there_before_a_node_that_needs_it(again: list[Node]) -> None:
+    tended, nodes = cluster()
+    nodes.head_node.kill("raylet")
+    nodes.head_node.kill("gcs_server")
+    assert tended.tend() is None
+    assert (nodes.head_node.gcs_starts, again) == (1, [nodes.head_node])
 
 
 def test_another_node_is_started_anew_as_it_was() -> None:

@@ -73,7 +73,7 @@ class ProcessTable:
         if fields[0] in "ZX":
             return
         environment = (entry / "environ").read_bytes()
-        self.titles[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:90]
+        self.titles[pid] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
         self.environments[pid] = environment
         self.parents[pid], self.starts[pid] = int(fields[1]), int(fields[19])
 

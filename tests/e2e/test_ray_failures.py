@@ -125,6 +125,41 @@ def test_everything_of_ray_that_can_die_dies_at_once(server: Server, reference: 
     server.wait_idle()
 
 
+def test_the_agents_and_the_dashboard_die(server: Server) -> None:
+    titles = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/dashboard.py", "log_monitor.py")
+    wait_for(lambda: all(pids_of(server, title) for title in titles), "all are there", BACK_S, server.processes)
+    before = {title: pid_of(server, title) for title in titles}
+    raylet = pid_of(server, "raylet/raylet")
+    kill_under_load(server, 8, *titles)
+    for title in titles:
+        wait_for(lambda: pids_of(server, title) not in ([], [before[title]]), f"{title} is back", BACK_S)  # noqa: B023
+    assert pid_of(server, "raylet/raylet") == raylet
+    replace_a_decode_instance(server)  # which needs the agent of its environment
+    token = {"Authorization": f"Bearer {server.printed('dashboard token')}"}
+    url = server.printed("Ray dashboard")
+    wait_for(lambda: "decode" in _applications(server, url, token), "Ray's dashboard is where it was", BACK_S)
+    server.wait_idle()
+
+
+def test_the_first_node_dies(server: Server, reference: Reference) -> None:
+    """All that serves is on it, and comes back without anybody's doing."""
+    gone = set(server.processes())
+    os.kill(pid_of(server, "raylet/raylet"), signal.SIGKILL)
+    wait_for(lambda: not gone & set(pids_of(server, "ray::")), "what ran there has ended", BACK_S, server.processes)
+
+    def serves() -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{server.url}/ready", timeout=1.0).status_code == 200
+        return False
+
+    wait_for(serves, "it serves again", BACK_S)
+    ask = Ask(tokens(random.Random(9), 30), replace(GREEDY, max_tokens=8))
+    told = server.post("/v1/completions", order(ask))["choices"][0]["token_ids"]
+    assert tuple(told) == tuple(reference.output(ask.prompt, ask.sampling))
+    wait_for(lambda: len(server.replicas("decode")) == 2, "all of it", BACK_S, server.cluster)
+    server.wait_idle()
+
+
 # ---- Redis behind the GCS, Serve's proxy before the gateway ----------------------------------------------------------
 
 

@@ -1,0 +1,62 @@
+"""A small process beside the launcher: if that one is killed, it removes what the start leaves on the machine.
+
+It needs nothing but the standard library. Nothing but this file's main part may end it: signals of a terminal are for
+the launcher, which may take a while to end everything itself.
+"""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+LAST_WORDS_S = 8.0
+"""Replicas notice within this time that their node has ended, and end too; until then they may still make something."""
+PERIOD_S = 0.5
+_DONE = b"done"
+
+
+class Reaper:
+    """The launcher's side.
+
+    Args:
+        prefixes: of files that are this start's alone, with their folders.
+        folder: goes too.
+    Effects: starts a process in a session of its own, which a terminal's signals do not reach.
+    """
+
+    def __init__(self, prefixes: Sequence[Path], folder: Path) -> None:
+        command = [sys.executable, "-I", "-S", __file__, str(folder), *map(str, prefixes)]
+        silent = subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=silent, stderr=silent, start_new_session=True
+        )
+
+    def dismiss(self) -> None:
+        """Say that nothing is left to be removed, and wait until the process has ended. Safe to call twice."""
+        pipe = self._process.stdin
+        if pipe is not None and not pipe.closed:
+            self._process.communicate(_DONE)  # passes over a pipe whose reader was killed
+
+
+def remove(folder: Path, prefixes: Sequence[Path]) -> None:
+    """Remove what is there now."""
+    for prefix in prefixes:
+        for path in prefix.parent.glob(f"{prefix.name}*"):
+            path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(folder: Path, prefixes: Sequence[Path]) -> None:
+    """Wait for the launcher's end, which the kernel shows by closing the pipe, and remove what it cannot any more."""
+    if sys.stdin.buffer.read() == _DONE:
+        return
+    end = time.monotonic() + LAST_WORDS_S
+    while time.monotonic() < end:
+        remove(folder, prefixes)
+        time.sleep(PERIOD_S)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [Path(argument) for argument in sys.argv[2:]])
