@@ -21,6 +21,7 @@ from serving.deployments.ray_parts import (
     end_started,
     hide_command_line,
     keep_agents,
+    leave_ray,
     start_raylet_again,
 )
 from serving.deployments.ray_storage import ray_storage
@@ -96,7 +97,7 @@ class LocalCluster:
 
     def abandon(self) -> None:
         """End what a failed `start` has begun, so that it can be called again."""
-        ray.shutdown()
+        leave_ray()
         end_started()
         self._nodes = None
         self._workers.clear()
@@ -113,7 +114,7 @@ class LocalCluster:
 
         A process that is connected through the first node ends, by Ray's C++ code, when that node dies.
         """
-        ray.shutdown()
+        leave_ray()
 
     @property
     def dashboard_url(self) -> str:
@@ -171,7 +172,7 @@ class LocalCluster:
                 last_first.callback(self._nodes.shutdown)
                 self._nodes = None
             if ray.is_initialized():
-                last_first.callback(ray.shutdown)
+                last_first.callback(leave_ray)
 
     def _traces(self) -> tuple[Path, ...]:
         """Beginnings of the names of this start's files outside its folder; faults are of a tester that was killed."""

@@ -17,7 +17,9 @@ LOGS_S = 5.0
 FAREWELL_S = 2.0
 """How long clients have to take the error that ends their requests, and gateways to say that they have."""
 LOOK_S = 0.05
-SILENT_S = 0.3
+REACH_S = 3.0
+"""How long it may take to reach the gateways at all: the launcher has to connect to Ray first."""
+SILENT_S = 1.0
 """Nothing is said about a drain that takes no longer."""
 
 Tell = Callable[[float], int]
@@ -28,9 +30,8 @@ what it returns the number of requests that were ended by it."""
 class Patience(Protocol):
     """Whoever asked to stop."""
 
-    @property
     def hurried(self) -> bool:
-        """Whether they have asked again."""
+        """Whether they have asked again. Asked for on the main thread, every `LOOK_S`."""
         ...
 
 
@@ -39,20 +40,21 @@ def farewell(drain_s: float, patience: Patience, tell: Tell, say: Callable[[str]
 
     Effects: returns when all have ended, or have been told, or their gateways do not answer.
     """
-    if patience.hurried:
+    if patience.hurried():
         drain_s = 0.0
     if drain_s <= 0:
         say("stopping ...")
-    waiting, limit = _Question(tell, drain_s), drain_s + FAREWELL_S
+    waiting, limit = _Question(tell, drain_s), drain_s + REACH_S + FAREWELL_S
     waited, said = 0.0, drain_s <= 0
     while not waiting.over(LOOK_S) and waited < limit:
         waited += LOOK_S
         if not said and waited >= SILENT_S:
             said = True
             say(f"stopping: nothing new is taken, what runs has {drain_s:g} s to end; Ctrl-C again ends it at once ...")
-        if drain_s > 0 and patience.hurried:
+        if drain_s > 0 and patience.hurried():
+            said = True
             say("stopping at once ...")
-            waiting, drain_s, limit, waited = _Question(tell, 0.0), 0.0, FAREWELL_S, 0.0
+            waiting, drain_s, limit, waited = _Question(tell, 0.0), 0.0, REACH_S + FAREWELL_S, 0.0
     if not said:
         say("stopping ...")
     if waiting.answer:

@@ -115,8 +115,7 @@ class Interrupt:
     def __init__(self) -> None:
         self._asked = False
         self._raises = False
-        self.hurried = False
-        """Whether it was asked once more."""
+        self._hurried = False
         # Not an Event: its lock, taken by a handler that interrupts whoever holds it, would be waited for for ever.
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -143,9 +142,14 @@ class Interrupt:
                 self._signals.get(timeout=seconds)
         return self._asked
 
+    def hurried(self) -> bool:
+        """Whether it was asked once more. Effects: takes back SIGTERM, which Ray may have taken on another thread."""
+        self.install()
+        return self._hurried
+
     def _handle(self, *_: object) -> None:
         if self._asked:
-            self.hurried = True
+            self._hurried = True
             return
         self._asked = True
         self._signals.put(None)

@@ -1,13 +1,17 @@
 """Parts of Ray beside its nodes and its GCS that the launcher keeps alive."""
 
 import logging
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from serving.deployments import agent_keeper
+from serving.terminal import ending_signals
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +46,17 @@ def end_started() -> None:
         process.kill()  # nothing, if it has ended
     for process in _started.processes:
         process.wait()
+
+
+def leave_ray() -> None:
+    """Disconnect this process from Ray, if it is connected. Only in the main thread.
+
+    Effects: handlers of signals stay. Ray's C++ code gives SIGTERM back its default, which would end this process.
+    """
+    before = {kind: signal.getsignal(kind) for kind in ending_signals()}
+    ray.shutdown()
+    for kind, handler in before.items():
+        signal.signal(kind, handler)
 
 
 def too_slow(error: BaseException) -> bool:

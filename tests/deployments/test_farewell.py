@@ -16,7 +16,6 @@ class Asker:
     def __init__(self, after: int | None = None) -> None:
         self._left = after
 
-    @property
     def hurried(self) -> bool:
         """As `Interrupt`."""
         if self._left is None:
@@ -56,7 +55,8 @@ def test_nobody_waits_when_nothing_runs() -> None:
     assert gateways.told == [30.0]
 
 
-def test_what_runs_ends_by_itself() -> None:
+def test_what_runs_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.1)
     gateways = Gateways(3)
     threading.Timer(0.5, gateways.end.set).start()
     said, took = run(30.0, Asker(), gateways.tell)
@@ -70,7 +70,8 @@ def test_what_does_not_end_is_ended() -> None:
     assert said[-1] == "3 requests had to be ended"
 
 
-def test_a_second_signal_ends_it_at_once() -> None:
+def test_a_second_signal_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.1)
     gateways = Gateways(1)
     said, took = run(300.0, Asker(after=8), gateways.tell)
     assert gateways.told == [300.0, 0.0]
@@ -87,6 +88,7 @@ def test_two_signals_in_one_moment() -> None:
 @pytest.mark.parametrize("drain_s", [0.0, 0.2])
 def test_a_cluster_that_does_not_answer_holds_nothing_up(drain_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FAREWELL_S", 0.2)
+    monkeypatch.setattr(module, "REACH_S", 0.2)
     never = threading.Event()
     _, took = run(drain_s, Asker(), lambda _: int(never.wait(60)))
     assert took < 30

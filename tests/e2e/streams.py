@@ -96,7 +96,8 @@ async def fickle_request(port: int, rng: random.Random, *, leave: bool) -> str:
     body |= {"max_tokens": rng.randrange(1, 12), "n": rng.choice((1, 1, 1, 2))}
     raw = json.dumps(body).encode()
     head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n"
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
