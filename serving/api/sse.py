@@ -43,7 +43,8 @@ class StreamEncoder:
         self._plain = options.logprobs is None and not options.token_ids and not order.continuous_usage
         name = "chat.completion.chunk" if self._chat else "text_completion"
         self._head = order.head(name)
-        self._opened: set[int] = set()
+        self._sent: dict[int, int] = {}
+        """Tokens of the choices that have begun, as far as they were sent; where a running usage is wanted."""
         self._parts = [self._cut_at_text(choice.index) for choice in choices]
 
     def _cut_at_text(self, index: int) -> tuple[bytes, bytes]:
@@ -56,13 +57,13 @@ class StreamEncoder:
         """All events of one batch of updates; empty when nothing became visible."""
         if len(outputs) == 1:  # by far the most common
             index, out = outputs[0]
-            if index in self._opened:
+            if index in self._sent:
                 return self.piece(index, out)
         parts = []
         for index, out in outputs:
-            if index not in self._opened:
+            if index not in self._sent:
                 parts.append(self.opening(index))
-                self._opened.add(index)  # from here on its tokens count in a running usage
+                self._sent[index] = 0
             parts.append(self.piece(index, out))
         return b"".join(parts)
 
@@ -82,15 +83,15 @@ class StreamEncoder:
                 return b""
             before, after = self._parts[index]
             return before + _encode(out.text) + after
+        self._sent[index] += len(out.tokens)
         if out.finish is None:
             return event(_encode(self._chunk(index, out))) if out.text or out.tokens or out.logprobs else b""
         if not self._chat:
             return event(_encode(self._chunk(index, out)))
         # Chat ends with an event of its own that has an empty delta; the last text goes before it.
-        ending = self._chunk(index, Visible(finish=out.finish, stop_reason=out.stop_reason))
         last = Visible(text=out.text, tokens=out.tokens, logprobs=out.logprobs)
         before_end = event(_encode(self._chunk(index, last))) if out.text or out.logprobs or self._shows(out) else b""
-        return before_end + event(_encode(ending))
+        return before_end + event(_encode(self._chunk(index, Visible(finish=out.finish, stop_reason=out.stop_reason))))
 
     def closing(self) -> bytes:
         """Usage and times, when asked, and the end mark."""
@@ -106,7 +107,7 @@ class StreamEncoder:
         chunk = {**self._head, "choices": choices}
         if self._order.include_usage:
             running = self._order.continuous_usage
-            chunk["usage"] = usage(self._order, self._choices, self._opened) if running else None
+            chunk["usage"] = usage(self._order, self._choices, self._sent) if running else None
         return chunk
 
     def _chunk(self, index: int, out: Visible) -> dict[str, Any]:

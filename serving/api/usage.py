@@ -1,7 +1,7 @@
 """What a request came to: token counts, as clients are billed (each prompt once, every output token), and times."""
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ def cache_use(order: Order, choices: Sequence[Choice]) -> CacheUse:
     return use
 
 
-def usage(order: Order, choices: Sequence[Choice], shown: Container[int] | None = None) -> dict[str, Any]:
+def usage(order: Order, choices: Sequence[Choice], sent: Mapping[int, int] | None = None) -> dict[str, Any]:
     """The `usage` object.
 
     `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
@@ -50,11 +50,11 @@ def usage(order: Order, choices: Sequence[Choice], shown: Container[int] | None 
     go on elsewhere because an instance failed them: how often.
 
     Args:
-        shown: choices whose output counts so far; None = all.
+        sent: tokens that count so far, by choice; None = all.
     """
     prompt = sum(len(ids) for ids in order.prompts)
-    begun = choices if shown is None else [choice for choice in choices if choice.index in shown]
-    completion = sum(choice.completion_tokens for choice in begun)
+    begun = choices if sent is None else [choice for choice in choices if choice.index in sent]
+    completion = sum(choice.completion_tokens for choice in begun) if sent is None else sum(sent.values())
     use = cache_use(order, choices)
     resumptions = sum(choice.resumptions for choice in choices)
     details: dict[str, Any] = {"cached_tokens": use.cached_tokens}

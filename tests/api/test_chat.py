@@ -1,10 +1,12 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from httpx import Response
 
 from serving.api.settings import ApiSettings, ServedModel
 from serving.policy.request import FinishReason
-from tests.api.support import EOS, Harness, chat, events
+from tests.api.support import EOS, Harness, chat, complete, events
 from tests.fakes.backend import Script
 
 
@@ -95,6 +97,23 @@ def test_running_usage_begins_at_nothing(harness: Harness, n: int, per_update: i
     assert counts == sorted(counts)
     assert chunks[0]["usage"]["total_tokens"] == chunks[0]["usage"]["prompt_tokens"]
     assert counts[-1] == n * len(harness.say("Once upon a time").tokens)
+
+
+@pytest.mark.parametrize("per_update", [1, 3])
+@pytest.mark.parametrize("text", ["Once upon a time", "🙂🚀 half characters"])
+@pytest.mark.parametrize("ask", [chat, complete])
+def test_running_usage_counts_what_was_sent(
+    harness: Harness, ask: Callable[..., Response], text: str, per_update: int
+) -> None:
+    """The other choices' tokens came with the same news, but stand in later chunks."""
+    harness.script_of = lambda _: harness.say(text, per_update=per_update)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    reply = ask(harness.app, n=3, stream=True, stream_options=options, return_token_ids=True, max_tokens=60)
+    sent = 0
+    for chunk in events(reply.text)[:-2]:
+        sent += len(chunk["choices"][0].get("token_ids", ()))
+        assert chunk["usage"]["completion_tokens"] == sent
+    assert sent == 3 * len(harness.say(text).tokens)
 
 
 @pytest.mark.parametrize("per_update", [1, 2, 7])
