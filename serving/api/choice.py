@@ -79,7 +79,9 @@ class Choice:
         self._prompt = prompt
         self._options = options
         self._tokenizer = tokenizer
-        self._detokenizer = make_detokenizer(tokenizer, skip_special_tokens=options.skip_special_tokens)
+        self._detokenizer = make_detokenizer(
+            tokenizer, skip_special_tokens=options.skip_special_tokens, behind=prompt if options.goes_on else ()
+        )
         self._stops = StopStrings(options.stops, include=options.include_stop) if options.stops else None
         # Several tokens in one update may be decoded at once unless something depends on each token's own text.
         self._needs_each_token = bool(options.stops) or options.logprobs is not None

@@ -8,13 +8,15 @@ second way only while the tokens spell valid UTF-8: a full decode may show earli
 """
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from serving.api.tokenizer import Tokenizer
 
 MAX_HELD_TOKENS = 8
 """A character has at most 4 bytes, so more tokens than this do not wait for completion: they are not UTF-8."""
+_CONTEXT = 6
+"""Tokens of a prompt that a text goes on from: enough to show one with a text of its own among special ones."""
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -71,11 +73,13 @@ class WindowDetokenizer:
 
     __slots__ = ("_read", "_skip_special", "_tokenizer", "_tokens")
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, behind: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
-        self._tokens: list[int] = []
-        self._read = 0
+        # A character has up to 4 tokens: one of these ends of the prompt begins at a border.
+        ends = (list(behind[-size:]) for size in range(_CONTEXT, _CONTEXT + 4))
+        self._tokens = next((end for end in ends if self._is_whole(end)), []) if behind else []
+        self._read = len(self._tokens)
 
     def push(self, tokens: Iterable[int]) -> str:
         """Text that became certain with `tokens`; may be empty."""
@@ -103,6 +107,11 @@ class WindowDetokenizer:
         self._read = len(self._tokens)
         return text[len(given) :]
 
+    def _is_whole(self, tokens: list[int]) -> bool:
+        """Whether there is text, and no part of a character."""
+        text = self._decode(tokens)
+        return bool(text) and "\N{REPLACEMENT CHARACTER}" not in text
+
     def _decode(self, tokens: list[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=self._skip_special)
 
@@ -116,8 +125,12 @@ def is_text(raw: bytes) -> bool:
     return True
 
 
-def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Detokenizer:
-    """The cheapest detokenizer that is exact for this tokenizer."""
+def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool, behind: Sequence[int] = ()) -> Detokenizer:
+    """The cheapest detokenizer that is exact for this tokenizer.
+
+    Args:
+        behind: tokens whose text goes on, so that its next word keeps the space in front; decoders strip a first one.
+    """
     if tokenizer.bytes_of is not None:
         return ByteDetokenizer(tokenizer.bytes_of, tokenizer.special_ids if skip_special_tokens else frozenset())
-    return WindowDetokenizer(tokenizer, skip_special_tokens)
+    return WindowDetokenizer(tokenizer, skip_special_tokens, behind)

@@ -41,6 +41,7 @@ class OutputOptions:
         min_tokens: a stop string counts only if it ends after so many tokens.
         eos_ids: tokens whose stop is not worth a `stop_reason`.
         discard: `max_tokens = 0`: one token is computed and not shown.
+        goes_on: the text is read behind the prompt's: not a message of its own.
     """
 
     stops: StopSet = _NO_STOPS
@@ -54,6 +55,7 @@ class OutputOptions:
     tokens_as_ids: bool = False
     eos_ids: tuple[int, ...] = ()
     discard: bool = False
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,7 @@ def _output_options(
     echo: bool,
     discard: bool,
 ) -> OutputOptions:
+    own_message = isinstance(body, ChatCompletionRequest) and not body.continue_final_message
     return OutputOptions(
         stops=StopSet(stop_strings(body.stop, settings)),
         include_stop=bool(body.include_stop_str_in_output),
@@ -245,6 +248,7 @@ def _output_options(
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
         eos_ids=eos_ids,
         discard=discard,
+        goes_on=not own_message,
     )
 
 

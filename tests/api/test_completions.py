@@ -1,8 +1,13 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.api.support import BOS, MAX_MODEL_LEN, Harness, complete, events
+from serving.api.settings import ServedModel
+from serving.policy.request import FinishReason
+from tests.api.support import BOS, MAX_MODEL_LEN, Harness, chat, complete, events
+from tests.api.test_detokenizer import SENTENCEPIECE
+from tests.fakes.backend import Script
 
 
 def test_one_answer(harness: Harness) -> None:
@@ -140,3 +145,30 @@ def test_prompt_without_special_tokens(harness: Harness) -> None:
 
 def test_best_of_equal_to_n_is_allowed(harness: Harness) -> None:
     assert complete(harness.app, n=2, best_of=2).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_a_text_that_goes_on_keeps_the_space_before_its_first_word(
+    served: ServedModel, stream: bool, logprobs: int | None
+) -> None:
+    """Decoders of SentencePiece strip a first space, which here is not the first: `the` and `cat` are `the cat`."""
+    harness = Harness(replace(served, tokenizer=SENTENCEPIECE, vocab_size=SENTENCEPIECE.vocab_size))
+    prompt, more = [256], [257, 0xF0, 0x9F, 0x99, 0x82, 256]
+    harness.script_of = lambda _: Script(tuple(more), finish=FinishReason.LENGTH)
+    for echo in (False, True):
+        reply = complete(harness.app, prompt=prompt, echo=echo, logprobs=logprobs, stream=stream, max_tokens=6)
+        chunks = events(reply.text)[:-1] if stream else [reply.json()]
+        text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+        assert text == SENTENCEPIECE.decode(prompt + more, skip_special_tokens=True)[0 if echo else len("the") :]
+        assert text.removeprefix("the") == " cat🙂 the"
+    for size in range(1, 5):  # a prompt of characters in bytes may be cut anywhere for context
+        many = [0xF0, 0x9F, 0x99, 0x82] * size + [0xC3, 0xA9] * size
+        assert complete(harness.app, prompt=many, max_tokens=6).json()["choices"][0]["text"] == " cat🙂 the"
+    half = complete(harness.app, prompt=[256, 0xF0, 0x9F], max_tokens=6).json()["choices"][0]["text"]
+    assert half == "cat🙂 the"  # a broken prompt is no text to go on from
+    whole = chat(harness.app).json()["choices"][0]["message"]["content"]
+    assert whole == "cat🙂 the"  # a message of its own has no space in front
+    begun = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "the"}]
+    rest = chat(harness.app, messages=begun, continue_final_message=True).json()["choices"][0]["message"]["content"]
+    assert rest == " cat🙂 the"
