@@ -25,7 +25,7 @@ from serving.api.openapi import describe
 from serving.api.pool_admin import PoolAdmin
 from serving.api.pool_routes import pool_router
 from serving.api.responses import reply_logged
-from serving.api.routes import Endpoint, generation_router, info_router, probe_router
+from serving.api.routes import GENERATION_EXCHANGES, Endpoint, generation_router, info_router, probe_router
 from serving.api.settings import ApiSettings, ServedModel
 from serving.api.tenant import KeyRing
 from serving.api.tenant_weights import TenantWeights
@@ -60,6 +60,7 @@ def create_app(
         app.include_router(router(endpoint))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
+    metrics.expect(configured, GENERATION_EXCHANGES)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)

@@ -40,6 +40,7 @@ class SequenceUpdate:
         pool: what the KV-cache pool had to do with it; only with the first update, None without a pool.
         drafts: what became of tokens that were guessed; None if none were.
         resumptions: times so far that the sequence had to go on elsewhere, because an instance failed it.
+        preempted: times so far that the sequence had to give its blocks back for want of room.
         finish_reason: STOP (a stop token, which is the last of `tokens`), LENGTH, or None.
     """
 
@@ -53,6 +54,7 @@ class SequenceUpdate:
     pool: PoolUse | None = None
     drafts: DraftUse | None = None
     resumptions: int = 0
+    preempted: int = 0
 
 
 class Generation(Protocol):

@@ -4,14 +4,21 @@ Announcements are plain dicts, and may be empty: a controller that has just been
 there before it hears how they are. What is missing counts as nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from serving.kvpool.batch_write import EXPIRED, NO_SERVER
+from serving.policy.pool.entry import GrantStatus
+from serving.policy.pool.outcome import MissReason
 from serving.policy.pool.view import PoolView, ViewServer
 from serving.telemetry.pool_stats import Latencies, MemoryServerStats, PoolClientStats
 
 MODELS = "(models)"
 """How the nameless namespace is called: model weights belong to no tenant."""
+
+LOST_REASONS = tuple(reason.value for reason in MissReason)
+REFUSED_REASONS = (GrantStatus.FULL.value, GrantStatus.QUOTA.value, GrantStatus.TOO_LARGE.value)
+DROPPED_REASONS = tuple(name.replace(" ", "_") for name in (*LOST_REASONS, *REFUSED_REASONS, NO_SERVER, EXPIRED))
 
 _LOST = "blocks_lost_"
 _DROPPED = "blocks_dropped_"
@@ -31,7 +38,7 @@ def pool_client_stats(facts: Mapping[str, Any]) -> PoolClientStats:
     """
     counters: Mapping[str, int] = facts.get("counters", {})
     dram, ssd = counters.get("blocks_pulled_dram", 0), counters.get("blocks_pulled_ssd", 0)
-    lost = {reason: count for reason, count in _behind(counters, _LOST).items() if count}
+    lost = _from_zero(LOST_REASONS, _behind(counters, _LOST))
     absent = counters.get("blocks_asked", 0) - dram - ssd - sum(lost.values())
     latencies = _latencies(facts)
     names = {"lookup": "lookup", "get": "get", "store": "put"}
@@ -41,7 +48,7 @@ def pool_client_stats(facts: Mapping[str, Any]) -> PoolClientStats:
         lost=lost,
         stored=counters.get("blocks_stored", 0),
         present=counters.get("blocks_present", 0),
-        dropped=_behind(counters, _DROPPED),
+        dropped=_from_zero(DROPPED_REASONS, _behind(counters, _DROPPED)),
         moved_bytes={"get": counters.get("bytes_pulled", 0), "put": counters.get("bytes_stored", 0)},
         latencies={name: latencies[own] for own, name in names.items() if own in latencies},
     )
@@ -69,7 +76,7 @@ def _server(server: ViewServer) -> MemoryServerStats:
             "quota": events.get("evicted_by_quota", 0),
             "from_ssd": events.get("evicted_from_ssd", 0),
         },
-        refused={reason: count for reason, count in events.get("refused", {}).items()},
+        refused=_from_zero(REFUSED_REASONS, events.get("refused", {})),
         moved_bytes={
             "found_dram": counters.get("bytes_found_dram", 0),
             "found_ssd": counters.get("bytes_found_ssd", 0),
@@ -79,7 +86,7 @@ def _server(server: ViewServer) -> MemoryServerStats:
             "ssd_read": counters.get("ssd_bytes_read", 0),
             "ssd_written": counters.get("ssd_bytes_written", 0),
         },
-        damaged=_behind(counters, _DAMAGED),
+        damaged=_from_zero(("dram", "ssd"), _behind(counters, _DAMAGED)),
         latencies=_latencies(facts),
         namespaces={
             name or MODELS: {tier: held.get(f"{tier}_bytes", 0) for tier in ("dram", "ssd")}
@@ -88,6 +95,11 @@ def _server(server: ViewServer) -> MemoryServerStats:
         heard=bool(facts),
         told=server.record.uptime_s,
     )
+
+
+def _from_zero(names: Iterable[str], counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts, with a 0 for each name that has none yet: a series that appears with its first event hides it."""
+    return {**dict.fromkeys(names, 0), **counts}
 
 
 def _behind(counters: Mapping[str, int], prefix: str) -> dict[str, int]:

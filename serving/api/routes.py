@@ -46,6 +46,12 @@ from serving.telemetry.metrics import GatewayMetrics
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _GENERATION_ERRORS = (404, 429, 503, *BODY_ERRORS)
+GENERATION_EXCHANGES = tuple(
+    ("POST", f"/v1/{path}", status)
+    for path in ("chat/completions", "completions")
+    for status in sorted({200, 401, 499, 500, *_GENERATION_ERRORS})
+)
+"""Method, route and status of exchanges whose number is told from the start, though it be 0."""
 
 Body = TypeVar("Body", bound=GenerationRequest)
 Result = TypeVar("Result")

@@ -7,8 +7,8 @@ from serving.api.choice import Choice, Visible
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import Order
-from serving.api.usage import cache_use
 from serving.errors import EngineError, OverloadedError, UnavailableError
+from serving.policy.request import PoolUse
 from serving.telemetry.metrics import GatewayMetrics
 
 
@@ -72,7 +72,9 @@ class Run:
             if update.queue_s is not None and self.timing is not None:
                 self.timing.queue_s = update.queue_s
             if update.cached_tokens is not None:
-                self._timeline.begun(index, update.queue_s or 0.0, update.cached_tokens)
+                self._begun(update, update.cached_tokens)
+            if update.preempted:
+                self._timeline.preempted(index, update.preempted)
             out = choice.push(update)
             if out.tokens:
                 self._timeline.tokens(index, len(out.tokens), now)
@@ -100,5 +102,11 @@ class Run:
             for choice in self.choices:
                 if not choice.finished:
                     self._timeline.finished(choice.index, reason, now)
-        use = cache_use(self.order, self.choices)
-        self._timeline.ended(use.cached_tokens, use.pulled_tokens, use.recomputed)
+        self._timeline.ended()
+
+    def _begun(self, update: SequenceUpdate, cached_tokens: int) -> None:
+        pool = update.pool or PoolUse()
+        recomputed = {pool.reason or "error": pool.recomputed_tokens} if pool.recomputed_tokens else None
+        self._timeline.begun(
+            update.index, update.queue_s or 0.0, cached_tokens, pulled_tokens=pool.pulled_tokens, recomputed=recomputed
+        )

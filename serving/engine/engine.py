@@ -173,18 +173,17 @@ class InstanceEngine:
         pulls = self.start_pulls(now) if self.scheduler.waiting.items else ()
         planned, waiting = None, -1
         while planned is None and waiting != len(self.scheduler.waiting.items):  # prompts may be behind handoffs again
-            planned, waiting = self.scheduler.plan_step(self._counters.steps, now), len(self.scheduler.waiting.items)
+            planned, waiting = self.scheduler.plan_step(self._counters.planned, now), len(self.scheduler.waiting.items)
             pulls += self.start_pulls(now) if waiting else ()  # handoffs queued behind prompts
         fetches = tuple(map(self._pool.fetch_order, self.scheduler.take_fetches())) if self.scheduler.to_fetch else ()
         self._in_flight, plan = planned, planned.plan if planned is not None else None
-        self._counters.steps += plan is not None
+        self._counters.planned += plan is not None
         return EngineAction(pulls, plan, self._timers.next_at(), fetches, self._pool.take_stores())
 
     def start_pulls(self, now: float) -> tuple[PullOrder, ...]:
         """Pulls that can start now, even during a step. `next_action` includes them; calling this is optional.
 
-        Effects: reserves blocks. A handoff whose blocks are all cached here is adopted without a pull, and may join the
-            batch at the next step.
+        Effects: reserves blocks. A handoff whose blocks are all cached here is adopted at once, without a pull.
         """
         orders: list[PullOrder] = []
         for sequence in self.scheduler.start_pulls():
@@ -217,7 +216,7 @@ class InstanceEngine:
         due = self._timers.next_at()
         if self._draining or (due is not None and due <= now):
             return None
-        self._foreseen = plan_following(self.scheduler, self._in_flight, self._counters.steps, self.max_len)
+        self._foreseen = plan_following(self.scheduler, self._in_flight, self._counters.planned, self.max_len)
         return self._foreseen.plan if self._foreseen is not None else None
 
     def step_followed(self, result: StepResult, now: float) -> EngineAction:
@@ -232,7 +231,7 @@ class InstanceEngine:
             raise LedgerError("a step was followed by one that nobody had foreseen")
         landed = self._land(now)
         self._in_flight = following
-        self._counters.steps += 1
+        self._counters.planned += 1
         self._take(landed, result, now)
         return EngineAction((), following.plan, self._timers.next_at(), (), self._pool.take_stores())
 
@@ -258,8 +257,8 @@ class InstanceEngine:
         """
         sequence = self._known(sequence_id)
         self._note_work(now)
-        self._counters.handoff_bytes_in += moved_bytes
         if error is None and sequence.phase is SequencePhase.PULLING:
+            self._counters.handoff_bytes_in += moved_bytes
             self._adopted(sequence, now)
             return
         self.scheduler.drop_pull(sequence)
@@ -353,7 +352,7 @@ class InstanceEngine:
 
     def _take(self, planned: PlannedStep, result: StepResult, now: float) -> None:
         """Book a step that has ended; its sequences may be in the next one already."""
-        fed, following = 0, self._in_flight is not None
+        fed, following, before = 0, self._in_flight is not None, self._counters.step_tokens
         for sequence, step, outcome in answered(planned, result):
             fed += max(len(step.tokens), len(outcome.tokens))
             sequence.in_flight = following
@@ -361,6 +360,7 @@ class InstanceEngine:
                 self._booking.settle(sequence, step, outcome, now)
             elif not following:
                 self._departures.finish(sequence)
+        self._counters.count_step(before)
         self._throughput.observe(fed, result.elapsed_s)
         if self._drafts is not None:
             self._drafts.measure(planned.plan, result)

@@ -27,6 +27,7 @@ class TokensEvent(Struct, frozen=True, gc=False):
         finish_reason: set on the last event.
         drafts: what became of the step's guesses; None if there were none.
         waited_s: engine time from its coming here to its first admission; first event only.
+        preempted: times that it had to give its blocks back here since the last event.
     """
 
     sequence_id: SequenceId
@@ -39,6 +40,7 @@ class TokensEvent(Struct, frozen=True, gc=False):
     finish_reason: FinishReason | None = None
     drafts: DraftUse | None = None
     waited_s: float | None = None
+    preempted: int = 0
 
 
 class HandoffReadyEvent(Struct, frozen=True, gc=False):
@@ -50,7 +52,7 @@ class HandoffReadyEvent(Struct, frozen=True, gc=False):
         blocks: block table, cut to what `computed_tokens` need; pinned until released, cancelled or expired.
         hashes: prefix hashes of the full blocks, in order; empty without prefix reuse.
         computed_tokens: tokens whose KV the blocks hold: all but the newest.
-        position, tokens, logprobs, prompt_logprobs, cached_tokens, pool, waited_s: as in `TokensEvent`.
+        position, tokens, logprobs, prompt_logprobs, cached_tokens, pool, waited_s, preempted: as in `TokensEvent`.
         drafts: guesses of what follows `tokens`; the ticket carries them to the decode instance.
     """
 
@@ -67,6 +69,7 @@ class HandoffReadyEvent(Struct, frozen=True, gc=False):
     pool: PoolUse | None = None
     drafts: tuple[int, ...] = ()
     waited_s: float | None = None
+    preempted: int = 0
 
 
 class HandoffEnd(Enum):
@@ -188,6 +191,10 @@ class EngineSnapshot:
         accepted_drafts_total: guesses that were right and used, by position; empty without speculation.
         unstored_blocks_total: full blocks that were not offered to the pool because too many were waiting.
         last_progress_s: engine time of the last step, or of the moment when work appeared [s].
+        steps_total: steps executed; failed ones and the one that runs are not among them.
+        steps_by_tokens: those, by the tokens that each computed from prompts and sampled: one number for each of
+            `ITERATION_TOKEN_BUCKETS`, not cumulative, and one more for larger steps.
+        handoffs_in_total, handoff_bytes_in_total: handoffs adopted, and what had to be moved for them.
         has_work: something should move without outside help; true and no progress for long = stuck.
         tokens_per_s: recent tokens computed per second of step time, prompt and output; 0 = not known, or not any more.
     """
@@ -223,3 +230,4 @@ class EngineSnapshot:
     drafts_total: int = 0
     draft_tokens_total: int = 0
     accepted_drafts_total: tuple[int, ...] = ()
+    steps_by_tokens: tuple[int, ...] = ()

@@ -67,15 +67,15 @@ def tokens_event(
 
     Args:
         drafts: what the step's guesses were worth; None if it had none.
-    Effects: appends the tokens, counts those that were fed; marks the first report as made.
+    Effects: appends the tokens, counts those that were fed; marks the first report, and preemptions so far, as made.
     """
-    name, position = sequence.sequence_id, len(sequence.output)
+    name, position, preempted = sequence.sequence_id, len(sequence.output), sequence.take_preempted()
     logprobs = outcome.logprobs[: len(accepted.tokens)]
     sequence.num_computed += max(0, len(accepted.tokens) - 1)
     sequence.append(accepted.tokens)
     if sequence.first_reported:
-        reason = accepted.finish_reason
-        return TokensEvent(name, position, accepted.tokens, logprobs, finish_reason=reason, drafts=drafts)
+        reason, tokens = accepted.finish_reason, accepted.tokens
+        return TokensEvent(name, position, tokens, logprobs, finish_reason=reason, drafts=drafts, preempted=preempted)
     sequence.first_reported = True
     sequence.prompt_logprobs_wanted = None  # a recomputation may use cached blocks from here on
     return TokensEvent(
@@ -89,6 +89,7 @@ def tokens_event(
         accepted.finish_reason,
         drafts,
         sequence.waited_s,
+        preempted,
     )
 
 
@@ -102,7 +103,7 @@ def handoff_event(
 ) -> HandoffReadyEvent:
     """News that a prefilled sequence can be pulled.
 
-    Effects: appends the tokens.
+    Effects: appends the tokens; marks preemptions so far as told.
     """
     position, computed = len(sequence.output), sequence.num_computed
     sequence.append(accepted.tokens)
@@ -120,4 +121,5 @@ def handoff_event(
         pool=sequence.pool_use,
         drafts=outcome.drafts,
         waited_s=sequence.waited_s,
+        preempted=sequence.take_preempted(),
     )

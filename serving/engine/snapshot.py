@@ -1,6 +1,7 @@
 """One engine in numbers: read from its parts, which know nothing of each other."""
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
 
 from serving.engine.events import EngineSnapshot
 from serving.engine.handoffs import HeldHandoffs
@@ -8,19 +9,32 @@ from serving.engine.pool_orders import PoolOrders
 from serving.policy.draft_planner import DraftPlanner
 from serving.policy.scheduler import Scheduler
 from serving.policy.throughput import Throughput
+from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS
 
 
 @dataclass(slots=True)
 class EngineCounters:
     """What only the engine itself counts."""
 
-    steps: int = 0
+    planned: int = 0
+    """Steps begun; the number of the next one."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
     handoffs_in: int = 0
     handoff_bytes_in: int = 0
     progress_at: float = 0.0
     """Engine time of the last step, or of the moment when work appeared [s]."""
+    steps_by_tokens: list[int] = field(default_factory=lambda: [0] * (len(ITERATION_TOKEN_BUCKETS) + 1))
+    """Steps executed, by the tokens that they computed from prompts and sampled; not cumulative."""
+
+    @property
+    def step_tokens(self) -> int:
+        """What executed steps have computed from prompts and sampled so far."""
+        return self.prompt_tokens + self.generated_tokens
+
+    def count_step(self, before: int) -> None:
+        """A step was executed and is booked; `step_tokens` was so much before."""
+        self.steps_by_tokens[bisect_left(ITERATION_TOKEN_BUCKETS, self.step_tokens - before)] += 1
 
 
 def take_snapshot(
@@ -55,7 +69,8 @@ def take_snapshot(
         lost_tokens_total=orders.lost_tokens,
         unstored_blocks_total=orders.skipped_blocks,
         preemptions_total=scheduler.preemptions,
-        steps_total=counters.steps,
+        steps_total=sum(counters.steps_by_tokens),
+        steps_by_tokens=tuple(counters.steps_by_tokens),
         prompt_tokens_total=counters.prompt_tokens,
         generated_tokens_total=counters.generated_tokens,
         handoffs_out_total=handoffs.issued_total,

@@ -72,7 +72,7 @@ class PoolContextCache:
         self._get_timeout_s = get_timeout_s
         self._put_timeout_s = put_timeout_s
         self._mirror = mirror
-        self._meters = Meters()
+        self._meters = Meters("fetch", "lookup", "get", "store")
         self._logged: dict[type[BaseException], float] = {}
 
     def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:

@@ -21,12 +21,16 @@ class _Histogram:
 
 
 class Meters:
-    """Counters and latency histograms by name; a name begins to exist with its first use."""
+    """Counters and latency histograms by name; a name begins to exist with its first use.
 
-    def __init__(self) -> None:
+    Args:
+        durations: histograms that are there from the start.
+    """
+
+    def __init__(self, *durations: str) -> None:
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter()
-        self._histograms: dict[str, _Histogram] = {}
+        self._histograms: dict[str, _Histogram] = {name: _Histogram() for name in durations}
 
     def add(self, name: str, amount: int = 1) -> None:
         """Counts.

@@ -191,7 +191,9 @@ class MemoryServer:
         manager = MemoryManager(
             settings.manager(self._region.offset, ssd_bytes), int.from_bytes(os.urandom(6), "little") + 1
         )
-        return ServerCore(settings, manager, self._segment, self._region, Meters())
+        tiers = ("promote", "ssd_load", "ssd_spill") if self._slot is not None else ()
+        meters = Meters("lookup", "reserve", "put", *tiers)
+        return ServerCore(settings, manager, self._segment, self._region, meters)
 
     def _open_ssd(self) -> SsdWorker | None:
         if self._slot is None:

@@ -11,7 +11,7 @@ from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.policy.journal_commands import FailKind
 from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
-PROTOCOL = 5
+PROTOCOL = 6
 CRASHED_AGE_S = 1e9
 """Tells a crashed engine in `Status.progress_age_s`, where infinity may not stand."""
 MAX_FRAME_BYTES = 32 << 20
@@ -84,6 +84,7 @@ class Tokens(Message, frozen=True):
     drafts: DraftUse | None = None
     waited_s: float | None = None
     """In the gateway's time, unlike the event's."""
+    preempted: int = 0
 
 
 class Prefilled(Message, frozen=True):

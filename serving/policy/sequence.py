@@ -58,6 +58,7 @@ class LiveSequence:
         "output",
         "phase",
         "pool_use",
+        "preempted",
         "prompt_logprobs",
         "prompt_logprobs_wanted",
         "sample_order",
@@ -121,6 +122,8 @@ class LiveSequence:
         """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
         self.waited_s: float | None = None
         """Engine time from its coming to its first admission as a prompt."""
+        self.preempted = 0
+        """Times that it was preempted since it was last told of."""
         # An adopted sequence reported its first token, and all that goes with it, at the prefill instance.
         self.first_reported = ticket is not None
         self.prompt_logprobs_wanted = None if ticket is not None else sampling.prompt_logprobs
@@ -161,12 +164,18 @@ class LiveSequence:
         """Take the prefix hashes of the next blocks, which somebody else has computed. Effects: extends `hashes`."""
         self.hashes.extend(hashes)
 
+    def take_preempted(self) -> int:
+        """Times that it was preempted since the last call."""
+        preempted, self.preempted = self.preempted, 0
+        return preempted
+
     def restart(self) -> None:
         """Forget what was computed, keep what was said: the state of a preempted sequence.
 
-        Effects: the caller has released the blocks.
+        Effects: counts; the caller has released the blocks.
         """
         self.num_computed = 0
         self.num_published = 0
+        self.preempted += 1
         self.drafts = ()
         self.prompt_logprobs.clear()

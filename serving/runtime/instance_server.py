@@ -387,4 +387,5 @@ def _tokens(event: TokensEvent | HandoffReadyEvent, finish: FinishReason | None,
         event.pool,
         event.drafts if isinstance(event, TokensEvent) else None,  # a prompt's step verifies none
         None if event.waited_s is None else event.waited_s / time_scale,
+        event.preempted,
     )

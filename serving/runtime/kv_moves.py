@@ -14,6 +14,7 @@ from serving.engine.events import HandoffReadyEvent, PullOrder
 from serving.engine.ports import KvTransport
 from serving.errors import HandoffError
 from serving.ids import SequenceId
+from serving.policy.sequence_phase import SequencePhase
 from serving.runtime.engine_news import News, Post, Refusal, TicketReady
 from serving.runtime.work_threads import WorkThreads
 
@@ -45,8 +46,9 @@ class KvMoves:
         self._pulls: dict[SequenceId, float] = {}
         """When each pull under way began."""
         self.pull_seconds = 0.0
-        """Time spent pulling KV blocks so far [s]."""
+        """Time spent pulling KV blocks that were adopted then [s]."""
         self.pull_failures = 0
+        """Pulls that failed, of sequences that were still wanted."""
         self._threads = WorkThreads(at_once, f"{name}-kv")
 
     def pull_age_s(self) -> float:
@@ -92,8 +94,9 @@ class KvMoves:
         self._pulls.pop(order.sequence_id, None)
 
         def report(engine: InstanceEngine, now: float) -> None:
-            self.pull_seconds += elapsed
-            self.pull_failures += error is not None
+            if engine.sequences[order.sequence_id].phase is SequencePhase.PULLING:  # else it was cancelled meanwhile
+                self.pull_seconds += elapsed if error is None else 0.0
+                self.pull_failures += error is not None
             engine.pull_finished(order.sequence_id, error, moved, now)
 
         self._post(report)

@@ -37,6 +37,8 @@ class Choice:
     """Something of it was delivered."""
     waited_s: float = 0.0
     """In the instance that computed its prompt, before that began."""
+    preempted: int = 0
+    """Times that it had to give its blocks back in an instance, as far as instances told."""
 
 
 class LiveGeneration:
@@ -113,11 +115,13 @@ class LiveGeneration:
     def heed(self, choice: Choice, news: m.News) -> None:
         """What a full instance says of when to come back is told to the client if nobody else takes it.
 
-        Effects: notes how long the sequence waited there, too.
+        Effects: notes how long the sequence waited there, and how often it lost its place.
         """
         first = news.first if isinstance(news, m.Prefilled) else news
-        if isinstance(first, m.Tokens) and first.waited_s is not None and not choice.told:
-            choice.waited_s = first.waited_s
+        if isinstance(first, m.Tokens):
+            choice.preempted += first.preempted
+            if first.waited_s is not None and not choice.told:
+                choice.waited_s = first.waited_s
         if isinstance(news, m.Refused) and news.kind is FailKind.OVERLOADED:
             told = self._retry_after_s
             self._retry_after_s = news.retry_after_s if told is None else min(told, news.retry_after_s)
@@ -141,6 +145,7 @@ class LiveGeneration:
                 pool=news.pool,
                 drafts=news.drafts,
                 resumptions=self.choices[index].journal.attempts.total,
+                preempted=self.choices[index].preempted,
             )
         )
         self.wake()

@@ -131,6 +131,8 @@ def instance_stats(member: Address) -> InstanceStats:
         hbm_capacity_bytes=facts["hbm_capacity_bytes"],
         hbm_used_bytes=facts["hbm_used_bytes"],
         steps_total=facts["steps_total"],
+        iteration_tokens=tuple(facts["steps_by_tokens"]),
+        iteration_tokens_sum=facts["prompt_tokens_total"] + facts["generated_tokens_total"],
         busy_seconds_total=facts["busy_s"],
         predicted_npu_seconds_total=facts["predicted_s"] * len(facts["npus"]),
         drafts_total=facts["drafts_total"],

@@ -16,7 +16,8 @@ SECONDS_REQUEST = (
     *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
-"""The four bucket lists above are vLLM's, so that dashboards made for it fit."""
+PREEMPTIONS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
+"""The five bucket lists above are vLLM's, so that dashboards made for it fit."""
 
 
 def token_buckets(limit: int) -> tuple[float, ...]:

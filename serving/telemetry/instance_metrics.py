@@ -18,8 +18,13 @@ def _kv_usage(stats: InstanceStats) -> float:
     return stats.kv_blocks_used / stats.kv_blocks if stats.kv_blocks else 0.0
 
 
+_EXECUTED = "executed; failed ones are not counted"
+_COMPUTED = "that executed engine steps gave, of sequences still wanted at their ends"
+_ADMITTED = "of sequences at their first admission"
+_HANDED = "adopted from another instance"
+
 GAUGES: tuple[tuple[str, str, Value], ...] = (
-    ("vllm:num_requests_running", "Sequences in the running batch", lambda s: s.running),
+    ("vllm:num_requests_running", "Sequences that are computed: each choice of a request is one", lambda s: s.running),
     ("vllm:num_requests_waiting", "Sequences that wait, for whatever reason", lambda s: s.waiting + s.deferred),
     ("vllm:kv_cache_usage_perc", "Share of KV blocks held by sequences, 0 to 1", _kv_usage),
     ("cloudmatrix:kv_blocks", "KV blocks of the instance", lambda s: s.kv_blocks),
@@ -27,28 +32,60 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("cloudmatrix:kv_blocks_cached", "Free KV blocks that still hold a prefix", lambda s: s.kv_blocks_cached),
     ("cloudmatrix:queue_tokens", "Tokens that queued sequences still have to compute", lambda s: s.queue_tokens),
     ("cloudmatrix:npus", "NPUs of the instance", lambda s: s.npus),
-    ("cloudmatrix:npu_hbm_used_bytes", "HBM allocated", lambda s: s.hbm_used_bytes),
-    ("cloudmatrix:npu_hbm_capacity_bytes", "HBM of the instance's NPUs", lambda s: s.hbm_capacity_bytes),
+    ("cloudmatrix:npu_hbm_used_bytes", "HBM allocated on the instance's NPUs [bytes]", lambda s: s.hbm_used_bytes),
+    ("cloudmatrix:npu_hbm_capacity_bytes", "HBM of the instance's NPUs [bytes]", lambda s: s.hbm_capacity_bytes),
 )
 
 COUNTERS: tuple[tuple[str, str, Value], ...] = (
-    ("vllm:num_preemptions", "Sequences that had to give their blocks back", lambda s: s.preemptions_total),
-    ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", lambda s: s.prefix_queries_total),
-    ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", lambda s: s.prefix_hits_total),
-    ("vllm:spec_decode_num_drafts", "Verifications of one sequence's guessed tokens", lambda s: s.drafts_total),
+    (
+        "vllm:num_preemptions",
+        "Times that a sequence had to give its blocks back for want of room",
+        lambda s: s.preemptions_total,
+    ),
+    (
+        "vllm:prefix_cache_queries",
+        f"Tokens looked up in the instance's prefix cache, {_ADMITTED}",
+        lambda s: s.prefix_queries_total,
+    ),
+    (
+        "vllm:prefix_cache_hits",
+        f"Tokens found in the instance's prefix cache, {_ADMITTED}",
+        lambda s: s.prefix_hits_total,
+    ),
+    (
+        "vllm:spec_decode_num_drafts",
+        "Steps of single sequences that verified guessed tokens",
+        lambda s: s.drafts_total,
+    ),
     ("vllm:spec_decode_num_draft_tokens", "Tokens guessed and verified", lambda s: s.draft_tokens_total),
-    ("vllm:spec_decode_num_accepted_tokens", "Guesses that were right", lambda s: sum(s.accepted_drafts_total)),
-    ("cloudmatrix:prompt_tokens_computed", "Prompt tokens computed here", lambda s: s.prompt_tokens_total),
-    ("cloudmatrix:tokens_sampled", "Output tokens sampled here", lambda s: s.generation_tokens_total),
-    ("cloudmatrix:handoffs", "KV handoffs completed", lambda s: s.handoffs_total),
-    ("cloudmatrix:handoff_failures", "KV handoffs failed", lambda s: s.handoff_failures_total),
-    ("cloudmatrix:handoff_bytes", "KV bytes moved in handoffs", lambda s: s.handoff_bytes_total),
-    ("cloudmatrix:handoff_seconds", "Time spent moving KV in handoffs", lambda s: s.handoff_seconds_total),
-    ("cloudmatrix:steps", "Engine steps", lambda s: s.steps_total),
-    ("cloudmatrix:busy_seconds", "Time spent inside steps", lambda s: s.busy_seconds_total),
+    (
+        "vllm:spec_decode_num_accepted_tokens",
+        "Tokens guessed, verified and used",
+        lambda s: sum(s.accepted_drafts_total),
+    ),
+    (
+        "cloudmatrix:prompt_tokens_computed",
+        f"Prompt tokens {_COMPUTED}, those that are computed again included",
+        lambda s: s.prompt_tokens_total,
+    ),
+    ("cloudmatrix:tokens_sampled", f"Output tokens {_COMPUTED}", lambda s: s.generation_tokens_total),
+    ("cloudmatrix:handoffs", f"Sequences {_HANDED}", lambda s: s.handoffs_total),
+    (
+        "cloudmatrix:handoff_failures",
+        "Sequences still wanted whose KV could not be pulled from another instance",
+        lambda s: s.handoff_failures_total,
+    ),
+    ("cloudmatrix:handoff_bytes", f"KV bytes moved for sequences {_HANDED}", lambda s: s.handoff_bytes_total),
+    (
+        "cloudmatrix:handoff_seconds",
+        f"Time that it took to move KV for sequences {_HANDED} [s]",
+        lambda s: s.handoff_seconds_total,
+    ),
+    ("cloudmatrix:steps", f"Engine steps {_EXECUTED}", lambda s: s.steps_total),
+    ("cloudmatrix:busy_seconds", f"Time spent in engine steps {_EXECUTED} [s]", lambda s: s.busy_seconds_total),
     (
         "cloudmatrix:predicted_npu_seconds",
-        "Time that real NPUs would have spent in steps, summed over NPUs",
+        f"Time that real NPUs would have spent in engine steps {_EXECUTED}, summed over NPUs [s]",
         lambda s: s.predicted_npu_seconds_total,
     ),
 )
@@ -98,7 +135,10 @@ class InstanceBoard(Collector):
 
     def _waiting_by_reason(self) -> Metric:
         """vLLM's name and reasons."""
-        name, text = "vllm:num_requests_waiting_by_reason", "Sequences that wait for a place, or for their KV blocks"
+        name, text = (
+            "vllm:num_requests_waiting_by_reason",
+            "Sequences that wait, for a place (capacity) or for their KV blocks (deferred)",
+        )
         family = GaugeMetricFamily(name, text, labels=(*_LABELS, "reason"))
         for stats in self.snapshots():
             for reason, count in (("capacity", stats.waiting), ("deferred", stats.deferred)):
@@ -107,7 +147,10 @@ class InstanceBoard(Collector):
 
     def _accepted_by_position(self) -> Metric:
         """vLLM's name; position 0 is the first guess of a step."""
-        name, text = "vllm:spec_decode_num_accepted_tokens_per_pos", "Guesses that were right, by position"
+        name, text = (
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Tokens guessed, verified and used, by position from 0",
+        )
         family = CounterMetricFamily(name, text, labels=(*_LABELS, "position"))
         for stats in self.snapshots():
             for position, count in enumerate(stats.accepted_drafts_total):
@@ -115,7 +158,8 @@ class InstanceBoard(Collector):
         return family
 
     def _iteration_tokens(self) -> Metric:
-        family = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens fed per engine step", labels=_LABELS)
+        text = f"Prompt and output tokens per engine step, of steps {_EXECUTED}"
+        family = HistogramMetricFamily("vllm:iteration_tokens_total", text, labels=_LABELS)
         for stats in self.snapshots():
             if stats.iteration_tokens:
                 buckets = cumulative(ITERATION_TOKEN_BUCKETS, stats.iteration_tokens)
@@ -125,7 +169,11 @@ class InstanceBoard(Collector):
     def _cache_config(self) -> Metric:
         """Always 1; the labels carry the size of the KV cache, which routers read."""
         labels = (*_LABELS, "block_size", "num_gpu_blocks")
-        family = GaugeMetricFamily("vllm:cache_config_info", "Size of the KV cache, in labels", labels=labels)
+        family = GaugeMetricFamily(
+            "vllm:cache_config_info",
+            "Always 1; labels: tokens of a KV block, and KV blocks of the instance",
+            labels=labels,
+        )
         for stats in self.snapshots():
             own = (self._model_name, stats.replica, stats.pool)
             family.add_metric((*own, str(stats.block_tokens), str(stats.kv_blocks)), 1.0)

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from serving.telemetry.histogram import (
     CHOICES,
+    PREEMPTIONS,
     SECONDS_PER_TOKEN,
     SECONDS_REQUEST,
     SECONDS_TTFT,
@@ -30,6 +31,7 @@ from serving.telemetry.instance_metrics import InstanceBoard
 from serving.telemetry.namespace_metrics import NamespaceBoard
 from serving.telemetry.pool_metrics import MemoryServerBoard
 from serving.telemetry.pool_stats import MemoryServerStats
+from serving.telemetry.request_timeline import RequestTimeline
 from serving.telemetry.shared_metrics import (
     GatewayNumbers,
     Joined,
@@ -48,11 +50,12 @@ REJECTIONS = ("overloaded", "unavailable")
 RECOMPUTED = ("timeout", "unreachable", "checksum", "gone", "error")
 """Values of `MissReason`."""
 
+_BEGUN = "of prompts that an instance began to compute, each once whatever n is"
 _COUNTERS = {
-    "prompt_tokens": ("vllm:prompt_tokens", "Prompt tokens of accepted requests, each prompt once whatever n is"),
+    "prompt_tokens": ("vllm:prompt_tokens", f"Tokens {_BEGUN}"),
     "generation_tokens": ("vllm:generation_tokens", "Output tokens of all choices, however they ended"),
-    "prompt_tokens_cached": ("vllm:prompt_tokens_cached", "Prompt tokens not computed, each prompt once"),
-    "prompt_tokens_pulled": ("cloudmatrix:prompt_tokens_pulled", "Those that came from the KV-cache pool"),
+    "prompt_tokens_cached": ("vllm:prompt_tokens_cached", f"Tokens that need not be computed, {_BEGUN}"),
+    "prompt_tokens_pulled": ("cloudmatrix:prompt_tokens_pulled", f"Tokens from the KV-cache pool, {_BEGUN}"),
 }
 _GOOD = "of choices that ended with stop or length"
 _WHOLE = "of requests all of whose choices ended with stop or length"
@@ -72,6 +75,11 @@ _HISTOGRAMS = (
     ("vllm:request_prompt_tokens", "prompt_length", f"Tokens of the prompt, {_GOOD}"),
     ("vllm:request_prefill_kv_computed_tokens", "kv_computed", f"Prompt tokens not cached, {_GOOD}"),
     ("vllm:request_generation_tokens", "generation_length", f"Output tokens {_GOOD}"),
+    (
+        "vllm:request_num_preemptions",
+        "preemptions",
+        f"Times that blocks had to be given back for want of room, {_GOOD}",
+    ),
     ("vllm:request_max_num_generation_tokens", "longest", f"Output tokens of the longest choice, {_WHOLE}"),
     ("vllm:request_params_n", "params_n", f"Choices asked for per prompt, {_WHOLE}"),
     ("vllm:request_params_max_tokens", "params_max_tokens", f"Limit of output tokens that was sent, {_WHOLE}"),
@@ -89,98 +97,6 @@ class AdmissionLine(Protocol):
     def tokens(self) -> int:
         """Of their prompts."""
         ...
-
-
-class RequestTimeline:
-    """Times of one request. One call per batch of updates; nothing is looked up by name."""
-
-    __slots__ = (
-        *("_cached", "_first", "_good", "_last", "_max_tokens", "_metrics", "_n", "_namespace", "_prompts", "_queue"),
-        *("_started", "_submitted", "_tokens"),
-    )
-
-    def __init__(
-        self,
-        metrics: "GatewayMetrics",
-        prompts: Sequence[int],
-        n: int,
-        max_tokens: int | None,
-        arrived: float,
-        namespace: str,
-    ) -> None:
-        self._metrics = metrics
-        self._prompts = tuple(prompts)
-        self._n = n
-        self._max_tokens = max_tokens
-        self._submitted = metrics.clock()
-        choices = len(self._prompts) * n
-        self._queue = [0.0] * choices
-        self._cached = [0] * choices
-        self._good = 0
-        self._namespace = namespace
-        self._started = arrived
-        self._first = [0.0] * choices
-        self._last = [0.0] * choices
-        self._tokens = [0] * choices
-
-    def begun(self, index: int, queue_s: float, cached_tokens: int) -> None:
-        """Work on choice `index` began after so long; so many tokens of its prompt were not computed."""
-        self._queue[index] = queue_s
-        self._cached[index] = cached_tokens
-
-    def tokens(self, index: int, count: int, now: float) -> None:
-        """`count` new tokens of choice `index` arrived at `now`."""
-        metrics, last = self._metrics, self._last[index]
-        if last:
-            metrics.inter_token.observe((now - last) / count, count)
-        else:
-            metrics.ttft.observe(now - self._started)
-            self._first[index] = now
-            if count > 1:
-                metrics.inter_token.observe(0.0, count - 1)
-        self._last[index] = now
-        self._tokens[index] += count
-        metrics.counts["generation_tokens"] += count
-
-    def finished(self, index: int, reason: str, now: float) -> None:
-        """Choice `index` ended."""
-        metrics, count = self._metrics, self._tokens[index]
-        metrics.outcomes[reason] += 1
-        if reason not in ("stop", "length"):
-            return
-        self._good += 1
-        prompt = self._prompts[index // self._n]
-        decode = self._last[index] - self._first[index]
-        prefill = max(0.0, (self._first[index] or now) - self._submitted - self._queue[index])
-        metrics.e2e.observe(now - self._started)
-        metrics.queue_time.observe(self._queue[index])
-        metrics.prefill_time.observe(prefill)
-        metrics.decode_time.observe(decode)
-        metrics.inference_time.observe(prefill + decode)
-        metrics.prompt_length.observe(prompt)
-        metrics.kv_computed.observe(max(0, prompt - self._cached[index]))
-        metrics.generation_length.observe(count)
-        if count > 1:
-            metrics.per_output_token.observe(decode / (count - 1))
-
-    def ended(self, cached_tokens: int, pulled_tokens: int = 0, recomputed: Mapping[str, int] | None = None) -> None:
-        """The whole request is over, however it ended.
-
-        Args:
-            cached_tokens: of the prompts, not computed; `pulled_tokens` of them came from the KV-cache pool.
-            recomputed: prompt tokens computed although the pool should have had them, by reason.
-        """
-        metrics = self._metrics
-        if self._good == len(self._tokens):
-            metrics.params_n.observe(self._n)
-            metrics.longest.observe(max(self._tokens))
-            if self._max_tokens is not None:
-                metrics.params_max_tokens.observe(self._max_tokens)
-        metrics.counts["prompt_tokens_cached"] += cached_tokens
-        metrics.counts["prompt_tokens_pulled"] += pulled_tokens
-        metrics.recomputed.update(recomputed or {})
-        metrics.namespaces.cached_tokens[self._namespace] += cached_tokens
-        metrics.in_flight -= 1
 
 
 class GatewayMetrics(Collector):
@@ -226,6 +142,7 @@ class GatewayMetrics(Collector):
         self.inference_time = Histogram(SECONDS_REQUEST)
         self.generation_length = Histogram(lengths)
         self.kv_computed = Histogram(lengths)
+        self.preemptions = Histogram(PREEMPTIONS)
         self.longest = Histogram(lengths)
         self.params_n = Histogram(CHOICES)
         self.params_max_tokens = Histogram(lengths)
@@ -239,6 +156,11 @@ class GatewayMetrics(Collector):
         self._tenants_only = CollectorRegistry()
         self._tenants_only.register(self.namespaces)
 
+    def expect(self, namespaces: Iterable[str], exchanges: Iterable[tuple[str, str, int]]) -> None:
+        """Have series of these tenants and HTTP exchanges from the start, so that their first event is an increase."""
+        self.namespaces.expect(namespaces)
+        self.http.update(dict.fromkeys(exchanges, 0))
+
     def request_started(
         self,
         prompt_lengths: Sequence[int],
@@ -249,8 +171,6 @@ class GatewayMetrics(Collector):
     ) -> RequestTimeline:
         """A request that arrived at `arrived` (this object's clock) was accepted by the backend."""
         self.in_flight += 1
-        self.counts["prompt_tokens"] += sum(prompt_lengths)
-        self.namespaces.prompt_tokens[namespace] += sum(prompt_lengths)
         return RequestTimeline(self, prompt_lengths, n, max_tokens, arrived, namespace)
 
     def rejected(self, reason: str) -> None:
@@ -330,15 +250,21 @@ class GatewayMetrics(Collector):
         for key, (name, text) in _COUNTERS.items():
             yield _counter(name, text, LABELS, {own: self.counts[key]})
         by_reason = {(*own, reason): count for reason, count in self.outcomes.items()}
-        yield _counter("vllm:request_success", "Choices that ended, by how", (*LABELS, "finished_reason"), by_reason)
+        yield _counter(
+            "vllm:request_success",
+            "Choices that ended, by how, failed ones too",
+            (*LABELS, "finished_reason"),
+            by_reason,
+        )
         rejected = {(*own, reason): count for reason, count in self.rejections.items()}
         yield _counter("vllm:admission_rejections", "Requests refused by admission", (*LABELS, "reason"), rejected)
         recomputed = {(*own, reason): count for reason, count in self.recomputed.items()}
-        text = "Prompt tokens computed although the KV-cache pool should have had them"
+        text = f"Tokens computed although the KV-cache pool should have had them, {_BEGUN}"
         yield _counter("cloudmatrix:prompt_tokens_recomputed", text, (*LABELS, "reason"), recomputed)
         http = {(*own, method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
         if http:
-            yield _counter("http_requests", "HTTP exchanges, by route", (*LABELS, "method", "handler", "status"), http)
+            names = (*LABELS, "method", "handler", "status")
+            yield _counter("http_requests", "HTTP exchanges, by route; 499: the client left first", names, http)
         yield from self._gauges()
         for name, attribute, text in _HISTOGRAMS:
             histogram: Histogram = getattr(self, attribute)
@@ -347,7 +273,7 @@ class GatewayMetrics(Collector):
             yield family
 
     def _gauges(self) -> Iterable[GaugeMetricFamily]:
-        values = [("requests", "Requests in flight", self.in_flight)]
+        values = [("requests", "Requests in flight, those that wait for their turn included", self.in_flight)]
         if self.line is not None:
             values.append(("queued_requests", "Requests that wait for their turn", len(self.line)))
             values.append(("queued_tokens", "Prompt tokens of requests that wait for their turn", self.line.tokens))

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 _LABELS = ("model_name", "engine", "namespace")
+_BEGUN = "of a tenant's prompts that an instance began to compute, each once whatever n is"
 _HOLDS = ("server", "namespace", "tier")
 
 
@@ -24,6 +25,11 @@ class NamespaceBoard(Collector):
         self.cached_tokens: Counter[str] = Counter()
         self._holdings: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
 
+    def expect(self, namespaces: Iterable[str]) -> None:
+        """Have series of these from the start."""
+        for counts in (self.prompt_tokens, self.cached_tokens):
+            counts.update(dict.fromkeys(namespaces, 0))
+
     def publish_servers(self, holdings: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
         """Replace what each memory server's namespaces hold, by tier [bytes]."""
         self._holdings = holdings
@@ -31,15 +37,19 @@ class NamespaceBoard(Collector):
     def collect(self) -> Iterable[Metric]:
         """All series of tenants; called by the registry."""
         for name, text, counts in (
-            ("cloudmatrix:namespace_prompt_tokens", "Prompt tokens of a tenant", self.prompt_tokens),
-            ("cloudmatrix:namespace_prompt_tokens_cached", "Those that were not computed", self.cached_tokens),
+            ("cloudmatrix:namespace_prompt_tokens", f"Tokens {_BEGUN}", self.prompt_tokens),
+            (
+                "cloudmatrix:namespace_prompt_tokens_cached",
+                f"Tokens that need not be computed, {_BEGUN}",
+                self.cached_tokens,
+            ),
         ):
             counter = CounterMetricFamily(name, text, labels=_LABELS)
             for namespace, count in sorted(counts.items()):
                 counter.add_metric((*self._own, namespace), count)
             if counter.samples:
                 yield counter
-        held = GaugeMetricFamily("cloudmatrix:namespace_pool_bytes", "Held in the KV-cache pool", labels=_HOLDS)
+        held = GaugeMetricFamily("cloudmatrix:namespace_pool_bytes", "Held in the KV-cache pool [bytes]", labels=_HOLDS)
         for server, namespaces in sorted(self._holdings.items()):
             for namespace, tiers in sorted(namespaces.items()):
                 for tier, nbytes in tiers.items():

@@ -18,32 +18,69 @@ ClientRows = Sequence[tuple[tuple[str, ...], PoolClientStats]]
 _CLIENT_LABELS = ("model_name", "engine", "pool")
 
 _CLIENT_COUNTERS: tuple[tuple[str, str, Callable[[PoolClientStats], int]], ...] = (
-    ("cloudmatrix:pool_lookups", "Prefixes looked up in the KV-cache pool", lambda s: s.lookups),
-    ("cloudmatrix:pool_stored_blocks", "Blocks published, new in the pool", lambda s: s.stored),
-    ("cloudmatrix:pool_present_blocks", "Blocks to publish that were there already", lambda s: s.present),
+    ("cloudmatrix:pool_lookups", "Prefixes that this instance looked up in the KV-cache pool", lambda s: s.lookups),
+    (
+        "cloudmatrix:pool_stored_blocks",
+        "KV blocks that this instance published first in the KV-cache pool",
+        lambda s: s.stored,
+    ),
+    (
+        "cloudmatrix:pool_present_blocks",
+        "KV blocks to publish that were in the KV-cache pool already",
+        lambda s: s.present,
+    ),
 )
 _CLIENT_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[PoolClientStats], Mapping[str, int]]], ...] = (
-    ("cloudmatrix:pool_blocks", "Blocks looked up", "result", lambda s: s.blocks),
-    ("cloudmatrix:pool_lost_blocks", "Blocks that the pool should have had", "reason", lambda s: s.lost),
-    ("cloudmatrix:pool_dropped_blocks", "Blocks not published", "reason", lambda s: s.dropped),
-    ("cloudmatrix:pool_bytes", "Bytes moved", "direction", lambda s: s.moved_bytes),
+    (
+        "cloudmatrix:pool_blocks",
+        "KV blocks looked up in the KV-cache pool, by where they were found, or not",
+        "result",
+        lambda s: s.blocks,
+    ),
+    (
+        "cloudmatrix:pool_lost_blocks",
+        "KV blocks that the KV-cache pool should have had and did not give, by reason",
+        "reason",
+        lambda s: s.lost,
+    ),
+    (
+        "cloudmatrix:pool_dropped_blocks",
+        "KV blocks not published in the KV-cache pool, by reason",
+        "reason",
+        lambda s: s.dropped,
+    ),
+    (
+        "cloudmatrix:pool_bytes",
+        "KV moved from (get) and to (put) the KV-cache pool [bytes]",
+        "direction",
+        lambda s: s.moved_bytes,
+    ),
 )
 _OPERATIONS = ("lookup", "get", "put")
 
 _SERVER_GAUGES: tuple[tuple[str, str, Callable[[MemoryServerStats], float]], ...] = (
-    ("cloudmatrix:memory_server_weight", "Share of its part of the ring in use; 0 = draining", lambda s: s.weight),
-    ("cloudmatrix:memory_server_entries", "Entries held", lambda s: s.entries),
+    (
+        "cloudmatrix:memory_server_weight",
+        "Share of its part of the ring in use, 0 to 1; 0 = draining",
+        lambda s: s.weight,
+    ),
+    ("cloudmatrix:memory_server_entries", "Entries held: KV blocks and models", lambda s: s.entries),
 )
 _SERVER_GAUGES_BY: tuple[tuple[str, str, Callable[[MemoryServerStats], Mapping[str, int]]], ...] = (
-    ("cloudmatrix:memory_server_used_bytes", "Bytes in use", lambda s: s.used_bytes),
-    ("cloudmatrix:memory_server_capacity_bytes", "Bytes there are", lambda s: s.capacity_bytes),
+    ("cloudmatrix:memory_server_used_bytes", "Memory in use, by tier [bytes]", lambda s: s.used_bytes),
+    ("cloudmatrix:memory_server_capacity_bytes", "Memory there is, by tier [bytes]", lambda s: s.capacity_bytes),
 )
 _SERVER_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[MemoryServerStats], Mapping[str, int]]], ...] = (
-    ("cloudmatrix:memory_server_hits", "Entries found by lookups", "tier", lambda s: s.hits),
-    ("cloudmatrix:memory_server_evictions", "Entries that left for want of room", "how", lambda s: s.evictions),
-    ("cloudmatrix:memory_server_damaged", "Entries with wrong bytes, removed", "tier", lambda s: s.damaged),
-    ("cloudmatrix:memory_server_refused", "Entries not taken", "reason", lambda s: s.refused),
-    ("cloudmatrix:memory_server_bytes", "Bytes moved", "direction", lambda s: s.moved_bytes),
+    ("cloudmatrix:memory_server_hits", "Entries found by lookups of this server", "tier", lambda s: s.hits),
+    ("cloudmatrix:memory_server_evictions", "Entries that left a tier for want of room", "how", lambda s: s.evictions),
+    (
+        "cloudmatrix:memory_server_damaged",
+        "Entries removed because their bytes were not those stored",
+        "tier",
+        lambda s: s.damaged,
+    ),
+    ("cloudmatrix:memory_server_refused", "Entries to write that were not taken", "reason", lambda s: s.refused),
+    ("cloudmatrix:memory_server_bytes", "Data found, moved or written [bytes]", "direction", lambda s: s.moved_bytes),
 )
 
 
@@ -62,7 +99,9 @@ def client_series(rows: ClientRows) -> Iterable[Metric]:
         yield counter
     for operation in _OPERATIONS:
         name = f"cloudmatrix:pool_{operation}_seconds"
-        histogram = HistogramMetricFamily(name, f"Duration of a {operation}", labels=_CLIENT_LABELS)
+        histogram = HistogramMetricFamily(
+            name, f"Duration of a {operation} in the KV-cache pool by this instance [s]", labels=_CLIENT_LABELS
+        )
         for labels, stats in rows:
             if operation in stats.latencies:
                 _add(histogram, labels, stats.latencies[operation])
@@ -100,7 +139,9 @@ class MemoryServerBoard(Collector):
                 for key, amount in values(stats).items():
                     gauge.add_metric((stats.server, key), amount)
             yield gauge
-        misses = CounterMetricFamily("cloudmatrix:memory_server_misses", "Entries not found", labels=("server",))
+        misses = CounterMetricFamily(
+            "cloudmatrix:memory_server_misses", "Entries that lookups of this server did not find", labels=("server",)
+        )
         for stats in self._servers:
             misses.add_metric((stats.server,), stats.misses)
         yield misses
@@ -114,7 +155,9 @@ class MemoryServerBoard(Collector):
 
     def _latencies(self) -> Metric:
         labels = ("server", "operation")
-        family = HistogramMetricFamily("cloudmatrix:memory_server_seconds", "Duration of an operation", labels=labels)
+        family = HistogramMetricFamily(
+            "cloudmatrix:memory_server_seconds", "Duration of an operation of this server [s]", labels=labels
+        )
         for stats in self._servers:
             for operation, latencies in sorted(stats.latencies.items()):
                 _add(family, (stats.server, operation), latencies)

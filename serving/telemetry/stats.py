@@ -6,7 +6,7 @@ from serving.ids import ReplicaId
 from serving.telemetry.pool_stats import PoolClientStats
 
 ITERATION_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""Upper bounds for tokens fed in one step. Source: vLLM's `iteration_tokens_total`."""
+"""Upper bounds for the tokens of one step. Source: vLLM's `iteration_tokens_total`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class InstanceStats:
         kv_blocks_used: blocks held by sequences; `kv_blocks_cached` are free for reuse but still hold a prefix.
         prompt_tokens_total: prompt tokens computed here; `generation_tokens_total`: tokens sampled here.
         prefix_queries_total, prefix_hits_total: prompt tokens looked up in, and found in, the instance's own cache.
-        handoff_seconds_total: time spent moving KV blocks; bytes and counts are of completed handoffs.
-        busy_seconds_total: time spent inside steps.
+        handoffs_total: sequences adopted; bytes and seconds are what moving their KV took; failures have neither.
+        steps_total, busy_seconds_total: steps executed, and the time spent in them.
         predicted_npu_seconds_total: what those steps would have taken on real NPUs, times their number; 0 if unknown.
-        iteration_tokens: steps per bucket of `ITERATION_TOKEN_BUCKETS`, not cumulative, one more for larger steps; or
-            empty when the instance does not count them.
+        iteration_tokens: those steps by what they gave, computed prompt tokens plus sampled ones: a number for each of
+            `ITERATION_TOKEN_BUCKETS`, not cumulative, one more for larger steps; or empty when nobody counts them.
         drafts_total: times that a sequence's guessed tokens were verified; draft_tokens_total: the guesses.
         accepted_drafts_total: guesses that were right, by position; empty without speculation.
         deferred: sequences that are neither queued nor computing, because their KV blocks are on their way.

@@ -39,5 +39,5 @@ def test_endpoint_speaks_prometheus_text(harness: Harness) -> None:
 def test_load_while_a_request_runs(harness: Harness) -> None:
     timeline = harness.metrics.request_started([1], 1, None, arrived=0.0)
     assert request(harness.app, "GET", "/load").json() == {"server_load": 1}
-    timeline.ended(0)
+    timeline.ended()
     assert request(harness.app, "GET", "/load").json() == {"server_load": 0}

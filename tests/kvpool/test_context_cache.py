@@ -64,7 +64,8 @@ def test_store_here_fetch_there() -> None:
             "blocks_pulled_ssd": 0,
             "bytes_pulled": 12 * BLOCK,
         }
-        assert {name: one["count"] for name, one in facts["histograms"].items()} == {"lookup": 2, "get": 1, "fetch": 2}
+        counts = {name: one["count"] for name, one in facts["histograms"].items()}
+        assert counts == {"lookup": 2, "get": 1, "fetch": 2, "store": 0}
         stored = one.cache.facts()["counters"]
         assert (stored["stores"], stored["blocks_stored"], stored["blocks_present"]) == (2, 12, 12)
         for instance in (one, two):

@@ -8,6 +8,7 @@ async with Pools(config, shm) as pools:
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from serving.policy.step_plan import StepPlan, StepResult
 from serving.runtime.instance import Instance, InstancePlace
 from serving.runtime.live_backend import LiveBackend
 from serving.runtime.live_generation import LiveGeneration
+from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS
 from tests.runtime.workload import Ask
 
 SECRET = "between gateways and instances"
@@ -108,6 +110,7 @@ class Told:
     finish: list[FinishReason | None]
     cached: list[int | None]
     pool: list[PoolUse | None]
+    preempted: list[int]
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -123,18 +126,35 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 async def collect(generation: LiveGeneration) -> Told:
     """Read a job to its end."""
     count = len(generation.choices)
-    told = Told([[] for _ in range(count)], [None] * count, [None] * count, [None] * count)
+    told = Told([[] for _ in range(count)], [None] * count, [None] * count, [None] * count, [0] * count)
     async with asyncio.timeout(PATIENCE_S):
         while updates := await generation.next():
             for update in updates:
                 assert told.finish[update.index] is None, "news after the end"
                 told.tokens[update.index] += update.tokens
                 told.finish[update.index] = update.finish_reason
+                told.preempted[update.index] = update.preempted
                 if update.cached_tokens is not None:
                     assert told.cached[update.index] is None, "cached tokens are told once"
                     told.cached[update.index] = update.cached_tokens
                     told.pool[update.index] = update.pool
     return told
+
+
+def check_counters(instance: Instance) -> None:
+    """Counters of one family have counted the same events, whatever happened; nothing is under way."""
+    name, loop, snapshot = instance.place.replica, instance.loop, instance.engine.snapshot(0.0)
+    steps, counts = snapshot.steps_total, snapshot.steps_by_tokens
+    assert sum(counts) == steps == instance.npus.npus[0].counters.steps, name
+    assert bool(steps) == bool(loop.busy_s), name
+    tokens, bounds = snapshot.prompt_tokens_total + snapshot.generated_tokens_total, ITERATION_TOKEN_BUCKETS
+    most = sum(count * bound for count, bound in zip(counts, (*bounds, sys.maxsize), strict=True))
+    least = sum(count * (bound + 1) for count, bound in zip(counts, (-1, *bounds), strict=True))
+    assert least <= tokens <= most, name
+    assert snapshot.prefix_hits_tokens_total <= snapshot.prefix_queries_tokens_total, name
+    assert sum(snapshot.accepted_drafts_total) <= snapshot.draft_tokens_total, name
+    if not snapshot.handoffs_in_total:
+        assert snapshot.handoff_bytes_in_total == loop.moves.pull_seconds == 0, name
 
 
 class Pools:
@@ -292,6 +312,7 @@ class Pools:
             assert (snapshot.fetching, snapshot.storing_blocks) == (0, 0)
             assert snapshot.queued_tokens == 0
             assert instance.loop.progress_age_s() == 0.0
+            check_counters(instance)
         assert self.backend.counts() == {"running": 0, "queued": 0, "sequences": 0}
         for path in self._folder.glob("ub-*"):
             with UbSegment.attach(path) as segment:

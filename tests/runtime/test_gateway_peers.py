@@ -30,7 +30,7 @@ class Gateway:
         self.address = self.peers.address
 
     def took(self, tokens: int) -> None:
-        self.metrics.request_started([tokens], 1, None, arrived=0.0)
+        self.metrics.request_started([tokens], 1, None, arrived=0.0).begun(0, 0.0, 0)
 
     async def shown(self) -> dict[str, float]:
         """Prompt tokens by gateway, as a scraper of this one sees them."""
@@ -149,6 +149,6 @@ async def test_numbers_that_overtake_each_other_do_not_run_backwards() -> None:
 async def test_by_engine_is_what_scrapers_sum() -> None:
     """Sums over `engine` count each gateway once."""
     one = GatewayMetrics("m", engine="0")
-    one.request_started([3], 1, None, arrived=0.0)
+    one.request_started([3], 1, None, arrived=0.0).begun(0, 0.0, 0)
     told = {(s, frozenset(labels.items())): v for f in one.numbers().families for s, labels, v in f.samples}
     assert sum(by_engine(told, "vllm:prompt_tokens_total").values()) == 3

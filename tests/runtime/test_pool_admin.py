@@ -10,7 +10,13 @@ import msgspec
 import pytest
 
 from serving.api.pool_admin import Answers
-from serving.api.pool_facts import memory_server_stats, pool_client_stats
+from serving.api.pool_facts import (
+    DROPPED_REASONS,
+    LOST_REASONS,
+    REFUSED_REASONS,
+    memory_server_stats,
+    pool_client_stats,
+)
 from serving.api.pool_summary import audit_summary, holdings
 from serving.ids import BlockHash, BlockId, NodeId
 from serving.kvpool.client import PoolClient
@@ -128,6 +134,8 @@ async def test_what_a_server_announces_becomes_series(cluster: PoolCluster) -> N
     assert sum(one.moved_bytes["written"] for one in stats) == 12 * BLOCK
     assert sum(one.moved_bytes["found_dram"] for one in stats) == 12 * BLOCK
     assert all({"lookup", "reserve", "put"} <= set(one.latencies) for one in stats)
+    assert all(set(one.refused) == set(REFUSED_REASONS) for one in stats)
+    assert all(one.damaged == {"dram": 0, "ssd": 0} for one in stats)
     metrics = GatewayMetrics("m")
     metrics.publish_servers(stats)
     assert value(metrics, "cloudmatrix:memory_server_entries", server="kv-0") == stats[0].entries
@@ -145,7 +153,9 @@ async def test_what_an_instance_counts_becomes_numbers(cluster: PoolCluster) -> 
     facts: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(cache.facts()))
     stats = pool_client_stats(facts)
     assert stats.blocks == {"dram": 4, "ssd": 0, "absent": 2, "lost": 0}
-    assert (stats.lookups, stats.stored, stats.present, stats.lost, stats.dropped) == (1, 4, 4, {}, {})
+    assert (stats.lookups, stats.stored, stats.present) == (1, 4, 4)
+    assert stats.lost == dict.fromkeys(LOST_REASONS, 0), "each reason is told from the start"
+    assert stats.dropped == dict.fromkeys(DROPPED_REASONS, 0)
     assert stats.moved_bytes == {"get": 4 * BLOCK, "put": 4 * BLOCK}
     assert {name: sum(one.counts) for name, one in stats.latencies.items()} == {"lookup": 1, "get": 1, "put": 2}
     for number in cluster.alive():
@@ -155,8 +165,9 @@ async def test_what_an_instance_counts_becomes_numbers(cluster: PoolCluster) -> 
     stats = pool_client_stats(cache.facts())
     cache.close()
     assert stats.blocks["lost"] == sum(stats.lost.values()) == 6
-    assert set(stats.lost) == {"unreachable"}
+    assert stats.lost["unreachable"] == 6
     assert sum(stats.dropped.values()) == 3
+    assert set(stats.dropped) == set(DROPPED_REASONS)
 
 
 async def test_what_is_not_announced_counts_as_nothing(cluster: PoolCluster) -> None:

@@ -30,6 +30,7 @@ NAMES_OF_VLLM = [
     ("vllm:request_decode_time_seconds", "histogram"),
     ("vllm:request_prompt_tokens", "histogram"),
     ("vllm:request_generation_tokens", "histogram"),
+    ("vllm:request_num_preemptions", "histogram"),
     ("vllm:request_params_n", "histogram"),
     ("vllm:request_params_max_tokens", "histogram"),
     ("vllm:iteration_tokens_total", "histogram"),
@@ -101,7 +102,7 @@ def test_labelled_counters_are_there_from_the_start(name: str, label: str, value
 PER_CHOICE = (
     *("e2e_request_latency_seconds", "request_queue_time_seconds", "request_inference_time_seconds"),
     *("request_prefill_time_seconds", "request_decode_time_seconds", "request_prompt_tokens"),
-    *("request_generation_tokens", "request_prefill_kv_computed_tokens"),
+    *("request_generation_tokens", "request_prefill_kv_computed_tokens", "request_num_preemptions"),
 )
 PER_REQUEST = ("request_params_n", "request_params_max_tokens", "request_max_num_generation_tokens")
 
@@ -112,11 +113,12 @@ def test_series_of_requests_count_the_same_ends(bad: str) -> None:
     timeline = metrics.request_started([10, 20], 2, 9, arrived=99.0)
     for index in range(4):
         timeline.begun(index, 0.5, 4)
+        timeline.preempted(index, index)
         if index != 1:  # one ends without a token
             timeline.tokens(index, 1, 101.0)
             timeline.tokens(index, index + 1, 103.0)
         timeline.finished(index, bad if bad and index == 3 else "stop", 104.0)
-    timeline.ended(8)
+    timeline.ended()
     good = 3 if bad else 4
     assert {name: value(metrics, f"vllm:{name}_count") for name in PER_CHOICE} == dict.fromkeys(PER_CHOICE, good)
     whole = 0 if bad else 1
@@ -129,6 +131,8 @@ def test_series_of_requests_count_the_same_ends(bad: str) -> None:
         assert value(metrics, "vllm:request_max_num_generation_tokens_sum") == 5
         assert value(metrics, "vllm:request_inference_time_seconds_sum") == pytest.approx(3 * 2.5 + 3.5)
         assert value(metrics, "vllm:request_queue_time_seconds_sum") == pytest.approx(2.0)
+        assert value(metrics, "vllm:request_num_preemptions_sum") == 0 + 1 + 2 + 3
+        assert value(metrics, "vllm:request_num_preemptions_bucket", le="1.0") == 2
 
 
 def test_what_waits_by_reason_is_what_waits() -> None:
@@ -144,12 +148,14 @@ def test_one_request_from_arrival_to_end() -> None:
     metrics = GatewayMetrics("m", engine="g1", clock=clock)
     timeline = metrics.request_started([10, 20], 1, 5, arrived=100.0)
     assert metrics.in_flight == 1
+    timeline.begun(0, 0.0, 8)
+    timeline.begun(1, 0.0, 0)
     timeline.tokens(0, 1, 100.5)
     timeline.tokens(0, 2, 100.9)
     timeline.tokens(1, 1, 100.25)
     timeline.finished(0, "stop", 101.0)
     timeline.finished(1, "length", 101.0)
-    timeline.ended(cached_tokens=8)
+    timeline.ended()
     own = {"model_name": "m", "engine": "g1"}
     assert value(metrics, "vllm:prompt_tokens_total", **own) == 30
     assert value(metrics, "vllm:generation_tokens_total", **own) == 4
@@ -207,7 +213,7 @@ def test_aborted_requests_leave_latencies_alone() -> None:
     timeline = metrics.request_started([1], 1, None, arrived=100.0)
     timeline.tokens(0, 1, 101.0)
     timeline.finished(0, "abort", 102.0)
-    timeline.ended(0)
+    timeline.ended()
     assert value(metrics, "vllm:e2e_request_latency_seconds_count") == 0
     assert value(metrics, "vllm:request_success_total", finished_reason="abort") == 1
 

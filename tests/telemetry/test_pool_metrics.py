@@ -97,7 +97,8 @@ def test_a_server_that_leaves_takes_its_series_along() -> None:
 def test_tenants_are_named_only_on_request() -> None:
     metrics = GatewayMetrics("m", engine="g")
     timeline = metrics.request_started([10], 1, None, 0.0, "acme")
-    timeline.ended(4, 3, {"timeout": 2})
+    timeline.begun(0, 0.0, 4, pulled_tokens=3, recomputed={"timeout": 2})
+    timeline.ended()
     metrics.publish_servers([SERVER])
     text = metrics.render().decode()
     assert "acme" not in text

@@ -41,11 +41,18 @@ def by_engine(shown: Page, name: str) -> dict[str, float]:
     return {dict(labels)["engine"]: value for (of, labels), value in shown.items() if of == name}
 
 
+def begin(metrics: GatewayMetrics, prompts: list[int], namespace: str = "default") -> None:
+    """A request that is being computed."""
+    timeline = metrics.request_started(prompts, 1, None, arrived=0.0, namespace=namespace)
+    for index in range(len(prompts)):
+        timeline.begun(index, 0.0, 0)
+
+
 def two() -> tuple[GatewayMetrics, GatewayMetrics]:
     one, other = GatewayMetrics("m", engine="0", name="aaa"), GatewayMetrics("m", engine="1", name="bbb")
     one.others, other.others = Known(other), Known(one)
-    one.request_started([5], 1, None, arrived=0.0)
-    other.request_started([7, 8], 1, None, arrived=0.0, namespace="acme")
+    begin(one, [5])
+    begin(other, [7, 8], namespace="acme")
     other.http_request("GET", "/health", 200, 0.1)
     return one, other
 
@@ -90,7 +97,7 @@ def test_tenants_of_other_gateways_are_for_administrators_only() -> None:
 def test_two_that_have_the_same_rank_do_not_share_series() -> None:
     one, _ = two()
     younger = GatewayMetrics("m", engine="0", name="ccc")
-    younger.request_started([11], 1, None, arrived=0.0)
+    begin(younger, [11])
     one.others, younger.others = Known(younger), Known(one)
     assert by_engine(page(one), "vllm:prompt_tokens_total") == {"0": 5, "0-ccc": 11}
     assert page(younger) == page(one)

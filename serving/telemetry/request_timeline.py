@@ -1,0 +1,118 @@
+"""What becomes of one request, told to its gateway's metrics as it happens."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serving.telemetry.metrics import GatewayMetrics
+
+
+class RequestTimeline:
+    """Times of one request. One call per batch of updates; nothing is looked up by name."""
+
+    __slots__ = (
+        *("_cached", "_first", "_good", "_last", "_max_tokens", "_metrics", "_n", "_namespace", "_preempted"),
+        *("_prompts", "_queue", "_started", "_submitted", "_tokens"),
+    )
+
+    def __init__(
+        self,
+        metrics: "GatewayMetrics",
+        prompts: Sequence[int],
+        n: int,
+        max_tokens: int | None,
+        arrived: float,
+        namespace: str,
+    ) -> None:
+        self._metrics = metrics
+        self._prompts = tuple(prompts)
+        self._n = n
+        self._max_tokens = max_tokens
+        self._submitted = metrics.clock()
+        choices = len(self._prompts) * n
+        self._queue = [0.0] * choices
+        self._cached = [0] * choices
+        self._preempted = [0] * choices
+        self._good = 0
+        self._namespace = namespace
+        self._started = arrived
+        self._first = [0.0] * choices
+        self._last = [0.0] * choices
+        self._tokens = [0] * choices
+
+    def begun(
+        self,
+        index: int,
+        queue_s: float,
+        cached_tokens: int,
+        *,
+        pulled_tokens: int = 0,
+        recomputed: Mapping[str, int] | None = None,
+    ) -> None:
+        """Work on choice `index` began, after so long. To be told once; a prompt counts with its first choice.
+
+        Args:
+            cached_tokens: of its prompt, not computed; `pulled_tokens` of them came from the KV-cache pool.
+            recomputed: prompt tokens computed although the pool should have had them, by reason.
+        """
+        self._queue[index] = queue_s
+        self._cached[index] = cached_tokens
+        if index % self._n:
+            return
+        metrics, prompt = self._metrics, self._prompts[index // self._n]
+        metrics.counts["prompt_tokens"] += prompt
+        metrics.counts["prompt_tokens_cached"] += cached_tokens
+        metrics.counts["prompt_tokens_pulled"] += pulled_tokens
+        metrics.recomputed.update(recomputed or {})
+        metrics.namespaces.prompt_tokens[self._namespace] += prompt
+        metrics.namespaces.cached_tokens[self._namespace] += cached_tokens
+
+    def preempted(self, index: int, times: int) -> None:
+        """Choice `index` had to give its blocks back, so often so far."""
+        self._preempted[index] = times
+
+    def tokens(self, index: int, count: int, now: float) -> None:
+        """`count` new tokens of choice `index` arrived at `now`."""
+        metrics, last = self._metrics, self._last[index]
+        if last:
+            metrics.inter_token.observe((now - last) / count, count)
+        else:
+            metrics.ttft.observe(now - self._started)
+            self._first[index] = now
+            if count > 1:
+                metrics.inter_token.observe(0.0, count - 1)
+        self._last[index] = now
+        self._tokens[index] += count
+        metrics.counts["generation_tokens"] += count
+
+    def finished(self, index: int, reason: str, now: float) -> None:
+        """Choice `index` ended."""
+        metrics, count = self._metrics, self._tokens[index]
+        metrics.outcomes[reason] += 1
+        if reason not in ("stop", "length"):
+            return
+        self._good += 1
+        prompt = self._prompts[index // self._n]
+        decode = self._last[index] - self._first[index]
+        prefill = max(0.0, (self._first[index] or now) - self._submitted - self._queue[index])
+        metrics.e2e.observe(now - self._started)
+        metrics.queue_time.observe(self._queue[index])
+        metrics.prefill_time.observe(prefill)
+        metrics.decode_time.observe(decode)
+        metrics.inference_time.observe(prefill + decode)
+        metrics.prompt_length.observe(prompt)
+        metrics.kv_computed.observe(max(0, prompt - self._cached[index]))
+        metrics.generation_length.observe(count)
+        metrics.preemptions.observe(self._preempted[index])
+        if count > 1:
+            metrics.per_output_token.observe(decode / (count - 1))
+
+    def ended(self) -> None:
+        """The whole request is over, however it ended."""
+        metrics = self._metrics
+        if self._good == len(self._tokens):
+            metrics.params_n.observe(self._n)
+            metrics.longest.observe(max(self._tokens))
+            if self._max_tokens is not None:
+                metrics.params_max_tokens.observe(self._max_tokens)
+        metrics.in_flight -= 1
