@@ -3,6 +3,7 @@
 #   make serve                                   the bundled model on one virtual node of 8 NPUs
 #   make serve ARGS="--port 9000 --model DIR"    anything that `cloudmatrix serve --help` knows
 #   make test  PYTEST_ARGS="-k gateway"          ruff, mypy, then pytest
+#   make serve PYTHON=python3.12                 this Python, not the newest on PATH that pyproject.toml allows
 #
 # What is installed besides torch has the versions of deploy/constraints.txt, those that all tests passed with; `make lock`
 # writes that file anew. CONSTRAINTS= (nothing) takes the newest ones that pyproject.toml allows.
@@ -16,6 +17,7 @@ SHELL       := /bin/bash
 
 VENV        := .venv
 BIN         := $(VENV)/bin
+PYTHON      :=
 TORCH       := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 PIP         := $(BIN)/python -m pip install --disable-pip-version-check
 CONSTRAINTS ?= deploy/constraints.txt
@@ -66,22 +68,27 @@ clean: ## remove the environment and every cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps make a second start skip the install; a changed pyproject.toml, or other versions, repeat it.
-$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | asked-for
 	@echo "Installing into $(VENV) (once; several minutes on a slow line)"
 	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
 	@$(PIP) $(PINNED) -e .
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+$(VENV)/.installed-test: pyproject.toml $(CONSTRAINTS) | asked-for
 	@echo "Installing with test tools into $(VENV) (once; several minutes on a slow line)"
 	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
 	@$(PIP) $(PINNED) -e '.[test]'
 	@touch $(VENV)/.installed $@
 
+# The first that deploy/pythons.sh lists. One that was asked for is checked, too.
 $(BIN)/python:
-	@for python in python3.11 python3 python3.12; do \
-		if "$$python" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then \
-			exec "$$python" -m venv $(VENV); \
-		fi; \
-	done; \
-	echo "make: no Python 3.11 or 3.12 with venv found; install python3.11 and python3.11-venv, then repeat" >&2; exit 2
+	@found=$$(deploy/pythons.sh $(PYTHON)) && read -r python <<< "$$found" && \
+		echo "$(VENV): $$("$$python" -V), $$python" && exec "$$python" -m venv $(VENV)
+
+# An environment that is there is not of the Python that is asked for now: say so, instead of running another one.
+.PHONY: asked-for
+asked-for: | $(BIN)/python
+ifneq ($(PYTHON),)
+	@for python in $(PYTHON) $(BIN)/python; do "$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; done | uniq | \
+		awk 'END { if (NR > 1) { print "make: $(VENV) is of Python " $$0 ", not of $(PYTHON): make clean, then repeat"; exit 2 } }' >&2
+endif
