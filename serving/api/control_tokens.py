@@ -27,6 +27,10 @@ _LONGEST_EDGE = 256
 """Characters. Longer control tokens are guarded where they are spelled whole, not where borders might complete them."""
 _MARKER = re.compile(r"<[|｜].*[|｜]>|</?(think|tool)\w*>|\[/?[A-Z_]+\]", re.DOTALL)
 _SPELLED_OUT = re.compile(r"\w+|\s+|.", re.DOTALL)
+_REWRITES = re.compile(r"\b(replace|join|lower|upper|title|capitalize|swapcase|casefold|translate)\b")
+"""Words of a template that may take out some of a message, or change its letters, before it goes into the prompt."""
+_SOUGHT = re.compile(r"</?\w[^<>'\"{}\s]*>|\[/?\w+\]")
+"""What a template may look for within a message: `</think>`."""
 _ROLES = frozenset(
     "system user assistant tool developer function model ipython environment observation context tool_call "
     "tool_response".split()
@@ -46,8 +50,9 @@ class ControlTokens:
         added = sorted(tokenizer.raw.get_added_tokens_decoder().items())
         self._added = [(index, token) for index, token in added if token.content]
         self._control = {t.content: t for _, t in self._added if t.special or _is_marker(t.content, template)}
-        self._special = _Spelling([text for text, token in self._control.items() if token.special])
-        self._all = _Spelling(list(self._control))
+        sought = sorted(set(_SOUGHT.findall(template))) if _REWRITES.search(template) else None
+        self._special = _Spelling([text for text, token in self._control.items() if token.special], sought)
+        self._all = _Spelling(list(self._control), sought)
         # A normalizer may make a control token of what looks like none before it (`<|END|>`, in lower case).
         self._changed = tokenizer.raw.normalizer is not None and any(t.normalized for t in self._control.values())
 
@@ -59,12 +64,12 @@ class ControlTokens:
         """
         role = message.get("role")
         spelling = self._special if role == "assistant" else self._all
-        guarded = {key: _marked(value, spelling) for key, value in message.items()}
+        guarded = {spelling.mark(key): _marked(value, spelling) for key, value in message.items()}
         return {**guarded, "role": role} if role in _ROLES else guarded
 
     def guard_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         """Template variables that came with the request, marked likewise."""
-        return {key: _marked(value, self._all) for key, value in variables.items()}
+        return {self._all.mark(key): _marked(value, self._all) for key, value in variables.items()}
 
     def encode(self, rendered: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a rendered prompt, in which only control tokens without a mark inside are such."""
@@ -137,13 +142,25 @@ class ControlTokens:
 
 
 class _Spelling:
-    """Where texts spell one of some tokens, whole or in part."""
+    """Where texts spell one of some tokens, whole or in part.
 
-    def __init__(self, tokens: Sequence[str]) -> None:
+    Args:
+        sought: None, or the template rewrites what it is given: then every sign that a token begins with is taken for a
+            beginning, but where one of these stands, as letters between it and the rest may be removed.
+    """
+
+    def __init__(self, tokens: Sequence[str], sought: Sequence[str] | None = None) -> None:
         longest_first = sorted(tokens, key=lambda text: (-len(text), text))  # as tokenizers match: leftmost, longest
         one_of = "|".join(re.escape(text) + (f"(?!{_SOLE})" if len(text) == 1 else "") for text in longest_first)
         self._token = re.compile(one_of or r"(?!)")
-        self._start = re.compile(f"(?=(?:{one_of or '(?!)'})).", re.DOTALL)
+        start = f"(?=(?:{one_of or '(?!)'}))."
+        signs = {text[0] for text in tokens if len(text) > 1 and not (text[0].isalnum() or text[0].isspace())}
+        signs |= {text[1] for text in tokens if text[1:2] in ("|", "｜")}  # a template may write the first itself
+        self._signs = signs if sought is not None else set()
+        if sought is not None and signs:
+            kept = "|".join(re.escape(text) for text in sought if text not in tokens)
+            start += f"|(?!{kept or '(?!)'})[{re.escape(''.join(sorted(signs)))}]"
+        self._start = re.compile(start, re.DOTALL)
         self._single = frozenset(text for text in tokens if len(text) == 1)
         self._several = tuple(text for text in tokens if 1 < len(text) <= _LONGEST_EDGE)
         self._heads = frozenset(text[:end] for text in self._several for end in range(1, len(text)))
@@ -156,7 +173,7 @@ class _Spelling:
 
     def mark(self, text: str) -> str:
         """Break every token that the text spells."""
-        if self._token.search(text) is None:
+        if self._token.search(text) is None and not any(sign in text for sign in self._signs):
             return text
         return self._start.sub(lambda match: match[0] + (_SOLE if match[0] in self._single else "") + MARK, text)
 
