@@ -166,7 +166,7 @@ class AdmissionQueue:
         if requests > 0 or tokens > 0:
             reason = self._in_words(one, requests)
         elif not claimed and self._kept_for_others(one):
-            reason = f"{len(self._lines)} requests wait, and {self._promises.requests} were told to come back"
+            reason = self._promised_in_words(one)
         else:
             return None
         return AdmissionDecision(False, reason, self._retry_s(one, now))
@@ -211,6 +211,14 @@ class AdmissionQueue:
             return f"{tokens} prompt tokens wait, {limits.max_queued_tokens} may"
         return f"{own_tokens} prompt tokens of the key wait, {room} more may for all"
 
+    def _promised_in_words(self, one: Applicant) -> str:
+        limits, promises = self._limits, self._promises
+        if self._excess(one, told=True)[0] > 0:
+            told = f"{promises.requests} were told to come back, {limits.max_queued_requests} may"
+            return f"{len(self._lines)} requests wait, and {told}"
+        told = f"{promises.tokens} were told to come back, {limits.max_queued_tokens} may"
+        return f"{self.tokens} prompt tokens wait, and {told}"
+
     def _kept_for_others(self, one: Applicant) -> bool:
         """Room is kept for those who were told to come back, but not while the queue is about to run dry: they may not
         come, and who asks again and again is given promise after promise; neither must leave seats empty.
@@ -227,7 +235,9 @@ class AdmissionQueue:
         late_s = ahead / self._rate.tokens_per_s - (one.deadline - now)
         if late_s <= 0:
             return None
-        reason = f"it could not start before its deadline: {round(ahead)} prompt tokens are before it"
+        left, rate = one.deadline - now, self._rate.tokens_per_s
+        before = f"{round(ahead)} prompt tokens are before it at {rate:.0f}/s"
+        reason = f"it could not start before its deadline: {before}, {max(0.0, left):.1f} s are left"
         return AdmissionDecision(False, reason, min(MAX_RETRY_S, max(1.0, float(ceil(late_s)))))
 
     def _retry_s(self, one: Applicant, now: float) -> float:

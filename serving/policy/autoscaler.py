@@ -22,7 +22,7 @@ from serving.policy.scaling.decision import PoolTarget, ScaleKind, Scaler, Scali
 from serving.policy.scaling.decode_work import DecodeWork
 from serving.policy.scaling.demand import Demand, Outlook, together
 from serving.policy.scaling.gains import traffic_gains
-from serving.policy.scaling.idle import IdleClock, under_way
+from serving.policy.scaling.idle import IdleClock
 from serving.policy.scaling.pool_mind import PoolMind, Wanted
 from serving.policy.scaling.prompt_work import PromptWork
 from serving.policy.scaling.request_count import RequestCountScaler
@@ -84,8 +84,7 @@ class Autoscaler:
         ]
         targets = self._share_out(signals, wanted, room)
         if signals.cache is not None:
-            to_zero = self._idle.over(signals.now)
-            targets.append(self._cache.decide(signals.now, seconds, signals.cache, to_zero, self._idle.somebody))
+            targets.append(self._cache.decide(signals.now, seconds, signals.cache, self._idle))
         self._before = signals
         return ScalingDecision(signals.now, tuple(targets))
 
@@ -135,7 +134,7 @@ class Autoscaler:
         if not prompts.urgent or not self._decode.full(signals.pools[-1], signals.traffic.queued):
             return prompts
         urgent = min(prompts.urgent, self._prompts.now_instances(signals.pools[0]))
-        why = f"{prompts.why_urgent}, but decode is full"
+        why = f"{prompts.why_urgent}, but {self._decode.words(signals.pools[-1])}"
         return structs.replace(prompts, urgent=urgent, why_urgent=why)
 
     def _wanted(self, signals: ScalingSignals, pool: PoolSignals, demand: Demand, outlook: Outlook) -> Wanted:
@@ -145,17 +144,16 @@ class Autoscaler:
             return Wanted(pool.target, ScaleKind.HELD, f"held for {pool.held_until - now:.0f} s more; {demand.why}")
         if self._idle.over(now) and pool.low == 0:
             kind = ScaleKind.ZERO if pool.target else ScaleKind.STAY
-            return Wanted(0, kind, f"no request for {self._idle.seconds(now):.0f} s")
+            return Wanted(0, kind, self._idle.words(now))
         if pool.target == 0 and pool.low == 0 and not self._idle.somebody:
-            return Wanted(0, ScaleKind.STAY, "nobody waits")
+            return Wanted(0, ScaleKind.STAY, self._idle.waits)
         broken = self._blame.find(signals, pool, outlook, demand, mind.lesson, self._prompts)
         wanted = mind.wanted(now, pool, demand)
         if pool.target == 0 and wanted.target > 0 and self._idle.somebody:
-            waits = f"{under_way(signals)} requests wait"
-            return Wanted(wanted.target, ScaleKind.WAKE, f"{waits}; {wanted.reason}")
+            return Wanted(wanted.target, ScaleKind.WAKE, f"{self._idle.waits}; {wanted.reason}")
         if broken and pool.target < pool.high:
             more = max(wanted.target, pool.target + 1)
-            return Wanted(more, ScaleKind.BURST, f"{broken}; {wanted.reason}")
+            return Wanted(more, ScaleKind.BURST, f"{broken}, so no fewer than {more}; {wanted.reason}")
         return wanted
 
     def _share_out(self, signals: ScalingSignals, wanted: list[Wanted], room: Room) -> list[PoolTarget]:
@@ -174,7 +172,8 @@ class Autoscaler:
         ]
         for place, share in zip(free, shares, strict=True):
             if share != wanted[place].target:
-                targets[place] = _cut(signals, wanted[place], place, share, room)
+                fits = room.words(signals, self.config.npu_budget)
+                targets[place] = _cut(signals, wanted[place], place, share, fits)
         return targets
 
 
@@ -196,12 +195,10 @@ def _kept(signals: ScalingSignals, free: list[PoolSignals], wishes: list[Wish], 
     return max(sum(there), min(sum(least), signals.npus_total - placed))
 
 
-def _cut(signals: ScalingSignals, wanted: Wanted, place: int, share: int, room: Room) -> PoolTarget:
+def _cut(signals: ScalingSignals, wanted: Wanted, place: int, share: int, room: str) -> PoolTarget:
     """A wish that the NPUs do not allow, in words."""
     pool = signals.pools[place]
-    fits = f"{wanted.target} wanted, {share} fit: {signals.npus_free} of {signals.npus_total} NPUs are free"
-    if room.placeless:
-        fits += f", instances of {room.placeless} NPUs have no place"
+    fits = f"{wanted.target} wanted, {share} fit: {room}"
     later = place < len(signals.pools) - 1
     kind = ScaleKind.FIT
     if share == pool.target:

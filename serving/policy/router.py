@@ -127,7 +127,8 @@ def route_prefill(
     place, among = choose(seconds, turn, rule, near)
     chosen = candidates[place]
     predicted = f" in {seconds[place]:.3f} s" if known else ""
-    reason = f"{queued[place]} + {own[place]} uncached tokens{predicted}, {among} in pool {chosen.pool}"
+    against = _next(seconds, place, "{:.3f} s" if known else "{:.0f} tokens")
+    reason = f"{queued[place]} + {own[place]} uncached tokens{predicted}, {among} in pool {chosen.pool}{against}"
     return RouteDecision(chosen.replica, chosen.node, reason, own[place])
 
 
@@ -165,10 +166,16 @@ def route_decode(
     place, among = choose(loads, turn, rule, NEAR * min(loads))
     chosen = roomy[place]
     reason = (
-        f"room for {needed_blocks} blocks ({_room(chosen)} free), {inside[place]} sequences, "
-        f"{among} with room in pool {chosen.pool}"
+        f"room for {needed_blocks} blocks ({_room(chosen)} free), {inside[place]} sequences, load {loads[place]:.2f}, "
+        f"{among} with room in pool {chosen.pool}{_next(loads, place, '{:.2f}')}"
     )
     return RouteDecision(chosen.replica, chosen.node, reason)
+
+
+def _next(loads: Sequence[float], place: int, form: str) -> str:
+    """What the choice was compared with, in words: the least of the others."""
+    others = [*loads[:place], *loads[place + 1 :]]
+    return f", next {form.format(min(others))}" if others else ""
 
 
 def choose(loads: Sequence[float], turn: int | Turn, rule: Rule, near: float = 0.0) -> tuple[int, str]:

@@ -104,7 +104,9 @@ def test_an_idle_pool_shrinks_to_its_least_with_patience() -> None:
     assert not story(scaler, 120, (prefill(4), decode(4))).changes
     decision = story(scaler, 2, (prefill(4), decode(4, low=4)), begin=120)
     assert [one.target for one in decision.targets] == [2, 4]
-    assert target(decision, "prefill").reason.endswith("2 would have done for 120 s")
+    assert target(decision, "prefill").reason.endswith(
+        "1 would have done for 120 s, but twice the 1 that are needed now stay"
+    )
     decision = story(scaler, 62, (prefill(2), decode(4, low=2)), begin=122)
     assert [one.target for one in decision.targets] == [1, 2]
 
@@ -115,7 +117,7 @@ def test_zero_needs_permission_and_time_and_ends_with_the_first_request() -> Non
     assert not story(scaler, 60, pools).changes
     decision = story(scaler, 1, pools, begin=60)
     assert (target(decision, "prefill").target, target(decision, "prefill").kind) == (0, ScaleKind.ZERO)
-    assert target(decision, "prefill").reason == "no request for 60 s"
+    assert target(decision, "prefill").reason == "no request for 60 s, idle_to_zero_s is 60"
     assert target(decision, "decode").target == 1
     empty = (prefill(0, low=0), decode(1, low=1))
     decision = story(scaler, 1, empty, begin=61)
@@ -128,9 +130,10 @@ def test_zero_needs_permission_and_time_and_ends_with_the_first_request() -> Non
 def test_a_system_that_begins_at_zero_wakes_for_somebody_only() -> None:
     scaler = Autoscaler(SLO, CONFIG)
     pools = (prefill(0, low=0), decode(0, low=0))
-    assert [one.reason for one in story(scaler, 5, pools).targets] == ["nobody waits"] * 2
+    assert [one.reason for one in story(scaler, 5, pools).targets] == ["0 requests wait"] * 2
     decision = story(scaler, 1, pools, begin=5, rejected=1, arrived=1)
     assert [one.kind for one in decision.targets] == [ScaleKind.WAKE] * 2
+    assert decision.targets[0].reason.startswith("1 requests came since the last look; ")
 
 
 def test_those_who_wait_are_counted_once_and_nobody_is_made_up() -> None:
@@ -159,7 +162,7 @@ def test_a_held_pool_stands_and_the_plan_works_around_it() -> None:
     cut = target(decision, "prefill")
     assert (cut.target, cut.kind) == (2, ScaleKind.FORECAST) or cut.kind is ScaleKind.FIT
     assert cut.target == 2
-    assert "5 wanted, 2 fit: 4 of 40 NPUs are free" in cut.reason
+    assert "5 wanted, 2 fit: 40 NPUs for all pools, 4 of 40 NPUs are free" in cut.reason
 
 
 def first_shrink(held: range) -> int:
@@ -211,7 +214,9 @@ def test_the_budget_of_the_configuration_counts() -> None:
     scaler = Autoscaler(SLO, AutoscalerConfig(npu_budget=20))
     assert target(story(scaler, 120, (prefill(1), decode(1)), rate=15), "prefill").target == 3
     scaler = Autoscaler(SLO, AutoscalerConfig(npu_budget=16))
-    assert target(story(scaler, 120, (prefill(1), decode(1)), rate=15), "prefill").target == 2
+    cut = target(story(scaler, 120, (prefill(1), decode(1)), rate=15), "prefill")
+    assert cut.target == 2
+    assert "3 wanted, 2 fit: 16 NPUs for all pools, 360 of 384 NPUs are free, npu_budget is 16" in cut.reason
 
 
 def test_prefill_yields_when_decode_lost_its_npus() -> None:
@@ -223,7 +228,9 @@ def test_prefill_yields_when_decode_lost_its_npus() -> None:
     decision = story(scaler, 1, lost, begin=120, rate=25, npus_free=0, npus_total=24)
     yielded, kept = decision.targets
     assert (yielded.target, yielded.kind) == (2, ScaleKind.YIELD)
-    assert yielded.reason.startswith("4 wanted, 2 fit: 0 of 24 NPUs are free; decode comes first")
+    assert yielded.reason.startswith(
+        "4 wanted, 2 fit: 24 NPUs for all pools, 0 of 24 NPUs are free; decode comes first"
+    )
     assert (kept.target, kept.kind) == (2, ScaleKind.STAY)
     after = (prefill(2, draining=2), lost[1])
     assert not story(scaler, 20, after, begin=121, rate=25, npus_free=0, npus_total=24).changes
@@ -278,8 +285,8 @@ def test_nothing_known_nothing_done() -> None:
     decision = story(Autoscaler(SLO, CONFIG), 400, pools, rate=50)
     assert not decision.changes
     assert [one.reason for one in decision.targets] == [
-        "the speed of prefill is not known yet",
-        "what decode can take is not known yet",
+        "the speed of prefill is not known yet: 2 stay",
+        "what decode can take is not known yet: 2 stay",
     ]
     late = story(Autoscaler(SLO, CONFIG), 10, pools, rate=50, queued=9, oldest_wait_s=9.0)
     assert (late.targets[0].target, late.targets[0].kind) == (3, ScaleKind.BURST)

@@ -17,7 +17,7 @@ def test_prefill_goes_where_the_least_work_waits() -> None:
     views = [view("a", 500), view("b", 100), view("c", 300)]
     decision = route_prefill(views, 40, 0, 5.0)
     assert decision.replica == "b"
-    assert "100 + 40 uncached tokens" in decision.reason
+    assert decision.reason == "100 + 40 uncached tokens, the least of 3 in pool p, next 340 tokens"
 
 
 def test_what_was_sent_since_the_view_counts() -> None:
@@ -41,7 +41,9 @@ def test_decode_needs_room_first_then_few_sequences_then_the_most_room() -> None
     views = [view("a", sequences=0, free=3), view("b", sequences=5, free=50), view("c", sequences=5, free=60)]
     decision = route_decode(views, 4, 0, 5.0)
     assert decision.replica == "c"
-    assert "room for 4 blocks (60 free), 5 sequences" in decision.reason
+    assert decision.reason == (
+        "room for 4 blocks (60 free), 5 sequences, load 1.89, the least of 2 with room in pool p, next 2.11"
+    )
 
 
 def test_without_room_anywhere_the_roomiest_waits() -> None:

@@ -205,7 +205,8 @@ class ScalingBoard:
                 target = wanted.target
                 if target > seen.target:
                     target = max(seen.target, min(target, self._fits(wanted.pool)))
-                reason = wanted.reason if target == wanted.target else f"{wanted.reason}; {target} fit"
+                fits = f"; {wanted.target} wanted, {target} fit" if target != wanted.target else ""
+                reason = f"{wanted.reason}{fits}"
                 if target != seen.target:
                     await self._set(wanted.pool, seen.target, target, wanted.kind, reason, AUTOSCALER)
 

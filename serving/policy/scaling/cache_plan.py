@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from serving.policy.scaling.averages import ShareAverage
 from serving.policy.scaling.decision import PoolTarget, ScaleKind
 from serving.policy.scaling.gains import CacheGains, cache_gains
+from serving.policy.scaling.idle import IdleClock
 from serving.policy.scaling.recent import Recent
 from serving.policy.scaling.signals import CacheSignals
 
@@ -26,6 +27,8 @@ GROW_EVERY_S = 30.0
 """A new server must have taken its share before the next is judged (the placement ramp takes as long)."""
 PATIENCE = 5.0
 """Times `hold_s`: what is thrown away must be computed again."""
+
+_WORTH = f"from {FULL:.0%} full, {WORTH_IT:.0%} hits and any eviction on it is worth"
 
 
 @dataclass(slots=True)
@@ -44,22 +47,24 @@ class CachePlan:
     _useful_at: float | None = None
     """When the servers there are were last all needed."""
 
-    def decide(self, now: float, seconds: float, cache: CacheSignals, to_zero: bool, awake: bool) -> PoolTarget:
+    def decide(self, now: float, seconds: float, cache: CacheSignals, idle: IdleClock) -> PoolTarget:
         """Its target from now on.
 
         Args:
             seconds: since the look before; 0 = this is the first.
-            to_zero: nobody has asked for anything for long; awake: somebody waits now.
+            idle: has seen the same look.
         Effects: the averages move.
         """
         if self._before is not None and seconds > 0:
             self._see(cache_gains(self._before, cache, seconds))
         self._before = cache
-        target, kind, reason = self._wanted(now, cache, to_zero, awake)
-        if kind is not ScaleKind.HELD:
-            target = min(cache.high, max(cache.low, target))
+        target, kind, reason = self._wanted(now, cache, idle)
+        allowed = target if kind is ScaleKind.HELD else min(cache.high, max(cache.low, target))
+        if allowed != target:
+            reason = f"{reason}; {target} wanted, {cache.low} to {cache.high} servers are allowed"
+            target = allowed
         if kind is ScaleKind.STAY and target != cache.target:
-            kind, reason = ScaleKind.FIT, f"from {cache.low} to {cache.high} servers are allowed"
+            kind = ScaleKind.FIT
         elif target == cache.target and kind is not ScaleKind.HELD:
             kind = ScaleKind.STAY
         if target != cache.target:
@@ -71,31 +76,32 @@ class CachePlan:
         self._hits.add(gains.hit_tokens, gains.looked_up_tokens, gains.seconds)
         self._evicted.add(gains.evicted_bytes, gains.seconds)
 
-    def _wanted(self, now: float, cache: CacheSignals, to_zero: bool, awake: bool) -> tuple[int, ScaleKind, str]:
+    def _wanted(self, now: float, cache: CacheSignals, idle: IdleClock) -> tuple[int, ScaleKind, str]:
         size = cache.target
         if cache.held_until > now:
             return size, ScaleKind.HELD, f"held for {cache.held_until - now:.0f} s more"
-        if to_zero and cache.low == 0:
-            return 0, ScaleKind.ZERO, "no request for long"
+        if idle.over(now) and cache.low == 0:
+            return 0, ScaleKind.ZERO, idle.words(now)
         if size == 0:
-            return (1, ScaleKind.WAKE, "somebody waits") if awake else (0, ScaleKind.STAY, "nobody waits")
+            return (1, ScaleKind.WAKE, idle.waits) if idle.somebody else (0, ScaleKind.STAY, idle.waits)
         hits = self._hits.value(0.0)
         fill = cache.bytes_used / cache.bytes_total if cache.bytes_total else 0.0
         what = f"{fill:.0%} full, {hits:.0%} hits, {self._evicted.total / 2**20:.0f} MiB evicted in the last minute"
         full = fill >= FULL and self._evicted.total > 0
         if full and hits >= WORTH_IT and self._may_grow(now, cache):
-            return size + 1, ScaleKind.FORECAST, f"{what}: blocks that would be found are lost"
+            return size + 1, ScaleKind.FORECAST, f"{what}: {_WORTH} a server more"
         rest = fill * cache.running / max(1, cache.running - 1)
-        idle = (self._evicted.total <= 0 and rest <= ROOMY) or hits < WORTH_IT
-        if self._useful_at is None or not idle or cache.starting or cache.draining:
+        roomy, useless = self._evicted.total <= 0 and rest <= ROOMY, hits < WORTH_IT
+        if self._useful_at is None or not (roomy or useless) or cache.starting or cache.draining:
             self._useful_at = now
-        if now - self._useful_at >= PATIENCE * self.hold_s > 0 and size > max(1, cache.low):
-            return (
-                size - 1,
-                ScaleKind.FORECAST,
-                f"{what}: one server less, {rest:.0%} full, would do since {now - self._useful_at:.0f} s",
+        unneeded_s, patience_s = now - self._useful_at, PATIENCE * self.hold_s
+        if unneeded_s >= patience_s > 0 and size > max(1, cache.low):
+            less = (
+                f"the others would be {rest:.0%} of {ROOMY:.0%} full" if roomy else f"{WORTH_IT:.0%} hits are worth it"
             )
-        return size, ScaleKind.STAY, what
+            why = f"{what}: {less}, one server was not needed for {unneeded_s:.0f} of {patience_s:.0f} s"
+            return size - 1, ScaleKind.FORECAST, why
+        return size, ScaleKind.STAY, f"{what}: {_WORTH} more than {size}"
 
     def _may_grow(self, now: float, cache: CacheSignals) -> bool:
         settled = self._grew_at is None or now - self._grew_at >= GROW_EVERY_S

@@ -74,6 +74,11 @@ class DecodeWork:
         """
         return pool.waiting + elsewhere > 0 and self.now_instances(pool) >= FULL * max(1, pool.running)
 
+    def words(self, pool: PoolSignals) -> str:
+        """How full it is, against what counts as full."""
+        full = FULL * max(1, pool.running)
+        return f"decode is full: {self.now_instances(pool):.2f} instances' worth, from {full:.2f} on nothing more fits"
+
     def demand(self, pool: PoolSignals, outlook: Outlook, coming: int = 0, aim: float = FULL) -> Demand:
         """Load and urgency.
 

@@ -16,6 +16,8 @@ class IdleClock:
     idle_to_zero_s: float
     somebody: bool = False
     """Whether somebody waits or came since the look before."""
+    waits: str = "0 requests wait"
+    """Whoever that is, in words."""
     _busy_at: float | None = None
     _arrived: int = 0
 
@@ -23,7 +25,9 @@ class IdleClock:
         """Look for signs. Effects: remembers when there was one; the first look counts as one."""
         arrived = signals.traffic.arrived
         first = self._busy_at is None
-        self.somebody = under_way(signals) > 0 or (arrived != self._arrived and not first)
+        waiting, came = under_way(signals), 0 if first else arrived - self._arrived
+        self.somebody = waiting > 0 or came != 0
+        self.waits = f"{waiting} requests wait" if waiting or not came else f"{came} requests came since the last look"
         if self.somebody or first:
             self._busy_at = signals.now
         self._arrived = arrived
@@ -35,6 +39,10 @@ class IdleClock:
     def over(self, now: float) -> bool:
         """Whether it has been long enough for zero."""
         return self.seconds(now) >= self.idle_to_zero_s
+
+    def words(self, now: float) -> str:
+        """Why it is time for zero."""
+        return f"no request for {self.seconds(now):.0f} s, idle_to_zero_s is {self.idle_to_zero_s:g}"
 
 
 def under_way(signals: ScalingSignals) -> int:

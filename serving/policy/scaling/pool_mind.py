@@ -94,8 +94,8 @@ class PoolMind:
         urgent = math.ceil(demand.urgent - EDGE)
         self._patience.add(now, max(pool.target, urgent))
         if urgent > pool.target:
-            return Wanted(urgent, ScaleKind.BURST, demand.why_urgent)
-        return Wanted(pool.target, ScaleKind.STAY, demand.why)
+            return Wanted(urgent, ScaleKind.BURST, f"{demand.why_urgent} needs {urgent}")
+        return Wanted(pool.target, ScaleKind.STAY, f"{demand.why}: {pool.target} stay")
 
     def _by_load(self, now: float, pool: PoolSignals, demand: Demand, load: float) -> Wanted:
         size = pool.target
@@ -113,19 +113,38 @@ class PoolMind:
         planned = max(plan, sure) if sure > size and self._warm(now) else size
         if urgent > size:
             self._regret.grew(now)
-            return Wanted(max(urgent, planned), ScaleKind.BURST, f"{demand.why_urgent}; {what}")
+            more = f" needs {planned}" if planned > urgent else ""
+            return Wanted(max(urgent, planned), ScaleKind.BURST, f"{demand.why_urgent} needs {urgent}; {what}{more}")
         if planned > size:
             self._regret.grew(now)
             if sure > plan:
                 what = f"{what}, by what surely comes {_words(surely, aim, demand.swing)}"
             less = f", but no fewer than {trifle} are added" if planned < size + trifle else ""
             return Wanted(max(planned, size + trifle), ScaleKind.FORECAST, f"{what} needs {planned}{less}")
-        step = min(size - max(1, size // STEP), PLENTY * max(1, calm))
-        enough = max(1, pool.low, self._patience.highest, self._regret.least(now, load), step)
+        enough, would_do = self._enough(now, pool, load, calm)
+        needed = f"at most {self._patience.highest} needed"
         if size - enough >= trifle and self._patient(now, demand.memory_s):
             self._regret.shrank(now, enough, load, demand.noise)
-            return Wanted(enough, ScaleKind.FORECAST, f"{what}; {enough} would have done for {self.hold_s:.0f} s")
-        return Wanted(size, ScaleKind.STAY, f"{what}: {size} stay")
+            return Wanted(enough, ScaleKind.FORECAST, f"{what}; {would_do}")
+        return Wanted(size, ScaleKind.STAY, f"{what} needs {plan}: {size} stay, {needed} within {self.hold_s:.0f} s")
+
+    def _enough(self, now: float, pool: PoolSignals, load: float, calm: int) -> tuple[int, str]:
+        """What the pool may shrink to, and what decided that."""
+        size, needed = pool.target, max(1, self._patience.highest)
+        part, plenty = max(1, size // STEP), PLENTY * max(1, calm)
+        small = self._regret.least(now, load)
+        at_a_time = f"no more than {part} of {size} leave at a time"
+        if plenty < size - part:
+            at_a_time = f"twice the {max(1, calm)} that are needed now stay"
+        limit = self._regret.limit(load)
+        bounds = (
+            (needed, ""),
+            (max(1, pool.low), f", {pool.low} to {pool.high} are allowed"),
+            (small, f", but fewer than {small} were too small at a load of {limit:.2f} or more before"),
+            (min(size - part, plenty), f", but {at_a_time}"),
+        )
+        enough, why = max(bounds, key=lambda bound: bound[0])
+        return enough, f"{needed} would have done for {self.hold_s:.0f} s{why}"
 
     def _patient(self, now: float, memory_s: float) -> bool:
         """Whether it may shrink: steps down are few and large rather than many and small."""

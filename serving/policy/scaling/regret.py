@@ -95,6 +95,11 @@ class Regret:
         self._limits = {n: known for n, known in self._limits.items() if now - known[1] < FORGET_S}
         return max((_too_small(size, limit, load) for size, (limit, _) in self._limits.items()), default=0)
 
+    def limit(self, load: float) -> float:
+        """The load from which on the size that `least` goes by has proved too small; 0 = none has."""
+        known = [(_too_small(size, limit, load), limit) for size, (limit, _) in self._limits.items()]
+        return max(known, default=(0, 0.0))[1]
+
 
 def _too_small(size: int, limit: float, load: float) -> int:
     """The least size after `size` was too small for `limit`; what is nearly as large was nearly as wrong."""

@@ -74,10 +74,12 @@ class RequestCountScaler:
         ]
         held = sum(pool.target * pool.npus_per_instance for pool in signals.pools if pool.held_until > signals.now)
         shares = iter(share_out(wishes, max(0, room.npus - held)))
-        targets = [want if want.kind is ScaleKind.HELD else _fitted(want, next(shares)) for want in wanted]
+        fits = room.words(signals, self.npu_budget)
+        targets = [want if want.kind is ScaleKind.HELD else _fitted(want, next(shares), fits) for want in wanted]
         if signals.cache is not None:
             size = signals.cache.target
-            targets.append(PoolTarget("kvcache", size, size, ScaleKind.STAY, "requests do not say how much to cache"))
+            why = f"{size} servers stay: requests do not say how much to cache"
+            targets.append(PoolTarget("kvcache", size, size, ScaleKind.STAY, why))
         return ScalingDecision(signals.now, tuple(targets))
 
     def _wanted(self, signals: ScalingSignals, place: int) -> PoolTarget:
@@ -87,17 +89,20 @@ class RequestCountScaler:
                 pool.pool, pool.target, pool.target, ScaleKind.HELD, f"held for {pool.held_until - now:.0f} s more"
             )
         if self._idle.over(now) and pool.low == 0:
-            idle = f"no request for {self._idle.seconds(now):.0f} s"
-            return PoolTarget(pool.pool, pool.target, 0, ScaleKind.ZERO if pool.target else ScaleKind.STAY, idle)
+            kind = ScaleKind.ZERO if pool.target else ScaleKind.STAY
+            return PoolTarget(pool.pool, pool.target, 0, kind, self._idle.words(now))
         waiting = signals.traffic.queued if place == 0 else 0
         requests = pool.sequences + waiting
-        want = _within(math.ceil(requests / self.requests_per_instance - 1e-9), pool)
-        why = f"{requests} requests at {self.requests_per_instance:g} an instance"
+        need = math.ceil(requests / self.requests_per_instance - 1e-9)
+        want = _within(need, pool)
+        why = f"{requests} requests at {self.requests_per_instance:g} an instance need {need}"
+        if want != need:
+            why += f", {pool.low} to {pool.high} are allowed"
         if pool.target == 0:
-            woken = under_way(signals) > 0
-            size = want if woken or pool.low else 0
-            kind = ScaleKind.STAY if not size else ScaleKind.WAKE if woken else ScaleKind.FIT
-            return PoolTarget(pool.pool, 0, size, kind, why)
+            waiting = under_way(signals)
+            size = want if waiting or pool.low else 0
+            kind = ScaleKind.STAY if not size else ScaleKind.WAKE if waiting else ScaleKind.FIT
+            return PoolTarget(pool.pool, 0, size, kind, f"{waiting} requests wait; {why}")
         direction = (want > pool.target) - (want < pool.target)
         passed = self._delays.setdefault(pool.pool, _Delay()).passed(now, direction)
         delay = self.up_delay_s if direction > 0 else self.down_delay_s
@@ -116,8 +121,8 @@ def _within(want: int, pool: PoolSignals) -> int:
     return min(pool.high, max(want, pool.low, min(1, pool.high)))
 
 
-def _fitted(want: PoolTarget, share: int) -> PoolTarget:
+def _fitted(want: PoolTarget, share: int, fits: str) -> PoolTarget:
     if share == want.target:
         return want
     kind = ScaleKind.STAY if share == want.before else ScaleKind.FIT
-    return PoolTarget(want.pool, want.before, share, kind, f"{want.reason}: {want.target} wanted, {share} fit")
+    return PoolTarget(want.pool, want.before, share, kind, f"{want.reason}: {want.target} wanted, {share} fit: {fits}")

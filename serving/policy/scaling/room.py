@@ -27,6 +27,17 @@ class Room:
     npus: int
     placeless: int
 
+    def words(self, signals: ScalingSignals, budget: int) -> str:
+        """What there is room for, and what bounds it.
+
+        Args:
+            budget: `[autoscaler] npu_budget`.
+        """
+        words = f"{self.npus} NPUs for all pools, {signals.npus_free} of {signals.npus_total} NPUs are free"
+        if budget and self.npus >= min(budget, signals.npus_total):
+            words += f", npu_budget is {budget}"
+        return f"{words}, instances of {self.placeless} NPUs have no place" if self.placeless else words
+
 
 @dataclass(slots=True)
 class RoomWatch:

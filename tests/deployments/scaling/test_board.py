@@ -269,7 +269,7 @@ def test_the_policy_gets_no_more_than_fits(cluster: FakeCluster) -> None:
     board = board_of(cluster)
     asyncio.run(board.apply([wanted("decode", 1, 9)]))
     assert cluster.calls == [("decode", 3)]
-    assert board.decisions(None, 0, 1)[0]["reason"] == "because; 3 fit"
+    assert board.decisions(None, 0, 1)[0]["reason"] == "because; 9 wanted, 3 fit"
     asyncio.run(board.apply([wanted("decode", 3, 9)]))
     assert len(rows(board)) == 1, "asking again changes nothing"
 

@@ -37,9 +37,13 @@ def test_a_change_by_anybody_needs_time_to_show() -> None:
 def test_the_plan_waits_for_history_and_urgency_does_not() -> None:
     mind = PoolMind(0.7, 60.0)
     assert asked(mind, 0.0, needs(9.0)).kind is ScaleKind.STAY
-    assert asked(mind, 5.0, needs(9.0, urgent=3.5)) == Wanted(4, ScaleKind.BURST, "queue; load: load 9.00 at 70%")
+    assert asked(mind, 5.0, needs(9.0, urgent=3.5)) == Wanted(
+        4, ScaleKind.BURST, "queue needs 4; load: load 9.00 at 70%"
+    )
     assert asked(mind, 10.0, needs(9.0)) == Wanted(13, ScaleKind.FORECAST, "load: load 9.00 at 70% needs 13")
-    assert asked(mind, 11.0, needs(9.0, urgent=3.5)) == Wanted(13, ScaleKind.BURST, "queue; load: load 9.00 at 70%")
+    assert asked(mind, 11.0, needs(9.0, urgent=3.5)) == Wanted(
+        13, ScaleKind.BURST, "queue needs 4; load: load 9.00 at 70% needs 13"
+    )
 
 
 def test_a_load_within_its_noise_changes_nothing() -> None:
