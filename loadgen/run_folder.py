@@ -24,6 +24,7 @@ import msgspec
 from loadgen import json_text
 from loadgen.errors import NOT_JSON, OutputError, TraceFormatError, UsageError
 from loadgen.record import RequestRecord
+from loadgen.regular_file import check_regular
 from loadgen.result import RunResult, SweepResult
 
 RESULT = "result.json"
@@ -215,9 +216,10 @@ def _rounded(times: Iterable[float]) -> list[float]:
 def _read_json(path: Path, remedy: str) -> dict[str, object]:
     """A JSON object from a file."""
     try:
+        check_regular(path)
         whole = json_text.decode(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror}); {remedy}") from None
+        raise UsageError(f"cannot read {path} ({error.strerror or error}); {remedy}") from None
     except NOT_JSON as error:
         raise TraceFormatError(f"{path}: not JSON ({error})") from None
     if not isinstance(whole, dict):
@@ -228,7 +230,8 @@ def _read_json(path: Path, remedy: str) -> dict[str, object]:
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Non-empty lines of a file with their numbers, from 1."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None

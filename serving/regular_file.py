@@ -3,16 +3,14 @@
 A named pipe holds up whoever opens it until somebody writes, a device never ends, and to open one may do something.
 """
 
-import stat
 from pathlib import Path
 from typing import BinaryIO
 
+import hardware.regular_file
+from hardware.regular_file import IrregularFileError
+
 MOST_JSON_BYTES = 64 << 20
 """Of a model's JSON files, other than the tokenizer: the longest, the list of tensors of DeepSeek-V3, has 9 MB."""
-
-
-class IrregularFileError(OSError):
-    """A path leads to something that is no regular file, or out of its folder. The message says what and where."""
 
 
 def open_regular(path: Path, *, within: Path | None = None) -> BinaryIO:
@@ -47,12 +45,10 @@ def check_regular(path: Path, *, within: Path | None = None) -> int:
     Raises: IrregularFileError, OSError, as `open_regular`.
     Effects: opens nothing.
     """
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode):
-        raise IrregularFileError(f"{path} is {_kind(facts.st_mode)}, not a regular file")
+    size = hardware.regular_file.check_regular(path)
     if within is not None and not _lies_in(path.resolve(), within.resolve()):
         raise IrregularFileError(f"{path} leads to {path.resolve()}, outside its folder: put a copy there")
-    return facts.st_size
+    return size
 
 
 def _lies_in(path: Path, folder: Path) -> bool:
@@ -60,14 +56,3 @@ def _lies_in(path: Path, folder: Path) -> bool:
     if path.is_relative_to(folder):
         return True
     return folder.parent.name == "snapshots" and path.parent == folder.parent.parent / "blobs"
-
-
-def _kind(mode: int) -> str:
-    kinds = (
-        (stat.S_ISDIR, "a folder"),
-        (stat.S_ISFIFO, "a named pipe"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISCHR, "a device"),
-        (stat.S_ISBLK, "a device"),
-    )
-    return next((name for test, name in kinds if test(mode)), "something else")

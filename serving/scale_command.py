@@ -6,6 +6,7 @@ import re
 import time
 from pathlib import Path
 
+from hardware.regular_file import read_regular_text
 from serving.errors import ConfigError, ScaleError
 from serving.http_question import server_address
 from serving.pools_client import PoolsClient, find_system
@@ -55,7 +56,7 @@ def system_of(arguments: argparse.Namespace) -> PoolsClient:
     token = arguments.token
     if arguments.token_file is not None:
         try:
-            token = arguments.token_file.read_text().strip()
+            token = read_regular_text(arguments.token_file).strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--token-file {arguments.token_file} cannot be read: {error}") from error
     return find_system(arguments.dashboard, token)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import loadgen.regular_file
-from serving.regular_file import IrregularFileError, check_regular, open_regular, read_regular
+from hardware.regular_file import IrregularFileError
+from serving.regular_file import check_regular, open_regular, read_regular
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -25,6 +25,7 @@ from hardware.cost.device_model import (
 )
 from hardware.errors import SpecError
 from hardware.nesting import parse_toml
+from hardware.regular_file import read_regular_text
 
 FOLDER = Path(__file__).parent / "devices"
 _SECTIONS: dict[str, type] = {
@@ -73,7 +74,7 @@ def load_device(name_or_path: str | Path) -> DeviceModel:
             "or name a .toml file of your own"
         )
     try:
-        return parse_device(path.read_text(encoding="utf-8"), path.stem)
+        return parse_device(read_regular_text(path), path.stem)
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 

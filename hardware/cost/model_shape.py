@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hardware.errors import SpecError
 from hardware.nesting import parse_json
+from hardware.regular_file import read_regular_text
 from hardware.units import Bytes, Flops
 
 BF16_BYTES = 2
@@ -247,7 +248,7 @@ def load_shape(path: Path) -> ModelShape:
     if file.exists() and not file.is_file():
         raise SpecError(f"{file}: is no regular file; give a checkpoint folder or its config.json")
     try:
-        config = parse_json(file.read_text(encoding="utf-8"))
+        config = parse_json(read_regular_text(file))
     except OSError as error:
         raise SpecError(f"{file}: {error.strerror or error}; give a checkpoint folder or its config.json") from error
     except (ValueError, RecursionError) as error:

@@ -18,6 +18,7 @@ from hardware.faults.fault import Fault, FaultKind
 from hardware.faults.rates import DURATIONS, STRENGTHS
 from hardware.faults.units import FaultUnits
 from hardware.nesting import parse_json, parse_toml
+from hardware.regular_file import read_regular_text
 from hardware.units import Seconds
 
 _KEYS = ("at_s", "kind", "target", "duration_s", "factor")
@@ -35,9 +36,9 @@ def read_faults(path: str | Path, units: FaultUnits | None = None) -> tuple[Faul
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_regular_text(file)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError(f"{file}: cannot read the fault schedule: {reason}") from error
     try:
         table = parse_json(text) if file.suffix == ".json" else parse_toml(text)

@@ -15,6 +15,7 @@ import msgspec
 
 from loadgen import json_text
 from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
+from loadgen.regular_file import check_regular
 from loadgen.run_folder import SERVER_METRICS, explained
 from loadgen.server.exposition import Page
 
@@ -124,11 +125,12 @@ def read_series(folder: Path) -> ServerSeries | None:
     """
     path = folder / SERVER_METRICS
     try:
+        check_regular(path)
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     rows: list[dict[str, float | None]] = []
     times_s = []
     for number, line in enumerate(lines, start=1):

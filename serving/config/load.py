@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from hardware.nesting import NestedTooDeeply, parse_toml
+from hardware.regular_file import read_regular_text
 from serving.config.checks import check_consistency, check_model_folder, check_ports, check_tokenizer_folder
 from serving.config.cluster import NodeConfig
 from serving.config.gateway import GatewayConfig
@@ -132,7 +133,7 @@ def with_overrides(
 
 def _read_toml(file: Path, flag: str) -> dict[str, Any]:
     try:
-        return parse_toml(file.read_text(encoding="utf-8"))
+        return parse_toml(read_regular_text(file))
     except FileNotFoundError:
         raise ConfigError(f"no configuration file {file}: name one with {flag}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -16,6 +16,7 @@ from serving.engine.engine_calls import EngineCall, EngineHeader
 from serving.errors import UNREADABLE, DecisionLogError, ServingError
 from serving.policy.decision_log import CallRecord, End, Frames, outcome, perform
 from serving.policy.gateway_calls import GatewayCall, GatewayHeader
+from serving.regular_file import open_regular
 
 _ABSENT = "absent"
 _MOST = 300
@@ -84,9 +85,11 @@ def replay(path: Path) -> Replay:
     Raises: DecisionLogError if it cannot be read, is no decision log or is damaged.
     """
     try:
-        return replay_log(path.read_bytes(), str(path))
+        with open_regular(path) as file:
+            data = file.read()
     except OSError as error:
-        raise DecisionLogError(f"{path} cannot be read: {error.strerror}") from error
+        raise DecisionLogError(f"{path} cannot be read: {error.strerror or error}") from error
+    return replay_log(data, str(path))
 
 
 def replay_log(data: bytes, path: str) -> Replay:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hardware.nesting import parse_json
+from hardware.regular_file import read_regular_text
 from serving.api.tokenizer import Tokenizer
 from serving.errors import ConfigError
 
@@ -61,9 +62,9 @@ def read_documents(path: Path) -> list[str]:
     Raises: ConfigError if there is no such file, it is not UTF-8, or a line of a `.jsonl` has no `text`.
     """
     try:
-        content = path.read_text(encoding="utf-8")
+        content = read_regular_text(path)
     except OSError as error:
-        raise ConfigError(f"cannot read the text {path}: {error.strerror}; --text names files") from None
+        raise ConfigError(f"cannot read the text {path}: {error.strerror or error}; --text names files") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text: convert it first") from None
     if path.suffix != ".jsonl":

@@ -20,11 +20,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from hardware.regular_file import IrregularFileError
 from serving.errors import ConfigError
 from serving.model.checkpoint import INT8_SCALE, Int8Weight
 from serving.model.quantization import INT8_ACTIVATIONS, INT8_FORMAT, INT8_METHOD, INT8_WEIGHTS
 from serving.quantize.classes import ignore_patterns
-from serving.regular_file import IrregularFileError, check_regular
+from serving.regular_file import check_regular
 
 logger = logging.getLogger(__name__)
 

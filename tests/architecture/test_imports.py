@@ -10,6 +10,7 @@ LAYERS = (
     "hardware.errors",
     "hardware.clock",
     "hardware.nesting",
+    "hardware.regular_file",
     "hardware.spec",
     "hardware.topology",
     "hardware.fabric",

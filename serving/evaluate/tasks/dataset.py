@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware.nesting import parse_json
+from hardware.regular_file import read_regular_text
 from serving.errors import ConfigError
 
 Doc = Mapping[str, Any]
@@ -40,7 +41,7 @@ def _files(pattern: str, beside: Path) -> list[Path]:
 
 def _read(path: Path) -> list[Doc]:
     try:
-        content = path.read_text(encoding="utf-8")
+        content = read_regular_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     if content.lstrip().startswith("["):

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # it comes without types
 
+from hardware.regular_file import read_regular_text
 from serving.errors import ConfigError
 
 Template = str | int | list[Any] | dict[str, Any]
@@ -135,11 +136,11 @@ _Loader.add_constructor("!function", _refuse_function)
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        value = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        value = yaml.load(read_regular_text(path), _Loader)
     except ConfigError as error:
         raise ConfigError(f"{path}, {error}") from None
     except OSError as error:
-        raise ConfigError(f"cannot read the task {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot read the task {path}: {error.strerror or error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none, not UTF-8
         told = " ".join(str(error).split())
         raise ConfigError(f"{path} is not YAML: {told}") from None

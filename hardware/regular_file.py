@@ -1,0 +1,43 @@
+"""Files that are read as data: only regular ones, since a pipe holds up whoever opens it and a device never ends."""
+
+import stat
+from pathlib import Path
+
+MOST_TEXT_BYTES = 1 << 30
+"""Of a text file: more would not fit memory as text."""
+
+
+class IrregularFileError(OSError):
+    """A path leads to something that is no regular file, or out of its folder. The message says what and where."""
+
+
+def check_regular(path: Path) -> int:
+    """Look where a path leads; nothing is opened. Returns: the size in bytes.
+
+    Raises: IrregularFileError for anything that is no regular file; OSError if there is nothing.
+    """
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise IrregularFileError(f"{path} is {_kind(facts.st_mode)}, not a regular file")
+    return facts.st_size
+
+
+def read_regular_text(path: Path) -> str:
+    """All of a regular file, as UTF-8.
+
+    Raises: IrregularFileError, also for a file too large to be meant; OSError, UnicodeDecodeError if it cannot be read.
+    """
+    if check_regular(path) > MOST_TEXT_BYTES:
+        raise IrregularFileError(f"{path} is larger than {MOST_TEXT_BYTES >> 30} GiB, which no such file needs")
+    return path.read_text(encoding="utf-8")
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    )
+    return next((name for test, name in kinds if test(mode)), "something else")

@@ -1,0 +1,55 @@
+"""Whole files that may be somebody else's are read only after a look at what they are: a pipe would never end."""
+
+import ast
+from collections.abc import Sequence
+
+from tests.architecture.source_tree import Source, read_sources
+
+READERS = frozenset({"read_text", "read_bytes"})
+LOOKS = ("hardware.regular_file", "serving.regular_file", "loadgen.regular_file")
+OUR_OWN = {
+    "loadgen.report.html": "the package's assets",
+    "serving.chaos.own_system": "the log of the system that it started",
+    "serving.chaos.page": "the package's assets",
+    "serving.chaos.parts": "/proc",
+    "serving.chaos.targets": "/proc",
+    "serving.compiled": "the package's sources",
+    "serving.dashboard.answers": "the package's assets",
+    "serving.deployments.agent_keeper": "the start's session folder",
+    "serving.deployments.fingerprint": "looks itself",
+    "serving.deployments.scaling.holds": "the start's session folder",
+    "serving.deployments.scaling.ledger": "the start's session folder",
+    "serving.deployments.session": "the start's session folder",
+    "serving.model.image": "the configuration, which was read before",
+    "serving.model.last_level_cache": "/sys",
+    "serving.model.native.build": "the package's sources",
+    "serving.runtime.injected_faults": "looks itself",
+    "serving.sim.compilation.build": "the log of the compiler that it started",
+    "serving.sim.paper.page": "the package's assets",
+    "serving.sim.planning.files": "the package's assets",
+    "serving.sim.report.page": "the package's assets",
+}
+
+
+def blind(sources: Sequence[Source]) -> list[str]:
+    """Places that read a whole file, in modules that do not know how to look."""
+    return [
+        f"{source.path}:{node.lineno}"
+        for source in sources
+        if source.module not in (*LOOKS, *OUR_OWN)
+        and not any(name.startswith(look) for name in source.imports for look in LOOKS)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and node.attr in READERS
+    ]
+
+
+def test_every_reader_looks_first() -> None:
+    sources = read_sources("hardware", "serving", "loadgen")
+    assert blind(sources) == []
+    assert OUR_OWN.keys() <= {source.module for source in sources}
+
+
+def test_the_checker_sees_who_does_not_look() -> None:
+    bad = Source("a.py", "a", "from pathlib import Path\n\ndef read(path: Path) -> str:\n    return path.read_text()\n")
+    good = Source("b.py", "b", "from loadgen.regular_file import check_regular\nread = Path('x').read_text()\n")
+    assert blind([bad, good]) == ["a.py:4"]
