@@ -31,6 +31,7 @@ def print_report(run: ChaosRun, found: Findings, console: Console) -> None:
         f"{run.references} undisturbed answers, each given twice; log-probabilities within {run.logprob_distance:.1g}"
     )
     console.print(f"resumed       {found.resumptions:,} times; fault to next token {pauses(found.resumed)}")
+    console.print(f"not ready     {downtime(found)}")
     console.print(f"leaks         {'none' if not found.leaks else len(found.leaks)}{_flips(run)}")
     console.print()
     console.print(kind_table(found))
@@ -47,6 +48,7 @@ def verdict(run: ChaosRun, found: Findings) -> str:
         f"{found.compared - found.exact} different" if found.compared > found.exact else "",
         f"{len(found.leaks)} left behind" if found.leaks else "",
         f"{found.not_replaced} not replaced" if found.not_replaced else "",
+        f"down for {found.longest_down_s:.1f} s" if found.down_too_long else "",
         "nothing finished" if not found.finished else "",
         "no fault hit anybody" if not found.hits else "",
     ]
@@ -83,7 +85,7 @@ def lost_requests(run: ChaosRun) -> list[dict[str, Any]]:
             "reason": answer.reason or "still open",
         }
         for number, answer in enumerate(run.answers)
-        if answer.outcome in ("failed", "open") and not cut_with_gateway(answer, run.events)
+        if answer.outcome in ("failed", "open") and not cut_with_gateway(answer, run)
     ]
 
 
@@ -112,6 +114,11 @@ def pauses(found: Pauses) -> str:
     if not found.count:
         return "(no stream stood still)"
     return f"p50 {found.p50_s:.2f} s, p99 {found.p99_s:.2f} s, max {found.max_s:.2f} s ({found.count} streams)"
+
+
+def downtime(found: Findings) -> str:
+    """How long the system would not have served a request. Effects: none."""
+    return f"{found.downs} times, at most {found.longest_down_s:.1f} s" if found.downs else "never"
 
 
 def share(part: int, whole: int) -> str:

@@ -20,6 +20,8 @@ RESUMED_GAP_S = 0.06
 """Three steps of 20 ms: less cannot be told from a step."""
 FELT_S = 0.5
 """Tokens that were on their way when the fault came still arrive within this time."""
+_SAID = ("no end after", "ProtocolError: in the stream", "ProtocolError: HTTP 4")
+"""How reasons begin that are no broken connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,18 @@ class Findings:
     kinds: tuple[KindFindings, ...]
     not_replaced: int
     leaks: tuple[str, ...]
+    downs: int
+    """How often the system was not ready."""
+    longest_down_s: float
+    """The longest of these times [s]; 0 if there was none."""
+    down_too_long: bool
     hits: int
     """Faults that were done to somebody."""
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, nothing different, nothing left behind, nobody missing, although something was done."""
-        wrong = self.failed or self.exact < self.compared or self.leaks or self.not_replaced
+        """Nothing lost, different, left behind or missing, never down for too long, although something was done."""
+        wrong = self.failed or self.exact < self.compared or self.leaks or self.not_replaced or self.down_too_long
         return not wrong and self.finished > 0 and self.hits > 0
 
 
@@ -87,7 +94,8 @@ def find(run: ChaosRun) -> Findings:
     """Everything that reports say. Effects: none."""
     outcomes = Counter(answer.outcome for answer in run.answers)
     lost = [answer for answer in run.answers if answer.outcome in ("failed", "open")]
-    cut = sum(cut_with_gateway(answer, run.events) for answer in lost)
+    cut = sum(cut_with_gateway(answer, run) for answer in lost)
+    longest_down_s = max((down.ended_s - down.begun_s for down in run.downs), default=0.0)
     compared = [i for i, answer in enumerate(run.answers) if answer.outcome in ("finished", "cancelled")]
     pauses = {event.number: pauses_of(event, run.answers) for event in run.events if stops_streams(event)}
     return Findings(
@@ -96,7 +104,7 @@ def find(run: ChaosRun) -> Findings:
         failed=len(lost) - cut,
         cut=cut,
         cancelled=outcomes["cancelled"],
-        reasons=dict(Counter(a.reason or "still open" for a in lost if not cut_with_gateway(a, run.events))),
+        reasons=dict(Counter(a.reason or "still open" for a in lost if not cut_with_gateway(a, run))),
         compared=len(compared),
         exact=sum(index not in run.differences for index in compared),
         streams=sum(answer.ask.streamed for answer in run.answers),
@@ -106,6 +114,9 @@ def find(run: ChaosRun) -> Findings:
         kinds=tuple(_by_kind(run.events, pauses)),
         not_replaced=sum(event.fate in ("under way", "not replaced") for event in run.events),
         leaks=tuple(run.leaks.all),
+        downs=len(run.downs),
+        longest_down_s=longest_down_s,
+        down_too_long=longest_down_s > run.most_down_s,
         hits=sum(event.hit for event in run.events),
     )
 
@@ -115,13 +126,22 @@ def stops_streams(event: Event) -> bool:
     return event.kind in GRAVE and event.pool in ENGINES and event.fate != "gone before"
 
 
-def cut_with_gateway(answer: Answer, events: Iterable[Event]) -> bool:
-    """Whether a request was under way, or came, while a gateway that was killed was not back yet. Effects: none."""
-    for event in events:
-        if event.pool != "gateway" or not event.hit or event.replaced_s is None:
+def cut_with_gateway(answer: Answer, run: ChaosRun) -> bool:
+    """Whether a request lost its connection to a gateway that was killed, or came before one was back. Effects: none.
+
+    An error that a gateway gave is no such loss, nor is an answer that never came.
+    """
+    if not answer.reason or answer.reason.startswith(_SAID):
+        return False
+    for event in run.events:
+        if event.pool not in ("gateway", "node") or not event.hit or event.replaced_s is None:
             continue
-        back_s = event.at_clock_s + event.replaced_s + FELT_S
-        if answer.sent_s <= back_s and answer.ended_s >= event.at_clock_s:
+        begun_s, back_s = event.at_clock_s, event.at_clock_s + event.replaced_s
+        # A node is back before the gateways on it are: then what says so is that the system is not ready.
+        back_s = max(
+            [back_s, *(down.ended_s for down in run.downs if down.begun_s <= back_s and down.ended_s >= begun_s)]
+        )
+        if answer.sent_s <= back_s + FELT_S and answer.ended_s >= begun_s:
             return True
     return False
 

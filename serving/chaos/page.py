@@ -6,7 +6,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from serving.chaos.console import pauses, problems, share
+from serving.chaos.console import downtime, pauses, problems, share
 from serving.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Findings, KindFindings, Pauses
 from serving.chaos.plots import time_line
 from serving.chaos.progress import minutes
@@ -64,6 +64,11 @@ def _tiles(run: ChaosRun, found: Findings) -> list[dict[str, Any]]:
             "name": "fault to next token",
             "figure": f"{found.resumed.p50_s:.2f} s" if found.resumed.p50_s is not None else "-",
             "line": f"median; {pauses(found.resumed)}" if found.resumed.count else none,
+        },
+        {
+            "name": "longest time not ready",
+            "figure": f"{found.longest_down_s:.1f} s",
+            "line": f"{downtime(found)}; {run.most_down_s:g} s are allowed",
         },
         {"name": "leaks", "figure": str(len(found.leaks)), "line": "counts, segments, processes, pool"},
         {"name": "faults", "figure": str(found.hits), "line": f"{found.not_replaced} not replaced"},

@@ -22,7 +22,13 @@ TITLES = {
     "ray::MembershipActor": "membership",
 }
 """How the titles of parts begin."""
-PROGRAMS = {"gcs_server": "gcs", "dashboard.py": "dashboard"}
+PROGRAMS = {
+    "gcs_server": "gcs",
+    "raylet": "node",
+    "dashboard.py": "dashboard",
+    "log_monitor.py": "monitors",
+    "monitor.py": "monitors",
+}
 """Parts that have a command line: its program, or what Python runs."""
 _GATEWAY = re.compile(r"ray::ServeReplica:\w+:gateway\b")
 
@@ -54,8 +60,9 @@ def part_of(line: str) -> str | None:
     for title, part in TITLES.items():
         if line.startswith(title):
             return part
-    program, *arguments = line.split(maxsplit=2) or [""]
-    named = PurePath(arguments[0] if arguments and arguments[0].endswith(".py") else program).name
+    program, *arguments = line.split(maxsplit=3) or [""]
+    script = next((argument for argument in arguments if not argument.startswith("-")), "")
+    named = PurePath(script if script.endswith(".py") else program).name
     return PROGRAMS.get(named)
 
 

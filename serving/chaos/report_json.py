@@ -31,6 +31,10 @@ def report_json(run: ChaosRun, found: Findings) -> bytes:
         "lost_requests": lost_requests(run),
         "repaired_flips": run.leaks.repaired_flips,
         "events": [_without_clock(asdict(event)) for event in run.events],
+        "not_ready": [
+            {"at_s": round(down.begun_s - run.begun_s, 3), "lasts_s": round(down.ended_s - down.begun_s, 3)}
+            for down in run.downs
+        ],
         "samples": [asdict(sample) for sample in run.samples],
     }
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -59,6 +59,14 @@ class Sample:
 
 
 @dataclass(slots=True)
+class Down:
+    """A time in which the system was not ready, on the clock of answers [s]: from the last moment that it was."""
+
+    begun_s: float
+    ended_s: float
+
+
+@dataclass(slots=True)
 class Leaks:
     """What is left of work that is over. Each entry says where and how much; empty = clean."""
 
@@ -90,6 +98,7 @@ class ChaosRun:
         begun_s: when the load began, on the clock of answers [s].
         duration_s: how long it went on; shorter than asked if it was interrupted.
         references: asks whose undisturbed answer is known.
+        most_down_s: longer it must not be down in one piece.
         differences: by index of `answers`, how it differs from the undisturbed one.
     """
 
@@ -108,3 +117,5 @@ class ChaosRun:
     events: list[Event] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     leaks: Leaks = field(default_factory=Leaks)
+    most_down_s: float = 15.0
+    downs: list[Down] = field(default_factory=list)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from serving.chaos.asks import make_asks
 from serving.chaos.audit import look_for_leaks
 from serving.chaos.client import Endpoint
+from serving.chaos.downtime import Downtime
 from serving.chaos.injury import Injury
 from serving.chaos.load import Load
 from serving.chaos.result import ChaosRun, Event
@@ -79,6 +80,7 @@ async def run_chaos(order: Order, told: Told) -> ChaosRun:
             "first_s, every_s or quiet_s; and give a weight to a pool that the system has"
         )
     run = ChaosRun(order.name, order.seed, session, status["model"], asked_s=order.duration_s)
+    run.most_down_s = order.scenario.scenario.most_down_s
     asks = make_asks(order.scenario.load, order.seed, status["model"])
     endpoint = Endpoint.of(order.url, order.api_key)
     load = Load(run, endpoint, asks, order.scenario.load.deadline_s)
@@ -114,6 +116,7 @@ async def _under_load(
     beside = [
         asyncio.create_task(watch.look_forever()),
         asyncio.create_task(injury.play(schedule)),
+        asyncio.create_task(Downtime(run, order.url, order.api_key).ask_forever()),
         asyncio.create_task(_tell(run, load, len(schedule), told)),
     ]
     sending = asyncio.create_task(load.send_steadily(order.scenario.load.rate_per_s, ended))

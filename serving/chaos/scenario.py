@@ -14,7 +14,9 @@ from serving.errors import ConfigError
 FaultKind = Literal["kill", "kill_part", "freeze", "bit_flip", "slow_link", "full_disk", "cancel_burst"]
 
 ENGINES = ("prefill", "decode", "aggregated")
-PARTS = ("agents", "dashboard", "controller", "gcs", "board", "pool_control", "membership", "gateway")
+PARTS = (
+    "agents", "dashboard", "monitors", "node", "controller", "gcs", "board", "pool_control", "membership", "gateway",
+)  # fmt: skip
 """What stands beside the pools; `serving.chaos.parts` finds their processes."""
 POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
     "kill": (*ENGINES, "kvcache"),
@@ -45,6 +47,9 @@ class TimesConfig:
         high=1.0,
     )
     quiet_s: float = key("load alone, after the last fault [s]", default=15.0, low=0.0)
+    most_down_s: float = key(
+        "a run has failed if `/ready` says no, or nothing, for longer than this in one piece [s]", default=15.0, low=0.0
+    )
     settle_s: float = key(
         "most that the system may take to be at rest once the load has ended [s]", default=60.0, low=1.0
     )

@@ -86,6 +86,7 @@ class FakeSystem:
     cut_at_loss: bool = False
     chaos: bool = True
     busy: int = 0
+    ready: bool = True
     session: str = field(default_factory=lambda: secrets.token_hex(3))
     lost: int = 0
     replicas: list[FakeReplica] = field(default_factory=list)
@@ -163,8 +164,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
     def do_GET(self) -> None:
-        """`/cluster`."""
-        self._json(self.fake.status())
+        """`/cluster`, `/ready`."""
+        if self.path == "/ready" and not self.fake.ready:
+            self.send_error(503)
+            return
+        self._json({} if self.path == "/ready" else self.fake.status())
 
     def do_POST(self) -> None:
         """A generation."""

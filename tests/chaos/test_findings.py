@@ -16,7 +16,7 @@ from serving.chaos.console import print_report, share
 from serving.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Pauses, find, pauses_of, quantile
 from serving.chaos.page import report_page
 from serving.chaos.report_json import report_json
-from serving.chaos.result import ChaosRun, Event, Leaks, Sample
+from serving.chaos.result import ChaosRun, Down, Event, Leaks, Sample
 
 ASK = Ask(0, "greedy", COMPLETIONS, {"stream": True, "max_tokens": 8})
 FAULT_S = 100.0
@@ -119,9 +119,36 @@ def test_whatever_is_wrong_makes_it_unclean(run: ChaosRun) -> None:
 def test_nobody_could_have_answered_while_a_gateway_was_away(sent_s: float, ended_s: float, cut: bool) -> None:
     lost = failed()
     lost.sent_s, lost.ended_s = sent_s, ended_s
-    found = find(run_of(stream(), lost, events=(kill(pool="gateway"),)))
-    assert (found.cut, found.failed, found.clean) == (int(cut), int(not cut), cut)
+    for pool in ("gateway", "node"):
+        found = find(run_of(stream(), lost, events=(kill(pool=pool),)))
+        assert (found.cut, found.failed, found.clean) == (int(cut), int(not cut), cut)
     assert find(run_of(stream(), lost, events=(kill(),))).failed == 1, "an instance takes nothing along"
+
+
+@pytest.mark.parametrize(
+    "reason", ["no end after 120 s", "ProtocolError: in the stream: x", "ProtocolError: HTTP 400: x", ""]
+)
+def test_what_a_gateway_said_was_not_cut_with_another(reason: str) -> None:
+    lost = failed()
+    lost.sent_s, lost.ended_s, lost.reason = FAULT_S - 1, FAULT_S, reason
+    found = find(run_of(stream(), lost, events=(kill(pool="gateway"),)))
+    assert (found.cut, found.failed) == (0, 1)
+
+
+def test_a_node_is_back_when_the_system_is_ready() -> None:
+    lost = failed()
+    lost.sent_s, lost.ended_s = FAULT_S + 8, FAULT_S + 8
+    run = run_of(stream(), lost, events=(kill(pool="node"),))
+    assert find(run).failed == 1
+    run.downs.append(Down(FAULT_S - 0.25, FAULT_S + 9))
+    found = find(run)
+    assert (found.cut, found.failed, found.downs, found.longest_down_s) == (1, 0, 1, 9.25)
+    assert found.clean
+    run.most_down_s = 9.0
+    assert not find(run).clean
+    console = Console(width=160, record=True, file=io.StringIO())
+    print_report(run, find(run), console)
+    assert "down for 9.2 s" in console.export_text()
 
 
 def test_a_different_answer_makes_it_unclean() -> None:

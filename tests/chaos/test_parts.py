@@ -24,8 +24,10 @@ from serving.chaos.scenario import PARTS
         ("ray::ServeReplica:cloudmatrix:decode", None),
         ("/x/ray/core/src/ray/gcs/gcs_server --log_dir=/tmp/cloudmatrix-abc123/ray", "gcs"),
         ("/usr/bin/python /x/ray/dashboard/dashboard.py --host=127.0.0.1", "dashboard"),
+        ("/usr/bin/python -u /x/ray/_private/log_monitor.py --session-dir=/tmp/s", "monitors"),
+        ("/usr/bin/python -u /x/ray/autoscaler/_private/monitor.py --logs-dir=/tmp/s", "monitors"),
+        ("/x/ray/core/src/ray/raylet/raylet --raylet_socket_name=/tmp/gcs_server", "node"),
         ("/usr/bin/python -I -S /x/agent_keeper.py /usr/bin/python /x/ray/dashboard/agent.py", None),
-        ("/x/raylet --raylet_socket_name=/tmp/gcs_server", None),
         ("", None),
     ],
 )
