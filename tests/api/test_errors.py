@@ -382,7 +382,7 @@ def test_bug_in_a_route_is_an_error_object(harness: Harness, tmp_path: Path) -> 
     assert reply.json()["error"]["code"] == "internal_error"
     assert "secret" not in reply.text
     assert reply.headers["x-request-id"] == "mine"
-    assert harness.metrics.http == {("GET", "/ready", 500): 1}
+    assert {key: count for key, count in harness.metrics.http.items() if count} == {("GET", "/ready", 500): 1}
 
 
 @pytest.mark.parametrize("field", ["messages", "logit_bias", "stop", "response_format", "no_field_of_anybody"])

@@ -70,7 +70,7 @@ def test_ring_fill_and_hits(open_server: Harness) -> None:
     assert first["ssd"] == {"used_bytes": 20 * MIB, "capacity_bytes": 128 * MIB}
     assert (first["entries"], first["hits"], first["misses"]) == (33, {"dram": 30, "ssd": 5}, 65)
     assert first["evictions"] == {"to_ssd": 7, "dropped": 6, "quota": 4, "from_ssd": 3}
-    assert first["refused"] == {"full": 2, "too large": 1}
+    assert first["refused"] == {"full": 2, "quota": 0, "too large": 1}
     assert first["share"] + second["share"] == pytest.approx(1.0)
     assert first["share"] == pytest.approx(2 / 3, abs=0.1), "the other one uses half of its points"
 

@@ -97,6 +97,8 @@ class Server:
         self._segments: list[Path] = []
         self._seen: dict[int, int] = {}
         self.key: str | None = None
+        self.admin_key: str | None = None
+        """Where tenants share the system, only an administrator sees all of it."""
 
     def __enter__(self) -> Self:
         self.launch()
@@ -232,7 +234,8 @@ class Server:
 
     def cluster(self) -> dict[str, Any]:
         """What `GET /cluster` tells now."""
-        status: dict[str, Any] = json.loads(self.get("/cluster"))
+        headers = {"Authorization": f"Bearer {self.admin_key}"} if self.admin_key else None
+        status: dict[str, Any] = json.loads(self.get("/cluster", headers=headers))
         return status
 
     def replicas(self, pool: str) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterat
     keys.write_text(f"# of the tests\n{KEY}\n")
     keys.chmod(0o600)
     with Server(config, "--api-key-file", str(keys), "--set", f"kvcache.salt={SALT}") as running:
-        running.key = KEY
+        running.key, running.admin_key = KEY, ADMIN_KEY
         yield running
         took = running.interrupt()
         running.assert_nothing_left()
@@ -105,14 +105,14 @@ def test_both_gateways_serve(server: Server) -> None:
     server.wait_idle()
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/cluster"])
-def test_nobody_enters_without_the_key(server: Server, path: str) -> None:
+@pytest.mark.parametrize(("path", "key"), [("/v1/models", KEY), ("/cluster", ADMIN_KEY)])
+def test_nobody_enters_without_the_key(server: Server, path: str, key: str) -> None:
     for wrong in ("", "Bearer guess"):
         with pytest.raises(urllib.error.HTTPError) as caught:
             server.get(path, headers={"Authorization": wrong})
         assert caught.value.code == 401
         caught.value.close()
-    assert server.get(path)
+    assert server.get(path, headers={"Authorization": f"Bearer {key}"})
 
 
 def test_the_status_command_wants_the_key_too(server: Server) -> None:
@@ -120,7 +120,7 @@ def test_the_status_command_wants_the_key_too(server: Server) -> None:
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "give its key with --api-key" in refused.stderr
-    shown = subprocess.run([*command, "--api-key", KEY], capture_output=True, text=True, timeout=60, check=True)
+    shown = subprocess.run([*command, "--api-key", ADMIN_KEY], capture_output=True, text=True, timeout=60, check=True)
     assert "aggregated 2/2" in shown.stdout
 
 

@@ -83,7 +83,7 @@ class Scaled(Server):
 
     def kill(self, title: str) -> int:
         """kill -9 the one process of that title. Returns: its id."""
-        (pid,) = (pid for pid, shown in self.processes().items() if title in shown)
+        (pid,) = (pid for pid, shown in self.processes().items() if shown == title)
         os.kill(pid, signal.SIGKILL)
         return pid
 
@@ -185,8 +185,8 @@ def test_rays_own_route_takes_the_same_path(server: Scaled) -> None:
 
 def test_holds_and_ledger_outlive_autoscaler_and_board(server: Scaled, reference: Reference) -> None:
     before = server.kinds("decode")
-    server.kill("autoscaler")
-    server.kill("ScalingBoardActor")
+    server.kill("ray::ServeReplica:cloudmatrix:autoscaler")
+    server.kill("ray::ScalingBoardActor")
 
     def back() -> bool:
         try:

@@ -260,9 +260,10 @@ def test_too_large_is_said(client: RawClient) -> None:
 
 def test_two_hundred_clients_at_once(server: ServerProcess, client: RawClient) -> None:
     client.put(hash_of(1), b"shared" * KIB)
-    socks = [connect(server.record) for _ in range(200)]
-    for sock in socks:
-        send(sock, hello())
+    socks = []
+    for _ in range(200):  # each says Hello at once, as clients do: of strangers only a few may wait
+        socks.append(connect(server.record))
+        send(socks[-1], hello())
     assert all(isinstance(receive(sock, m.to_client)[0], m.Welcome) for sock in socks)
     for sock in socks:
         send(sock, m.Lookup(SPACE, (hash_of(1),), 1.0))

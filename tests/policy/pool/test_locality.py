@@ -74,7 +74,9 @@ def test_the_history_is_an_lru_of_so_many_blocks(blocks: int, prompts: list[list
 def test_a_prompt_goes_where_most_of_it_is_cached() -> None:
     decision = route([view("a"), view("b"), view("c")], history_of(a=2, b=8))
     assert (decision.replica, decision.node) == (B, "node-b")
-    assert decision.reason == "8 of 10 blocks probably cached there, 0 + 37 uncached tokens, the least of 3 in pool p"
+    assert decision.reason == (
+        "8 of 10 blocks probably cached there, 0 + 37 uncached tokens, the least of 3 in pool p, next 133 tokens"
+    )
 
 
 def test_locality_is_followed_until_the_queue_outweighs_it() -> None:
