@@ -44,6 +44,9 @@ _KEY = {"type": "http", "scheme": "bearer"}
 _REF = "#/components/schemas/{model}"
 _EVENTS: tuple[type[BaseModel], ...] = (ChatCompletionChunk, CompletionChunk)
 
+_EVERYWHERE = (400, 408, 431, 500, 503)
+"""What is no HTTP, comes too slowly, is too large; bugs; a gateway that is full, or leaves."""
+
 Responses = dict[int | str, dict[str, Any]]
 
 
@@ -52,7 +55,7 @@ def answers(model: type[BaseModel] | None, *errors: int, content: dict[str, Any]
 
     Args:
         model: of the JSON object that a success carries.
-        errors: statuses of its own beside 401, 405, 431 and 500.
+        errors: statuses of its own beside 405 and those of all routes.
         content: further content of a success by media type.
     """
     success: dict[str, Any] = {"description": "Success"}
@@ -69,13 +72,14 @@ def text_content(media_type: str) -> dict[str, Any]:
 
 
 def event_stream(chunk: type[BaseModel]) -> dict[str, Any]:
-    """A stream of `chunk`, for `answers`."""
-    schema = {
-        "type": "string",
-        "description": "With `stream`: events `data: <chunk>`, at last `data: [DONE]`; an error object in case of one.",
-        "contentMediaType": "application/json",
-        "contentSchema": {"$ref": _REF.format(model=chunk.__name__)},
+    """A stream of `chunk`, for `answers`. As usual for streams, the schema is of each event."""
+    either = [{"$ref": _REF.format(model=one)} for one in (chunk.__name__, "ErrorAnswer")]
+    chunks = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": either}}
+    data = {
+        "description": "A chunk as JSON, at last `[DONE]`; an error object before that in case of one.",
+        "anyOf": [chunks, {"type": "string", "const": "[DONE]"}],
     }
+    schema = {"type": "object", "description": "With `stream`.", "properties": {"data": data}, "required": ["data"]}
     return {"text/event-stream": {"schema": schema}}
 
 
@@ -102,9 +106,7 @@ def describe(app: FastAPI, *, keys: bool, hosts: bool = False) -> dict[str, Any]
         for path, methods in schema["paths"].items():
             for operation in methods.values():
                 needs_key = keys and path not in OPEN_PATHS
-                common = [
-                    status for status, can_be in ((401, needs_key), (403, hosts), (431, True), (500, True)) if can_be
-                ]
+                common = [*_EVERYWHERE, *([401] if needs_key else []), *([403] if hosts else [])]
                 _complete(operation, common, needs_key=needs_key)
         app.openapi_schema = schema
     return app.openapi_schema
@@ -116,7 +118,8 @@ def _complete(operation: dict[str, Any], errors: list[int], *, needs_key: bool) 
     responses.pop("422", None)
     for status in errors:
         schema = {"$ref": _REF.format(model="ErrorAnswer")}
-        responses[str(status)] = {"description": _MEANING[status], "content": {"application/json": {"schema": schema}}}
+        content = {"application/json": {"schema": schema}}
+        responses.setdefault(str(status), {"description": _MEANING[status], "content": content})
     if needs_key:
         operation["security"] = [{"key": []}]
     common = {"X-Request-ID": _REQUEST_ID, **({WARNING_HEADER: _IGNORED} if "requestBody" in operation else {})}

@@ -26,6 +26,23 @@ LogitBias = Annotated[
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
 ]
 
+_COUNT_OR_NOT: dict[str, Any] = {"anyOf": [{"type": "integer", "minimum": 0}, {"enum": [None, False]}], "default": None}
+_NO_TOOL: dict[str, Any] = {"enum": ["none", "auto", None], "default": None}
+_TEXT_FORM: dict[str, Any] = {
+    "default": None,
+    "anyOf": [
+        {"type": "null"},
+        {"type": "object", "maxProperties": 0},
+        {"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"], "maxProperties": 1},
+    ],
+}
+_PROMPT_OR_MESSAGES: dict[str, Any] = {
+    "oneOf": [
+        {"required": [one], "properties": {one: {"not": {"type": "null"}}, other: {"type": "null"}}}
+        for one, other in (("prompt", "messages"), ("messages", "prompt"))
+    ]
+}
+
 
 def _prompt_form(value: object) -> str:
     """Which of a prompt's four forms this is, by its first element, so that only that one is validated.
@@ -99,7 +116,7 @@ class GenerationRequest(WireModel):
     request_id: str | None = None
     user: str | None = None
 
-    response_format: Any = None
+    response_format: Annotated[Any, WithJsonSchema(_TEXT_FORM)] = None
 
     FOREIGN: ClassVar[Mapping[str, Foreign]] = REFUSED
 
@@ -162,7 +179,7 @@ class ChatCompletionRequest(GenerationRequest, ChatTemplateFields):
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
     reasoning_effort: str | None = None
     tools: list[Any] | None = None
-    tool_choice: Any = None
+    tool_choice: Annotated[Any, WithJsonSchema(_NO_TOOL)] = None
 
     def refuse_unsupported(self) -> None:
         """As for every request; tools as well, unless the caller forbids their use."""
@@ -186,7 +203,7 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Prompt
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0)] | None = None
+    logprobs: Annotated[Annotated[int, Field(ge=0)] | None, WithJsonSchema(_COUNT_OR_NOT)] = None
     best_of: Annotated[int, Field(ge=1)] | None = None
     suffix: str | None = None
 
@@ -212,6 +229,8 @@ class CompletionRequest(GenerationRequest):
 
 class TokenizeRequest(ChatTemplateFields):
     """POST /tokenize: a prompt, or messages as for chat."""
+
+    model_config = ConfigDict(json_schema_extra=_PROMPT_OR_MESSAGES)
 
     model: str | None = None
     prompt: str | None = None
@@ -239,6 +258,8 @@ class PoolAuditRequest(WireModel):
 
 class PoolNamespaceRequest(WireModel):
     """POST /pool/namespaces/{name}: what is absent stays as it is."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["quota_mib"]}, {"required": ["weight"]}]})
 
     quota_mib: Annotated[int, Field(ge=0, le=2**40)] | None = None
     weight: Annotated[float, Field(ge=0.01, le=100.0)] | None = None

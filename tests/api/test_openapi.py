@@ -1,13 +1,14 @@
 """`/openapi.json` describes every answer: asked at random by schemathesis, and with everything on by hand."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import checks
+from schemathesis import GenerationMode, checks
 
 from serving.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.errors import EngineError, OverloadedError, UnavailableError
@@ -54,19 +55,72 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
     assert there == set(ROUTES)
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_whatever_is_asked_is_answered_as_described(whole: Harness, method: str, path: str) -> None:
+BODIES = [path for method, path in ROUTES if method == "POST" and path != "/ping"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "mode"),
+    [
+        *((method, path, GenerationMode.POSITIVE) for method, path in ROUTES),
+        *(("POST", path, GenerationMode.NEGATIVE) for path in BODIES),
+    ],
+)
+def test_whatever_is_asked_is_answered_as_described(
+    whole: Harness, method: str, path: str, mode: GenerationMode
+) -> None:
+    """In the negative mode with what the document forbids, which must be refused."""
     operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)[path][method]
+    more = [] if mode.is_positive else [checks.negative_data_rejection]
 
     @settings(
         max_examples=10, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(case=operation.as_strategy())
+    @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case) -> None:
-        case.call_and_validate(checks=CONFORMANCE)
+        case.call_and_validate(checks=CONFORMANCE + more)
 
     ask()
+
+
+@pytest.mark.parametrize("more", [{}, {"stream_options": {"include_usage": True}}, {"n": 2, "logprobs": False}])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_streams_are_as_described_even_when_they_fail(whole: Harness, path: str, more: dict[str, Any]) -> None:
+    operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)[path]["POST"]
+    asked: dict[str, Any] = (
+        {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    )
+    for fail_after in (None, 2):
+        script = Script(whole.say("Once upon a").tokens, fail_after=fail_after, error=EngineError("broken"))
+        whole.script_of = partial(lambda script, _: script, script)
+        reply = operation.Case(body={**asked, "stream": True, **more}).call_and_validate(checks=CONFORMANCE)
+        assert (b'"error"' in reply.content) is (fail_after is not None)
+
+
+def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[str, Any]) -> None:
+    accepted: dict[str, list[dict[str, Any]]] = {
+        "CompletionRequest": [{"prompt": "a", "logprobs": False}, {"prompt": "a", "response_format": {"type": "text"}}],
+        "ChatCompletionRequest": [{"messages": [{"role": "user", "content": "a"}], "tool_choice": "auto"}],
+        "TokenizeRequest": [
+            {"prompt": ""},
+            {"prompt": None, "messages": []},
+            {"messages": [], "add_special_tokens": True},
+        ],
+        "PoolNamespaceRequest": [{"weight": 2.0}, {"quota_mib": 4, "weight": None}],
+    }
+    refused: dict[str, list[dict[str, Any]]] = {
+        "CompletionRequest": [{"prompt": "a", "logprobs": True}, {"prompt": "a", "response_format": {"type": "json"}}],
+        "ChatCompletionRequest": [{"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}],
+        "TokenizeRequest": [{}, {"prompt": "a", "messages": []}, {"prompt": None}],
+        "PoolNamespaceRequest": [{}],
+    }
+    for name, bodies in accepted.items():
+        for body in bodies:
+            conforms(document, name, body)
+    for name, bodies in refused.items():
+        for body in bodies:
+            with pytest.raises(jsonschema_rs.ValidationError):
+                conforms(document, name, body)
 
 
 FULL = {"logprobs": 3, "prompt_logprobs": 1, "return_token_ids": True, "n": 2, "seed": 1}
