@@ -36,7 +36,7 @@ HEADER = header_line(TraceHeader(block_tokens=16, hash_ids="given", requests=1))
 
 
 def listed(read: Callable[[Path], Any]) -> Callable[[Path], list[Any]]:
-    """What a lazy reader gives, in full."""
+    """Everything that a lazy reader gives."""
     return lambda path: list(read(path))
 
 

@@ -66,7 +66,7 @@ def run(folder: Path, *command: str, also: Path | None = None) -> subprocess.Com
 
 
 def listed(folder: Path, also: Path | None = None) -> list[str]:
-    """What `make` chooses from."""
+    """Pythons that `make` chooses from."""
     answer = run(folder, "deploy/pythons.sh", also=also)
     assert answer.returncode == 0, answer.stderr
     return answer.stdout.splitlines()

@@ -99,7 +99,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """What is allowed for a request's path; Starlette's own header names the first route's methods alone."""
+    """Methods allowed for a request's path; Starlette's own header names the first route's methods alone."""
     routes, scope = request.app.routes, request.scope
     return [m for m in _METHODS if any(route.matches({**scope, "method": m})[0] is Match.FULL for route in routes)]
 

@@ -37,7 +37,7 @@ def allow_origins(app: FastAPI, origins: tuple[str, ...]) -> None:
 
 
 def origin_headers(origins: tuple[str, ...], origin: str | None) -> dict[str, str]:
-    """What lets a page of `origin` read an answer that no layer of the application has seen."""
+    """Headers that let a page of `origin` read an answer that no layer of the application has seen."""
     if not origins:
         return {}
     readable = {"access-control-expose-headers": ", ".join(READABLE)}

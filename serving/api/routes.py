@@ -253,7 +253,7 @@ def generation_router(endpoint: Endpoint) -> APIRouter:
 
 
 async def _text_of(request: Request, body: TokenizeRequest, endpoint: Endpoint) -> str | Rendered:
-    """What is to be tokenized: exactly one of `prompt` and `messages` is there."""
+    """The text or conversation to tokenize: exactly one of `prompt` and `messages` is there."""
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either 'prompt' or 'messages'", param="prompt", code="invalid_value")
     messages, model = body.messages, endpoint.model

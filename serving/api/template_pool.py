@@ -197,7 +197,7 @@ class TemplatePool:
 
 
 def refusal(reason: str) -> InvalidRequestError:
-    """What a template says, or what is said of it."""
+    """The error of a conversation that a template refuses, or that it may not render."""
     return InvalidRequestError(f"the chat template refused the messages: {reason}", param="messages")
 
 

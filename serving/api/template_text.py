@@ -76,7 +76,7 @@ def _environment() -> jinja2.Environment:
 
 
 def syntax_error(source: str) -> str | None:
-    """What is wrong with a template, as far as reading it tells; nothing of it is run, nor folded.
+    """The fault of a template, as far as reading it tells; nothing of it is run, nor folded.
 
     Effects: none.
     """

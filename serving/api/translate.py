@@ -90,7 +90,7 @@ class Order:
 
 
 def prepare_chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings) -> Rendering:
-    """What must be rendered before a chat request can be translated.
+    """The conversation to render before a chat request can be translated.
 
     Raises: InvalidRequestError.
     """

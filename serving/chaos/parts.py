@@ -35,7 +35,7 @@ _GATEWAY = re.compile(r"ray::ServeReplica:\w+:gateway\b")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What the machine says of one process of this user."""
+    """One process of this user, as /proc describes it."""
 
     pid: int
     parent: int

@@ -18,7 +18,7 @@ _LISTS = {"namespaces": "[[namespaces]]", "cluster.nodes": "[[cluster.nodes]]"}
 
 
 def idle_lines(loaded: Loaded, command: Command) -> list[str]:
-    """What to tell about keys that were set and have no effect.
+    """Lines for people about keys that were set and have no effect.
 
     Args:
         command: what the configuration was loaded for.

@@ -87,7 +87,7 @@ def _drain_gateways(cluster: LocalCluster, seconds: float) -> int:
 
 
 def _close_logs(cluster: LocalCluster, deployments: list[str], seconds: float) -> int:
-    """As `farewell.Tell`. Returns: replicas that did not close theirs. Raises: whatever Ray raises."""
+    """Implements `farewell.Tell`. Returns: replicas that did not close theirs. Raises: whatever Ray raises."""
     cluster.connect()
     answers = [serve.get_deployment_handle(name, APP_NAME).broadcast("close_log") for name in deployments]
     failed = 0

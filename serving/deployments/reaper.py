@@ -14,6 +14,8 @@ from pathlib import Path
 LAST_WORDS_S = 8.0
 """Replicas notice within this time that their node has ended, and end too; until then they may still make something."""
 PERIOD_S = 0.5
+DISMISS_S = 2.0
+"""For a process that has only to read four bytes and end."""
 _DONE = b"done"
 
 
@@ -34,10 +36,18 @@ class Reaper:
         )
 
     def dismiss(self) -> None:
-        """Say that nothing is left to be removed, and wait until the process has ended. Safe to call twice."""
+        """Say that nothing is left to be removed, and wait until the process has ended. Safe to call twice.
+
+        Effects: one that stands still is killed.
+        """
         pipe = self._process.stdin
-        if pipe is not None and not pipe.closed:
-            self._process.communicate(_DONE)  # passes over a pipe whose reader was killed
+        if pipe is None or pipe.closed:
+            return
+        try:
+            self._process.communicate(_DONE, timeout=DISMISS_S)  # passes over a pipe whose reader was killed
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 def remove(folder: Path, prefixes: Sequence[Path]) -> None:

@@ -29,7 +29,7 @@ class EngineCounters:
 
     @property
     def step_tokens(self) -> int:
-        """What executed steps have computed from prompts and sampled so far."""
+        """Tokens that executed steps have computed from prompts and sampled so far."""
         return self.prompt_tokens + self.generated_tokens
 
     def count_step(self, before: int) -> None:

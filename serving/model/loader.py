@@ -171,8 +171,9 @@ def _dtype(config: ModelConfig, name: str) -> torch.dtype:
 
 
 def _require_as_many(config: ModelConfig, checkpoint: Checkpoint) -> None:
-    """What is needed is listed by name before it is compared: a list as long as a configuration says may fill memory.
+    """See that a checkpoint has at least as many tensors as layers and experts, before their names are listed.
 
+    A list as long as a configuration says may fill memory.
     Raises: ModelError if there are fewer tensors than layers or experts.
     """
     there = len(checkpoint.names)

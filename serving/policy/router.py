@@ -173,7 +173,7 @@ def route_decode(
 
 
 def _next(loads: Sequence[float], place: int, form: str) -> str:
-    """What the choice was compared with, in words: the least of the others."""
+    """The load that the choice was compared with, in words: the least of the others."""
     others = [*loads[:place], *loads[place + 1 :]]
     return f", next {form.format(min(others))}" if others else ""
 

@@ -1,4 +1,4 @@
-"""What becomes of one request, told to its gateway's metrics as it happens."""
+"""The course of one request, told to its gateway's metrics as it happens."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -11,7 +11,7 @@ from serving.api.template_text import TextTemplate
 
 
 def render(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-    """As `ChatTemplate.prepare`, `render`. Raises: InvalidRequestError."""
+    """The text of a conversation, by `ChatTemplate.prepare` and `render`. Raises: InvalidRequestError."""
     job = template.prepare(messages, **options)
     try:
         text = TextTemplate(template.source).render(marshal.loads(job.frame), 1 << 30)

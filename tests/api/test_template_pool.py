@@ -64,7 +64,7 @@ def run(scene: Coroutine[Any, Any, Any]) -> Any:
 
 
 def children() -> set[int]:
-    """Of this process: those that run templates, other tests' among them."""
+    """Children of this process that run templates, other tests' among them."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -187,7 +187,7 @@ def test_one_process_does_for_all_and_is_replaced_when_it_is_lost() -> None:
 
 
 def test_a_long_conversation_has_a_process_of_its_own() -> None:
-    """It gives memory back so, and leaves alone the one that is ready for the next short one."""
+    """Its memory is given back with it, and the process for short ones stays ready."""
 
     async def scene() -> None:
         pool = TemplatePool("{{ messages[0].content }}")

@@ -1,4 +1,4 @@
-"""Who reads JSON or TOML bounds its depth, which otherwise depends on the version of Python."""
+"""Every reader of JSON or TOML bounds its depth, which otherwise depends on the version of Python."""
 
 import ast
 from collections.abc import Sequence

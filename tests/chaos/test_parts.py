@@ -1,4 +1,4 @@
-"""What stands beside the pools, known by its title or command line, and only that of one session."""
+"""Processes beside the pools, known by their titles or command lines, and only those of one session."""
 
 import subprocess
 import sys

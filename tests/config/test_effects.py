@@ -26,7 +26,7 @@ MADE_FOR: dict[str, tuple[Command, ...]] = {
 
 
 def lines(folder: Path, text: str, command: Command, *settings: str, model: str | None = None) -> list[str]:
-    """What a command says of a file."""
+    """Lines that a command prints for a file."""
     file = write(folder, text) if model is None else write(folder, text, model=model)
     return idle_lines(read_config(file, settings=settings), command)
 

@@ -1,4 +1,4 @@
-"""What a start leaves on the machine goes within seconds, also if its launcher is killed."""
+"""Nothing of a start stays on the machine for longer than seconds, also if its launcher is killed."""
 
 import os
 import signal
@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from serving.deployments.reaper import LAST_WORDS_S, Reaper
 
@@ -55,8 +57,19 @@ def test_a_launcher_that_ends_everything_itself_leaves_no_reaper(tmp_path: Path)
     reaper.dismiss()
 
 
+def test_a_reaper_that_stands_still_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.deployments.reaper.DISMISS_S", 0.2)
+    reaper = Reaper([tmp_path / "ub-abc123-"], tmp_path / "pool")
+    os.kill(reaper._process.pid, signal.SIGSTOP)
+    reaper.dismiss()
+    assert reaper._process.returncode == -signal.SIGKILL
+
+
 def test_a_reaper_that_was_killed_is_not_missed(tmp_path: Path) -> None:
     reaper = Reaper([tmp_path / "ub-abc123-"], tmp_path / "pool")
     reaper._process.kill()
     reaper._process.wait()
+    begun = time.monotonic()
     reaper.dismiss()
+    assert time.monotonic() - begun < LAST_WORDS_S / 2, "nobody waits for its last words"
+    assert reaper._process.returncode == -signal.SIGKILL

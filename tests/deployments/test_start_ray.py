@@ -28,13 +28,13 @@ class FakeCluster:
         self.calls: list[str] = []
 
     def start(self) -> None:
-        """As `LocalCluster.start`."""
+        """Stands for `LocalCluster.start`."""
         self.calls.append("start")
         if self.errors:
             raise self.errors.pop(0)
 
     def abandon(self) -> None:
-        """As `LocalCluster.abandon`."""
+        """Stands for `LocalCluster.abandon`."""
         self.calls.append("abandon")
 
 

@@ -1,4 +1,4 @@
-"""What hardware and serving read is bounded in depth by us, not by the version of Python."""
+"""Depth of what hardware and serving read is bounded by us, not by the version of Python."""
 
 import json
 from typing import Any

@@ -125,7 +125,7 @@ def test_leftovers_are_seen_as_such(files: SsdFiles) -> None:
 
 @pytest.mark.timeout(20)
 def test_a_pipe_is_no_entry_and_nobody_waits_for_it(files: SsdFiles) -> None:
-    """Whoever opens a named pipe waits until somebody opens its other end."""
+    """Opening a named pipe waits until its other end is opened."""
     entry = entry_of(b"data")
     path = Path(files.path_of(entry.space, entry.hash, entry.kind))
     path.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What loadgen reads is bounded in depth by loadgen, not by the version of Python."""
+"""Depth of what loadgen reads is bounded by loadgen, not by the version of Python."""
 
 import json
 from typing import Any

@@ -129,7 +129,7 @@ class PoolMind:
         return Wanted(size, ScaleKind.STAY, f"{what} needs {plan}: {size} stay, {needed} within {self.hold_s:.0f} s")
 
     def _enough(self, now: float, pool: PoolSignals, load: float, calm: int) -> tuple[int, str]:
-        """What the pool may shrink to, and what decided that."""
+        """The size that the pool may shrink to, and the bound that decided it."""
         size, needed = pool.target, max(1, self._patience.highest)
         part, plenty = max(1, size // STEP), PLENTY * max(1, calm)
         small = self._regret.least(now, load)

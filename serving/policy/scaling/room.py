@@ -28,7 +28,7 @@ class Room:
     placeless: int
 
     def words(self, signals: ScalingSignals, budget: int) -> str:
-        """What there is room for, and what bounds it.
+        """Text of what there is room for, and what bounds it.
 
         Args:
             budget: `[autoscaler] npu_budget`.
