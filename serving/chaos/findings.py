@@ -20,6 +20,8 @@ RESUMED_GAP_S = 0.06
 """Three steps of 20 ms: less cannot be told from a step."""
 FELT_S = 0.5
 """Tokens that were on their way when the fault came still arrive within this time."""
+ORPHANED_S = 5.0
+"""Gateways of a node that was killed end within this time, when another one may be there already."""
 _SAID = ("no end after", "ProtocolError: in the stream", "ProtocolError: HTTP 4")
 """How reasons begin that are no broken connection."""
 
@@ -138,9 +140,9 @@ def cut_with_gateway(answer: Answer, run: ChaosRun) -> bool:
             continue
         begun_s, back_s = event.at_clock_s, event.at_clock_s + event.replaced_s
         # A node is back before the gateways on it are: then what says so is that the system is not ready.
-        back_s = max(
-            [back_s, *(down.ended_s for down in run.downs if down.begun_s <= back_s and down.ended_s >= begun_s)]
-        )
+        latest_s = back_s + ORPHANED_S
+        meanwhile = (down.ended_s for down in run.downs if down.begun_s <= latest_s and down.ended_s >= begun_s)
+        back_s = max([back_s, *meanwhile])
         if answer.sent_s <= back_s + FELT_S and answer.ended_s >= begun_s:
             return True
     return False

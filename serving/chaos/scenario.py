@@ -18,9 +18,11 @@ PARTS = (
     "agents", "dashboard", "monitors", "node", "controller", "gcs", "board", "pool_control", "membership", "gateway",
 )  # fmt: skip
 """What stands beside the pools; `serving.chaos.parts` finds their processes."""
+ONLY_IF_NAMED = ("node",)
+"""Parts that a fault hits only if its `pools` name them: with a node goes everything on it, for as long as a start."""
 POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
     "kill": (*ENGINES, "kvcache"),
-    "kill_part": PARTS,
+    "kill_part": PARTS,  # but for `ONLY_IF_NAMED`
     "freeze": (*ENGINES, "kvcache"),
     "bit_flip": ("decode", "kvcache"),
     "slow_link": ENGINES,

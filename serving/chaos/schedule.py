@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from serving.chaos.scenario import PARTS, POOLS_OF, FaultConfig, FaultKind, Scenario
+from serving.chaos.scenario import ONLY_IF_NAMED, PARTS, POOLS_OF, FaultConfig, FaultKind, Scenario
 
 GRAVE: frozenset[FaultKind] = frozenset({"kill", "kill_part", "freeze"})
 """Faults that take a process away."""
@@ -67,7 +67,7 @@ def _order_of_pools(
     scenario: Scenario, fault: FaultConfig, pools: Sequence[str], rng: random.Random
 ) -> tuple[str, ...]:
     """Pools that a fault may hit, drawn one after the other by their weights."""
-    allowed = fault.pools or POOLS_OF[fault.kind]
+    allowed = fault.pools or [pool for pool in POOLS_OF[fault.kind] if pool not in ONLY_IF_NAMED]
     left = {pool: scenario.pools.weight(pool) for pool in allowed if pool in pools or pool in PARTS}
     left = {pool: weight for pool, weight in left.items() if weight > 0}
     order: list[str] = []

@@ -140,7 +140,8 @@ def test_a_node_is_back_when_the_system_is_ready() -> None:
     lost.sent_s, lost.ended_s = FAULT_S + 8, FAULT_S + 8
     run = run_of(stream(), lost, events=(kill(pool="node"),))
     assert find(run).failed == 1
-    run.downs.append(Down(FAULT_S - 0.25, FAULT_S + 9))
+    run.events[0].replaced_s = 0.5  # while its gateways still answer
+    run.downs.append(Down(FAULT_S + 1.25, FAULT_S + 10.5))
     found = find(run)
     assert (found.cut, found.failed, found.downs, found.longest_down_s) == (1, 0, 1, 9.25)
     assert found.clean

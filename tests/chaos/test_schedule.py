@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.chaos.scenario import PARTS, POOLS_OF, FaultConfig, PoolsConfig, Scenario, TimesConfig
+from serving.chaos.scenario import ONLY_IF_NAMED, PARTS, POOLS_OF, FaultConfig, PoolsConfig, Scenario, TimesConfig
 from serving.chaos.schedule import GRAVE, PlannedFault, choose, plan_faults
 
 POOLS = ("prefill", "decode", "kvcache")
@@ -27,7 +27,7 @@ def test_the_same_seed_gives_the_same_schedule(seed: int, duration_s: float) -> 
     for index, fault in enumerate(schedule):
         begin = 5 + 10 * index
         assert begin <= fault.at_s <= min(begin + 5, duration_s - 20), "in the first half of its stretch"
-        assert set(fault.pools) <= set(POOLS_OF[fault.kind]) & {*POOLS, *PARTS}
+        assert set(fault.pools) <= (set(POOLS_OF[fault.kind]) & {*POOLS, *PARTS}) - set(ONLY_IF_NAMED)
         assert fault.fault.least_s <= fault.lasts_s <= fault.fault.most_s
 
 
@@ -80,6 +80,13 @@ def test_the_last_of_a_pool_is_spared_and_another_pool_hit() -> None:
 def test_faults_that_take_nobody_away_may_hit_the_last() -> None:
     assert "slow_link" not in GRAVE
     assert choose(planned("slow_link"), {"decode": ["d1"]}, True) == ("decode", "d1")
+
+
+def test_a_node_is_hit_only_if_it_is_named() -> None:
+    for named, hit in (((), False), (("node", "gcs"), True)):
+        scenario = Scenario(faults=(FaultConfig("kill_part", pools=named),))
+        drawn = {pool for fault in plan_faults(scenario, 0, 600.0, POOLS) for pool in fault.pools}
+        assert ("node" in drawn, "gcs" in drawn) == (hit, True)
 
 
 def test_parts_of_which_there_is_one_are_not_spared() -> None:
