@@ -116,7 +116,10 @@ def _vocab_size(config: dict[str, Any]) -> int | None:
 def _ids(value: object) -> list[int]:
     """`eos_token_id` is an id, a list of ids or absent; some write -1 for none."""
     values = value if isinstance(value, list) else [value]
-    return [i for i in values if isinstance(i, int) and i >= 0]
+    ids = [i for i in values if isinstance(i, int) and i >= 0]
+    if any(i >= 2**31 for i in ids):
+        raise ModelError(f"eos_token_id = {str(max(ids))[:40]} is no token; correct or remove it")
+    return ids
 
 
 def hash_api_key(key: str) -> bytes:

@@ -157,7 +157,7 @@ def _from_dict(raw: Mapping[str, object], generation: Mapping[str, object]) -> M
         dtype=_DTYPES[str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")],
         quantization=read_quantization(raw),
         bos_token_id=_optional_id(raw.get("bos_token_id")),
-        eos_token_ids=_ids(generation.get("eos_token_id", raw.get("eos_token_id"))),
+        eos_token_ids=_eos_ids(raw, generation),
     )
     _check(config)
     return config
@@ -194,14 +194,15 @@ def _optional_id(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _ids(value: object) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, list):
-        return tuple(int(v) for v in value)
-    if isinstance(value, int):
-        return (value,)
-    raise TypeError(f"eos_token_id = {value!r}")
+def _eos_ids(raw: Mapping[str, object], generation: Mapping[str, object]) -> tuple[int, ...]:
+    value, place = raw.get("eos_token_id"), ""
+    if "eos_token_id" in generation:
+        value, place = generation["eos_token_id"], " of generation_config.json"
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for one in ids:
+        if not isinstance(one, int) or not -(2**31) <= one < 2**31:  # some write -1 for none
+            raise TypeError(f"eos_token_id = {str(one)[:40]}{place}")
+    return tuple(ids)
 
 
 def _check(config: ModelConfig) -> None:

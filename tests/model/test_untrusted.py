@@ -56,6 +56,16 @@ def test_sizes_that_the_tensors_have_not(folder: Path, key: str) -> None:
         load_model(folder)
 
 
+@pytest.mark.parametrize("ids", [2**31, 10**30, [1, 10**30], [1.5], ["1"]])
+def test_ends_that_are_no_tokens(folder: Path, ids: object) -> None:
+    """They would fail every request: messages to engines hold 64 bits."""
+    for file in ("generation_config.json", "config.json"):
+        change(folder / file, eos_token_id=ids)
+        with pytest.raises(ModelError, match=rf"eos_token_id = .*{'of generation' if file[0] == 'g' else ''}"):
+            ModelConfig.from_folder(folder)
+        (folder / "generation_config.json").write_text("{}")
+
+
 def test_a_block_of_scales_larger_than_the_matrix() -> None:
     value = torch.ones(3, 5).to(torch.float8_e4m3fn)
     scaled = dequantise(value, torch.full((1, 1), 2.0), (2**40, 2**40))
