@@ -1,6 +1,7 @@
 """`loadgen run` from the command line to the files, against a real server in a process of its own."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,10 @@ def test_closed_loop(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> No
         ("--concurrency", "3", "--num-prompts", "6", "--repeats", "2"),
     ],
 )
-def test_peaks_lie_between_the_mean_and_the_cap(loadgen_run: Run, flags: tuple[str, ...]) -> None:
+def test_peaks_lie_between_the_mean_and_the_cap(
+    loadgen_run: Run, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the result's keys, its time line, the console, and the report's words and chart."""
     assert loadgen_run(*flags, "--workers", "2", "--out", "run") == 0
     found = json.loads(Path("run/result.json").read_text())
     own = found["loadgen"]
@@ -54,6 +58,20 @@ def test_peaks_lie_between_the_mean_and_the_cap(loadgen_run: Run, flags: tuple[s
     assert own["mean_concurrency"] <= found["max_concurrent_requests"]
     assert found["max_output_tokens_per_s"] >= found["output_throughput"] > 0
     assert max(point["open_peak"] for point in own["timeline"]) <= found["max_concurrent_requests"]
+    mean, peak = numbers_after(r"Concurrent requests, mean / peak\D*([\d.]+) / (\d+)", capsys.readouterr().out)
+    assert mean <= peak <= 3
+    report = Path("run/report.html").read_text()
+    peak, mean = numbers_after(r"At most (\d+) were open at once, ([\d.]+) on average", report)
+    assert mean <= peak <= 3
+    charts = re.findall(r'"name":"peak","values":\[([^\]]*)\]', report)
+    assert len(charts) == 1
+    assert all(float(value) <= 3 for values in charts for value in values.split(","))
+
+
+def numbers_after(pattern: str, text: str) -> tuple[float, float]:
+    found = re.search(pattern, text)
+    assert found is not None, text[-2000:]
+    return float(found[1]), float(found[2])
 
 
 def test_a_seed_repeats_prompts_and_times(loadgen_run: Run) -> None:
