@@ -26,7 +26,8 @@ ARGS        ?=
 PYTEST_ARGS ?=
 TORCH_PIP_ARGS ?=
 
-.PHONY: help serve test lint bench lock clean
+.NOTPARALLEL: # tests, after lint and one kind after the other
+.PHONY: help serve test quick slow lint bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -34,14 +35,19 @@ help: ## this list
 serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ctrl-C
 	@exec $(BIN)/cloudmatrix serve $(ARGS)
 
-test: $(VENV)/.installed-test lint ## lint, then all tests: a process per core for most, then real Ray clusters one by one
 ifeq ($(strip $(PYTEST_ARGS)),)
-	@# A process that dies is a failure; started again, it would leave the others waiting for ever.
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-	@$(BIN)/python -m pytest -m slow
+test: lint quick slow ## lint, then all tests: a process per core for most, then real Ray clusters one by one
 else
+test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif
+
+quick: $(VENV)/.installed-test ## the tests without a cluster
+	@# A process that dies is a failure; started again, it would leave the others waiting for ever.
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+slow: $(VENV)/.installed-test ## the tests with a real Ray cluster
+	@$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.installed-test ## ruff and mypy
 	@$(BIN)/ruff check
@@ -55,12 +61,13 @@ bench: $(VENV)/.installed-test ## every benchmark, with its conditions (takes a 
 	done
 
 # In an environment of its own. Torch is left out: pyproject.toml pins it, and its builds for CPU and CUDA differ in name.
+# --all is for setuptools, which pip lists only from Python 3.12 on.
 lock: $(BIN)/python ## the newest versions that pyproject.toml allows -> deploy/constraints.txt; then run the tests
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(BIN)/python -m venv "$$fresh" && \
 		"$$fresh/bin/python" -m pip install -q --disable-pip-version-check $(TORCH_PIP_ARGS) $(TORCH) && \
 		"$$fresh/bin/python" -m pip install -q --disable-pip-version-check -e '.[test,compile,train]' && \
 		{ sed -n '/^#/p' deploy/constraints.txt; \
-			"$$fresh/bin/python" -m pip freeze --exclude-editable | grep -vE '^(torch|triton|(nvidia|cuda)-[^=]*)=='; } > "$$fresh/lock" && \
+			"$$fresh/bin/python" -m pip freeze --all --exclude-editable | grep -vE '^(pip|torch|triton|(nvidia|cuda)-[^=]*)=='; } > "$$fresh/lock" && \
 		cp "$$fresh/lock" deploy/constraints.txt
 
 clean: ## remove the environment and every cache

@@ -62,6 +62,6 @@ def test_it_is_used_and_found_again(cache: Path) -> None:
         (["reproduce", "--list"], f"0 {folder}"),
     ):
         told = subprocess.run(
-            [sys.executable, "-c", code.format(argv)], env=environment, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", code.format(argv)], env=environment, capture_output=True, text=True, timeout=600
         )
         assert told.stdout.strip().endswith(used), told.stderr
