@@ -6,14 +6,15 @@ from that elsewhere, in `sse` and `full`.
 
 from dataclasses import dataclass, field
 
-from serving.api.backend import SequenceUpdate
 from serving.api.detokenizer import make_detokenizer
 from serving.api.draft_tally import DraftTally
 from serving.api.stop_strings import StopStrings
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import OutputOptions
 from serving.errors import DeadlineError, EngineError
-from serving.policy.request import FinishReason, PoolUse, TokenLogprobs
+from serving.values.jobs import SequenceUpdate
+from serving.values.news import Tokens
+from serving.values.sequence import FinishReason, PoolUse, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,36 +92,36 @@ class Choice:
 
         Raises: DeadlineError, EngineError when the sequence ended without being done.
         """
-        out = Visible()
+        out, news = Visible(), update.news
         self.resumptions = max(self.resumptions, update.resumptions)
         if not self.started:
-            self._start(update, out)
-        elif update.cached_tokens is not None:
-            self.cached_tokens = update.cached_tokens
-            self.pool = update.pool
-        if update.drafts is not None:
-            self.drafts.add(update.drafts)
-        tokens = update.tokens
+            self._start(news, out)
+        elif news.cached_tokens is not None:
+            self.cached_tokens = news.cached_tokens
+            self.pool = news.pool
+        if news.drafts is not None:
+            self.drafts.add(news.drafts)
+        tokens = news.tokens
         if tokens and not self._options.discard:
-            self._take(update, tokens, out)
-        if update.finish_reason is not None:
+            self._take(news, tokens, out)
+        if news.finish_reason is not None:
             out.stopped_by_text = False  # the backend ended it in the same update
             if out.finish is None:
-                self._finish(update.finish_reason, tokens, out)
+                self._finish(news.finish_reason, tokens, out)
         return out
 
-    def _start(self, update: SequenceUpdate, out: Visible) -> None:
+    def _start(self, news: Tokens, out: Visible) -> None:
         """With the first update come facts about the prompt; an echoed prompt goes out here."""
         self.started = True
-        self.cached_tokens = update.cached_tokens or 0
-        self.pool = update.pool
-        self.prompt_logprobs = update.prompt_logprobs
+        self.cached_tokens = news.cached_tokens or 0
+        self.pool = news.pool
+        self.prompt_logprobs = news.prompt_logprobs
         options = self._options
         if not options.echo:
             return
         if options.logprobs is not None:
             echoed = make_detokenizer(self._tokenizer, skip_special_tokens=options.skip_special_tokens)
-            values: list[TokenLogprobs | None] = [None, *update.prompt_logprobs]
+            values: list[TokenLogprobs | None] = [None, *news.prompt_logprobs]
             pieces: list[str] = []
             for position, token in enumerate(self._prompt):
                 value = values[position] if position < len(values) else None
@@ -135,9 +136,9 @@ class Choice:
             out.text = self._tokenizer.decode(self._prompt, skip_special_tokens=options.skip_special_tokens)
             self.text_length += len(out.text)
 
-    def _take(self, update: SequenceUpdate, tokens: tuple[int, ...], out: Visible) -> None:
+    def _take(self, news: Tokens, tokens: tuple[int, ...], out: Visible) -> None:
         """New tokens to text. A stop token itself gives no text unless stops are to be included."""
-        silent_last = update.finish_reason is FinishReason.STOP and not self._options.include_stop
+        silent_last = news.finish_reason is FinishReason.STOP and not self._options.include_stop
         if not self._needs_each_token:
             self.completion_tokens += len(tokens)
             text = self._detokenizer.push(tokens[:-1] if silent_last else tokens)
@@ -145,7 +146,7 @@ class Choice:
             out.text += text
             out.tokens = tokens
             return
-        logprobs, last = update.logprobs, len(tokens) - 1
+        logprobs, last = news.logprobs, len(tokens) - 1
         for i, token in enumerate(tokens):
             if self._options.logprobs is not None:
                 held = self._stops.held if self._stops is not None else 0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from serving.policy.request import DraftUse
+from serving.values.sequence import DraftUse
 
 
 class DraftTally:

@@ -6,7 +6,7 @@ from typing import Any
 from serving.api.choice import LogprobEntry
 from serving.api.detokenizer import is_text
 from serving.api.tokenizer import Tokenizer
-from serving.policy.request import TokenLogprobs
+from serving.values.sequence import TokenLogprobs
 
 LOWEST = -9999.0
 """JSON has no infinity; vLLM's stand-in for it."""

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
-from serving.api.backend import Generation, GenerationBackend, SequenceUpdate
+from serving.api.backend import Generation, GenerationBackend
 from serving.api.choice import Choice, Visible
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import Order
 from serving.errors import EngineError, OverloadedError, UnavailableError
-from serving.policy.request import PoolUse
 from serving.telemetry.metrics import GatewayMetrics
+from serving.values.jobs import SequenceUpdate
+from serving.values.sequence import PoolUse
 
 
 class Run:
@@ -71,8 +72,8 @@ class Run:
                 continue
             if update.queue_s is not None and self.timing is not None:
                 self.timing.queue_s = update.queue_s
-            if update.cached_tokens is not None:
-                self._begun(update, update.cached_tokens)
+            if update.news.cached_tokens is not None:
+                self._begun(update, update.news.cached_tokens)
             if update.preempted:
                 self._timeline.preempted(index, update.preempted)
             out = choice.push(update)
@@ -105,7 +106,7 @@ class Run:
         self._timeline.ended()
 
     def _begun(self, update: SequenceUpdate, cached_tokens: int) -> None:
-        pool = update.pool or PoolUse()
+        pool = update.news.pool or PoolUse()
         recomputed = {pool.reason or "error": pool.recomputed_tokens} if pool.recomputed_tokens else None
         self._timeline.begun(
             update.index, update.queue_s or 0.0, cached_tokens, pulled_tokens=pool.pulled_tokens, recomputed=recomputed

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 from serving.api.schema import GenerationRequest
 from serving.api.settings import ApiSettings, ServedModel
 from serving.errors import ContextLengthError, InvalidRequestError
-from serving.policy.request import SamplingParams
+from serving.values.sequence import SamplingParams
 
 T = TypeVar("T")
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from serving.api.backend import GenerationJob
 from serving.api.bounds import USUAL_OUTPUT, check_choices, check_logprobs
 from serving.api.chat_template import Rendering
 from serving.api.prompts import Rendered, encode_prompt, prepare_chat, split_prompts
@@ -20,7 +19,8 @@ from serving.api.tenant import Tenant
 from serving.errors import InvalidRequestError
 from serving.ids import RequestId, SequenceId
 from serving.policy.pool.namespaces import request_salt
-from serving.policy.request import SamplingParams, SequenceSpec
+from serving.values.jobs import GenerationJob
+from serving.values.sequence import SamplingParams, SequenceSpec
 
 _NO_STOPS = StopSet(())
 _COMPLETION = Fields("prompt", "max_tokens", "logprobs")

@@ -28,13 +28,13 @@ from serving.deployments.nodes import link_host
 from serving.deployments.pool_control import NamespaceChanges, PoolViewFollower
 from serving.deployments.sealing import unsealed
 from serving.deployments.traffic_report import TrafficReporter
+from serving.gateway.live.backend import LiveBackend
+from serving.gateway.live.metered_backend import MeteredBackend
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
 from serving.model.config import ModelConfig
 from serving.runtime.accounted import accounted_kv
 from serving.runtime.gateway_peers import GatewayPeers
-from serving.runtime.live_backend import LiveBackend
-from serving.runtime.metered_backend import MeteredBackend
 from serving.runtime.pool_admin import LivePoolAdmin
 from serving.runtime.pool_links import CHECK_PERIOD_S
 from serving.runtime.status import cluster_status, current_facts, instance_stats
@@ -84,7 +84,7 @@ class GatewayDeployment:
             model_name=self._served.names[0], engine=str(rank), name=gateway, max_model_len=self._served.max_model_len
         )
         self._backend = LiveBackend(gateway, secret, config, list(pools))
-        self._metrics.line = self._backend.room
+        self._metrics.line = self._backend.core.room
         self._metrics.refresh = self._publish
         self._metrics.others = self._peers = GatewayPeers(gateway, secret, self._metrics.numbers)
         self._peers.start(link_host())

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from serving.deployments.pool_control import Complaint
 from serving.deployments.scaling_board import BoardClient
+from serving.gateway.live.metered_backend import MeteredBackend
 from serving.runtime.gateway_peers import GatewayPeers
-from serving.runtime.metered_backend import MeteredBackend
 
 logger = logging.getLogger(__name__)
 

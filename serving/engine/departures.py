@@ -4,13 +4,14 @@ While a step, a pull or a fetch still writes into a sequence's blocks it only cl
 lets it go for good with `finish`.
 """
 
-from serving.engine.events import EngineEvent, HandoffClosedEvent, HandoffEnd, TokensEvent
+from serving.engine.events import EngineEvent, HandoffClosed, HandoffEnd
 from serving.engine.handoffs import HeldHandoffs
 from serving.ids import SequenceId
-from serving.policy.request import FinishReason
 from serving.policy.scheduler import Scheduler
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase
+from serving.values.news import Lost, Tokens
+from serving.values.sequence import FinishReason
 
 
 class Departures:
@@ -32,10 +33,12 @@ class Departures:
         """A deadline or a lease has passed; no step is in flight. Effects: as `drop`, and the gateway is told."""
         if sequence.phase is SequencePhase.HELD:
             self._handoffs.expired_total += 1
+            # For a gateway that has not received the ticket yet.
+            self._events.append(Lost(sequence.sequence_id, "its handoff expired"))
             self.end_handoff(sequence, HandoffEnd.EXPIRED)
             return
         position, reason = len(sequence.output), FinishReason.DEADLINE
-        self._events.append(TokensEvent(sequence.sequence_id, position, finish_reason=reason))
+        self._events.append(Tokens(sequence.sequence_id, position, finish_reason=reason))
         self.drop(sequence, HandoffEnd.EXPIRED)
 
     def drop(self, sequence: LiveSequence, end: HandoffEnd) -> None:
@@ -57,7 +60,7 @@ class Departures:
     def end_handoff(self, sequence: LiveSequence, end: HandoffEnd) -> None:
         """The ticket of a held sequence is over. Effects: finishes it; the driver is told to withdraw its blocks."""
         ticket_id = self._handoffs.end(sequence)
-        self._events.append(HandoffClosedEvent(sequence.sequence_id, ticket_id, end))
+        self._events.append(HandoffClosed(sequence.sequence_id, ticket_id, end))
         self.finish(sequence)
 
     def leave_batch(self, sequence: LiveSequence) -> None:

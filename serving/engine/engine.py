@@ -15,16 +15,7 @@ and gives its blocks back when that reports. The engine holds no clock, no threa
 from serving.engine.audit import check_engine
 from serving.engine.booking import Booking
 from serving.engine.departures import Departures
-from serving.engine.events import (
-    AdoptedEvent,
-    EngineAction,
-    EngineEvent,
-    EngineSnapshot,
-    FailedEvent,
-    HandoffEnd,
-    HandoffFailedEvent,
-    PullOrder,
-)
+from serving.engine.events import EngineAction, EngineEvent, EngineSnapshot, HandoffEnd, PullOrder
 from serving.engine.handing_on import ask_to_leave, ready_to_leave
 from serving.engine.handoffs import HeldHandoffs, pull_order, ticket_of
 from serving.engine.holding import Holding
@@ -40,7 +31,6 @@ from serving.policy.block_pool import BlockPool
 from serving.policy.draft_planner import DraftPlanner
 from serving.policy.following import plan_following
 from serving.policy.pool.outcome import FetchReport
-from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.scheduler import PlannedStep, Scheduler
 from serving.policy.sequence import LiveSequence, turn_of
 from serving.policy.sequence_blocks import SequenceBlocks
@@ -48,6 +38,8 @@ from serving.policy.sequence_phase import SequencePhase
 from serving.policy.speculation import Speculation
 from serving.policy.step_plan import StepPlan, StepResult
 from serving.policy.throughput import Throughput
+from serving.values.news import Adopted, Lost
+from serving.values.sequence import HandoffTicket, SequenceSpec
 
 
 class InstanceEngine:
@@ -148,7 +140,7 @@ class InstanceEngine:
     def move_out(self, now: float) -> None:
         """As `drain`, and what is inside now is to go on elsewhere, if there is an elsewhere.
 
-        Effects: at the next step boundary a `HandoffReadyEvent` for each stream; a `LeavingEvent` for each prompt and
+        Effects: at the next step boundary a `HandoffReady` for each stream; a `Leaving` for each prompt and
             each handoff that is not here yet.
         """
         self.drain()
@@ -239,20 +231,20 @@ class InstanceEngine:
         """The plan in flight could not be executed. Its sequences fail, the engine goes on.
 
         Raises: LedgerError if no plan is in flight.
-        Effects: a `FailedEvent` for each of its sequences; their blocks are free, their content is not reused.
+        Effects: a `Lost` for each of its sequences; their blocks are free, their content is not reused.
         """
         for sequence in self._land(now).sequences:
             sequence.in_flight = False
             if sequence.phase is not SequencePhase.CLOSING:
                 self.scheduler.running.remove(sequence)
-                self._events.append(FailedEvent(sequence.sequence_id, f"{type(error).__name__}: {error}"))
+                self._events.append(Lost(sequence.sequence_id, f"{type(error).__name__}: {error}"))
             self._departures.finish(sequence)
 
     def pull_finished(self, sequence_id: SequenceId, error: HandoffError | None, moved_bytes: int, now: float) -> None:
         """A pull ended, well or not.
 
         Raises: LedgerError if that sequence is not being pulled.
-        Effects: `AdoptedEvent` and it joins the batch at the next step; or `HandoffFailedEvent`, or silence if it was
+        Effects: `Adopted` and it joins the batch at the next step; or `Lost`, or silence if it was
             cancelled, and its blocks are free.
         """
         sequence = self._known(sequence_id)
@@ -264,7 +256,7 @@ class InstanceEngine:
         self.scheduler.drop_pull(sequence)
         if sequence.phase is SequencePhase.PULLING:
             reason = f"{type(error).__name__}: {error}"
-            self._events.append(HandoffFailedEvent(sequence_id, ticket_of(sequence).ticket_id, reason))
+            self._events.append(Lost(sequence_id, reason))
         self._departures.finish(sequence)
 
     def fetch_finished(self, sequence_id: SequenceId, report: FetchReport, now: float) -> None:
@@ -378,7 +370,7 @@ class InstanceEngine:
         self.scheduler.join(sequence)
         self._blocks.publish(sequence)
         self._counters.handoffs_in += 1
-        self._events.append(AdoptedEvent(sequence.sequence_id, ticket.ticket_id))
+        self._events.append(Adopted(sequence.sequence_id, ticket.ticket_id))
 
     def _timer_is_live(self, sequence_id: SequenceId, at: float) -> bool:
         sequence = self.sequences.get(sequence_id)

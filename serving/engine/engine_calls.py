@@ -15,8 +15,8 @@ from serving.errors import HandoffError, ServingError
 from serving.ids import SequenceId
 from serving.policy.decision_log import CallRecord, End, checksum, named_error, plain
 from serving.policy.pool.outcome import FetchReport
-from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.step_plan import StepPlan, StepResult
+from serving.values.sequence import HandoffTicket, SequenceSpec
 
 
 class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):

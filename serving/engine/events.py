@@ -1,8 +1,4 @@
-"""What an engine says: news for the gateways, orders for its driver, and its state in numbers.
-
-All values are frozen. Positions count output tokens from the start of the sequence, resumed output included, so that a
-receiver can drop what it already has and notice what it missed.
-"""
+"""What an engine says beside `values.news`: orders for its driver, and its state in numbers. All values are frozen."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,66 +6,35 @@ from enum import Enum
 from msgspec import Struct
 
 from serving.ids import BlockHash, BlockId, SequenceId
-from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, TokenLogprobs
 from serving.policy.step_plan import StepPlan
+from serving.values.news import Adopted, Leaving, Lost, Tokens
+from serving.values.sequence import HandoffTicket
 
 
-class TokensEvent(Struct, frozen=True, gc=False):
-    """New tokens of a sequence, its end, or both.
-
-    Args:
-        position: output tokens before these ones.
-        tokens: may be empty when only the end is told (deadline, `max_tokens = 0`).
-        logprobs: one per token when asked, else empty.
-        prompt_logprobs: for prompt positions 1 ...; first event only, when asked.
-        cached_tokens: tokens whose KV was not computed: found here or pulled; first event only.
-        pool: what the KV-cache pool had to do with it; first event only, None without a pool.
-        finish_reason: set on the last event.
-        drafts: what became of the step's guesses; None if there were none.
-        waited_s: engine time from its coming here to its first admission; first event only.
-        preempted: times that it had to give its blocks back here since the last event.
-    """
-
-    sequence_id: SequenceId
-    position: int
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    cached_tokens: int | None = None
-    pool: PoolUse | None = None
-    finish_reason: FinishReason | None = None
-    drafts: DraftUse | None = None
-    waited_s: float | None = None
-    preempted: int = 0
-
-
-class HandoffReadyEvent(Struct, frozen=True, gc=False):
+class HandoffReady(Struct, frozen=True, gc=False):
     """The driver registers `blocks` and sends the ticket, with the first token of a prompt, to the gateway.
 
     Prefill is done; or the sequence was decoding and the instance drains: then no tokens come with it.
 
     Args:
+        first: the tokens, and what is told once.
         blocks: block table, cut to what `computed_tokens` need; pinned until released, cancelled or expired.
         hashes: prefix hashes of the full blocks, in order; empty without prefix reuse.
         computed_tokens: tokens whose KV the blocks hold: all but the newest.
-        position, tokens, logprobs, prompt_logprobs, cached_tokens, pool, waited_s, preempted: as in `TokensEvent`.
-        drafts: guesses of what follows `tokens`; the ticket carries them to the decode instance.
+        drafts: guesses of what follows `first`; the ticket carries them to the decode instance.
     """
 
-    sequence_id: SequenceId
+    first: Tokens
     ticket_id: str
     blocks: tuple[BlockId, ...]
     hashes: tuple[BlockHash, ...]
     computed_tokens: int
-    position: int
-    tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    cached_tokens: int | None = None
-    pool: PoolUse | None = None
     drafts: tuple[int, ...] = ()
-    waited_s: float | None = None
-    preempted: int = 0
+
+    @property
+    def sequence_id(self) -> SequenceId:
+        """The sequence."""
+        return self.first.sequence_id
 
 
 class HandoffEnd(Enum):
@@ -80,7 +45,7 @@ class HandoffEnd(Enum):
     CANCELLED = "cancelled"
 
 
-class HandoffClosedEvent(Struct, frozen=True, gc=False):
+class HandoffClosed(Struct, frozen=True, gc=False):
     """The blocks of a ticket may be overwritten from now on: the driver withdraws the registration."""
 
     sequence_id: SequenceId
@@ -88,48 +53,7 @@ class HandoffClosedEvent(Struct, frozen=True, gc=False):
     end: HandoffEnd
 
 
-class AdoptedEvent(Struct, frozen=True, gc=False):
-    """The blocks are here: the source may free its copy."""
-
-    sequence_id: SequenceId
-    ticket_id: str
-
-
-class HandoffFailedEvent(Struct, frozen=True, gc=False):
-    """The blocks could not be pulled; the sequence is forgotten here and must be prefilled again."""
-
-    sequence_id: SequenceId
-    ticket_id: str
-    reason: str
-
-
-class FailedEvent(Struct, frozen=True, gc=False):
-    """The instance failed on this sequence and has forgotten it."""
-
-    sequence_id: SequenceId
-    reason: str
-
-
-class LeavingEvent(Struct, frozen=True, gc=False):
-    """The engine drains and had rather be rid of this sequence, but goes on with it until it is cancelled.
-
-    Args:
-        handoff: it waits to be pulled here, else to be computed.
-    """
-
-    sequence_id: SequenceId
-    handoff: bool
-
-
-EngineEvent = (
-    TokensEvent
-    | HandoffReadyEvent
-    | HandoffClosedEvent
-    | AdoptedEvent
-    | HandoffFailedEvent
-    | FailedEvent
-    | LeavingEvent
-)
+EngineEvent = Tokens | HandoffReady | HandoffClosed | Adopted | Lost | Leaving
 
 
 class PullOrder(Struct, frozen=True, gc=False):

@@ -10,32 +10,33 @@ Nothing is thrown out: a sequence that nobody else can take is taken back, or go
 
 from collections.abc import Iterable
 
-from serving.engine.events import HandoffReadyEvent, LeavingEvent
+from serving.engine.events import HandoffReady
 from serving.ids import BlockHash
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import blocks_for
 from serving.policy.sequence_phase import SequencePhase
+from serving.values.news import Leaving, Tokens
 
 _P = SequencePhase
 _STAYING = (_P.HELD, _P.CLOSING, _P.FINISHED)
 _PROMPTS = (_P.WAITING, _P.FETCHING, _P.PREFILLING)
 
 
-def ask_to_leave(sequences: Iterable[LiveSequence]) -> list[LeavingEvent]:
+def ask_to_leave(sequences: Iterable[LiveSequence]) -> list[Leaving]:
     """Mark all that may go on elsewhere.
 
     Returns: what gateways are asked for: to take away whatever does not decode here yet.
     Effects: sets `leaving`.
     """
-    wishes: list[LeavingEvent] = []
+    wishes: list[Leaving] = []
     for sequence in sequences:
         if sequence.phase in _STAYING or (sequence.holder is not None and sequence.phase is _P.ADOPTING):
             continue  # a sequence that is about to be taken back has nowhere else to go
         sequence.leaving = True
         if sequence.phase in _PROMPTS:
-            wishes.append(LeavingEvent(sequence.sequence_id, handoff=False))
+            wishes.append(Leaving(sequence.sequence_id, handoff=False))
         elif sequence.phase is _P.ADOPTING:
-            wishes.append(LeavingEvent(sequence.sequence_id, handoff=True))
+            wishes.append(Leaving(sequence.sequence_id, handoff=True))
     return wishes
 
 
@@ -46,19 +47,17 @@ def ready_to_leave(running: Iterable[LiveSequence]) -> list[LiveSequence]:
 
 def hand_on_event(
     sequence: LiveSequence, ticket_id: str, hashes: tuple[BlockHash, ...], block_tokens: int
-) -> HandoffReadyEvent:
+) -> HandoffReady:
     """News that a stream can be pulled; its tokens were told before.
 
     Effects: none.
     """
     computed = sequence.num_computed
-    return HandoffReadyEvent(
-        sequence_id=sequence.sequence_id,
+    return HandoffReady(
+        first=Tokens(sequence.sequence_id, len(sequence.output)),
         ticket_id=ticket_id,
         blocks=tuple(sequence.blocks[: blocks_for(computed, block_tokens)]),
         hashes=hashes,
         computed_tokens=computed,
-        position=len(sequence.output),
-        tokens=(),
         drafts=sequence.drafts,
     )

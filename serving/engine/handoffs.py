@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from serving.engine.events import PullOrder
 from serving.errors import LedgerError
-from serving.policy.request import HandoffTicket
 from serving.policy.sequence import LiveSequence
+from serving.values.sequence import HandoffTicket
 
 
 @dataclass(slots=True)

@@ -40,14 +40,14 @@ class Holding:
         self._sequences = sequences
 
     def hold(self, sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, now: float) -> None:
-        """Prefill is done: keep the blocks for whoever pulls them. Effects: a `HandoffReadyEvent`, with the token."""
+        """Prefill is done: keep the blocks for whoever pulls them. Effects: a `HandoffReady`, with the token."""
         sequence.advance(PhaseEvent.PROMPT_HELD)
         ticket_id, hashes = self._keep(sequence, now)
         block_tokens = self._scheduler.blocks.block_tokens
         self._events.append(handoff_event(sequence, accepted, outcome, ticket_id, hashes, block_tokens))
 
     def hand_on(self, sequence: LiveSequence, now: float) -> None:
-        """A stream is to go on elsewhere: keep the blocks likewise. Effects: a `HandoffReadyEvent`."""
+        """A stream is to go on elsewhere: keep the blocks likewise. Effects: a `HandoffReady`."""
         sequence.advance(PhaseEvent.HAND_ON)
         ticket_id, hashes = self._keep(sequence, now)
         block_tokens = self._scheduler.blocks.block_tokens

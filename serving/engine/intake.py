@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from serving.engine.settings import EngineRole
 from serving.errors import ContextLengthError, HandoffError, InvalidRequestError, OverloadedError
 from serving.ids import BlockHash
-from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.scheduler import Scheduler
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import blocks_for
 from serving.policy.throughput import Throughput, retry_after_s
+from serving.values.sequence import HandoffTicket, SequenceSpec
 
 
 def check_spec(spec: SequenceSpec, max_len: int) -> None:

@@ -12,8 +12,8 @@ import torch
 
 from serving.ids import BlockId
 from serving.model.native import layout
-from serving.policy.request import SamplingParams
 from serving.policy.step_plan import SampleOrder, SequenceStep
+from serving.values.sequence import SamplingParams
 
 _RECORD = Struct("<12i3dQq")
 assert _RECORD.size == layout.SEQUENCE.itemsize, "the packed record is not cm_sequence"

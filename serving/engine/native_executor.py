@@ -19,8 +19,8 @@ from serving.model.model import DeepseekModel
 from serving.model.native.bind import BoundModel, bind_cache
 from serving.model.native.library import Library, load
 from serving.model.sampler import Sampled, sample
-from serving.policy.request import TokenLogprobs
 from serving.policy.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
+from serving.values.sequence import TokenLogprobs
 
 _DRAFT_POSITIONS = 8
 """Guesses may get cache rows that far beyond the model's context; they are never asked for more than a few."""

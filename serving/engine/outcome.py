@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 
-from serving.engine.events import HandoffReadyEvent, TokensEvent
+from serving.engine.events import HandoffReady
 from serving.errors import LedgerError
 from serving.ids import BlockHash
 from serving.policy.finish import Accepted, accept_tokens
-from serving.policy.request import DraftUse, FinishReason
 from serving.policy.scheduler import PlannedStep
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import blocks_for
 from serving.policy.step_plan import SequenceResult, SequenceStep, StepResult
+from serving.values.news import Tokens
+from serving.values.sequence import DraftUse, FinishReason, TokenLogprobs
 
 _PROMPT_ONLY = Accepted((), FinishReason.LENGTH)
 
@@ -60,7 +61,7 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
 
 def tokens_event(
     sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, drafts: DraftUse | None = None
-) -> TokensEvent:
+) -> Tokens:
     """News of accepted tokens; what is told once goes with the first.
 
     A step may give several tokens (speculation, many iterations at once in virtual time): all but the last were fed.
@@ -74,19 +75,33 @@ def tokens_event(
     sequence.num_computed += max(0, len(accepted.tokens) - 1)
     sequence.append(accepted.tokens)
     if sequence.first_reported:
-        reason, tokens = accepted.finish_reason, accepted.tokens
-        return TokensEvent(name, position, tokens, logprobs, finish_reason=reason, drafts=drafts, preempted=preempted)
+        reason = accepted.finish_reason
+        return Tokens(
+            name, position, accepted.tokens, logprobs, finish_reason=reason, drafts=drafts, preempted=preempted
+        )
     sequence.first_reported = True
     sequence.prompt_logprobs_wanted = None  # a recomputation may use cached blocks from here on
-    return TokensEvent(
-        name,
+    return _first(sequence, position, accepted, logprobs, preempted, drafts)
+
+
+def _first(
+    sequence: LiveSequence,
+    position: int,
+    accepted: Accepted,
+    logprobs: tuple[TokenLogprobs, ...],
+    preempted: int,
+    drafts: DraftUse | None = None,
+) -> Tokens:
+    """The first news of a sequence here, with what is told once."""
+    return Tokens(
+        sequence.sequence_id,
         position,
         accepted.tokens,
         logprobs,
         tuple(sequence.prompt_logprobs),
         sequence.cached_tokens,
-        sequence.pool_use,
         accepted.finish_reason,
+        sequence.pool_use,
         drafts,
         sequence.waited_s,
         preempted,
@@ -100,26 +115,18 @@ def handoff_event(
     ticket_id: str,
     hashes: tuple[BlockHash, ...],
     block_tokens: int,
-) -> HandoffReadyEvent:
+) -> HandoffReady:
     """News that a prefilled sequence can be pulled.
 
     Effects: appends the tokens; marks preemptions so far as told.
     """
     position, computed = len(sequence.output), sequence.num_computed
     sequence.append(accepted.tokens)
-    return HandoffReadyEvent(
-        sequence_id=sequence.sequence_id,
+    return HandoffReady(
+        first=_first(sequence, position, accepted, outcome.logprobs[: len(accepted.tokens)], sequence.take_preempted()),
         ticket_id=ticket_id,
         blocks=tuple(sequence.blocks[: blocks_for(computed, block_tokens)]),
         hashes=hashes,
         computed_tokens=computed,
-        position=position,
-        tokens=accepted.tokens,
-        logprobs=outcome.logprobs[: len(accepted.tokens)],
-        prompt_logprobs=tuple(sequence.prompt_logprobs),
-        cached_tokens=sequence.cached_tokens,
-        pool=sequence.pool_use,
         drafts=outcome.drafts,
-        waited_s=sequence.waited_s,
-        preempted=sequence.take_preempted(),
     )

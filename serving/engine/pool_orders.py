@@ -12,9 +12,9 @@ from serving.engine.settings import EngineSettings
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId
 from serving.policy.pool.outcome import FetchReport
-from serving.policy.request import PoolUse
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import SequenceBlocks
+from serving.values.sequence import PoolUse
 
 _ORDER_BLOCKS = 32
 """Of one order while handing over: each is answered when all of it is done."""

@@ -5,8 +5,8 @@ from typing import Protocol, runtime_checkable
 
 from serving.ids import BlockHash, BlockId
 from serving.policy.pool.outcome import FetchReport, StoreReport
-from serving.policy.request import HandoffTicket
 from serving.policy.step_plan import StepPlan, StepResult
+from serving.values.sequence import HandoffTicket
 
 
 class StepExecutor(Protocol):

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from serving.model.model import DeepseekModel
 from serving.model.sampler import token_logprobs
-from serving.policy.request import TokenLogprobs
 from serving.policy.step_plan import SequenceStep
+from serving.values.sequence import TokenLogprobs
 
 # Rows computed at once: bounds a [rows, vocab] float32 tensor.
 _ROWS = 256

@@ -13,8 +13,8 @@ from serving.errors import HandoffError, ServingError
 from serving.ids import SequenceId
 from serving.policy.decision_log import perform
 from serving.policy.pool.outcome import FetchReport
-from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.step_plan import StepPlan, StepResult
+from serving.values.sequence import HandoffTicket, SequenceSpec
 
 Note = Callable[[c.EngineCall, object], None]
 """Takes one call and what came of it; called on the engine's thread, must return at once."""

@@ -14,8 +14,10 @@ import msgspec
 from serving.engine.engine import InstanceEngine
 from serving.engine.engine_calls import EngineCall, EngineHeader
 from serving.errors import UNREADABLE, DecisionLogError, ServingError
+from serving.gateway.core.gateway import Gateway
+from serving.gateway.core.record import GatewayCall
+from serving.gateway.core.settings import GatewaySettings
 from serving.policy.decision_log import CallRecord, End, Frames, outcome, perform
-from serving.policy.gateway_calls import GatewayCall, GatewayHeader
 from serving.regular_file import open_regular
 
 _ABSENT = "absent"
@@ -102,12 +104,12 @@ def replay_log(data: bytes, path: str) -> Replay:
     frames = Frames(data, path)
     bodies = iter(frames)
     machine: Any
+    union: Any
     match _header(bodies, path):
         case EngineHeader() as header:
             kind, union, machine = "engine", EngineCall, _engine(header, path)
-        case GatewayHeader() as header:
-            kind, union = "gateway", GatewayCall
-            machine = header.brain()
+        case GatewaySettings() as header:
+            kind, union, machine = "gateway", GatewayCall | End, Gateway(header)
     counts: Counter[str] = Counter()
     difference, end = _compare(_pairs(bodies, union, path), machine, counts)
     if end is None and difference is None:
@@ -127,12 +129,12 @@ def _engine(header: EngineHeader, path: str) -> InstanceEngine:
         raise DecisionLogError(f"{path}: no engine can be built from its header: {error}") from error
 
 
-def _header(bodies: Iterator[memoryview], path: str) -> EngineHeader | GatewayHeader:
+def _header(bodies: Iterator[memoryview], path: str) -> EngineHeader | GatewaySettings:
     body = next(bodies, None)
     if body is None:
         raise DecisionLogError(f"{path} is empty: not even its header was written")
     try:
-        return msgspec.msgpack.decode(body, type=EngineHeader | GatewayHeader)
+        return msgspec.msgpack.decode(body, type=EngineHeader | GatewaySettings)
     except UNREADABLE as error:
         raise DecisionLogError(f"{path}: its header is not of this version: {error}") from error
 
@@ -161,7 +163,7 @@ def _compare(
         _, kept, error = perform(call, machine)
         if isinstance(error, DecisionLogError):
             return Difference(number, call.title(), "the call", "possible", str(error)), None
-        counts[type(call).__name__] += 1
+        counts[call.kind()] += 1
         got = encoder.encode(outcome(call, kept))
         if got != recorded:
             return _difference(number, call, recorded, got), None

@@ -19,8 +19,8 @@ from hardware.cost.loads import DecodeLoad, PrefillLoad
 from serving.engine.settings import EngineRole
 from serving.engine.simulated_answers import Answers
 from serving.engine.simulated_dies import DecodeDies, DieLoad
-from serving.policy.request import TokenLogprobs
 from serving.policy.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
+from serving.values.sequence import TokenLogprobs
 
 STAMP_BYTES = 16
 _STAMP = struct.Struct("<QQ")

@@ -16,8 +16,8 @@ from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
 from serving.model.sampler import Sampled, sample
 from serving.policy.known_tokens import KnownTokens
-from serving.policy.request import TokenLogprobs
 from serving.policy.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
+from serving.values.sequence import TokenLogprobs
 
 
 class TorchExecutor:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import cast
 
 from serving.errors import LinkError
-from serving.link.messages import MAX_FRAME_BYTES, Message, encode
+from serving.link.messages import MAX_FRAME_BYTES, encode
+from serving.values.news import Value
 
 MAX_UNSENT_BYTES = 64 << 20
 """A peer that leaves this much unread is treated as dead: its connection is dropped, never buffered for ever."""
@@ -81,7 +82,7 @@ class Connection(asyncio.Protocol):
         """True while frames can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: Value) -> bool:
         """Queue one frame. Returns False when the link is gone or had to be dropped because the peer does not read."""
         transport = self._transport
         if transport is None or transport.is_closing():

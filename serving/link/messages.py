@@ -7,22 +7,17 @@ Instance to gateway: `Welcome` first, then one `Frame` per engine step at most, 
 import msgspec
 
 from serving.errors import UNREADABLE, LinkError
-from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
-from serving.policy.journal_commands import FailKind
-from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.ids import GatewayId, NodeId, ReplicaId
+from serving.values.instances import Status
+from serving.values.news import News, Prefilled, Value
+from serving.values.orders import Add, Adopt, Cancel, Release, Submission
 
-PROTOCOL = 6
-CRASHED_AGE_S = 1e9
-"""Tells a crashed engine in `Status.progress_age_s`, where infinity may not stand."""
+PROTOCOL = 7
 MAX_FRAME_BYTES = 32 << 20
 """Larger frames are refused: a 1 M token prompt takes 5 MiB."""
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Base of all frames; its subclasses are the tagged union."""
-
-
-class Hello(Message, frozen=True):
+class Hello(Value, frozen=True, gc=False):
     """A gateway introduces itself. `secret` is the cluster's shared secret."""
 
     gateway: GatewayId
@@ -30,34 +25,7 @@ class Hello(Message, frozen=True):
     protocol: int = PROTOCOL
 
 
-class Add(Message, frozen=True):
-    """Compute this sequence's prompt here (and, outside the prefill role, go on decoding)."""
-
-    spec: SequenceSpec
-
-
-class Adopt(Message, frozen=True):
-    """Pull the KV of `ticket`, then decode. Sent to its source: decode it there, whatever the role."""
-
-    spec: SequenceSpec
-    ticket: HandoffTicket
-
-
-class Cancel(Message, frozen=True):
-    """Forget this sequence, whatever its state. Unknown ids are ignored."""
-
-    sequence_id: SequenceId
-
-
-class Release(Message, frozen=True):
-    """The blocks of a ticket were pulled (or never will be): free them."""
-
-    ticket_id: str
-    distrust: bool = False
-    """They did not arrive as they were registered: reuse them for nobody."""
-
-
-class Welcome(Message, frozen=True):
+class Welcome(Value, frozen=True, gc=False):
     """The instance introduces itself."""
 
     replica: ReplicaId
@@ -69,107 +37,11 @@ class Welcome(Message, frozen=True):
     max_model_len: int
 
 
-class Tokens(Message, frozen=True):
-    """News of one sequence within a `Frame`; the fields of `engine.events.TokensEvent`."""
-
-    sequence_id: SequenceId
-    position: int
-    """Output tokens before these ones, resumed output included."""
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    cached_tokens: int | None = None
-    finish: FinishReason | None = None
-    pool: PoolUse | None = None
-    drafts: DraftUse | None = None
-    waited_s: float | None = None
-    """In the gateway's time, unlike the event's."""
-    preempted: int = 0
-
-
-class Prefilled(Message, frozen=True):
-    """The blocks are registered: the sequence waits here to be adopted elsewhere.
-
-    Its prompt is computed; or it was decoded here and the instance drains: then `first` has no tokens.
-    """
-
-    first: Tokens
-    ticket: HandoffTicket
-
-
-class Adopted(Message, frozen=True):
-    """The KV of `ticket_id` has arrived in this instance; its source may free it."""
-
-    sequence_id: SequenceId
-    ticket_id: str
-
-
-class Lost(Message, frozen=True):
-    """This instance gives the sequence up: it failed on it, or its KV did not arrive."""
-
-    sequence_id: SequenceId
-    reason: str
-
-
-class Refused(Message, frozen=True):
-    """The instance would not take the sequence: its queues are full, or it drains."""
-
-    sequence_id: SequenceId
-    kind: FailKind
-    reason: str
-    retry_after_s: float = 0.0
-
-
-class Leaving(Message, frozen=True):
-    """The instance drains and had rather be rid of this sequence, but goes on with it until it is cancelled.
-
-    Args:
-        handoff: it is one that was not pulled yet, else a prompt that is not computed yet.
-    """
-
-    sequence_id: SequenceId
-    handoff: bool
-
-
-News = Tokens | Prefilled | Adopted | Lost | Refused | Leaving
-
-
-class Frame(Message, frozen=True):
+class Frame(Value, frozen=True, gc=False):
     """Everything one engine step has to say to one gateway."""
 
     step: int
     news: tuple[News, ...]
-
-
-class Status(Message, frozen=True):
-    """Load of an instance, sent every `[health] link_period_s` and when draining begins; its absence tells a freeze."""
-
-    queued_tokens: int
-    waiting: int
-    running: int
-    """Those that have their blocks: computing, or being pulled or fetched."""
-    blocks_free: int
-    draining: bool
-    progress_age_s: float
-    """Real time that the engine has had work without making a step; 0 when idle, `CRASHED_AGE_S` after a crash."""
-    tokens_per_s: float
-    """Recent tokens computed per second of step time."""
-    step_limit_s: float = 0.0
-    """What `progress_age_s` may be at most: beyond it the engine hangs; 0 = nobody knows."""
-    lost_paths: tuple[ReplicaId, ...] = ()
-    """Instances from which no KV blocks arrive here."""
-    slow_paths: tuple[ReplicaId, ...] = ()
-    """Instances from which KV blocks arrive late here."""
-    gateways: int = 1
-    """That are linked to this instance: each of them knows only what it sent there itself."""
-    pulling: int = 0
-    fetching: int = 0
-    """Of those in `running`, the ones whose blocks are on their way: from another instance, from the KV-cache pool."""
-    blocks_cached: int = 0
-    """Of those that are free, the ones that still hold a prefix."""
-
-
-Submission = Add | Adopt
 
 
 def too_large(message: News | Submission, error: LinkError) -> str:
@@ -198,7 +70,7 @@ _to_instance: msgspec.msgpack.Decoder[ToInstance] = msgspec.msgpack.Decoder(ToIn
 _to_gateway: msgspec.msgpack.Decoder[ToGateway] = msgspec.msgpack.Decoder(ToGateway)
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Value) -> bytes:
     """One frame: 4-byte big-endian length, then MessagePack.
 
     Raises: LinkError if the frame would exceed `MAX_FRAME_BYTES`.

@@ -12,7 +12,7 @@ die together (with their host, or one after the other by the kernel's hand when 
 """
 
 from serving.ids import ReplicaId
-from serving.policy.journal_commands import FailKind
+from serving.values.news import FailKind
 
 TRIAL_LOSSES = 2
 """Instances lost in a row, without a token in between, after which a sequence is tried alone."""

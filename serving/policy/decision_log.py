@@ -22,9 +22,9 @@ import msgspec
 import xxhash
 
 from serving.errors import DecisionLogError
-from serving.policy.request import HandoffTicket, SequenceSpec
+from serving.values.sequence import HandoffTicket, SequenceSpec
 
-MAGIC = b"cloudmatrix decision log 2\n"
+MAGIC = b"cloudmatrix decision log 3\n"
 SUFFIX = ".decisions"
 MAX_FRAME_BYTES = 64 << 20
 """More is no frame of ours but a damaged length: a 1 M token prompt takes 5 MiB."""
@@ -62,6 +62,10 @@ class CallRecord(msgspec.Struct, frozen=True, array_like=True, tag=True):
     def facts(self, kept: Any) -> object:  # noqa: ANN401 - as `Call`
         """Any value in short."""
         return plain(kept)
+
+    def kind(self) -> str:
+        """By what such calls are counted."""
+        return type(self).__name__
 
     def title(self) -> str:
         """The call in a few words, for people."""

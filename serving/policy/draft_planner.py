@@ -10,12 +10,12 @@ left of the step's tokens, and nobody is preempted for them. A sequence that los
 from typing import NamedTuple
 
 from serving.policy.finish import Accepted
-from serving.policy.request import DraftUse
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import SequenceBlocks
 from serving.policy.sequence_phase import SequencePhase
 from serving.policy.speculation import Acceptance, Speculation, speculates, speculates_now
 from serving.policy.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
+from serving.values.sequence import DraftUse
 
 
 class DraftShare(NamedTuple):

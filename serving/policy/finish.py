@@ -8,7 +8,7 @@ from collections.abc import Collection, Set
 
 from msgspec import Struct
 
-from serving.policy.request import FinishReason, SamplingParams
+from serving.values.sequence import FinishReason, SamplingParams
 
 
 class Accepted(Struct, frozen=True, gc=False):

@@ -4,25 +4,14 @@ from enum import Enum
 
 from msgspec import Struct
 
-from serving.ids import ReplicaId, SequenceId
-from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.ids import ReplicaId
+from serving.values.jobs import Fail
+from serving.values.news import Tokens
+from serving.values.orders import Send
+from serving.values.sequence import HandoffTicket
 
 LATER_S = 0.5
 """How long a stream waits before full instances are asked again: an order is sent each time, with all of its prompt."""
-
-
-class FailKind(Enum):
-    """Why a sequence is given up; decides the HTTP status."""
-
-    DEADLINE = "deadline"
-    ENGINE = "engine"
-    UNAVAILABLE = "unavailable"
-    OVERLOADED = "overloaded"
-    INVALID = "invalid"
-    POISON = "poison"
-    """It took down the instances that worked on it."""
-    DRAINING = "draining"
-    """An instance that leaves took it no more. Only instances say so; no request ends by it."""
 
 
 class AtSource(Enum):
@@ -82,58 +71,6 @@ class NeedTrial(Struct, frozen=True, gc=False):
     lost: ReplicaId | None = None
 
 
-class SendPrefill(Struct, frozen=True, gc=False):
-    """Submit `spec` to an instance (`InstanceEngine.add`)."""
-
-    replica: ReplicaId
-    spec: SequenceSpec
-
-
-class SendAdopt(Struct, frozen=True, gc=False):
-    """Hand `spec` with its ticket to a decode instance, or back to its source (`InstanceEngine.adopt`)."""
-
-    replica: ReplicaId
-    spec: SequenceSpec
-    ticket: HandoffTicket
-
-
-class SendRelease(Struct, frozen=True, gc=False):
-    """Tell the source of a ticket that its blocks are not needed any more.
-
-    Args:
-        distrust: the handoff failed, perhaps for damaged bytes: the source must not reuse the blocks either.
-    """
-
-    replica: ReplicaId
-    ticket_id: str
-    distrust: bool = False
-
-
-class SendCancel(Struct, frozen=True, gc=False):
-    """Tell an instance to forget a sequence."""
-
-    replica: ReplicaId
-    sequence_id: SequenceId
-
-
-class Deliver(Struct, frozen=True, gc=False):
-    """New output for the client: each token exactly once, in order; what is told once comes with the first."""
-
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    cached_tokens: int | None = None
-    finish_reason: FinishReason | None = None
-    pool: PoolUse | None = None
-    drafts: DraftUse | None = None
-
-
-class Fail(Struct, frozen=True, gc=False):
-    """The sequence is over without a proper end."""
-
-    kind: FailKind
-    reason: str
-
-
 Need = NeedPrefill | NeedDecode | NeedTrial
-Command = Need | SendPrefill | SendAdopt | SendRelease | SendCancel | Deliver | Fail
+Command = Need | Send | Tokens | Fail
+"""`Tokens` are new output for the client: each token exactly once, in order; what is told once comes with the first."""

@@ -5,7 +5,7 @@ News of any other than the live one is late: it changes nothing, and whoever sti
 carries the position of its first token, so what was delivered is never delivered again, and a missing frame shows as a
 gap and leads to a resubmission.
 
-An instance that drains is no failure: what it declines, or wants to be rid of, goes elsewhere and is not counted.
+An instance that drains is no failure: what it declines, or asks to have moved, goes elsewhere and is not counted.
 Methods return the commands to carry out, in order; nothing here waits or sends.
 """
 
@@ -14,22 +14,12 @@ from msgspec.structs import replace
 from serving.errors import LedgerError
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.attempts import Attempts
-from serving.policy.journal_commands import (
-    AtSource,
-    Command,
-    Deliver,
-    Fail,
-    FailKind,
-    NeedDecode,
-    NeedPrefill,
-    NeedTrial,
-    SendAdopt,
-    SendCancel,
-    SendPrefill,
-    SendRelease,
-)
+from serving.policy.journal_commands import AtSource, Command, NeedDecode, NeedPrefill, NeedTrial
 from serving.policy.journal_phase import AT_INSTANCE, JournalPhase
-from serving.policy.request import DraftUse, FinishReason, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.values.jobs import Fail
+from serving.values.news import Adopted, FailKind, Leaving, Lost, News, Prefilled, Refused, Tokens
+from serving.values.orders import Add, Adopt, Cancel, Release, Send
+from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec
 
 Commands = tuple[Command, ...]
 
@@ -87,7 +77,7 @@ class SequenceJournal:
         """
         self._expect(JournalPhase.ROUTING)
         self.phase = JournalPhase.PREFILLING
-        return (SendPrefill(replica, self._submission(replica, now)),)
+        return (Send(replica, Add(self._submission(replica, now))),)
 
     def serve_whole(self, replica: ReplicaId, now: float) -> Commands:
         """No decode instance is there, or it is tried: one was chosen to compute what is known, and to go on.
@@ -98,7 +88,7 @@ class SequenceJournal:
         self.phase = JournalPhase.PREFILLING
         order = replace(self._submission(replica, now), whole=True)
         self.attempts.sent_alone()
-        return (SendPrefill(replica, order),)
+        return (Send(replica, Add(order)),)
 
     def decode_routed(self, replica: ReplicaId, now: float) -> Commands:
         """An instance was chosen to adopt the handoff.
@@ -124,39 +114,49 @@ class SequenceJournal:
         """No instance, or no time left: end with an error."""
         return () if self.done else (*self._end(), Fail(kind, reason))
 
-    # ---- what instances tell -------------------------------------------------------------------------------------
+    # ---- what instances say --------------------------------------------------------------------------------------
 
-    def handoff_ready(
-        self,
-        sequence_id: SequenceId,
-        ticket: HandoffTicket,
-        position: int,
-        tokens: tuple[int, ...],
-        logprobs: tuple[TokenLogprobs, ...] = (),
-        prompt_logprobs: tuple[TokenLogprobs, ...] = (),
-        cached_tokens: int | None = None,
-        pool: PoolUse | None = None,
-    ) -> Commands:
+    def on_news(self, news: News, *, begun: bool = False) -> Commands:
+        """What an instance says of one of the submissions.
+
+        Args:
+            begun: the client has received something of the request, if not of this sequence.
+        """
+        match news:
+            case Tokens():
+                return self._on_tokens(news)
+            case Prefilled():
+                return self._on_prefilled(news.first, news.ticket)
+            case Adopted(sequence_id=sequence_id):
+                return self._on_adopted(sequence_id)
+            case Lost(sequence_id=sequence_id, reason=reason):
+                return self._on_lost(sequence_id, reason)
+            case Refused():
+                return self._on_refused(news, begun=begun)
+            case Leaving(sequence_id=sequence_id):
+                return self._on_leaving(sequence_id)
+
+    def _on_prefilled(self, first: Tokens, ticket: HandoffTicket) -> Commands:
         """The blocks wait to be pulled: prefill is done, or the instance drains and the stream is to go on elsewhere.
 
         A prompt's first token goes to the client at once.
         """
         if self._ticket is not None and ticket.ticket_id == self._ticket.ticket_id:
             return ()  # a duplicate of what is under way
-        if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
-            return (SendRelease(ticket.source, ticket.ticket_id),)
+        if first.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
+            return (Send(ticket.source, Release(ticket.ticket_id)),)
         commands = self._drop_ticket()  # whoever hands a stream on has adopted it, should that notice be missing
         prompt_done = self.phase is JournalPhase.PREFILLING
         self._at_source = AtSource.AFTER_GRACE if prompt_done else AtSource.IF_ALONE
         self._ticket = ticket
-        if position > len(self.output):
+        if first.position > len(self.output):
             return (*commands, *self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=False))
-        if deliver := self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, None, pool):
+        if deliver := self._deliver(first, None):
             self.attempts.progress(decoding=False)
         self.phase = JournalPhase.HANDED_OFF
         return (*commands, *deliver, self._need_decode(ticket))
 
-    def adopted(self, sequence_id: SequenceId) -> Commands:
+    def _on_adopted(self, sequence_id: SequenceId) -> Commands:
         """The decode instance has the blocks: the source may free its copy."""
         if sequence_id != self._live_id:
             return self._late(sequence_id)
@@ -165,33 +165,23 @@ class SequenceJournal:
         self.phase = JournalPhase.DECODING
         return self._drop_ticket()
 
-    def tokens(
-        self,
-        sequence_id: SequenceId,
-        position: int,
-        tokens: tuple[int, ...],
-        logprobs: tuple[TokenLogprobs, ...] = (),
-        prompt_logprobs: tuple[TokenLogprobs, ...] = (),
-        cached_tokens: int | None = None,
-        finish_reason: FinishReason | None = None,
-        pool: PoolUse | None = None,
-        drafts: DraftUse | None = None,
-    ) -> Commands:
+    def _on_tokens(self, news: Tokens) -> Commands:
         """New tokens, the end, or both."""
-        if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
-            return self._late(sequence_id)
-        if position > len(self.output):
+        finish_reason = news.finish_reason
+        if news.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
+            return self._late(news.sequence_id)
+        if news.position > len(self.output):
             return self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=finish_reason is None)
         # Tokens from an adopting instance prove the adoption, should its own notice be missing.
         commands = self._drop_ticket()
-        new = position + len(tokens) - len(self.output)
+        new = news.position + len(news.tokens) - len(self.output)
         # An instance that does both gives the prompt's token first: not yet progress, see `Attempts`.
         if new > 0 and (self.phase is not JournalPhase.PREFILLING or new > 1):
             self.attempts.progress(decoding=True)
         self.phase = JournalPhase.DECODING
         broken = finish_reason in (FinishReason.ABORT, FinishReason.ERROR, FinishReason.DEADLINE)
         end = None if broken else finish_reason
-        commands += self._deliver(position, tokens, logprobs, prompt_logprobs, cached_tokens, end, pool, drafts)
+        commands += self._deliver(news, end)
         if finish_reason is FinishReason.DEADLINE:
             self._close()
             return (*commands, Fail(FailKind.DEADLINE, "the deadline passed at the instance"))
@@ -202,9 +192,10 @@ class SequenceJournal:
             self._close()
         return commands
 
-    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str, *, begun: bool = False) -> Commands:
+    def _on_refused(self, news: Refused, *, begun: bool) -> Commands:
         """It was not taken. What is invalid ends; if all are full it waits only if its request streams (`begun`)."""
-        if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
+        kind, reason = news.kind, news.reason
+        if news.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
         self._live_id = None
         if kind is FailKind.INVALID:
@@ -221,8 +212,8 @@ class SequenceJournal:
             self._at_source = AtSource.NOW
         return self._elsewhere(later=full and asked_before)
 
-    def leaving(self, sequence_id: SequenceId) -> Commands:
-        """The instance drains and had rather be rid of the sequence, which it does not decode yet, or which it has
+    def _on_leaving(self, sequence_id: SequenceId) -> Commands:
+        """The instance drains and asks for the sequence to be moved, which it does not decode yet, or which it has
         offered and nobody can adopt. Not a failure: it is computed elsewhere.
 
         It goes on until it is told to stop; so ask this only while there is another instance to go to.
@@ -237,17 +228,15 @@ class SequenceJournal:
         self._live_id = None
         return (*commands, *self._elsewhere())
 
-    def handoff_failed(self, sequence_id: SequenceId, reason: str) -> Commands:
-        """The blocks could not be pulled; the adopting instance has forgotten the sequence."""
-        return self.failed(sequence_id, f"handoff: {reason}")
-
-    def failed(self, sequence_id: SequenceId, reason: str) -> Commands:
+    def _on_lost(self, sequence_id: SequenceId, reason: str) -> Commands:
         """The instance, or the source that it was to pull from, failed on the sequence; it has forgotten it."""
         if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
         if self._ticket is not None and not self._is_at_source():
             self.attempts.avoid(self._ticket.source)
         return self._resubmit(FailKind.ENGINE, reason, cancel=False, distrust=True)
+
+    # ---- what becomes of instances -------------------------------------------------------------------------------
 
     def instance_lost(self, replica: ReplicaId, still_since: float | None = None) -> Commands:
         """An instance is gone. While its blocks are being pulled the pull itself will tell how that ended.
@@ -300,7 +289,7 @@ class SequenceJournal:
         assert self._ticket is not None, "handed off means that a ticket waits"
         replica = self._ticket.source if replica is None else replica
         self.phase = JournalPhase.MOVING
-        return (SendAdopt(replica, self._submission(replica, now), self._ticket),)
+        return (Send(replica, Adopt(self._submission(replica, now), self._ticket)),)
 
     def _need_prefill(self, later: bool = False, lost: ReplicaId | None = None) -> NeedPrefill | NeedTrial:
         known = len(self.spec.prompt) + len(self.output)
@@ -333,27 +322,27 @@ class SequenceJournal:
             return self.give_up(FailKind.UNAVAILABLE, self.attempts.spent(f"{replica} was lost"))
         return self._elsewhere()
 
-    def _deliver(
-        self,
-        position: int,
-        tokens: tuple[int, ...],
-        logprobs: tuple[TokenLogprobs, ...],
-        prompt_logprobs: tuple[TokenLogprobs, ...],
-        cached_tokens: int | None,
-        finish_reason: FinishReason | None,
-        pool: PoolUse | None,
-        drafts: DraftUse | None = None,
-    ) -> Commands:
-        """Book what is new of a frame that leaves no gap."""
-        known = len(self.output) - position
-        new, new_logprobs = tokens[known:], logprobs[known:]
-        if not new and finish_reason is None:
+    def _deliver(self, news: Tokens, end: FinishReason | None) -> Commands:
+        """Book what is new of news that leave no gap.
+
+        Args:
+            end: what the client is told of the end.
+        Returns: mostly the news as they came.
+        """
+        known = len(self.output) - news.position
+        new = news.tokens[known:] if known else news.tokens
+        if not new and end is None:
             return ()
         self.output.extend(new)
-        if self._first_delivered:
-            prompt_logprobs, cached_tokens, pool = (), None, None
-        self._first_delivered = True
-        return (Deliver(new, new_logprobs, prompt_logprobs, cached_tokens, finish_reason, pool, drafts),)
+        again, self._first_delivered = self._first_delivered, True
+        once = again and (news.cached_tokens is not None or news.pool is not None or bool(news.prompt_logprobs))
+        if known or once or end is not news.finish_reason:
+            news = replace(
+                news, position=news.position + known, tokens=new, logprobs=news.logprobs[known:], finish_reason=end
+            )
+        if once:
+            news = replace(news, prompt_logprobs=(), cached_tokens=None, pool=None, waited_s=None)
+        return (news,)
 
     def _resubmit(self, kind: FailKind, reason: str, *, cancel: bool, distrust: bool = False) -> Commands:
         """Leave the live submission and start again elsewhere with the output so far, or fail.
@@ -374,7 +363,7 @@ class SequenceJournal:
 
     def _drop_ticket(self, distrust: bool = False) -> Commands:
         ticket, self._ticket = self._ticket, None
-        return () if ticket is None else (SendRelease(ticket.source, ticket.ticket_id, distrust),)
+        return () if ticket is None else (Send(ticket.source, Release(ticket.ticket_id, distrust)),)
 
     def _late(self, sequence_id: SequenceId) -> Commands:
         """Somebody works on a submission that is not wanted any more: tell them, once."""
@@ -382,7 +371,7 @@ class SequenceJournal:
         if replica is None or sequence_id in self._told_to_stop:
             return ()
         self._told_to_stop.add(sequence_id)
-        return (SendCancel(replica, sequence_id),)
+        return (Send(replica, Cancel(sequence_id)),)
 
     def _end(self) -> Commands:
         if self.done:

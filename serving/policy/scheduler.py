@@ -21,13 +21,13 @@ from serving.policy.admission import AdmissionRoom, admit_head
 from serving.policy.decode_scheduler import plan_decodes
 from serving.policy.draft_planner import DraftPlanner
 from serving.policy.prefill_scheduler import plan_chunks
-from serving.policy.request import PoolUse
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import SequenceBlocks
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase
 from serving.policy.sequence_queue import SequenceQueue
 from serving.policy.step_budget import StepBudget
 from serving.policy.step_plan import StepPlan
+from serving.values.sequence import PoolUse
 
 
 @dataclass(frozen=True, slots=True)

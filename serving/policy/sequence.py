@@ -9,10 +9,10 @@ import math
 
 from serving.ids import BlockHash, BlockId, SequenceId
 from serving.policy.known_tokens import KnownTokens
-from serving.policy.request import HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase, next_phase
 from serving.policy.speculation import Acceptance
 from serving.policy.step_plan import SampleOrder
+from serving.values.sequence import HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 
 Turn = tuple[float, int]
 """Of two sequences with one priority the smaller goes first: engine time [s], then running number of arrivals."""

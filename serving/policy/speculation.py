@@ -30,8 +30,8 @@ counts as none. All of this depends only on what was recorded, so that a replay 
 
 from collections.abc import Sequence
 
-from serving.policy.request import SamplingParams
 from serving.policy.step_cost import StepCost
+from serving.values.sequence import SamplingParams
 
 _TRIAL_PERIOD = 64
 _EARLY_PERIOD = 8

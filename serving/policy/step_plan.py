@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from serving.ids import BlockId, SequenceId
-from serving.policy.request import SamplingParams, TokenLogprobs
+from serving.values.sequence import SamplingParams, TokenLogprobs
 
 UNKNOWN = -1
 """In place of a token that the step before this one draws: the plan was made while that one ran."""

@@ -25,15 +25,16 @@ from functools import partial
 
 from hardware.clock import Clock
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import EngineAction, HandoffReadyEvent
+from serving.engine.events import EngineAction, HandoffReady
 from serving.engine.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
 from serving.errors import ServingError
 from serving.ids import SequenceId
 from serving.policy.health import StepLimits, StepWatch
 from serving.policy.step_plan import StepPlan, StepResult
-from serving.runtime.engine_news import Command, News, Refusal
+from serving.runtime.engine_news import Command, LoopNews
 from serving.runtime.kv_moves import KvMoves
 from serving.runtime.pool_worker import PoolWorker
+from serving.values.news import refusal
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class EngineLoop:
         executor: StepExecutor,
         transport: KvTransport,
         clock: Clock,
-        deliver: Callable[[list[News]], None],
+        deliver: Callable[[list[LoopNews]], None],
         name: str = "engine",
         on_step: Callable[[int, float], None] | None = None,
         cache: ContextCache | None = None,
@@ -76,7 +77,7 @@ class EngineLoop:
         self._preparing = executor if isinstance(executor, PreparingExecutor) else None
         self._clock = clock
         self._send = deliver
-        self._outbox: deque[News] = deque()
+        self._outbox: deque[LoopNews] = deque()
         self._delivering = threading.Lock()
         self._on_step = on_step
         self._time_scale = time_scale
@@ -154,7 +155,7 @@ class EngineLoop:
             try:
                 command(engine, now)
             except ServingError as error:
-                self._deliver([Refusal(sequence_id, error)])
+                self._deliver([refusal(sequence_id, error)])
 
         self.post(guarded)
 
@@ -332,7 +333,7 @@ class EngineLoop:
     def _collect(self, engine: InstanceEngine) -> None:
         """Take the engine's events; the lock is held. Effects: handoffs are registered, the rest is to be delivered."""
         for event in engine.take_events():
-            if isinstance(event, HandoffReadyEvent):
+            if isinstance(event, HandoffReady):
                 self.moves.register(event)
             else:
                 self._outbox.append(event)
@@ -344,7 +345,7 @@ class EngineLoop:
             if news:
                 self._send(news)
 
-    def _deliver(self, news: list[News]) -> None:
+    def _deliver(self, news: list[LoopNews]) -> None:
         """Deliver, behind what was collected before."""
         self._outbox.extend(news)
         self._flush()

@@ -15,11 +15,11 @@ from serving.config.chaos import ChaosConfig
 from serving.engine.ports import KvTransport, PreparingExecutor, StepExecutor
 from serving.ids import BlockHash, BlockId, ReplicaId
 from serving.policy.pool.outcome import FetchReport, StoreReport
-from serving.policy.request import HandoffTicket
 from serving.policy.step_plan import StepPlan, StepResult
 from serving.runtime.compute import InstanceCache, InstancePlace
 from serving.runtime.injected_faults import FaultReader, faults_path, session_of
 from serving.runtime.ub_transport import LinkFaults
+from serving.values.sequence import HandoffTicket
 
 Sleep = Callable[[float], None]
 

@@ -18,8 +18,8 @@ import msgspec
 from serving.errors import UNREADABLE, LinkError
 from serving.link.connection import Connection
 from serving.link.listener import Listener
-from serving.link.messages import Message
 from serving.telemetry.shared_metrics import GatewayNumbers
+from serving.values.news import Value
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ MAX_CALLERS = 64
 MAX_PEERS = 256
 
 
-class Greeting(Message, frozen=True):
+class Greeting(Value, frozen=True):
     """The first frame: a gateway of the same start knows the secret."""
 
     secret: str
 
 
-class Numbers(Message, frozen=True):
+class Numbers(Value, frozen=True):
     """The numbers of one gateway, and where it listens for others."""
 
     numbers: GatewayNumbers

@@ -10,6 +10,9 @@ from serving.ids import GatewayId, ReplicaId
 from serving.link import messages as m
 from serving.link.connection import Connection
 from serving.policy.health import hangs
+from serving.values.instances import Status
+from serving.values.news import Value
+from serving.values.orders import Add, Adopt
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +23,7 @@ class InstanceLink:
     """One connection to one instance. Made anew for each attempt; never reconnects by itself.
 
     Args:
-        on_frame: called with every `Frame`.
+        on_frame, on_status: called with every `Frame` and `Status`, these perhaps before the link counts as up.
         on_down: called exactly once after `connect` succeeded, when the link ends for whatever reason.
     """
 
@@ -29,22 +32,20 @@ class InstanceLink:
         replica: ReplicaId,
         incarnation: str,
         on_frame: Callable[["InstanceLink", m.Frame], None],
+        on_status: Callable[["InstanceLink", Status], None],
         on_down: Callable[["InstanceLink", str], None],
     ) -> None:
         self.replica = replica
         self.incarnation = incarnation
         self.welcome: m.Welcome | None = None
-        self.status: m.Status | None = None
+        self.status: Status | None = None
         self.heard_at = 0.0
         self.still_since: float | None = None
         """When an instance that is given up for its silence, or for a hanging engine, moved last [s]; 0 = it left."""
         self.used = False
         """Whether the instance was given any sequence over this link."""
-        self.reserved_tokens = 0
-        self.reserved_sequences = 0
-        self.reserved_blocks = 0
-        """What was sent there since the last `Status`: the router must not forget it."""
         self._on_frame = on_frame
+        self._on_status = on_status
         self._on_down = on_down
         self._connection: Connection | None = None
         self._welcomed: asyncio.Future[None] | None = None
@@ -89,12 +90,12 @@ class InstanceLink:
         status = self.status
         return status is not None and status.step_limit_s > 0 and hangs(status.progress_age_s, status.step_limit_s)
 
-    def send(self, message: m.Message) -> bool:
+    def send(self, message: Value) -> bool:
         """Send one message; False when the link is down (then `on_down` has been or will be called).
 
         Raises: LinkError if it is too large.
         """
-        self.used = self.used or isinstance(message, m.Add | m.Adopt)
+        self.used = self.used or isinstance(message, Add | Adopt)
         return self._connection is not None and self._connection.send(message)
 
     def close(self, reason: str) -> None:
@@ -108,9 +109,9 @@ class InstanceLink:
         match message:
             case m.Frame():
                 self._on_frame(self, message)
-            case m.Status():
+            case Status():
                 self.status = message
-                self.reserved_tokens = self.reserved_sequences = self.reserved_blocks = 0
+                self._on_status(self, message)
             case m.Welcome():
                 self.welcome = message
                 if self._welcomed is not None and not self._welcomed.done():

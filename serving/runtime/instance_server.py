@@ -15,26 +15,19 @@ from functools import partial
 from msgspec.structs import replace
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import (
-    AdoptedEvent,
-    FailedEvent,
-    HandoffClosedEvent,
-    HandoffEnd,
-    HandoffFailedEvent,
-    HandoffReadyEvent,
-    LeavingEvent,
-    TokensEvent,
-)
-from serving.errors import HandoffError, LinkError, OverloadedError, RequestError, UnavailableError
+from serving.engine.events import HandoffClosed
+from serving.errors import LinkError
 from serving.ids import SequenceId
 from serving.link import messages as m
 from serving.link.connection import Connection
 from serving.link.listener import Listener
-from serving.policy.journal_commands import FailKind
 from serving.policy.link_health import PathTrouble
-from serving.policy.request import FinishReason, SequenceSpec
 from serving.runtime.engine_loop import EngineLoop
-from serving.runtime.engine_news import News, Refusal, TicketReady
+from serving.runtime.engine_news import LoopNews
+from serving.values.instances import CRASHED_AGE_S, Status
+from serving.values.news import FailKind, News, Refused, ends, in_time_of
+from serving.values.orders import Add, Adopt, Cancel, Release
+from serving.values.sequence import SequenceSpec
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +100,7 @@ class InstanceServer:
         for connection in [*self._gateways, *self._strangers]:
             connection.close("the instance stops")
 
-    def deliver(self, news: list[News]) -> None:
+    def deliver(self, news: list[LoopNews]) -> None:
         """Hand over events from another thread; one wake-up of the asyncio loop per call."""
         assert self._asyncio_loop is not None
         if not self._asyncio_loop.is_closed():
@@ -194,18 +187,18 @@ class InstanceServer:
         assert self._engine_loop is not None
         loop = self._engine_loop
         match message:
-            case m.Add(spec=spec):
+            case Add(spec=spec):
                 if self._accept(connection, spec.sequence_id):
                     self._unseen[spec.sequence_id] = len(spec.prompt) + len(spec.output)
                     loop.submit(spec.sequence_id, partial(self._add, _in_time_of(loop, spec)))
-            case m.Adopt(spec=spec, ticket=ticket):
+            case Adopt(spec=spec, ticket=ticket):
                 if self._accept(connection, spec.sequence_id, back=ticket.source == self._welcome.replica):
                     timed = _in_time_of(loop, spec)
                     loop.submit(spec.sequence_id, lambda engine, now: engine.adopt(timed, ticket, now))
-            case m.Cancel(sequence_id=sequence_id):
+            case Cancel(sequence_id=sequence_id):
                 self._forget(sequence_id)
                 loop.post(lambda engine, now: engine.cancel(sequence_id, now))
-            case m.Release(ticket_id=ticket_id, distrust=distrust):
+            case Release(ticket_id=ticket_id, distrust=distrust):
                 loop.post(lambda engine, now: engine.release(ticket_id, now, distrust=distrust), quiet=True)
             case m.Hello():
                 raise LinkError("a second Hello")
@@ -229,7 +222,7 @@ class InstanceServer:
             back: its blocks are here, it only changes its name.
         """
         if self.draining and not back:
-            refused = m.Refused(sequence_id, FailKind.DRAINING, "the instance is draining")
+            refused = Refused(sequence_id, FailKind.DRAINING, "the instance is draining")
             connection.send(m.Frame(self._step, (refused,)))
             return False
         self._owner[sequence_id] = connection
@@ -253,19 +246,20 @@ class InstanceServer:
             for sequence_id in orphans:
                 self._engine_loop.post(partial(_cancel, sequence_id))
 
-    def _dispatch(self, news: Iterable[News]) -> None:
+    def _dispatch(self, news: Iterable[LoopNews]) -> None:
         """Group one turn's news by gateway and send each its one frame."""
-        frames: defaultdict[Connection, list[m.News]] = defaultdict(list)
+        frames: defaultdict[Connection, list[News]] = defaultdict(list)
         scale = 1.0 if self._engine_loop is None else self._engine_loop.time_scale
         for item in news:
             sequence_id = item.sequence_id
             owner = self._owner.get(sequence_id)
             if owner is None:
                 continue
-            message, done = _wire(item, scale)
-            if message is not None:
-                frames[owner].append(message)
-            if done:
+            if isinstance(item, HandoffClosed):
+                self._forget(sequence_id)
+                continue
+            frames[owner].append(item if scale == 1.0 else in_time_of(item, scale))
+            if ends(item):
                 self._forget(sequence_id)
         self._step += 1
         for connection, items in frames.items():
@@ -274,14 +268,14 @@ class InstanceServer:
             except LinkError:
                 self._send_singly(connection, items)
 
-    def _send_singly(self, connection: Connection, items: Iterable[m.News]) -> None:
+    def _send_singly(self, connection: Connection, items: Iterable[News]) -> None:
         """News that are too large for one frame. Effects: a sequence whose own are too large is refused, and ended."""
         for item in items:
             try:
                 connection.send(m.Frame(self._step, (item,)))
             except LinkError as error:
-                name = item.first.sequence_id if isinstance(item, m.Prefilled) else item.sequence_id
-                refused = m.Refused(name, FailKind.INVALID, m.too_large(item, error))
+                name = item.sequence_id
+                refused = Refused(name, FailKind.INVALID, m.too_large(item, error))
                 connection.send(m.Frame(self._step, (refused,)))
                 self._forget(name)
                 if self._engine_loop is not None:
@@ -302,13 +296,13 @@ class InstanceServer:
         unseen = list(self._unseen.values())  # before the snapshot: better counted twice for a moment than not at all
         snapshot, paths = self._engine_loop.snapshot, self._trouble()
         scale = self._engine_loop.time_scale  # gateways count in real seconds
-        status = m.Status(
+        status = Status(
             queued_tokens=snapshot.queued_tokens + sum(unseen),
             waiting=snapshot.waiting + len(unseen),
             running=snapshot.running + snapshot.pulling + snapshot.fetching,
             blocks_free=snapshot.kv_blocks_total - snapshot.kv_blocks_used,
             draining=self.draining,
-            progress_age_s=min(self._engine_loop.progress_age_s() / scale, m.CRASHED_AGE_S),
+            progress_age_s=min(self._engine_loop.progress_age_s() / scale, CRASHED_AGE_S),
             tokens_per_s=snapshot.tokens_per_s,
             gateways=sum(hello is not None for hello in self._gateways.values()),
             step_limit_s=self._engine_loop.step_limit_s() / scale,
@@ -339,53 +333,3 @@ def _move_out(engine: InstanceEngine, now: float) -> None:
 
 def _cancel(sequence_id: SequenceId, engine: InstanceEngine, now: float) -> None:
     engine.cancel(sequence_id, now)
-
-
-def _wire(item: News, time_scale: float) -> tuple[m.News | None, bool]:
-    """One piece of news as a frame item, and whether the instance is done with the sequence.
-
-    Args:
-        time_scale: seconds of the engine in one of the gateway's.
-    Returns: None in place of an item = nothing to say.
-    """
-    match item:
-        case TokensEvent():
-            return _tokens(item, item.finish_reason, time_scale), item.finish_reason is not None
-        case TicketReady(ready=ready, ticket=ticket):
-            return m.Prefilled(_tokens(ready, None, time_scale), ticket), False
-        case HandoffClosedEvent(sequence_id=sequence_id, end=HandoffEnd.EXPIRED):
-            return m.Lost(sequence_id, "its handoff expired"), True  # for a gateway that has not got the ticket yet
-        case HandoffClosedEvent():
-            return None, True
-        case LeavingEvent(sequence_id=sequence_id, handoff=handoff):
-            return m.Leaving(sequence_id, handoff), False
-        case AdoptedEvent():
-            return m.Adopted(item.sequence_id, item.ticket_id), False
-        case HandoffFailedEvent() | FailedEvent():
-            return m.Lost(item.sequence_id, item.reason), True
-        case Refusal(sequence_id=sequence_id, error=HandoffError() as error):
-            return m.Lost(sequence_id, str(error)), True
-        case Refusal(sequence_id=sequence_id, error=error):
-            if isinstance(error, OverloadedError):
-                again_s = error.retry_after_s / time_scale
-                return m.Refused(sequence_id, FailKind.OVERLOADED, str(error), again_s), True
-            if isinstance(error, UnavailableError):
-                return m.Refused(sequence_id, FailKind.DRAINING, str(error)), True
-            kind = FailKind.INVALID if isinstance(error, RequestError) else FailKind.ENGINE
-            return m.Refused(sequence_id, kind, str(error)), True
-
-
-def _tokens(event: TokensEvent | HandoffReadyEvent, finish: FinishReason | None, time_scale: float) -> m.Tokens:
-    return m.Tokens(
-        event.sequence_id,
-        event.position,
-        event.tokens,
-        event.logprobs,
-        event.prompt_logprobs,
-        event.cached_tokens,
-        finish,
-        event.pool,
-        event.drafts if isinstance(event, TokensEvent) else None,  # a prompt's step verifies none
-        None if event.waited_s is None else event.waited_s / time_scale,
-        event.preempted,
-    )

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from hardware.clock import Clock
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import HandoffReadyEvent, PullOrder
+from serving.engine.events import HandoffReady, PullOrder
 from serving.engine.ports import KvTransport
 from serving.errors import HandoffError
 from serving.ids import SequenceId
 from serving.policy.sequence_phase import SequencePhase
-from serving.runtime.engine_news import News, Post, Refusal, TicketReady
+from serving.runtime.engine_news import LoopNews, Post
 from serving.runtime.work_threads import WorkThreads
+from serving.values.news import Prefilled, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class KvMoves:
         transport: KvTransport,
         clock: Clock,
         post: Post,
-        deliver: Callable[[list[News]], None],
+        deliver: Callable[[list[LoopNews]], None],
         name: str,
         at_once: int,
     ) -> None:
@@ -60,24 +61,24 @@ class KvMoves:
         """Begin a pull. Effects: the engine is told how it ended."""
         self._threads.submit(self._pull, order)
 
-    def register(self, event: HandoffReadyEvent) -> None:
-        """Begin to register the blocks of a held sequence. Effects: `TicketReady`; or it is cancelled, and refused."""
+    def register(self, event: HandoffReady) -> None:
+        """Begin to register the blocks of a held sequence. Effects: `Prefilled`; or it is cancelled, and `Lost`."""
         self._threads.submit(self._register, event)
 
     def stop(self, timeout_s: float) -> None:
         """Wait for what has begun, but only so long; the rest is dropped."""
         self._threads.stop(timeout_s)
 
-    def _register(self, event: HandoffReadyEvent) -> None:
+    def _register(self, event: HandoffReady) -> None:
         try:
             ticket = self._transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
         except Exception as exception:
             logger.exception("could not register the KV blocks of %s", event.sequence_id)
             error = HandoffError(f"could not register KV blocks: {exception}")
             self._post(lambda engine, now: engine.cancel(event.sequence_id, now))
-            self._deliver([Refusal(event.sequence_id, error)])
+            self._deliver([refusal(event.sequence_id, error)])
             return
-        self._deliver([TicketReady(event, replace(ticket, drafts=event.drafts))])
+        self._deliver([Prefilled(event.first, replace(ticket, drafts=event.drafts))])
 
     def _pull(self, order: PullOrder) -> None:
         error: HandoffError | None = None

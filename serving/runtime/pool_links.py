@@ -25,8 +25,8 @@ from serving.errors import LinkError
 from serving.ids import GatewayId, NodeId, ReplicaId
 from serving.link import messages as m
 from serving.policy.health import Silence
-from serving.policy.link_health import PathTrouble
 from serving.runtime.instance_link import InstanceLink
+from serving.values.instances import CRASHED_AGE_S, Status
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class LinkEvents:
     """Whom to tell. `on_up` after a link is usable, `on_down` when it is not any more."""
 
     on_frame: Callable[[InstanceLink, m.Frame], None]
+    on_status: Callable[[InstanceLink, Status], None]
     on_up: Callable[[InstanceLink], None]
     on_down: Callable[[InstanceLink, str], None]
 
@@ -104,7 +105,7 @@ class PoolLinks:
                 link.close(f"silent for {now - link.heard_at:.1f} s")
             elif link.hangs and link.used and link.status is not None:
                 age_s = link.status.progress_age_s
-                crashed = age_s >= m.CRASHED_AGE_S
+                crashed = age_s >= CRASHED_AGE_S
                 # Nobody knows when a crashed engine moved last: what it had been sent was there, and may be the cause.
                 link.still_since = None if crashed else now - age_s
                 link.close("its engine has " + ("crashed" if crashed else f"been at one step for {age_s:.1f} s"))
@@ -118,15 +119,6 @@ class PoolLinks:
         """All usable links."""
         return [link for link in self._links.values() if link.up]
 
-    def troubles(self, pool: str) -> dict[ReplicaId, PathTrouble]:
-        """What the instances of a pool tell of the paths on which they pull KV blocks; not those that leave it."""
-        return {
-            link.replica: PathTrouble(status.lost_paths, status.slow_paths)
-            for link in self.up()
-            if link.welcome is not None and link.welcome.pool == pool
-            if (status := link.status) is not None and not status.draining
-        }
-
     def close(self) -> None:
         """Close all links."""
         for task in list(self._connecting.values()):
@@ -138,7 +130,9 @@ class PoolLinks:
         self._connecting.pop(replica, None)
 
     async def _connect(self, member: Address) -> None:
-        link = InstanceLink(member.replica, member.incarnation, self._events.on_frame, self._down)
+        link = InstanceLink(
+            member.replica, member.incarnation, self._events.on_frame, self._events.on_status, self._down
+        )
         try:
             await link.connect(member.host, member.port, self._gateway, self._secret)
         except LinkError as error:

@@ -6,10 +6,10 @@ from typing import Any
 from serving.api.pool_facts import pool_client_stats
 from serving.api.pool_summary import server_rows
 from serving.config.serve import ServeConfig
-from serving.link.messages import Status
 from serving.policy.pool.view import PoolView
 from serving.runtime.pool_links import Address
 from serving.telemetry.stats import InstanceStats
+from serving.values.instances import Status
 
 _REPLICA_FIELDS = (
     "pid",

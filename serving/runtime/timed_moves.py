@@ -13,10 +13,10 @@ from hardware.cost.cost_model import CostModel
 from serving.ids import BlockHash, BlockId
 from serving.kvpool.context_cache import PoolContextCache
 from serving.policy.pool.outcome import FetchReport, StoreReport
-from serving.policy.request import HandoffTicket
 from serving.runtime.accounted import AccountedKv
 from serving.runtime.pace import Pace
 from serving.runtime.ub_transport import UbTransport
+from serving.values.sequence import HandoffTicket
 
 
 class TimedTransport:

@@ -21,8 +21,8 @@ from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredErr
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.kvpool.context_cache import ArenaMirror
 from serving.policy.link_health import LinkLimits
-from serving.policy.request import BlockExtent, HandoffTicket
 from serving.runtime.link_probe import LinkProbes, PeerMemory
+from serving.values.sequence import BlockExtent, HandoffTicket
 
 RemoteReader = Callable[[NodeId, str, Sequence[tuple[int, int]], int], Iterable[memoryview]]
 """(node, segment path, [(offset, bytes)], generation) -> one buffer per extent, in order. Raises: HandoffError."""

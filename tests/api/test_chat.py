@@ -5,7 +5,7 @@ import pytest
 from httpx import Response
 
 from serving.api.settings import ApiSettings, ServedModel
-from serving.policy.request import FinishReason
+from serving.values.sequence import FinishReason
 from tests.api.support import EOS, Harness, chat, complete, events
 from tests.fakes.backend import Script
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from serving.api.settings import ServedModel
-from serving.policy.request import FinishReason
+from serving.values.sequence import FinishReason
 from tests.api.support import BOS, MAX_MODEL_LEN, Harness, chat, complete, events
 from tests.api.test_detokenizer import SENTENCEPIECE
 from tests.fakes.backend import Script

@@ -2,15 +2,20 @@
 
 import pytest
 
-from serving.api.backend import SequenceUpdate
-from serving.policy.request import DraftUse, FinishReason
+from serving.values.jobs import SequenceUpdate
+from serving.values.sequence import DraftUse, FinishReason
 from tests.api.support import Harness, complete, events
 from tests.api.test_run import play
+from tests.fakes.backend import output
 
 
 def told(uses: list[DraftUse | None]) -> list[list[SequenceUpdate]]:
-    more = [[SequenceUpdate(0, (5,), drafts=use)] for use in uses]
-    return [[SequenceUpdate(0, (5,), cached_tokens=0)], *more, [SequenceUpdate(0, finish_reason=FinishReason.LENGTH)]]
+    more = [[output((5,), drafts=use)] for use in uses]
+    return [
+        [output((5,), cached_tokens=0)],
+        *more,
+        [output(finish_reason=FinishReason.LENGTH)],
+    ]
 
 
 def test_counts_by_position(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

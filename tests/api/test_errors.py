@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 
 from serving.api.settings import ApiSettings, ServedModel
 from serving.errors import DeadlineError, EngineError, OverloadedError, PoisonError, UnavailableError
-from serving.policy.request import FinishReason
+from serving.values.sequence import FinishReason
 from tests.api.support import MAX_MODEL_LEN, Harness, chat, complete, events, post, request
 from tests.nested import arrays
 

@@ -13,7 +13,7 @@ from tokenizers import decoders, models
 from serving.api.choice import LogprobEntry
 from serving.api.logprob_wire import chat_logprobs, completion_logprobs, prompt_logprobs, token_name
 from serving.api.tokenizer import Tokenizer
-from serving.policy.request import FinishReason, TokenLogprobs
+from serving.values.sequence import FinishReason, TokenLogprobs
 from tests.api.support import SPECIAL, Harness, chat, complete, events, train_tokenizer
 from tests.api.test_detokenizer import SENTENCEPIECE
 from tests.fakes.backend import Script

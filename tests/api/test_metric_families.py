@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.errors import EngineError, OverloadedError, UnavailableError
-from serving.policy.request import PoolUse
+from serving.values.sequence import PoolUse
 from tests.api.client import start, until
 from tests.api.support import Harness, chat, complete, request
 from tests.telemetry.test_metrics import PER_CHOICE, PER_REQUEST, samples

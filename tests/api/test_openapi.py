@@ -12,7 +12,7 @@ from schemathesis import GenerationMode, checks
 
 from serving.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.errors import EngineError, OverloadedError, UnavailableError
-from serving.policy.request import PoolUse
+from serving.values.sequence import PoolUse
 from tests.api.support import Harness, chat, complete, events, post, request
 from tests.fakes.backend import Script
 from tests.fakes.pool_admin import two_servers

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from serving.api.backend import GenerationJob, SequenceUpdate
-from serving.policy.request import FinishReason, TokenLogprobs
+from serving.values.jobs import GenerationJob, SequenceUpdate
+from serving.values.sequence import FinishReason, TokenLogprobs
 from tests.api.support import Harness, chat, complete
+from tests.fakes.backend import output
 
 
 class Batches:
@@ -44,8 +45,8 @@ def ids(harness: Harness, text: str) -> tuple[int, ...]:
 
 
 def test_news_that_cross_a_stop_are_dropped(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    more = SequenceUpdate(0, ids(harness, " more"), finish_reason=FinishReason.LENGTH)
-    batch = [SequenceUpdate(0, ids(harness, "a dog")), more]
+    more = output(ids(harness, " more"), finish_reason=FinishReason.LENGTH)
+    batch = [output(ids(harness, "a dog")), more]
     backend = play(harness, monkeypatch, batch)
     answer = chat(harness.app, stop="dog").json()
     assert answer["choices"][0]["message"]["content"] == "a "
@@ -55,14 +56,14 @@ def test_news_that_cross_a_stop_are_dropped(harness: Harness, monkeypatch: pytes
 
 
 def test_stop_string_in_the_last_update_needs_no_stop(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = [SequenceUpdate(0, ids(harness, "a dog"), finish_reason=FinishReason.LENGTH)]
+    batch = [output(ids(harness, "a dog"), finish_reason=FinishReason.LENGTH)]
     backend = play(harness, monkeypatch, batch)
     assert chat(harness.app, stop="dog").json()["choices"][0]["finish_reason"] == "stop"
     assert backend.stopped == []
 
 
 def test_backend_that_ends_early_is_an_engine_error(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = play(harness, monkeypatch, [SequenceUpdate(0, ids(harness, "a"))])
+    backend = play(harness, monkeypatch, [output(ids(harness, "a"))])
     assert chat(harness.app).status_code == 500
     assert backend.cancelled == 1
 
@@ -71,8 +72,8 @@ def test_finish_without_tokens_ends_the_choice(harness: Harness, monkeypatch: py
     play(
         harness,
         monkeypatch,
-        [SequenceUpdate(0, ids(harness, "a"))],
-        [SequenceUpdate(0, finish_reason=FinishReason.LENGTH)],
+        [output(ids(harness, "a"))],
+        [output(finish_reason=FinishReason.LENGTH)],
     )
     choice = chat(harness.app).json()["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("a", "length")
@@ -81,7 +82,7 @@ def test_finish_without_tokens_ends_the_choice(harness: Harness, monkeypatch: py
 def test_impossible_tokens_have_a_finite_logprob(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     (token,) = ids(harness, "a")
     worst = TokenLogprobs(token, float("-inf"), ((token, float("-inf")),))
-    done = SequenceUpdate(0, (token,), (worst,), (worst,), finish_reason=FinishReason.LENGTH)
+    done = output((token,), logprobs=(worst,), prompt_logprobs=(worst,), finish_reason=FinishReason.LENGTH)
     play(harness, monkeypatch, [done])
     entry = chat(harness.app, logprobs=True, top_logprobs=1).json()["choices"][0]["logprobs"]["content"][0]
     assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0

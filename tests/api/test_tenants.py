@@ -10,7 +10,7 @@ from serving.api.tenant import KeyRing
 from serving.errors import AuthenticationError
 from serving.policy.pool.namespaces import DEFAULT_NAMESPACE
 from serving.policy.prefix_hash import prefix_hashes
-from serving.policy.request import SequenceSpec
+from serving.values.sequence import SequenceSpec
 from tests.api.support import Harness, post, request
 from tests.telemetry.test_metrics import samples
 

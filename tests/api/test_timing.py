@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from serving.api.backend import SequenceUpdate
 from serving.api.settings import ApiSettings
 from serving.api.timing import Timing
-from serving.policy.request import FinishReason
+from serving.values.jobs import SequenceUpdate
+from serving.values.sequence import FinishReason
 from tests.api.support import Harness, chat, complete, events
 from tests.api.test_run import play
+from tests.fakes.backend import output
 
 KNOWN = {"time_to_first_token_ms", "generation_time_ms", "mean_itl_ms", "tokens_per_second"}
 
@@ -51,8 +52,13 @@ def stamped(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two updates of one token each; the gateway's clock moves by 1/4 s with each of them."""
     first, second = harness.model.tokenizer.encode("a dog", add_special_tokens=False)[:2]
     now = 100.0
-    begun = SequenceUpdate(0, (first,), cached_tokens=0, queue_s=0.125)
-    backend = play(harness, monkeypatch, [begun], [SequenceUpdate(0, (second,), finish_reason=FinishReason.LENGTH)])
+    begun = output((first,), cached_tokens=0, queue_s=0.125)
+    backend = play(
+        harness,
+        monkeypatch,
+        [begun],
+        [output((second,), finish_reason=FinishReason.LENGTH)],
+    )
     take = backend.next
 
     async def later() -> Sequence[SequenceUpdate]:

@@ -7,7 +7,7 @@ import pytest
 
 from serving.api.settings import ApiSettings, ServedModel
 from serving.policy.pool.namespaces import namespace_salt, request_salt
-from serving.policy.request import SamplingParams
+from serving.values.sequence import SamplingParams
 from tests.api.support import EOS, MAX_MODEL_LEN, Harness, chat, complete
 
 

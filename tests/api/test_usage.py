@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serving.policy.pool.outcome import MissReason
-from serving.policy.request import PoolUse, SequenceSpec
+from serving.values.sequence import PoolUse, SequenceSpec
 from tests.api.support import Harness, chat, complete, events
 from tests.fakes.backend import Script
 from tests.telemetry.test_metrics import value

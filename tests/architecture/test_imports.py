@@ -24,6 +24,7 @@ LAYERS = (
     "serving.version",
     "serving.ids",
     "serving.errors",
+    "serving.values",
     "serving.terminal",
     "serving.allocator",
     "serving.http_question",
@@ -34,12 +35,14 @@ LAYERS = (
     "serving.key_environment",
     "serving.telemetry",
     "serving.policy",
+    "serving.gateway.core",
     "serving.model",
     "serving.engine",
     "serving.kvpool",
     "serving.link",
     "serving.api",
     "serving.runtime",
+    "serving.gateway.live",
     "serving.deployments",
     "serving.dashboard",
     "serving.ask_again",
@@ -85,9 +88,11 @@ LAYERS = (
     "loadgen.cli",
     "loadgen.__main__",
 )
-ROOTS = ("hardware", "serving", "serving.sim", "loadgen")
+ROOTS = ("hardware", "serving", "serving.gateway", "serving.sim", "loadgen")
 
 BANNED = {
+    "serving.values": {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy"},
+    "serving.gateway.core": {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy", "socket"},
     "serving.policy": {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy"},
     "serving.config": {"ray", "torch", "os"},
     "serving.engine": {"ray", "asyncio", "threading", "random"},

@@ -24,7 +24,6 @@ import torch
 from hardware.clock import WallClock
 from serving.allocator import keep_freed_memory
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import TokensEvent
 from serving.engine.native_executor import NativeExecutor
 from serving.engine.ports import StepExecutor
 from serving.engine.settings import EngineRole, EngineSettings
@@ -35,10 +34,11 @@ from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.model.native.library import available
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.runtime.engine_loop import EngineLoop
-from serving.runtime.engine_news import News
+from serving.runtime.engine_news import LoopNews
 from serving.runtime.openmp import end_idle_workers
+from serving.values.news import Tokens
+from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.transport import FakeFabric, FakeTransport
 
@@ -182,8 +182,8 @@ class BareEngine:
         begun_ones: set[SequenceId] = set()
         enough = threading.Event()
 
-        def told(news: list[News]) -> None:
-            events = [item for item in news if isinstance(item, TokensEvent)]
+        def told(news: list[LoopNews]) -> None:
+            events = [item for item in news if isinstance(item, Tokens)]
             begun_ones.update(event.sequence_id for event in events)
             tokens = sum(len(event.tokens) for event in events)
             if len(begun_ones) == len(sequences):
@@ -240,11 +240,11 @@ class BareEngine:
         """One step. Returns: tokens that it gave."""
         return sum(len(event.tokens) for event in self._step_events())
 
-    def _step_events(self) -> list[TokensEvent]:
+    def _step_events(self) -> list[Tokens]:
         action = self._engine.next_action(self._clock.now())
         assert action.plan is not None, "the engine has nothing to do"
         self._engine.step_finished(self._executor.execute(action.plan), self._clock.now())
-        return [event for event in self._engine.take_events() if isinstance(event, TokensEvent)]
+        return [event for event in self._engine.take_events() if isinstance(event, Tokens)]
 
 
 class BareProcess:

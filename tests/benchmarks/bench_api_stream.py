@@ -23,10 +23,15 @@ from typing import Any
 import uvicorn
 
 from serving.api.app import create_app
-from serving.api.backend import GenerationJob, SequenceUpdate
 from serving.api.settings import ApiSettings, ServedModel
+from serving.ids import SequenceId
 from serving.telemetry.metrics import GatewayMetrics
+from serving.values.jobs import GenerationJob, SequenceUpdate
+from serving.values.news import Tokens
 from tests.api.support import SENTENCES, write_model_folder
+
+_ANY = SequenceId("")
+"""The HTTP side does not ask which sequence it was."""
 
 
 class PacedGeneration:
@@ -79,7 +84,7 @@ class PacedBackend:
         while True:
             due += self._step_s
             await asyncio.sleep(max(0.0, due - loop.time()))
-            update = SequenceUpdate(0, (self._tokens[step % len(self._tokens)],))
+            update = SequenceUpdate(0, Tokens(_ANY, step, (self._tokens[step % len(self._tokens)],)))
             step += 1
             for stream in list(self.streams):
                 stream.deliver(update)

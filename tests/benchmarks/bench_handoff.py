@@ -26,8 +26,8 @@ from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from hardware.units import MIB
 from serving.ids import BlockId, NodeId, ReplicaId
-from serving.policy.request import HandoffTicket
 from serving.runtime.ub_transport import UbTransport
+from serving.values.sequence import HandoffTicket
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions
 
 GOAL = 0.6

@@ -23,7 +23,7 @@ from typing import Literal, get_args
 from serving.config.gateway import Routing
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
-from serving.sim.core.router import VirtualRouter
+from serving.gateway.core.instances import Instances
 from serving.sim.core.run import simulate
 from serving.sim.report.goodput import Slo
 from serving.sim.report.summary import summarize
@@ -82,12 +82,12 @@ def without_memory(rule: Rule) -> Iterator[Routing]:
     if rule != "naive":
         yield rule
         return
-    remember = VirtualRouter._reserve
-    VirtualRouter._reserve = lambda *_: None  # type: ignore[method-assign]
+    remember = Instances.reserve
+    Instances.reserve = lambda *_: None  # type: ignore[method-assign]
     try:
         yield "load"
     finally:
-        VirtualRouter._reserve = remember  # type: ignore[method-assign]
+        Instances.reserve = remember  # type: ignore[method-assign]
 
 
 def burst(rule: Rule) -> float:

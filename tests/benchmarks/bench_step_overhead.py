@@ -16,9 +16,9 @@ from serving.engine.engine import InstanceEngine
 from serving.engine.native_executor import NativeExecutor
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.runtime.engine_loop import EngineLoop
-from serving.runtime.engine_news import News
+from serving.runtime.engine_news import LoopNews
+from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.benchmarks.bare_engine import BLOCK_TOKENS, make_executor
 from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
 from tests.fakes.executor import FakeExecutor
@@ -40,7 +40,7 @@ def gaps_s(model: Path, batch: int, threads: int) -> list[float]:
     settings = EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, 1024, batch)
     engine = InstanceEngine(settings, blocks)
     transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
-    told: list[News] = []
+    told: list[LoopNews] = []
     loop = EngineLoop(engine, executor, transport, WallClock(), told.extend)
     for index in range(batch):
         prompt = tuple((index * 7 + position) % 4000 for position in range(PROMPT_TOKENS))

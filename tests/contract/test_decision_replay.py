@@ -19,19 +19,21 @@ from serving.config.serve import ServeConfig
 from serving.engine.replay import Replay, replay, replay_log
 from serving.errors import ConfigError, HandoffError, OverloadedError
 from serving.policy.decision_log import SUFFIX
-from serving.policy.request import SamplingParams
-from tests.engine.decision_logs import doctored, pairs
+from serving.values.sequence import SamplingParams
+from tests.engine.decision_logs import doctored, gateway_kinds, pairs
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.runtime.harness import SECRET, Pools, collect, executor, small_config
 from tests.runtime.workload import Ask, tokens, varied_asks
 
 KINDS = {
     "engine": {"Add", "Adopt", "Release", "Cancel", "NextAction", "StepFinished", "PullFinished", "TakeEvents"},
-    "gateway": {
-        "OpenJournal", "Start", "RoutePrefill", "PrefillRouted", "HandoffReady", "RouteDecode", "DecodeRouted",
-        "Adopted", "TokensTold", "InstanceLost", "CancelJournal", "FailedAt", "Offer", "Take", "Finished",
-    },
+    "gateway": {"Submit", "CancelJob", "InstanceUp", "InstanceStatus", "InstanceSays", "InstanceDown"},
+}
+INSIDE = {
+    "Prefilled", "Adopted", "Tokens", "Lost",
+    "RoutePrefill", "RouteDecode", "Add", "Adopt", "Release", "Cancel", "SequenceUpdate", "JobOver",
 }  # fmt: skip
+"""News and effects in the log of a gateway."""
 
 
 def recorded(checkpoint: Path, folder: Path, **sections: Any) -> ServeConfig:
@@ -122,7 +124,10 @@ def test_every_decision_is_made_again(logs: Path) -> None:
         seen[result.kind] += result.calls
     for kind, expected in KINDS.items():
         assert expected <= set(seen[kind]), f"{kind}: this life should have had all of these"
-    assert seen["gateway"]["OpenJournal"] >= 200
+    assert seen["gateway"]["Submit"] >= 200
+    data = (logs / f"gateway-gateway{SUFFIX}").read_bytes()
+    assert set(gateway_kinds(data)) >= INSIDE
+    assert any(call[1][0] == "Submit" and not effects for call, effects in pairs(data)), "some waited for their turn"
     assert seen["engine"]["StepFinished"] > 100
 
 
@@ -147,13 +152,20 @@ def move_block(log: list[tuple[Any, Any]]) -> int:
 
 
 def reroute(log: list[tuple[Any, Any]]) -> int:
-    where = next(i for i, (call, out) in enumerate(log) if call[0] == "RouteDecode" and "reason" in out and i > 100)
-    log[where][1]["reason"] += ", so they say"
+    where, route = next(
+        (i, effect)
+        for i, (_, effects) in enumerate(log)
+        if i > 100
+        for effect in effects
+        if effect["is"] == "Routed" and effect["decode"]
+    )
+    route["decision"]["reason"] += ", so they say"
     return where
 
 
-def lose_command(log: list[tuple[Any, Any]]) -> int:
-    where = at("HandoffReady", 7)(log)
+def lose_effect(log: list[tuple[Any, Any]]) -> int:
+    says = [i for i, (call, _) in enumerate(log) if call[1][0] == "InstanceSays"]
+    where = [i for i in says if any(news[0] == "Prefilled" for news in log[i][0][1][2])][7]
     del log[where][1][-1]
     return where
 
@@ -164,7 +176,7 @@ def lose_command(log: list[tuple[Any, Any]]) -> int:
         ("engine-decode-3", flip_token, "tokens"),
         ("engine-decode-3", move_block, "pulls[0].blocks"),
         ("gateway-gateway", reroute, "reason"),
-        ("gateway-gateway", lose_command, "length of the outcome"),
+        ("gateway-gateway", lose_effect, "length of the outcome"),
     ],
 )
 def test_one_change_is_found_and_named(

@@ -11,8 +11,10 @@ from serving.config.load import load_config
 from serving.config.serve import ServeConfig
 from serving.engine.replay import replay
 from serving.ids import ReplicaId
-from serving.policy.request import SamplingParams
+from serving.policy.decision_log import SUFFIX
 from serving.runtime.instance import Instance, InstancePlace
+from serving.values.sequence import SamplingParams
+from tests.engine.decision_logs import gateway_kinds
 from tests.runtime.harness import SECRET, Member, Pools, read_from
 from tests.runtime.workload import Ask, tokens
 
@@ -69,4 +71,5 @@ def test_a_simulated_system_decides_the_same_again(tmp_path: Path, shm: Path) ->
         ("gateway", None, ""),
     ]
     seen = sum((Counter(result.calls) for result in found), Counter[str]())
-    assert seen["PullFinished"] == seen["HandoffReady"] == 40
+    told = gateway_kinds((tmp_path / "logs" / f"gateway-gateway{SUFFIX}").read_bytes())
+    assert seen["PullFinished"] == told["Prefilled"] == told["Adopted"] == 40

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.policy.request import SamplingParams
+from serving.values.sequence import SamplingParams
 from tests.e2e.server import Server, wait_for
 from tests.e2e.streams import order
 from tests.e2e.topology import DEPLOY, small

@@ -9,8 +9,8 @@ from serving.engine.events import (
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.policy.prefix_hash import prefix_hashes
-from serving.policy.request import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 from serving.policy.step_plan import StepPlan
+from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 from tests.fakes.executor import FakeExecutor
 
 SETTINGS = EngineSettings(

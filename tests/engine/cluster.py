@@ -8,35 +8,17 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from serving.engine.events import (
-    AdoptedEvent,
-    EngineEvent,
-    FailedEvent,
-    HandoffClosedEvent,
-    HandoffFailedEvent,
-    HandoffReadyEvent,
-    LeavingEvent,
-    TokensEvent,
-)
+from serving.engine.events import EngineEvent, HandoffClosed, HandoffReady
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import HandoffError, OverloadedError, RequestError, UnavailableError
-from serving.ids import NodeId, ReplicaId, SequenceId
-from serving.policy.journal_commands import (
-    AtSource,
-    Deliver,
-    Fail,
-    FailKind,
-    NeedDecode,
-    NeedPrefill,
-    NeedTrial,
-    SendAdopt,
-    SendCancel,
-    SendPrefill,
-    SendRelease,
-)
-from serving.policy.request import SequenceSpec
+from serving.ids import NodeId, ReplicaId
+from serving.policy.journal_commands import AtSource, NeedDecode, NeedPrefill, NeedTrial
 from serving.policy.request_journal import Commands, SequenceJournal
 from serving.policy.router import InstanceView, route_decode, route_prefill
+from serving.values.jobs import Fail
+from serving.values.news import Leaving, News, Prefilled, Tokens, refusal
+from serving.values.orders import Add, Adopt, Cancel, Order, Release, Send, Submission
+from serving.values.sequence import SequenceSpec
 from tests.engine.fake_instance import FakeInstance
 from tests.fakes.pool import FakePool
 from tests.fakes.transport import FakeFabric
@@ -48,13 +30,13 @@ class Record:
 
     spec: SequenceSpec
     journal: SequenceJournal
-    delivered: list[Deliver] = field(default_factory=list)
+    delivered: list[Tokens] = field(default_factory=list)
     failure: Fail | None = None
     cancelled: bool = False
 
     @property
     def output(self) -> tuple[int, ...]:
-        return tuple(token for deliver in self.delivered for token in deliver.tokens)
+        return tuple(token for news in self.delivered for token in news.tokens)
 
 
 class Cluster:
@@ -188,40 +170,18 @@ class Cluster:
     # ---- the links -----------------------------------------------------------------------------------------------
 
     def _news(self, instance: FakeInstance, event: EngineEvent) -> None:
-        if isinstance(event, HandoffClosedEvent):
+        if isinstance(event, HandoffClosed):
             instance.transport.withdraw(event.ticket_id)
             return
-        if isinstance(event, LeavingEvent) and not self._elsewhere(event.handoff):
+        if isinstance(event, Leaving) and not self._elsewhere(event.handoff):
             return
         record = self.records[event.sequence_id.rsplit("@", 1)[0]]
-        journal, name = record.journal, event.sequence_id
-        match event:
-            case HandoffReadyEvent():
-                ticket = instance.transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
-                ticket = replace(ticket, drafts=event.drafts)
-                commands = journal.handoff_ready(
-                    name,
-                    ticket,
-                    event.position,
-                    event.tokens,
-                    event.logprobs,
-                    event.prompt_logprobs,
-                    event.cached_tokens,
-                )
-            case TokensEvent():
-                commands = journal.tokens(
-                    name, event.position, event.tokens, event.logprobs, event.prompt_logprobs, event.cached_tokens,
-                    event.finish_reason, drafts=event.drafts,
-                )  # fmt: skip
-            case LeavingEvent():
-                commands = journal.leaving(name)
-            case AdoptedEvent():
-                commands = journal.adopted(name)
-            case HandoffFailedEvent():
-                commands = journal.handoff_failed(name, event.reason)
-            case FailedEvent():
-                commands = journal.failed(name, event.reason)
-        self._carry_out(record, commands)
+        if isinstance(event, HandoffReady):
+            ticket = instance.transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
+            news: News = Prefilled(event.first, replace(ticket, drafts=event.drafts))
+        else:
+            news = event
+        self._carry_out(record, record.journal.on_news(news))
 
     def _carry_out(self, record: Record, commands: Commands) -> None:
         for command in commands:
@@ -232,14 +192,9 @@ class Cluster:
                     self._route(record, NeedPrefill(command.tokens, command.exclude))
                 case NeedTrial(lost=lost) if lost is not None:  # no request is poison here
                     self._carry_out(record, record.journal.judged(lost, alone=False))
-                case SendPrefill() | SendAdopt():
-                    self._order(record, command)
-                case SendRelease():
-                    if not self.lose_releases and command.replica in self.instances:
-                        self.instances[command.replica].engine.release(command.ticket_id, self.now)
-                case SendCancel() if command.replica in self.instances:
-                    self.instances[command.replica].engine.cancel(command.sequence_id, self.now)
-                case Deliver():
+                case Send():
+                    self._order(record, command.replica, command.order)
+                case Tokens():
                     record.delivered.append(command)
                 case Fail():
                     record.failure = command
@@ -284,22 +239,25 @@ class Cluster:
     def _staying(self, *roles: EngineRole) -> list[InstanceView]:
         return [view for view in self._views(*roles) if not view.draining]
 
-    def _order(self, record: Record, command: SendPrefill | SendAdopt) -> None:
-        engine = self.instances[command.replica].engine
-        name: SequenceId = command.spec.sequence_id
+    def _order(self, record: Record, replica: ReplicaId, order: Order) -> None:
+        match order:
+            case Add() | Adopt():
+                self._submit(record, replica, order)
+            case Release():
+                if not self.lose_releases and replica in self.instances:
+                    self.instances[replica].engine.release(order.ticket_id, self.now, distrust=order.distrust)
+            case Cancel() if replica in self.instances:
+                self.instances[replica].engine.cancel(order.sequence_id, self.now)
+
+    def _submit(self, record: Record, replica: ReplicaId, order: Submission) -> None:
+        engine = self.instances[replica].engine
         try:
-            if isinstance(command, SendPrefill):
-                engine.add(command.spec, self.now)
+            if isinstance(order, Add):
+                engine.add(order.spec, self.now)
             else:
-                engine.adopt(command.spec, command.ticket, self.now)
-        except RequestError as error:
-            self._carry_out(record, record.journal.refused(name, FailKind.INVALID, str(error)))
-        except OverloadedError as error:
-            self._carry_out(record, record.journal.refused(name, FailKind.OVERLOADED, str(error)))
-        except UnavailableError as error:
-            self._carry_out(record, record.journal.refused(name, FailKind.DRAINING, str(error)))
-        except HandoffError as error:
-            self._carry_out(record, record.journal.handoff_failed(name, str(error)))
+                engine.adopt(order.spec, order.ticket, self.now)
+        except (RequestError, OverloadedError, UnavailableError, HandoffError) as error:
+            self._carry_out(record, record.journal.on_news(refusal(order.spec.sequence_id, error)))
 
     def _views(self, *roles: EngineRole) -> list[InstanceView]:
         views = []

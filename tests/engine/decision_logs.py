@@ -1,5 +1,6 @@
 """Decision logs in memory: written by recorded engines, looked into, and doctored."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,24 @@ class MemoryLog:
 def pairs(data: bytes) -> list[tuple[Any, Any]]:
     """Calls and outcomes of a log, undecided: tagged lists and plain values."""
     return [tuple(msgspec.msgpack.decode(body)) for body in list(Frames(data, "log"))[1:]]
+
+
+def gateway_kinds(data: bytes) -> Counter[str]:
+    """What is in a gateway's log, by kind: events and the news in them, effects and the orders in them.
+
+    Routes count as `RoutePrefill` and `RouteDecode`.
+    """
+    found: Counter[str] = Counter()
+    for (_, event, *_), effects in [pair for pair in pairs(data) if pair[0][0] == "GatewayCall"]:
+        found[event[0]] += 1
+        if event[0] == "InstanceSays":
+            found.update(news[0] for news in event[2])
+        for effect in effects:
+            kind = effect["is"]
+            if kind == "Routed":
+                kind = "RouteDecode" if effect["decode"] else "RoutePrefill"
+            found[effect["order"]["is"] if kind == "Send" else kind] += 1
+    return found
 
 
 def doctored(data: bytes, change: Callable[[list[tuple[Any, Any]]], None]) -> bytes:

@@ -17,8 +17,8 @@ from serving.model.kv_layout import KvDtype
 from serving.model.loader import DtypeName, load_model
 from serving.model.model import DeepseekModel
 from serving.model.native import library
-from serving.policy.request import SamplingParams
 from serving.policy.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
+from serving.values.sequence import SamplingParams
 
 BLOCK_TOKENS = 4
 MAX_ROWS = 64

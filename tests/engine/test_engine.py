@@ -3,12 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from serving.engine.events import (
-    EngineEvent,
-    FailedEvent,
-    HandoffReadyEvent,
-    TokensEvent,
-)
+from serving.engine.events import EngineEvent, HandoffReady
 from serving.engine.settings import EngineRole
 from serving.errors import (
     ContextLengthError,
@@ -20,8 +15,9 @@ from serving.errors import (
     UnavailableError,
 )
 from serving.ids import SequenceId
-from serving.policy.request import FinishReason, TokenLogprobs
 from serving.policy.step_plan import SequenceResult, StepResult
+from serving.values.news import Lost, Tokens
+from serving.values.sequence import FinishReason, TokenLogprobs
 from tests.engine.bench import PROMPT, Bench, spec, ticket_for
 from tests.fakes.executor import reference_output, reference_prompt_logprobs
 
@@ -66,7 +62,7 @@ def test_a_short_prompt_passes_a_long_one_that_came_shortly_before() -> None:
     bench.engine.add(spec("late", (1,), max_tokens=1), 2.0)
     ended: list[str] = []
     while not bench.engine.idle():
-        ended += [e.sequence_id for e in bench.step() if isinstance(e, TokensEvent) and e.finish_reason]
+        ended += [e.sequence_id for e in bench.step() if isinstance(e, Tokens) and e.finish_reason]
     assert ended == ["first", "short", "long", "late"]
 
 
@@ -142,8 +138,8 @@ def test_tokens_come_step_by_step_with_positions() -> None:
     bench.engine.add(one, 0.0)
     expected, _ = reference_output(one)
     events = [event for _ in range(3) for event in bench.step()]
-    assert [e for e in events if not isinstance(e, TokensEvent)] == []
-    tokens = [e for e in events if isinstance(e, TokensEvent)]
+    assert [e for e in events if not isinstance(e, Tokens)] == []
+    tokens = [e for e in events if isinstance(e, Tokens)]
     assert [e.position for e in tokens] == [0, 1, 2]
     assert tuple(t for e in tokens for t in e.tokens) == expected
     assert [e.cached_tokens for e in tokens] == [0, None, None]
@@ -159,11 +155,11 @@ def test_a_failed_step_fails_its_sequences_only() -> None:
     bench.engine.add(spec("b", max_tokens=1), 0.0)
     bench.begin()
     bench.engine.step_failed(EngineError("device lost"), 0.0)
-    assert bench.engine.take_events() == (FailedEvent(SequenceId("a"), "EngineError: device lost"),)
+    assert bench.engine.take_events() == (Lost(SequenceId("a"), "EngineError: device lost"),)
     assert bench.used == 0
     assert bench.engine.snapshot(0.0).kv_blocks_cached == 0  # nothing of a failed step is reused
     (event,) = bench.step()
-    assert isinstance(event, TokensEvent)
+    assert isinstance(event, Tokens)
     assert (event.sequence_id, event.cached_tokens) == ("b", 0)
 
 
@@ -172,7 +168,7 @@ def test_a_prompt_only_sequence_ends_without_a_token() -> None:
     bench.engine.add(spec("a", (1,) * 20, max_tokens=0, prompt_logprobs=1), 0.0)
     assert bench.step() == ()
     (event,) = bench.step()
-    assert isinstance(event, TokensEvent)
+    assert isinstance(event, Tokens)
     assert (event.tokens, event.finish_reason, len(event.prompt_logprobs)) == ((), FinishReason.LENGTH, 19)
 
 
@@ -180,7 +176,7 @@ def test_the_longest_length_ends_a_sequence() -> None:
     bench = Bench(blocks=3)
     bench.engine.add(spec("a", max_tokens=50), 0.0)
     events = [event for _ in range(3) for event in bench.step()]
-    assert [e.finish_reason for e in events if isinstance(e, TokensEvent)] == [None, FinishReason.LENGTH]
+    assert [e.finish_reason for e in events if isinstance(e, Tokens)] == [None, FinishReason.LENGTH]
 
 
 def test_a_resumed_sequence_goes_on_where_it_was() -> None:
@@ -189,7 +185,7 @@ def test_a_resumed_sequence_goes_on_where_it_was() -> None:
     bench = Bench()
     bench.engine.add(replace(whole, output=expected[:4]), 0.0)
     events = [event for _ in range(6) for event in bench.step()]
-    tokens = [e for e in events if isinstance(e, TokensEvent)]
+    tokens = [e for e in events if isinstance(e, Tokens)]
     assert tokens[0].position == 4
     assert tuple(t for e in tokens for t in e.tokens) == expected[4:]
 
@@ -199,7 +195,7 @@ def test_a_resumed_sequence_reports_logprobs_of_its_prompt_only() -> None:
     bench.engine.add(spec("a", output=(50, 51, 52), prompt_logprobs=0), 0.0)
     assert bench.step() == (), "its prompt"
     (event,) = bench.step()
-    assert isinstance(event, TokensEvent)
+    assert isinstance(event, Tokens)
     assert event.prompt_logprobs == reference_prompt_logprobs(PROMPT)
 
 
@@ -211,7 +207,7 @@ def test_a_speculative_result_is_cut_at_the_end() -> None:
     logprobs = tuple(TokenLogprobs(token, -1.0) for token in (1, 2, 3))
     bench.engine.step_finished(StepResult(0, (SequenceResult(SequenceId("a"), (1, 2, 3), logprobs),), 0.1), 0.0)
     (event,) = bench.engine.take_events()
-    assert isinstance(event, TokensEvent)
+    assert isinstance(event, Tokens)
     assert (event.tokens, event.logprobs, event.finish_reason) == ((1, 2), logprobs[:2], FinishReason.LENGTH)
 
 
@@ -258,10 +254,10 @@ def test_a_deadline_ends_waiting_and_running_sequences() -> None:
     bench.engine.add(replace(spec("b"), time_left_s=1.0), 0.0)
     bench.step()
     bench.now = 1.0
-    assert TokensEvent(SequenceId("b"), 0, finish_reason=FinishReason.DEADLINE) in bench.step()
+    assert Tokens(SequenceId("b"), 0, finish_reason=FinishReason.DEADLINE) in bench.step()
     bench.now = 2.0
     (event,) = bench.step()
-    assert event == TokensEvent(SequenceId("a"), 2, finish_reason=FinishReason.DEADLINE)
+    assert event == Tokens(SequenceId("a"), 2, finish_reason=FinishReason.DEADLINE)
     assert bench.engine.idle()
 
 
@@ -310,7 +306,7 @@ def test_progress_is_what_a_watchdog_needs() -> None:
     assert bench.engine.snapshot(101.0).last_progress_s == 100.0
     bench.now = 102.0
     (event,) = bench.step()
-    assert isinstance(event, HandoffReadyEvent)
+    assert isinstance(event, HandoffReady)
     bench.now = 104.0
     assert bench.begin() is None  # b waits for the blocks that a holds: not the engine's fault
     assert not bench.engine.snapshot(104.0).has_work
@@ -327,7 +323,7 @@ def test_preempted_twice_is_still_exact() -> None:
     output: dict[str, tuple[int, ...]] = {name: () for name in "abc"}
     while not bench.engine.idle():
         for event in bench.step():
-            assert isinstance(event, TokensEvent)
+            assert isinstance(event, Tokens)
             assert event.position == len(output[event.sequence_id])
             output[event.sequence_id] += event.tokens
     assert output == {one.sequence_id: reference_output(one)[0] for one in specs}
@@ -346,7 +342,7 @@ def test_a_prompt_preempted_half_way_reports_its_logprobs_once_and_whole() -> No
     while not bench.engine.idle():
         events += bench.step()
     assert bench.engine.snapshot(0.0).preemptions_total == 1
-    (last,) = (e for e in events if isinstance(e, TokensEvent) and e.sequence_id == "b")
+    (last,) = (e for e in events if isinstance(e, Tokens) and e.sequence_id == "b")
     assert last.tokens == reference_output(late)[0]
     assert last.prompt_logprobs == reference_prompt_logprobs(late.prompt)
     assert last.cached_tokens == 0
@@ -374,7 +370,7 @@ def test_the_first_news_say_how_long_a_prompt_waited() -> None:
     told: list[tuple[str, float | None]] = []
     for now in (0.5, 2.0, 4.0, 5.0):
         bench.now = now
-        told += [(event.sequence_id, event.waited_s) for event in bench.step() if isinstance(event, TokensEvent)]
+        told += [(event.sequence_id, event.waited_s) for event in bench.step() if isinstance(event, Tokens)]
     assert told == [("first", 0.5), ("first", None), ("second", 3.0), ("second", None)]
 
 
@@ -382,5 +378,5 @@ def test_a_handoff_says_how_long_its_prompt_waited() -> None:
     bench = Bench(EngineRole.PREFILL)
     bench.engine.add(spec("a"), 1.0)
     bench.now = 2.5
-    (ready,) = [event for event in bench.step() if isinstance(event, HandoffReadyEvent)]
-    assert ready.waited_s == 1.5
+    (ready,) = [event for event in bench.step() if isinstance(event, HandoffReady)]
+    assert ready.first.waited_s == 1.5

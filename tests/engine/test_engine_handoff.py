@@ -3,14 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from serving.engine.events import (
-    AdoptedEvent,
-    HandoffClosedEvent,
-    HandoffEnd,
-    HandoffFailedEvent,
-    HandoffReadyEvent,
-    TokensEvent,
-)
+from serving.engine.events import HandoffClosed, HandoffEnd, HandoffReady
 from serving.engine.settings import EngineRole
 from serving.errors import (
     HandoffError,
@@ -18,25 +11,26 @@ from serving.errors import (
 )
 from serving.ids import BlockHash, SequenceId
 from serving.policy.prefix_hash import prefix_hashes
-from serving.policy.request import FinishReason, SequenceSpec
+from serving.values.news import Adopted, Lost, Tokens
+from serving.values.sequence import FinishReason, SequenceSpec
 from tests.engine.bench import PROMPT, Bench, spec, ticket_for
 from tests.fakes.executor import reference_output
 
 # ---- handoff, source side --------------------------------------------------------------------------------------------
 
 
-def held(bench: Bench) -> HandoffReadyEvent:
+def held(bench: Bench) -> HandoffReady:
     bench.engine.add(spec("a"), bench.now)
     (event,) = bench.step()
-    assert isinstance(event, HandoffReadyEvent)
+    assert isinstance(event, HandoffReady)
     return event
 
 
 def test_prefill_holds_its_blocks_for_the_handoff() -> None:
     bench = Bench(EngineRole.PREFILL)
     event = held(bench)
-    assert event.tokens == reference_output(spec("a"))[0][:1]
-    assert (event.position, event.computed_tokens, event.cached_tokens) == (0, 10, 0)
+    assert event.first.tokens == reference_output(spec("a"))[0][:1]
+    assert (event.first.position, event.computed_tokens, event.first.cached_tokens) == (0, 10, 0)
     assert event.hashes == prefix_hashes(PROMPT, 4)
     assert len(event.blocks) == 3
     assert bench.used == 3
@@ -51,8 +45,9 @@ def test_a_deadline_and_a_lease_that_pass_together_end_a_handoff_once() -> None:
     bench.engine.add(replace(spec("a"), time_left_s=20.0), bench.now)
     bench.step()
     bench.engine.next_action(bench.now + 3600.0)
-    (closed,) = bench.engine.take_events()
-    assert isinstance(closed, HandoffClosedEvent)
+    lost, closed = bench.engine.take_events()
+    assert lost == Lost(SequenceId("a"), "its handoff expired")
+    assert isinstance(closed, HandoffClosed)
     assert closed.end is HandoffEnd.EXPIRED
     assert bench.used == 0
 
@@ -64,16 +59,16 @@ def test_release_frees_and_keeps_the_content() -> None:
     assert bench.used == 3
     bench.engine.release(event.ticket_id, 0.0)
     bench.engine.release(event.ticket_id, 0.0)
-    closed = HandoffClosedEvent(SequenceId("a"), event.ticket_id, HandoffEnd.RELEASED)
+    closed = HandoffClosed(SequenceId("a"), event.ticket_id, HandoffEnd.RELEASED)
     assert bench.engine.take_events() == (closed,)
     assert (bench.used, bench.engine.snapshot(0.0).kv_blocks_cached) == (0, 2)
     again = held(bench)
-    assert again.cached_tokens == 8
+    assert again.first.cached_tokens == 8
     bench.engine.release(again.ticket_id, 0.0, distrust=True)
     bench.engine.check()
     bench.engine.take_events()
     assert (bench.used, bench.engine.snapshot(0.0).kv_blocks_cached) == (0, 0)
-    assert held(bench).cached_tokens == 0, "distrusted blocks are computed again"
+    assert held(bench).first.cached_tokens == 0, "distrusted blocks are computed again"
     assert again.ticket_id != event.ticket_id
 
 
@@ -83,7 +78,10 @@ def test_a_handoff_nobody_pulls_expires() -> None:
     bench.now = 4.9
     assert bench.step() == ()
     bench.now = 5.0
-    assert bench.step() == (HandoffClosedEvent(SequenceId("a"), event.ticket_id, HandoffEnd.EXPIRED),)
+    assert bench.step() == (
+        Lost(SequenceId("a"), "its handoff expired"),
+        HandoffClosed(SequenceId("a"), event.ticket_id, HandoffEnd.EXPIRED),
+    )
     assert bench.used == 0
     assert bench.engine.snapshot(5.0).handoffs_expired_total == 1
 
@@ -93,7 +91,7 @@ def test_cancel_ends_a_handoff() -> None:
     event = held(bench)
     bench.engine.cancel(SequenceId("a"), 1.0)
     assert bench.engine.take_events() == (
-        HandoffClosedEvent(SequenceId("a"), event.ticket_id, HandoffEnd.CANCELLED),
+        HandoffClosed(SequenceId("a"), event.ticket_id, HandoffEnd.CANCELLED),
     )  # fmt: skip
     assert bench.engine.idle()
 
@@ -102,7 +100,7 @@ def test_prefill_finishes_by_itself_when_one_token_is_all() -> None:
     bench = Bench(EngineRole.PREFILL)
     bench.engine.add(spec("a", max_tokens=1), 0.0)
     (event,) = bench.step()
-    assert isinstance(event, TokensEvent)
+    assert isinstance(event, Tokens)
     assert event.finish_reason is FinishReason.LENGTH
     assert bench.engine.idle()
 
@@ -132,9 +130,9 @@ def test_a_pulled_sequence_decodes_on() -> None:
     assert (order.sequence_id, order.first_block, len(order.blocks)) == ("a", 0, 3)
     fill(bench, resumed, 0, order.blocks)
     bench.engine.pull_finished(SequenceId("a"), None, 40, 0.0)
-    assert bench.engine.take_events() == (AdoptedEvent(SequenceId("a"), "t1"),)
+    assert bench.engine.take_events() == (Adopted(SequenceId("a"), "t1"),)
     (event,) = bench.step()
-    assert event == TokensEvent(SequenceId("a"), 1, reference_output(spec("a"))[0][1:2])
+    assert event == Tokens(SequenceId("a"), 1, reference_output(spec("a"))[0][1:2])
     snapshot = bench.engine.snapshot(0.0)
     assert (snapshot.handoffs_in_total, snapshot.handoff_bytes_in_total) == (1, 40)
 
@@ -159,11 +157,11 @@ def test_a_handoff_found_whole_in_the_cache_needs_no_pull() -> None:
     resumed = spec("b", prompt, output=reference_output(spec("a", prompt))[0][:1])
     bench.engine.adopt(resumed, ticket_for(resumed), 0.0)
     plan = bench.begin()
-    assert bench.engine.take_events() == (AdoptedEvent(SequenceId("b"), "t1"),)
+    assert bench.engine.take_events() == (Adopted(SequenceId("b"), "t1"),)
     assert plan is not None
     bench.engine.step_finished(bench.executor.execute(plan), 0.0)
     (event,) = bench.engine.take_events()
-    assert isinstance(event, TokensEvent)
+    assert isinstance(event, Tokens)
     assert event.tokens == reference_output(spec("a", prompt))[0][1:2]
 
 
@@ -192,8 +190,8 @@ def test_more_may_be_cached_than_the_ticket_holds() -> None:
     assert (plan.sequences[0].start, len(plan.sequences[0].tokens)) == (16, 2)
     bench.engine.step_finished(bench.executor.execute(plan), 0.0)
     events = bench.engine.take_events()
-    assert events[0] == AdoptedEvent(SequenceId("b"), "t1")
-    assert isinstance(events[1], TokensEvent)
+    assert events[0] == Adopted(SequenceId("b"), "t1")
+    assert isinstance(events[1], Tokens)
     assert events[1].tokens == expected[8:]
 
 
@@ -216,7 +214,7 @@ def test_a_failed_pull_is_told_and_forgotten() -> None:
     adopting(bench)
     bench.begin()
     bench.engine.pull_finished(SequenceId("a"), HandoffError("gone"), 0, 0.0)
-    assert bench.engine.take_events() == (HandoffFailedEvent(SequenceId("a"), "t1", "HandoffError: gone"),)
+    assert bench.engine.take_events() == (Lost(SequenceId("a"), "HandoffError: gone"),)
     assert bench.engine.idle()
     assert (bench.used, bench.engine.snapshot(0.0).kv_blocks_cached) == (0, 0)
 
@@ -227,7 +225,7 @@ def test_a_deadline_during_a_pull_waits_for_the_pull() -> None:
     bench.engine.adopt(resumed, ticket_for(resumed), 0.0)
     bench.begin()
     bench.now = 1.0
-    assert bench.step() == (TokensEvent(SequenceId("a"), 1, finish_reason=FinishReason.DEADLINE),)
+    assert bench.step() == (Tokens(SequenceId("a"), 1, finish_reason=FinishReason.DEADLINE),)
     assert bench.used == 3
     bench.engine.pull_finished(SequenceId("a"), HandoffError("late"), 0, 1.0)
     assert (bench.used, bench.engine.idle(), bench.engine.take_events()) == (0, True, ())

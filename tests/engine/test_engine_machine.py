@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import EngineError, HandoffError
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.request import SamplingParams, SequenceSpec
+from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.engine.cluster import Cluster, Record
 from tests.engine.fake_instance import FakeInstance
 from tests.fakes.executor import STOP_TOKEN, reference_output, reference_prompt_logprobs

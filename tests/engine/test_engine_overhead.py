@@ -5,8 +5,8 @@ from time import perf_counter
 from serving.engine.engine import InstanceEngine
 from serving.engine.settings import EngineSettings
 from serving.ids import SequenceId
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.policy.step_plan import SequenceResult, StepResult
+from serving.values.sequence import SamplingParams, SequenceSpec
 
 SEQUENCES = 32
 GOAL_S = 0.0005

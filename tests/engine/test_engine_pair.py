@@ -9,8 +9,8 @@ from msgspec import structs
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import EngineError, HandoffChecksumError
 from serving.ids import SequenceId
-from serving.policy.journal_commands import FailKind
-from serving.policy.request import FinishReason, SamplingParams, SequenceSpec
+from serving.values.news import FailKind
+from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec
 from tests.engine.cluster import Cluster, Record
 from tests.fakes.executor import STOP_TOKEN, VOCAB, reference_output, reference_prompt_logprobs
 

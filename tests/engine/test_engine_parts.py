@@ -12,10 +12,10 @@ from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.timers import Timers
 from serving.errors import ConfigError, LedgerError
 from serving.ids import SequenceId
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_phase import SequencePhase
 from serving.policy.step_plan import SequenceResult, StepResult
+from serving.values.sequence import SamplingParams, SequenceSpec
 
 
 @pytest.mark.parametrize(

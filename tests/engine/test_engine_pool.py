@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from serving.engine.events import EngineAction, EngineEvent, FetchOrder, StoreOrder, TokensEvent
+from serving.engine.events import EngineAction, EngineEvent, FetchOrder, StoreOrder
 from serving.engine.settings import EngineRole
 from serving.errors import ConfigError, LedgerError
 from serving.ids import SequenceId
 from serving.policy.pool.outcome import FetchReport, MissReason
 from serving.policy.prefix_hash import prefix_hashes
-from serving.policy.request import PoolUse
+from serving.values.news import Tokens
+from serving.values.sequence import PoolUse
 from tests.engine.bench import PROMPT, SETTINGS, Bench, spec, ticket_for
 from tests.fakes.executor import reference_output
 from tests.fakes.pool import FakeContextCache, FakePool
@@ -46,9 +47,9 @@ class PoolBench(Bench):
         self.cache.store(order.namespace, order.hashes, order.blocks)
         self.engine.store_finished(order.order_id, self.now)
 
-    def finish(self) -> list[TokensEvent]:
+    def finish(self) -> list[Tokens]:
         """Everything to its end."""
-        events: list[TokensEvent] = []
+        events: list[Tokens] = []
         while not self.engine.idle() or self.fetches or self.stores:
             plan = self.act().plan
             if plan is not None:
@@ -57,7 +58,7 @@ class PoolBench(Bench):
                 self.fetch()
             while self.stores:
                 self.store()
-            events += [e for e in self.engine.take_events() if isinstance(e, TokensEvent)]
+            events += [e for e in self.engine.take_events() if isinstance(e, Tokens)]
         self.act()
         while self.engine.snapshot(self.now).storing_blocks:
             while self.stores:
@@ -118,9 +119,9 @@ def test_what_came_from_the_pool_or_is_cached_here_is_not_stored_again() -> None
     second.engine.step_finished(second.executor.execute(action.plan), 0.0)
     second.act()
     assert second.stores == []
-    assert second.engine.take_events()[-1] == TokensEvent(
-        SequenceId("c"), 0, reference_output(spec("c", max_tokens=1))[0], (), (), 8, PoolUse(),
-        reference_output(spec("c", max_tokens=1))[1], None, 0.0,
+    assert second.engine.take_events()[-1] == Tokens(
+        SequenceId("c"), 0, reference_output(spec("c", max_tokens=1))[0], (), (), 8,
+        reference_output(spec("c", max_tokens=1))[1], PoolUse(), None, 0.0,
     )  # fmt: skip
 
 
@@ -215,7 +216,7 @@ def test_an_engine_that_leaves_stores_what_it_skipped_and_lets_its_streams_grow_
         if plan is not None:
             bench.engine.step_finished(bench.executor.execute(plan), 0.0)
         events += bench.engine.take_events()
-    assert sum(len(event.tokens) for event in events if isinstance(event, TokensEvent)) == 50
+    assert sum(len(event.tokens) for event in events if isinstance(event, Tokens)) == 50
     snapshot = bench.engine.snapshot(0.0)
     assert (snapshot.preemptions_total, bench.engine.idle()) == (0, True)
     assert snapshot.storing_blocks > 1, "half of what is free"

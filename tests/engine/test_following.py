@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from serving.engine.events import EngineAction, EngineEvent, FailedEvent, TokensEvent
+from serving.engine.events import EngineAction, EngineEvent
 from serving.engine.replay import replay_log
 from serving.engine.settings import EngineRole
 from serving.errors import EngineError, LedgerError
 from serving.ids import SequenceId
 from serving.policy.pool.outcome import FetchReport
-from serving.policy.request import FinishReason
 from serving.policy.step_plan import UNKNOWN, StepPlan, StepResult
+from serving.values.news import Lost, Tokens
+from serving.values.sequence import FinishReason
 from tests.engine.bench import Bench, spec
 from tests.engine.test_recording import RecordedBench
 from tests.fakes.executor import reference_output
@@ -46,7 +47,7 @@ def followed(bench: Bench, run: Callable[[], StepResult]) -> tuple[EngineAction,
 
 
 def output_of(name: str, events: tuple[EngineEvent, ...]) -> tuple[int, ...]:
-    mine = [event for event in events if isinstance(event, TokensEvent) and event.sequence_id == name]
+    mine = [event for event in events if isinstance(event, Tokens) and event.sequence_id == name]
     return tuple(token for event in mine for token in event.tokens)
 
 
@@ -123,7 +124,7 @@ def test_one_that_ends_takes_part_once_more_and_is_told_nothing_of_it() -> None:
     _, run = followed(bench, partial(bench.executor.execute, plan))
     events = bench.engine.take_events()
     assert output_of("a", events)[-1] == stop
-    assert isinstance(events[-1], TokensEvent)
+    assert isinstance(events[-1], Tokens)
     assert events[-1].finish_reason is FinishReason.STOP
     assert bench.used > 0, "the step that runs may still write there"
     assert bench.engine.foresee(0.0) is None
@@ -158,7 +159,7 @@ def test_a_step_that_fails_behind_another_takes_its_sequences_but_not_their_toke
     bench.engine.check()
     events = bench.engine.take_events()
     assert output_of("a", events) == reference_output(spec("a", max_tokens=20))[0][1:2]
-    assert isinstance(events[-1], FailedEvent)
+    assert isinstance(events[-1], Lost)
     assert (bench.engine.idle(), bench.used) == (True, 0)
 
 

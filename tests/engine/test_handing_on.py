@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from serving.engine.events import AdoptedEvent, HandoffClosedEvent, HandoffReadyEvent, LeavingEvent, TokensEvent
+from serving.engine.events import HandoffClosed, HandoffReady
 from serving.engine.settings import EngineRole
 from serving.errors import HandoffError, UnavailableError
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.request import HandoffTicket, SequenceSpec
+from serving.values.news import Adopted, Leaving, Tokens
+from serving.values.sequence import HandoffTicket, SequenceSpec
 from tests.engine.bench import PROMPT, Bench, spec
 from tests.engine.cluster import Cluster
 from tests.engine.test_engine_pair import SMALL, assert_exact, pools
@@ -20,13 +21,13 @@ from tests.fakes.transport import FakeFabric, FakeTransport
 A = SequenceId("a")
 
 
-def handoff(bench: Bench) -> HandoffReadyEvent:
+def handoff(bench: Bench) -> HandoffReady:
     """The one handoff among the news."""
-    (event,) = [e for e in bench.engine.take_events() if isinstance(e, HandoffReadyEvent)]
+    (event,) = [e for e in bench.engine.take_events() if isinstance(e, HandoffReady)]
     return event
 
 
-def ticket_from(bench: Bench, event: HandoffReadyEvent) -> HandoffTicket:
+def ticket_from(bench: Bench, event: HandoffReady) -> HandoffTicket:
     """What a driver makes of it."""
     transport = FakeTransport(FakeFabric(), ReplicaId("self"), bench.executor)
     ticket = transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
@@ -39,7 +40,7 @@ def decoding() -> tuple[Bench, SequenceSpec, list[int]]:
     bench.engine.add(one, 0.0)
     told: list[int] = []
     for _ in range(4):
-        told += [t for e in bench.step() if isinstance(e, TokensEvent) for t in e.tokens]
+        told += [t for e in bench.step() if isinstance(e, Tokens) for t in e.tokens]
     assert told
     return bench, one, told
 
@@ -49,7 +50,9 @@ def test_a_stream_is_held_at_the_next_boundary() -> None:
     bench.engine.move_out(0.0)
     assert bench.begin() is None
     event = handoff(bench)
-    assert (event.position, event.tokens, event.computed_tokens) == (len(told), (), len(PROMPT) + len(told) - 1)
+    news = event.first
+    assert (news.position, news.tokens) == (len(told), ())
+    assert event.computed_tokens == len(PROMPT) + len(told) - 1
     assert bench.engine.snapshot(0.0).held == 1
     with pytest.raises(UnavailableError):
         bench.engine.add(spec("b"), 0.0)
@@ -67,9 +70,9 @@ def test_what_a_step_gives_is_told_before_the_stream_is_held() -> None:
     bench.engine.step_finished(bench.executor.execute(plan), 0.0)
     assert bench.begin() is None
     tokens, held = bench.engine.take_events()
-    assert isinstance(tokens, TokensEvent)
-    assert isinstance(held, HandoffReadyEvent)
-    assert held.position == tokens.position + len(tokens.tokens) == len(told) + 1
+    assert isinstance(tokens, Tokens)
+    assert isinstance(held, HandoffReady)
+    assert held.first.position == tokens.position + len(tokens.tokens) == len(told) + 1
 
 
 def test_a_held_stream_is_taken_back_without_a_pull() -> None:
@@ -88,12 +91,12 @@ def test_a_held_stream_is_taken_back_without_a_pull() -> None:
     assert bench.used == used, "the blocks have changed hands"
     bench.engine.step_finished(bench.executor.execute(action.plan), 0.0)
     closed, adopted, tokens = bench.engine.take_events()
-    assert isinstance(closed, HandoffClosedEvent)
-    assert (closed.sequence_id, type(adopted)) == (A, AdoptedEvent)
-    assert isinstance(tokens, TokensEvent)
+    assert isinstance(closed, HandoffClosed)
+    assert (closed.sequence_id, type(adopted)) == (A, Adopted)
+    assert isinstance(tokens, Tokens)
     told += tokens.tokens
     while not bench.engine.idle():
-        told += [t for e in bench.step() if isinstance(e, TokensEvent) for t in e.tokens]
+        told += [t for e in bench.step() if isinstance(e, Tokens) for t in e.tokens]
     assert tuple(told) == reference_output(one)[0]
     assert bench.used == 0
 
@@ -113,7 +116,7 @@ def test_what_is_taken_back_with_more_tokens_than_were_held_has_room_for_them() 
     bench.engine.scheduler.blocks.pool.release(taken)
     rest: list[int] = []
     while not bench.engine.idle():
-        rest += [t for e in bench.step() if isinstance(e, TokensEvent) for t in e.tokens]
+        rest += [t for e in bench.step() if isinstance(e, Tokens) for t in e.tokens]
     assert (*ahead.output, *rest) == output
     assert bench.used == 0
 
@@ -122,16 +125,16 @@ def test_a_prefill_engine_decodes_what_it_holds_itself_and_nothing_else() -> Non
     bench, one = Bench(EngineRole.PREFILL), spec("a", max_tokens=9)
     bench.engine.add(one, 0.0)
     (event,) = bench.step()
-    assert isinstance(event, HandoffReadyEvent)
+    assert isinstance(event, HandoffReady)
     ticket = ticket_from(bench, event)
     foreign = structs.replace(ticket, ticket_id="another's")
-    again = structs.replace(one, sequence_id=SequenceId("a@2"), output=event.tokens)
+    again = structs.replace(one, sequence_id=SequenceId("a@2"), output=event.first.tokens)
     with pytest.raises(HandoffError, match="takes no handoffs of others"):
         bench.engine.adopt(again, foreign, 0.0)
     bench.engine.adopt(again, ticket, 0.0)
-    told = list(event.tokens)
+    told = list(event.first.tokens)
     while not bench.engine.idle():
-        told += [t for e in bench.step() if isinstance(e, TokensEvent) for t in e.tokens]
+        told += [t for e in bench.step() if isinstance(e, Tokens) for t in e.tokens]
     assert tuple(told) == reference_output(one)[0]
     assert bench.used == 0
 
@@ -143,10 +146,10 @@ def test_what_is_taken_back_goes_before_those_who_wait_for_its_blocks(priority: 
     while not (events := bench.step()):
         pass
     (event,) = events
-    assert isinstance(event, HandoffReadyEvent)
+    assert isinstance(event, HandoffReady)
     bench.engine.add(spec("b", tuple(range(20, 40))), 0.0)
     assert bench.begin() is None, "too few blocks are free"
-    again = structs.replace(one, sequence_id=SequenceId("a@2"), output=event.tokens)
+    again = structs.replace(one, sequence_id=SequenceId("a@2"), output=event.first.tokens)
     bench.engine.adopt(again, ticket_from(bench, event), 1.0)
     plan = bench.begin()
     assert plan is not None
@@ -160,7 +163,7 @@ def test_a_lease_that_runs_out_before_the_taking_back() -> None:
     ticket = ticket_from(bench, handoff(bench))
     bench.engine.adopt(structs.replace(one, sequence_id=SequenceId("a@2"), output=tuple(told)), ticket, 0.0)
     action = bench.engine.next_action(60.0)  # the deadline of the lease comes first
-    (closed,) = [e for e in bench.engine.take_events() if isinstance(e, HandoffClosedEvent)]
+    (closed,) = [e for e in bench.engine.take_events() if isinstance(e, HandoffClosed)]
     assert closed.sequence_id == A
     assert len(action.pulls) == 1, "from itself, as from anybody: checksums tell whether the bytes are still there"
     bench.engine.check()
@@ -172,7 +175,7 @@ def test_an_order_may_say_that_a_prefill_engine_goes_on() -> None:
     bench.engine.add(one, 0.0)
     told: list[int] = []
     while not bench.engine.idle():
-        told += [t for e in bench.step() if isinstance(e, TokensEvent) for t in e.tokens]
+        told += [t for e in bench.step() if isinstance(e, Tokens) for t in e.tokens]
     assert tuple(told) == reference_output(one)[0]
     assert bench.engine.snapshot(0.0).handoffs_out_total == 0
 
@@ -183,13 +186,13 @@ def test_prompts_are_offered_and_go_on_until_they_are_cancelled() -> None:
         bench.engine.add(spec(name, prompt=tuple(range(40)), max_tokens=2), 0.0)
     bench.step()  # a chunk of the first one
     bench.engine.move_out(0.0)
-    wishes = [e for e in bench.engine.take_events() if isinstance(e, LeavingEvent)]
-    assert wishes == [LeavingEvent(SequenceId(name), handoff=False) for name in ("a", "b")]
+    wishes = [e for e in bench.engine.take_events() if isinstance(e, Leaving)]
+    assert wishes == [Leaving(SequenceId(name), handoff=False) for name in ("a", "b")]
     bench.engine.cancel(SequenceId("b"), 0.0)
     ended: list[object] = []
-    while not any(isinstance(e, HandoffReadyEvent) for e in ended):
+    while not any(isinstance(e, HandoffReady) for e in ended):
         ended += bench.step() or bench.engine.take_events()
-    assert [type(e) for e in ended] == [TokensEvent, HandoffReadyEvent], "its prompt done, it is held like the others"
+    assert [type(e) for e in ended] == [Tokens, HandoffReady], "its prompt done, it is held like the others"
 
 
 def test_a_handoff_that_is_not_here_yet_is_offered_and_one_that_is_taken_back_is_not() -> None:
@@ -200,7 +203,7 @@ def test_a_handoff_that_is_not_here_yet_is_offered_and_one_that_is_taken_back_is
     while len(target.scheduler.waiting) == 0:
         cluster.run()  # eight fit into its batch
     target.move_out(cluster.now)
-    offers = [e for e in target.take_events() if isinstance(e, LeavingEvent)]
+    offers = [e for e in target.take_events() if isinstance(e, Leaving)]
     assert offers
     assert all(offer.handoff for offer in offers)
     source.move_out(cluster.now)

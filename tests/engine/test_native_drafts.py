@@ -12,8 +12,8 @@ from serving.errors import EngineError
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import DtypeName
-from serving.policy.request import SamplingParams
 from serving.policy.step_plan import SequenceStep, StepPlan
+from serving.values.sequence import SamplingParams
 from tests.engine.native_pair import (
     BLOCK_TOKENS,
     GREEDY,

@@ -22,8 +22,8 @@ from serving.ids import BlockId, SequenceId
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
-from serving.policy.request import SamplingParams
 from serving.policy.step_plan import SampleOrder, SequenceStep, StepPlan
+from serving.values.sequence import SamplingParams
 from tests.engine.native_pair import (
     BLOCK_TOKENS,
     GREEDY,

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import TokensEvent
 from serving.engine.ports import PreparingExecutor
 from serving.engine.settings import EngineSettings
 from serving.errors import EngineError
 from serving.ids import BlockId, SequenceId
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.policy.step_plan import UNKNOWN, SampleOrder, SequenceStep, StepPlan, StepResult
+from serving.values.news import Tokens
+from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.engine.native_pair import BLOCK_TOKENS, GREEDY, native_executor, prompt
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -55,7 +55,7 @@ def outputs(folder: Path, *, ahead: bool) -> tuple[list[tuple[int, ...]], int]:
         run = following
     found: dict[str, tuple[int, ...]] = {}
     for event in engine.take_events():
-        assert isinstance(event, TokensEvent)
+        assert isinstance(event, Tokens)
         found[event.sequence_id] = found.get(event.sequence_id, ()) + event.tokens
     return [found[str(index)] for index in range(len(SAMPLINGS))], prepared
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from serving.engine.native_executor import NativeExecutor
 from serving.ids import BlockId, SequenceId
 from serving.model.sampler import sample
-from serving.policy.request import SamplingParams, TokenLogprobs
 from serving.policy.step_plan import SampleOrder, SequenceStep, StepPlan
+from serving.values.sequence import SamplingParams, TokenLogprobs
 from tests.engine.native_pair import HAND_OUT, logits_of, native_executor, prompt, torch_executor
 from tests.model.random_checkpoint import write_random_checkpoint
 

@@ -15,8 +15,8 @@ from serving.engine.simulated_answers import Answers
 from serving.engine.simulated_dies import DecodeDies
 from serving.engine.simulated_executor import STAMP_BYTES, BlockStamps, SimulatedExecutor, StepTimes
 from serving.ids import BlockId, SequenceId
-from serving.policy.request import SamplingParams
 from serving.policy.step_plan import SampleOrder, SequenceStep, StepPlan
+from serving.values.sequence import SamplingParams
 
 COST = CostModel(load_device("ascend-910c"))
 WORDS = tuple(range(100, 600))

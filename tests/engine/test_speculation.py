@@ -6,13 +6,14 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from serving.engine.events import EngineEvent, HandoffReadyEvent, TokensEvent
+from serving.engine.events import EngineEvent, HandoffReady
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import ConfigError, EngineError
 from serving.ids import SequenceId
 from serving.policy.draft_planner import DraftPlanner
-from serving.policy.request import DraftUse, SamplingParams, SequenceSpec
 from serving.policy.step_plan import SequenceStep
+from serving.values.news import Tokens
+from serving.values.sequence import DraftUse, SamplingParams, SequenceSpec
 from tests.engine.bench import PROMPT, Bench, spec, ticket_for
 from tests.engine.cluster import Cluster
 from tests.engine.test_engine_pair import SMALL, assert_exact, pools, random_spec, stems
@@ -34,7 +35,7 @@ def planner(one: Bench) -> DraftPlanner:
 
 
 def tokens_of(events: tuple[EngineEvent, ...]) -> tuple[int, ...]:
-    return tuple(token for event in events if isinstance(event, TokensEvent) for token in event.tokens)
+    return tuple(token for event in events if isinstance(event, Tokens) for token in event.tokens)
 
 
 def share_of(one: Bench, name: str = "a") -> SequenceStep:
@@ -61,7 +62,7 @@ def test_right_guesses_come_out_at_once() -> None:
     expected, _ = reference_output(order)
     assert tokens_of(one.step()) == expected[:1]
     (event,) = one.step()
-    assert isinstance(event, TokensEvent)
+    assert isinstance(event, Tokens)
     assert event.tokens == expected[1:5]
     assert event.drafts == DraftUse(3, 3)
     assert tokens_of(finish(one)) == expected[5:]
@@ -73,7 +74,7 @@ def test_wrong_guesses_cost_nothing_but_time() -> None:
     one.engine.add(order, 0.0)
     one.step()
     (event,) = one.step()
-    assert isinstance(event, TokensEvent)
+    assert isinstance(event, Tokens)
     assert (len(event.tokens), event.drafts) == (1, DraftUse(3, 0))
     assert tokens_of(finish(one)) == reference_output(order)[0][2:]
 
@@ -119,7 +120,7 @@ def test_a_stop_token_among_right_guesses_is_the_last() -> None:
     one.engine.add(order, 0.0)
     events = finish(one)
     last = events[-1]
-    assert isinstance(last, TokensEvent)
+    assert isinstance(last, Tokens)
     assert tokens_of(events) == reference_output(order)[0]
     assert last.drafts == DraftUse(3, 3 if tokens_of(events).index(stop) == 3 else 2)
     assert one.used == 0
@@ -191,21 +192,21 @@ def test_guesses_travel_with_a_handoff() -> None:
     order = spec("a", max_tokens=9)
     source.engine.add(order, 0.0)
     (ready,) = source.step()
-    assert isinstance(ready, HandoffReadyEvent)
+    assert isinstance(ready, HandoffReady)
     expected, _ = reference_output(order)
     assert ready.drafts == expected[1:4]
 
     target = bench(role=EngineRole.DECODE)
     target.executor.whole_drafts = False  # nothing was pulled: the arena is filled by hand
-    resumed = structs.replace(order, output=ready.tokens)
+    resumed = structs.replace(order, output=ready.first.tokens)
     target.engine.adopt(resumed, structs.replace(ticket_for(resumed), drafts=ready.drafts), 0.0)
     (pull,) = target.engine.next_action(0.0).pulls
     for index, block in enumerate(pull.blocks):
-        target.executor.arena[block][:] = [*PROMPT, *ready.tokens, -1][index * 4 : index * 4 + 4]
+        target.executor.arena[block][:] = [*PROMPT, *ready.first.tokens, -1][index * 4 : index * 4 + 4]
     target.engine.pull_finished(SequenceId("a"), None, 0, 0.0)
     target.engine.take_events()
     (event,) = target.step()
-    assert isinstance(event, TokensEvent)
+    assert isinstance(event, Tokens)
     assert event.tokens == expected[1:5]
 
 
@@ -257,7 +258,7 @@ def test_the_snapshot_counts_by_position() -> None:
     one = bench(percent=60)
     one.engine.add(spec("a", max_tokens=50), 0.0)
     events = finish(one)
-    uses = [e.drafts for e in events if isinstance(e, TokensEvent) and e.drafts is not None]
+    uses = [e.drafts for e in events if isinstance(e, Tokens) and e.drafts is not None]
     snapshot = one.engine.snapshot(0.0)
     assert snapshot.drafts_total == len(uses) > 5
     assert snapshot.draft_tokens_total == sum(use.drafted for use in uses)

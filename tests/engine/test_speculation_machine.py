@@ -8,7 +8,7 @@ from hypothesis.stateful import initialize, rule
 
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.ids import SequenceId
-from serving.policy.request import SamplingParams, SequenceSpec
+from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.engine.cluster import Cluster
 from tests.engine.test_engine_machine import MAX_LEN, REPLICAS, EngineMachine, prompts
 from tests.fakes.executor import STOP_TOKEN

@@ -14,9 +14,9 @@ from serving.ids import BlockId, SequenceId
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.policy.speculation import Acceptance, Speculation
 from serving.policy.step_plan import SampleOrder, SequenceStep, StepPlan
+from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.engine.test_torch_executor import prompt
 from tests.engine.torch_pair import run_alone, run_pair
 from tests.model.random_checkpoint import write_random_checkpoint

@@ -15,8 +15,8 @@ from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.model.native import library
-from serving.policy.request import SamplingParams, TokenLogprobs
 from serving.policy.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
+from serving.values.sequence import SamplingParams, TokenLogprobs
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.reference import ReferenceGenerator
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 import torch
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import EngineEvent, HandoffReadyEvent, PullOrder, TokensEvent
+from serving.engine.events import EngineEvent, HandoffReady, PullOrder
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.torch_executor import TorchExecutor
 from serving.ids import BlockId, NodeId, ReplicaId, SequenceId
 from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
-from serving.policy.request import BlockExtent, DraftUse, HandoffTicket, SequenceSpec
+from serving.values.news import Tokens
+from serving.values.sequence import BlockExtent, DraftUse, HandoffTicket, SequenceSpec
 
 
 class TorchSide:
@@ -44,10 +45,11 @@ class Told:
     prefix_hits: int = 0
 
     def take(self, event: EngineEvent) -> None:
-        if isinstance(event, TokensEvent | HandoffReadyEvent):
-            self.output.setdefault(event.sequence_id, []).extend(event.tokens)
-        if isinstance(event, TokensEvent) and event.drafts is not None:
-            self.uses.append(event.drafts)
+        news = event.first if isinstance(event, HandoffReady) else event
+        if isinstance(news, Tokens):
+            self.output.setdefault(news.sequence_id, []).extend(news.tokens)
+            if news.drafts is not None:
+                self.uses.append(news.drafts)
 
     @property
     def acceptance(self) -> float:
@@ -82,7 +84,7 @@ def run_pair(model: DeepseekModel, settings: EngineSettings, blocks: int, specs:
     for _ in range(10_000):
         for event in source.step(0.0)[1]:
             told.take(event)
-            if isinstance(event, HandoffReadyEvent):
+            if isinstance(event, HandoffReady):
                 _adopt(target.engine, orders[event.sequence_id], event)
         pulls, events = target.step(0.0)
         for event in events:
@@ -95,7 +97,7 @@ def run_pair(model: DeepseekModel, settings: EngineSettings, blocks: int, specs:
     return told
 
 
-def _adopt(engine: InstanceEngine, spec: SequenceSpec, event: HandoffReadyEvent) -> None:
+def _adopt(engine: InstanceEngine, spec: SequenceSpec, event: HandoffReady) -> None:
     from msgspec.structs import replace
 
     extents = tuple(
@@ -105,7 +107,7 @@ def _adopt(engine: InstanceEngine, spec: SequenceSpec, event: HandoffReadyEvent)
     ticket = HandoffTicket(
         event.ticket_id, ReplicaId("p"), NodeId("n"), "/s", "l", event.computed_tokens, extents, drafts=event.drafts
     )
-    engine.adopt(replace(spec, output=(*spec.output, *event.tokens)), ticket, 0.0)
+    engine.adopt(replace(spec, output=(*spec.output, *event.first.tokens)), ticket, 0.0)
 
 
 def _pull(source: TorchSide, target: TorchSide, pull: PullOrder) -> None:

@@ -2,10 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from serving.api.backend import GenerationJob, SequenceUpdate
-from serving.policy.request import FinishReason, PoolUse, SequenceSpec, TokenLogprobs
+from msgspec.structs import replace
+
+from serving.ids import SequenceId
+from serving.values.jobs import GenerationJob, SequenceUpdate
+from serving.values.news import Tokens
+from serving.values.sequence import FinishReason, PoolUse, SequenceSpec, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +88,15 @@ class FakeGeneration:
             reason = FinishReason.STOP if stopped else FinishReason.LENGTH
             if script.finish not in (FinishReason.STOP, FinishReason.LENGTH):
                 reason = script.finish
-        update = SequenceUpdate(index, tuple(tokens), finish_reason=reason, resumptions=script.resumptions)
+        news = Tokens(spec.sequence_id, start, tuple(tokens), finish_reason=reason)
         if sampling.logprobs is not None:
-            update = replace(update, logprobs=tuple(fake_logprobs(t, sampling.logprobs) for t in tokens))
+            news = replace(news, logprobs=tuple(fake_logprobs(t, sampling.logprobs) for t in tokens))
         if start == 0:
-            update = replace(update, cached_tokens=script.cached_tokens, pool=script.pool)
+            news = replace(news, cached_tokens=script.cached_tokens, pool=script.pool)
             if sampling.prompt_logprobs is not None:
                 values = tuple(fake_logprobs(t, sampling.prompt_logprobs) for t in spec.prompt[1:])
-                update = replace(update, prompt_logprobs=values)
-        return update
+                news = replace(news, prompt_logprobs=values)
+        return SequenceUpdate(index, news, resumptions=script.resumptions)
 
     def stop(self, index: int) -> None:
         """Record, and play no more of this sequence."""
@@ -100,6 +105,15 @@ class FakeGeneration:
     def cancel(self) -> None:
         """Record."""
         self.cancelled = True
+
+
+def output(tokens: tuple[int, ...] = (), *, queue_s: float | None = None, **told: Any) -> SequenceUpdate:
+    """An update of a request's only choice.
+
+    Args:
+        told: fields of `Tokens`.
+    """
+    return SequenceUpdate(0, Tokens(SequenceId("r/0"), 0, tokens, **told), queue_s)
 
 
 def fake_logprobs(token: int, top: int) -> TokenLogprobs:

@@ -6,7 +6,7 @@ from zlib import crc32
 
 from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
-from serving.policy.request import BlockExtent, HandoffTicket
+from serving.values.sequence import BlockExtent, HandoffTicket
 from tests.fakes.executor import FakeExecutor
 
 TOKEN_BYTES = 4

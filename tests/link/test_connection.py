@@ -14,6 +14,7 @@ from serving.errors import LinkError
 from serving.ids import SequenceId
 from serving.link import connection as c
 from serving.link import messages as m
+from serving.values.orders import Cancel
 
 
 class FakeTransport(asyncio.Transport):
@@ -83,11 +84,11 @@ def test_a_frame_that_is_refused_ends_the_link() -> None:
 
 def test_a_peer_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer()
-    assert peer.connection.send(m.Cancel(SequenceId("a")))
+    assert peer.connection.send(Cancel(SequenceId("a")))
     peer.transport.unread = c.MAX_UNSENT_BYTES + 1
-    assert not peer.connection.send(m.Cancel(SequenceId("a")))
+    assert not peer.connection.send(Cancel(SequenceId("a")))
     assert peer.transport.aborted
-    assert not peer.connection.send(m.Cancel(SequenceId("a")))
+    assert not peer.connection.send(Cancel(SequenceId("a")))
     peer.connection.connection_lost(None)
     assert peer.ends == ["the peer does not read"]
     assert not peer.connection.open

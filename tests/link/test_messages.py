@@ -1,5 +1,7 @@
 """Frames survive the wire as equal values, and nothing else is accepted."""
 
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -8,8 +10,10 @@ from hypothesis import strategies as st
 from serving.errors import LinkError
 from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId, SequenceId
 from serving.link import messages as m
-from serving.policy.journal_commands import FailKind
-from serving.policy.request import (
+from serving.values.instances import Status
+from serving.values.news import Adopted, FailKind, Leaving, Lost, News, Prefilled, Refused, Tokens, Value
+from serving.values.orders import Add, Adopt, Cancel, Release
+from serving.values.sequence import (
     BlockExtent,
     DraftUse,
     FinishReason,
@@ -34,7 +38,7 @@ TICKET = HandoffTicket(
 token_ids = st.lists(st.integers(0, 2**31), max_size=20).map(tuple)
 
 
-def body(message: m.Message) -> bytes:
+def body(message: Value) -> bytes:
     frame = m.encode(message)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     return frame[4:]
@@ -44,21 +48,23 @@ def body(message: m.Message) -> bytes:
 def test_orders_round_trip(prompt: tuple[int, ...], output: tuple[int, ...], seed: int, temperature: float) -> None:
     sampling = SamplingParams(temperature=temperature, seed=seed, logit_bias=((3, -1.5),), stop_token_ids=(1, 2))
     spec = SequenceSpec(SequenceId("r/0"), prompt, sampling, output, salt=b"tenant", namespace="acme")
-    for message in (m.Add(spec), m.Adopt(spec, TICKET)):
+    for message in (Add(spec), Adopt(spec, TICKET), Cancel(SequenceId("r/0")), Release("t", distrust=True)):
         assert m.decode_to_instance(body(message)) == message
 
 
 def test_news_round_trip() -> None:
     logprobs = (TokenLogprobs(5, -0.25, ((5, -0.25), (6, -2.0))),)
-    news: tuple[m.News, ...] = (
-        m.Tokens(SequenceId("r/0"), 3, (5,), logprobs, (), 16, FinishReason.STOP),
-        m.Tokens(SequenceId("r/4"), 0, (5,), (), (), 16, pool=PoolUse(12, 4, "timeout")),
-        m.Tokens(SequenceId("r/5"), 7, (5, 6), drafts=DraftUse(3, 1)),
-        m.Prefilled(m.Tokens(SequenceId("r/1"), 0, (7,)), TICKET),
-        m.Adopted(SequenceId("r/1"), "t"),
-        m.Lost(SequenceId("r/2"), "checksum"),
-        m.Refused(SequenceId("r/3"), FailKind.OVERLOADED, "full", 0.5),
+    news: tuple[News, ...] = (
+        Tokens(SequenceId("r/0"), 3, (5,), logprobs, (), 16, FinishReason.STOP),
+        Tokens(SequenceId("r/4"), 0, (5,), (), (), 16, pool=PoolUse(12, 4, "timeout")),
+        Tokens(SequenceId("r/5"), 7, (5, 6), drafts=DraftUse(3, 1)),
+        Prefilled(Tokens(SequenceId("r/1"), 0, (7,)), TICKET),
+        Adopted(SequenceId("r/1"), "t"),
+        Lost(SequenceId("r/2"), "checksum"),
+        Refused(SequenceId("r/3"), FailKind.OVERLOADED, "full", 0.5),
+        Leaving(SequenceId("r/6"), handoff=True),
     )
+    assert {type(one) for one in news} == set(get_args(News))
     frame = m.Frame(9, news)
     assert m.decode_to_gateway(body(frame)) == frame
 
@@ -70,7 +76,7 @@ def test_garbage_is_a_link_error_never_a_message(garbage: bytes) -> None:
             message = decode(garbage)
         except LinkError:
             continue
-        assert isinstance(message, m.Message)
+        assert isinstance(message, Value)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,7 @@ def test_garbage_inside_of_a_frame_is_a_link_error_too(garbage: bytes) -> None:
 
 def test_a_frame_of_the_other_direction_is_refused() -> None:
     with pytest.raises(LinkError, match="from a gateway"):
-        m.decode_to_instance(body(m.Status(0, 0, 0, 0, False, 0.0, 0.0)))
+        m.decode_to_instance(body(Status(0, 0, 0, 0, False, 0.0, 0.0)))
     with pytest.raises(LinkError, match="from an instance"):
         m.decode_to_gateway(body(m.Hello(GatewayId("g"), "s")))
 
@@ -96,10 +102,10 @@ def test_a_frame_of_the_other_direction_is_refused() -> None:
 def test_an_oversized_frame_is_refused_before_it_is_sent() -> None:
     spec = SequenceSpec(SequenceId("r/0"), (1,), SamplingParams(), salt=bytes(m.MAX_FRAME_BYTES))
     with pytest.raises(LinkError, match="exceeds"):
-        m.encode(m.Add(spec))
+        m.encode(Add(spec))
 
 
 def test_messages_are_frozen() -> None:
     with pytest.raises(AttributeError):
-        m.Cancel(SequenceId("r")).sequence_id = SequenceId("q")  # type: ignore[misc]
-    assert issubclass(m.Message, msgspec.Struct)
+        Cancel(SequenceId("r")).sequence_id = SequenceId("q")  # type: ignore[misc]
+    assert issubclass(Value, msgspec.Struct)

@@ -14,8 +14,8 @@ from serving.model.batch import Chunk, ForwardBatch, future_mask
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.sampler import sample
-from serving.policy.request import SamplingParams
 from serving.policy.step_plan import SampleOrder
+from serving.values.sequence import SamplingParams
 
 
 class ReferenceGenerator:

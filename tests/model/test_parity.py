@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from serving.model.loader import load_model
-from serving.policy.request import SamplingParams
+from serving.values.sequence import SamplingParams
 from tests.model.paged import PagedRunner, pieces_of
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.reference import ReferenceGenerator

@@ -2,7 +2,7 @@
 
 from serving.ids import ReplicaId
 from serving.policy.attempts import TRIAL_LOSSES, Attempts
-from serving.policy.journal_commands import FailKind
+from serving.values.news import FailKind
 
 D0, D1 = ReplicaId("d0"), ReplicaId("d1")
 

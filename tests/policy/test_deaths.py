@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.deaths import REMEMBERED_S, TOGETHER_S, Deaths
-from serving.policy.journal_commands import Fail, FailKind, NeedPrefill, NeedTrial
-from serving.policy.request import FinishReason, SamplingParams, SequenceSpec
+from serving.policy.journal_commands import NeedPrefill, NeedTrial
 from serving.policy.request_journal import Commands, SequenceJournal
+from serving.values.jobs import Fail
+from serving.values.news import FailKind, Tokens
+from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec
 
 A, B = ReplicaId("a"), ReplicaId("b")
 
@@ -121,7 +123,8 @@ class World:
             name = self.journals[number].live_id
             assert name is not None
             told = len(self.journals[number].output)
-            self.carry_out(number, self.journals[number].tokens(name, told, (7, 8), finish_reason=FinishReason.STOP))
+            news = Tokens(name, told, (7, 8), finish_reason=FinishReason.STOP)
+            self.carry_out(number, self.journals[number].on_news(news))
 
 
 @given(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policy.finish import accept_tokens, finish_reason_after
-from serving.policy.request import FinishReason, SamplingParams
+from serving.values.sequence import FinishReason, SamplingParams
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 

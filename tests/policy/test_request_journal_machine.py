@@ -4,9 +4,7 @@ Whatever happens, the client gets a prefix of the one right output, each token o
 instances in a row died before they gave a token of it, the last of them alone with it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,22 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.policy import attempts
-from serving.policy.journal_commands import (
-    AtSource,
-    Deliver,
-    Fail,
-    FailKind,
-    Need,
-    NeedDecode,
-    NeedPrefill,
-    NeedTrial,
-    SendAdopt,
-    SendCancel,
-    SendPrefill,
-    SendRelease,
-)
+from serving.policy.journal_commands import AtSource, Need, NeedDecode, NeedPrefill, NeedTrial
 from serving.policy.journal_phase import JournalPhase
-from serving.policy.request import (
+from serving.policy.request_journal import Commands, SequenceJournal
+from serving.values.jobs import Fail
+from serving.values.news import Adopted, FailKind, Leaving, Lost, News, Prefilled, Refused, Tokens
+from serving.values.orders import Add, Adopt, Cancel, Order, Release, Send
+from serving.values.sequence import (
     BlockExtent,
     FinishReason,
     HandoffTicket,
@@ -38,7 +27,6 @@ from serving.policy.request import (
     SequenceSpec,
     TokenLogprobs,
 )
-from serving.policy.request_journal import Commands, SequenceJournal
 from tests.fakes.executor import STOP_TOKEN, fake_token, reference_output
 
 AT_INSTANCE = (JournalPhase.PREFILLING, JournalPhase.MOVING, JournalPhase.DECODING)
@@ -70,6 +58,12 @@ class Submission:
         return token, FinishReason.LENGTH if len(self.output) >= sampling.max_tokens else None
 
 
+def ticket_of(submission: Submission, name: str) -> HandoffTicket:
+    """What its instance offers."""
+    blocks = (BlockExtent(0, 0, 1, BlockHash(b"")),)
+    return HandoffTicket(name, submission.replica, NodeId("n"), "/s", "l", 1, blocks)
+
+
 class JournalMachine(RuleBasedStateMachine):
     """Frames wait in `frames` until a rule delivers, doubles or drops one."""
 
@@ -87,9 +81,9 @@ class JournalMachine(RuleBasedStateMachine):
         self.spec = SequenceSpec(SequenceId("r/0"), tuple(prompt), sampling)
         self.journal = SequenceJournal(self.spec, 0.0, max_attempts=1000)
         self.expected, self.reason = reference_output(self.spec)
-        self.frames: list[Callable[[], Commands]] = []
+        self.frames: list[News] = []
         self.submissions: list[Submission] = []
-        self.delivered: list[Deliver] = []
+        self.delivered: list[Tokens] = []
         self.failures: list[Fail] = []
         self.need: Need | None = None
         self.tickets_told: set[str] = set()
@@ -102,31 +96,29 @@ class JournalMachine(RuleBasedStateMachine):
             match command:
                 case NeedPrefill() | NeedDecode() | NeedTrial():
                     self.need = command
-                case SendPrefill():
-                    assert self.position_is_known(command.spec)
-                    self.told = False
-                    self.submissions.append(
-                        Submission(command.spec, command.replica, None, False, output=list(command.spec.output))
-                    )
-                case SendAdopt():
-                    assert self.position_is_known(command.spec)
-                    self.told = False
-                    self.submissions.append(
-                        Submission(
-                            command.spec, command.replica, command.ticket, True, output=list(command.spec.output)
-                        )
-                    )
-                case SendRelease():
-                    self.tickets_released.add(command.ticket_id)
-                case SendCancel():
-                    for submission in self.submissions:
-                        if submission.spec.sequence_id == command.sequence_id:
-                            assert submission.replica == command.replica
-                            submission.over = True
-                case Deliver():
+                case Send():
+                    self.order(command.replica, command.order)
+                case Tokens():
+                    assert command.position == sum(len(d.tokens) for d in self.delivered)
+                    assert command.sequence_id == self.submissions[-1].spec.sequence_id
                     self.delivered.append(command)
                 case Fail():
                     self.failures.append(command)
+
+    def order(self, replica: ReplicaId, order: Order) -> None:
+        match order:
+            case Add(spec=spec) | Adopt(spec=spec):
+                assert self.position_is_known(spec)
+                self.told = False
+                ticket = order.ticket if isinstance(order, Adopt) else None
+                self.submissions.append(Submission(spec, replica, ticket, ticket is not None, output=list(spec.output)))
+            case Release():
+                self.tickets_released.add(order.ticket_id)
+            case Cancel():
+                for submission in self.submissions:
+                    if submission.spec.sequence_id == order.sequence_id:
+                        assert submission.replica == replica
+                        submission.over = True
 
     def position_is_known(self, spec: SequenceSpec) -> bool:
         return spec.output == tuple(token for d in self.delivered for token in d.tokens)
@@ -174,12 +166,15 @@ class JournalMachine(RuleBasedStateMachine):
     def working(self) -> list[Submission]:
         return [s for s in self.submissions if not s.over and not s.held]
 
-    def tell_tokens(self, *told: Any) -> Commands:
-        """Tokens of whoever decodes: nobody is suspected any more."""
+    def tell(self, news: News) -> Commands:
+        """A frame arrives. Tokens of whoever decodes: nobody is suspected any more."""
         before, phase = len(self.journal.output), self.journal.phase
-        commands = self.journal.tokens(*told)
-        # Who does both gives a prompt's token first: it may yet die of decoding.
-        if len(self.journal.output) - before > (phase is JournalPhase.PREFILLING):
+        commands = self.journal.on_news(news)
+        new = len(self.journal.output) - before
+        if isinstance(news, Prefilled):
+            self.tickets_told.add(news.ticket.ticket_id)
+            self.told = self.told or new > 0
+        elif new > (phase is JournalPhase.PREFILLING):  # who does both gives a prompt's token first: it may yet die
             self.losses, self.told = 0, True
         return commands
 
@@ -190,7 +185,7 @@ class JournalMachine(RuleBasedStateMachine):
         name = submission.spec.sequence_id
         if submission.ticket is not None and not submission.adopted:
             submission.adopted = True
-            self.frames.append(lambda: self.journal.adopted(name))
+            self.frames.append(Adopted(name, submission.ticket.ticket_id))
             return
         position = len(submission.output)
         tokens, reason = [], None
@@ -204,28 +199,10 @@ class JournalMachine(RuleBasedStateMachine):
         asked = submission.spec.sampling.prompt_logprobs is not None and first
         prompt_logprobs = (TokenLogprobs(0, -2.0),) if asked else ()
         submission.over = reason is not None or not submission.aggregated
-        if reason is None and not submission.aggregated:
-            ticket = HandoffTicket(
-                f"t{name}", submission.replica, NodeId("n"), "/s", "l", 1, (BlockExtent(0, 0, 1, BlockHash(b"")),)
-            )
-            self.frames.append(
-                lambda: self.tell_handoff(name, ticket, position, tuple(tokens), logprobs, prompt_logprobs)
-            )
-            return
         cached, pool = (0, POOL) if first else (None, None)
-        self.frames.append(
-            lambda: self.tell_tokens(name, position, tuple(tokens), logprobs, prompt_logprobs, cached, reason, pool)
-        )
-
-    def tell_handoff(
-        self, name: SequenceId, ticket: HandoffTicket, position: int, tokens: tuple[int, ...],
-        logprobs: tuple[TokenLogprobs, ...], prompt_logprobs: tuple[TokenLogprobs, ...],
-    ) -> Commands:  # fmt: skip
-        self.tickets_told.add(ticket.ticket_id)
-        before = len(self.journal.output)
-        commands = self.journal.handoff_ready(name, ticket, position, tokens, logprobs, prompt_logprobs, 0, POOL)
-        self.told = self.told or len(self.journal.output) > before
-        return commands
+        news = Tokens(name, position, tuple(tokens), logprobs, prompt_logprobs, cached, reason, pool)
+        hands_off = reason is None and not submission.aggregated
+        self.frames.append(Prefilled(news, ticket_of(submission, f"t{name}")) if hands_off else news)
 
     @precondition(lambda self: self.working())
     @rule(which=st.integers(0, 100))
@@ -235,14 +212,11 @@ class JournalMachine(RuleBasedStateMachine):
         name, position = submission.spec.sequence_id, len(submission.output)
         decodes = submission.adopted or (submission.aggregated and position > len(submission.spec.output))
         if not decodes:
-            self.frames.append(lambda: self.journal.leaving(name))
+            self.frames.append(Leaving(name, handoff=submission.ticket is not None))
             return
         submission.held = True
         self.hands_on += 1
-        ticket = HandoffTicket(
-            f"m{self.hands_on}", submission.replica, NodeId("n"), "/s", "l", 1, (BlockExtent(0, 0, 1, BlockHash(b"")),)
-        )
-        self.frames.append(lambda: self.tell_handoff(name, ticket, position, (), (), ()))
+        self.frames.append(Prefilled(Tokens(name, position), ticket_of(submission, f"m{self.hands_on}")))
 
     @precondition(lambda self: self.working())
     @rule(which=st.integers(0, 100), how=st.sampled_from(["fail", "refuse", "drain", "handoff", "abort"]))
@@ -251,14 +225,14 @@ class JournalMachine(RuleBasedStateMachine):
         submission.over = True
         name, position = submission.spec.sequence_id, len(submission.output)
         if how == "fail":
-            self.frames.append(lambda: self.journal.failed(name, "device lost"))
+            self.frames.append(Lost(name, "device lost"))
         elif how in ("refuse", "drain") and position == len(submission.spec.output) and not submission.adopted:
             kind = FailKind.OVERLOADED if how == "refuse" else FailKind.DRAINING
-            self.frames.append(lambda: self.journal.refused(name, kind, "full"))
+            self.frames.append(Refused(name, kind, "full"))
         elif how == "handoff" and submission.ticket is not None and not submission.adopted:
-            self.frames.append(lambda: self.journal.handoff_failed(name, "checksum"))
+            self.frames.append(Lost(name, "checksum"))
         else:
-            self.frames.append(lambda: self.journal.tokens(name, position, (), finish_reason=FinishReason.ABORT))
+            self.frames.append(Tokens(name, position, finish_reason=FinishReason.ABORT))
 
     @rule(replica=st.sampled_from(PREFILL + DECODE), really=st.booleans())
     def lose(self, replica: ReplicaId, really: bool) -> None:
@@ -288,7 +262,7 @@ class JournalMachine(RuleBasedStateMachine):
     def deliver(self, which: int, double: bool) -> None:
         index = which % len(self.frames)
         frame = self.frames[index] if double else self.frames.pop(index)
-        self.carry_out(frame())
+        self.carry_out(self.tell(frame))
 
     @precondition(lambda self: self.frames)
     @rule(which=st.integers(0, 10))
@@ -332,7 +306,7 @@ class JournalMachine(RuleBasedStateMachine):
             elif self.working():
                 self.work(len(self.working()) - 1, 1)
             else:  # a frame was lost, and nobody works: the instance would fail on it, or its link break
-                self.carry_out(self.journal.failed(self.submissions[-1].spec.sequence_id, "forgotten"))
+                self.carry_out(self.tell(Lost(self.submissions[-1].spec.sequence_id, "forgotten")))
         assert self.journal.done
         if not self.cancelled and not (self.dies_alone and self.failures):
             assert self.failures == []

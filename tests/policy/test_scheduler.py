@@ -7,11 +7,11 @@ import pytest
 from serving.errors import LedgerError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.policy.block_pool import BlockPool
-from serving.policy.request import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 from serving.policy.scheduler import PlannedStep, Scheduler, SchedulerLimits
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import SequenceBlocks
 from serving.policy.sequence_phase import PhaseEvent, SequencePhase
+from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 
 TICKET = HandoffTicket(
     "t", ReplicaId("p"), NodeId("n"), "/s", "l", 4, (BlockExtent(0, 0, 4, BlockHash(b"h" * 16)),)

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from serving.ids import SequenceId
 from serving.policy.block_pool import BlockPool
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_blocks import SequenceBlocks, blocks_for
+from serving.values.sequence import SamplingParams, SequenceSpec
 
 
 def live(name: str, prompt: tuple[int, ...], output: tuple[int, ...] = (), **more: object) -> LiveSequence:

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from serving.errors import LedgerError
 from serving.ids import SequenceId
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.policy.sequence import LiveSequence, turn_of
 from serving.policy.sequence_queue import SequenceQueue
+from serving.values.sequence import SamplingParams, SequenceSpec
 
 
 def live(arrival: int, priority: int = 0) -> LiveSequence:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.request import SamplingParams
 from serving.policy.speculation import Acceptance, Speculation, least_gain, speculates, speculates_now
+from serving.values.sequence import SamplingParams
 
 chances = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3)
 

@@ -17,7 +17,6 @@ from typing import Any, Self
 
 from hardware.topology import NpuId
 from hardware.ub.segment import UbSegment
-from serving.api.backend import GenerationJob
 from serving.config.cluster import HardwareConfig
 from serving.config.engine import EngineConfig, ServingConfig
 from serving.config.gateway import GatewayConfig
@@ -25,14 +24,15 @@ from serving.config.model import ModelConfig
 from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.engine.ports import PreparingExecutor, StepExecutor
+from serving.gateway.live.backend import LiveBackend
+from serving.gateway.live.generation import LiveGeneration
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.policy.pool.view import PoolView
-from serving.policy.request import FinishReason, PoolUse, SequenceSpec
 from serving.policy.step_plan import StepPlan, StepResult
 from serving.runtime.instance import Instance, InstancePlace
-from serving.runtime.live_backend import LiveBackend
-from serving.runtime.live_generation import LiveGeneration
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS
+from serving.values.jobs import GenerationJob
+from serving.values.sequence import FinishReason, PoolUse, SequenceSpec
 from tests.runtime.workload import Ask
 
 SECRET = "between gateways and instances"
@@ -125,19 +125,20 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 async def collect(generation: LiveGeneration) -> Told:
     """Read a job to its end."""
-    count = len(generation.choices)
+    count = len(generation.job.sequences)
     told = Told([[] for _ in range(count)], [None] * count, [None] * count, [None] * count, [0] * count)
     async with asyncio.timeout(PATIENCE_S):
         while updates := await generation.next():
             for update in updates:
                 assert told.finish[update.index] is None, "news after the end"
-                told.tokens[update.index] += update.tokens
-                told.finish[update.index] = update.finish_reason
+                news = update.news
+                told.tokens[update.index] += news.tokens
+                told.finish[update.index] = news.finish_reason
                 told.preempted[update.index] = update.preempted
-                if update.cached_tokens is not None:
+                if news.cached_tokens is not None:
                     assert told.cached[update.index] is None, "cached tokens are told once"
-                    told.cached[update.index] = update.cached_tokens
-                    told.pool[update.index] = update.pool
+                    told.cached[update.index] = news.cached_tokens
+                    told.pool[update.index] = news.pool
     return told
 
 
@@ -241,10 +242,15 @@ class Pools:
 
         def idle() -> bool:
             links = self.backend.links.up()
-            told = [link.status for link in links if link.status is not None and not link.reserved_tokens]
+            told = [link.status for link in links if link.status is not None and not self._reserved(link.replica)]
             return len(told) == len(links) and not any(s.queued_tokens or s.waiting or s.running for s in told)
 
         await until(idle, "the gateway knows of no load")
+
+    def _reserved(self, replica: ReplicaId) -> int:
+        """Tokens that were sent there since the last report."""
+        known = self.backend.core.instances.find(replica)
+        return 0 if known is None or known.view is None else known.view.reserved_tokens
 
     def unlist(self, instance: Instance) -> None:
         """Membership forgets an instance."""

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import AdoptedEvent
 from serving.engine.settings import EngineRole
 from serving.errors import EngineError
 from serving.policy.step_plan import StepPlan, StepResult
-from serving.runtime.engine_news import Refusal, TicketReady
+from serving.values.news import Adopted, Prefilled, Refused
 from tests.fakes.transport import FakeFabric
 from tests.runtime.test_engine_loop import PATIENCE_S, Rig, spec, wait_for
 
@@ -46,12 +45,12 @@ def rigs() -> Iterator[tuple[Rig, Rig]]:
 def test_a_handoff_is_pulled_while_a_step_runs(rigs: tuple[Rig, Rig]) -> None:
     prefill, decode = rigs
     prefill.add(spec("s@1"))
-    ready: TicketReady = prefill.wait(TicketReady)
+    ready: Prefilled = prefill.wait(Prefilled)
     gate = Gate(decode)
     decode.add(spec("other"))
     assert gate.inside.wait(PATIENCE_S)
-    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
-    assert decode.wait(AdoptedEvent).sequence_id == "s@2"
+    decode.adopt(spec("s@2", output=ready.first.tokens), ready.ticket)
+    assert decode.wait(Adopted).sequence_id == "s@2"
     assert not decode.steps, "the step still runs"
     gate.open.set()
     prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
@@ -69,7 +68,7 @@ def test_what_comes_during_a_step_shows_at_once_and_is_refused_at_once(rigs: tup
     decode.add(spec("second"))
     wait_for(lambda: decode.loop.snapshot.waiting == 1, "it is seen to wait")
     decode.add(spec("endless", prompt=10_000))
-    assert decode.wait(Refusal).sequence_id == "endless"
+    assert decode.wait(Refused).sequence_id == "endless"
     gate.open.set()
     decode.quiet()
 

@@ -12,9 +12,9 @@ import pytest
 from msgspec import structs
 
 from serving.errors import DeadlineError
+from serving.gateway.live.generation import LiveGeneration
 from serving.policy.step_plan import StepPlan
 from serving.runtime.instance import Instance
-from serving.runtime.live_generation import LiveGeneration
 from tests.runtime.harness import PATIENCE_S, Pools, Told, collect, executor, small_config, until
 from tests.runtime.workload import GREEDY, Ask, Reference, tokens
 
@@ -49,7 +49,7 @@ async def read_until(generation: LiveGeneration, count: int) -> list[int]:
     got: list[int] = []
     while len(got) < count:
         for update in await generation.next():
-            got += update.tokens
+            got += update.news.tokens
     return got
 
 
@@ -139,7 +139,7 @@ async def test_one_choice_stops_and_the_others_go_on(checkpoint: Path, shm: Path
         while updates := await generation.next():
             for update in updates:
                 assert not (stopped and update.index == 1), "no news of a stopped choice"
-                got[update.index] += update.tokens
+                got[update.index] += update.news.tokens
             if not stopped and len(got[1]) >= 4:
                 generation.stop(1)
                 stopped = True

@@ -57,14 +57,14 @@ async def test_a_pair_whose_path_is_broken_is_avoided_and_all_others_go_on(
         assert broken.engine.snapshot(0.0).handoffs_out_total > 0
         replica = broken.place.replica
         target._transport._faults = lambda peer, nbytes: None if peer == replica else 0.0
-        troubles = pools.backend.links.troubles
-        await until(lambda: replica in troubles("decode")[target.place.replica].lost, "the gateway knows")
+        troubles = pools.backend.core.instances.trouble
+        await until(lambda: replica in troubles(target.place.replica).lost, "the gateway knows")
         before = broken.engine.snapshot(0.0).handoffs_out_total
         await finish(pools, [asyncio.create_task(pools.ask(ask)) for ask in ASKS], reference)
         assert broken.engine.snapshot(0.0).handoffs_out_total == before
         assert target.facts()["handoff_failures_total"] == 0, "nothing was even tried"
         target._transport._faults = None
-        await until(lambda: not troubles("decode")[target.place.replica].lost, "dummies have found it whole again")
+        await until(lambda: not troubles(target.place.replica).lost, "dummies have found it whole again")
         async with asyncio.timeout(PATIENCE_S):  # one that a pause made look slow gets work once that is forgotten
             while broken.engine.snapshot(0.0).handoffs_out_total == before:
                 await finish(pools, [asyncio.create_task(pools.ask(ask)) for ask in ASKS], reference)
@@ -95,11 +95,11 @@ async def test_a_slow_link_that_chaos_asks_for_is_noticed_by_dummies_and_avoided
         writer = FaultWriter(faults_path(shm, session_of(slow.place.segment_path.name)))
         end = time.monotonic() + PATIENCE_S
         writer.add(InjectedFault(1, "slow_link", slow.place.replica, end, delay_s=0.4))
-        troubles = pools.backend.links.troubles
-        await until(lambda: troubles("decode")[slow.place.replica].late == (source,), "the gateway knows")
-        assert troubles("decode")[other.place.replica] == PathTrouble(), "a slow link is that of one puller"
+        troubles = pools.backend.core.instances.trouble
+        await until(lambda: troubles(slow.place.replica).late == (source,), "the gateway knows")
+        assert troubles(other.place.replica) == PathTrouble(), "a slow link is that of one puller"
         before = slow.engine.snapshot(0.0).handoffs_in_total
         await finish(pools, [asyncio.create_task(pools.ask(ask)) for ask in ASKS], reference)
         assert slow.engine.snapshot(0.0).handoffs_in_total == before
         writer.clear()
-        await until(lambda: not troubles("decode")[slow.place.replica].late, "dummies are prompt again")
+        await until(lambda: not troubles(slow.place.replica).late, "dummies are prompt again")

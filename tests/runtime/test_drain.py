@@ -12,9 +12,9 @@ import pytest
 from msgspec import structs
 
 from serving.config.kvcache import KvCacheConfig
-from serving.policy.request import PoolUse, SamplingParams
 from serving.policy.step_plan import StepPlan
 from serving.runtime.instance import Instance
+from serving.values.sequence import PoolUse, SamplingParams
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.runtime.harness import PATIENCE_S, SECRET, Pools, Told, collect, executor, small_config, until
 from tests.runtime.workload import EOS, GREEDY, Ask, Reference
@@ -75,7 +75,7 @@ def generated(instance: Instance) -> int:
 
 
 def failures(pools: Pools) -> list[int]:
-    return [choice.journal.attempts.total for _, choice in pools.backend._choices.values()]
+    return [choice.journal.attempts.total for choice in pools.backend.core.choices.values()]
 
 
 @pytest.mark.parametrize("drafts", [0, 2])

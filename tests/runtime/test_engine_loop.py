@@ -10,13 +10,14 @@ import pytest
 
 from hardware.clock import WallClock
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import AdoptedEvent, FailedEvent, HandoffClosedEvent, HandoffFailedEvent, TokensEvent
+from serving.engine.events import HandoffClosed
 from serving.engine.settings import EngineRole, EngineSettings
-from serving.errors import EngineError, HandoffError, InvalidRequestError, UnavailableError
+from serving.errors import EngineError, HandoffError
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.request import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
 from serving.runtime.engine_loop import EngineLoop
-from serving.runtime.engine_news import News, Refusal, TicketReady
+from serving.runtime.engine_news import LoopNews
+from serving.values.news import Adopted, FailKind, Lost, Prefilled, Refused, Tokens
+from serving.values.sequence import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
 from tests.fakes.executor import FakeExecutor, reference_output
 from tests.fakes.transport import FakeFabric, FakeTransport
 
@@ -32,7 +33,7 @@ class Rig:
         self.engine = InstanceEngine(settings, BLOCKS)
         self.executor = FakeExecutor(BLOCKS, BLOCK_TOKENS)
         self.transport = FakeTransport(fabric, ReplicaId(name), self.executor)
-        self.news: list[News] = []
+        self.news: list[LoopNews] = []
         self.steps: list[tuple[int, float]] = []
         self.loop = EngineLoop(
             self.engine, self.executor, self.transport, WallClock(), self.news.extend, name, on_step=self._stepped
@@ -96,8 +97,8 @@ def spec(name: str = "s", prompt: int = 10, max_tokens: int = 6, **more: Any) ->
 
 def test_a_sequence_runs_to_its_end(decode: Rig) -> None:
     decode.add(spec())
-    wait_for(lambda: any(isinstance(i, TokensEvent) and i.finish_reason for i in decode.news), "its end")
-    events = [item for item in decode.news if isinstance(item, TokensEvent)]
+    wait_for(lambda: any(isinstance(i, Tokens) and i.finish_reason for i in decode.news), "its end")
+    events = [item for item in decode.news if isinstance(item, Tokens)]
     assert tuple(token for event in events for token in event.tokens) == reference_output(spec())[0]
     assert events[-1].finish_reason is FinishReason.LENGTH
     decode.quiet()
@@ -108,15 +109,15 @@ def test_a_sequence_runs_to_its_end(decode: Rig) -> None:
 
 def test_kv_moves_from_one_loop_to_another(prefill: Rig, decode: Rig) -> None:
     prefill.add(spec("s@1"))
-    ready: TicketReady = prefill.wait(TicketReady)
+    ready: Prefilled = prefill.wait(Prefilled)
     assert ready.sequence_id == "s@1"
-    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
-    decode.wait(AdoptedEvent)
+    decode.adopt(spec("s@2", output=ready.first.tokens), ready.ticket)
+    decode.wait(Adopted)
     prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
-    prefill.wait(HandoffClosedEvent)
-    wait_for(lambda: any(isinstance(i, TokensEvent) and i.finish_reason for i in decode.news), "its end")
-    tokens = [t for item in decode.news if isinstance(item, TokensEvent) for t in item.tokens]
-    assert (*ready.ready.tokens, *tokens) == reference_output(spec())[0]
+    prefill.wait(HandoffClosed)
+    wait_for(lambda: any(isinstance(i, Tokens) and i.finish_reason for i in decode.news), "its end")
+    tokens = [t for item in decode.news if isinstance(item, Tokens) for t in item.tokens]
+    assert (*ready.first.tokens, *tokens) == reference_output(spec())[0]
     prefill.quiet()
     decode.quiet()
     assert decode.loop.moves.pull_seconds > 0
@@ -125,10 +126,10 @@ def test_kv_moves_from_one_loop_to_another(prefill: Rig, decode: Rig) -> None:
 
 def test_a_failed_pull_is_news_and_counted(prefill: Rig, decode: Rig) -> None:
     prefill.add(spec("s@1"))
-    ready: TicketReady = prefill.wait(TicketReady)
+    ready: Prefilled = prefill.wait(Prefilled)
     decode.transport.fail_next = HandoffError("cable pulled")
-    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
-    failed: HandoffFailedEvent = decode.wait(HandoffFailedEvent)
+    decode.adopt(spec("s@2", output=ready.first.tokens), ready.ticket)
+    failed: Lost = decode.wait(Lost)
     assert "cable pulled" in failed.reason
     assert decode.loop.moves.pull_failures == 1
     decode.quiet()
@@ -138,14 +139,14 @@ def test_a_failed_pull_is_news_and_counted(prefill: Rig, decode: Rig) -> None:
 
 def test_a_pull_that_breaks_in_an_unforeseen_way_fails_only_its_sequence(prefill: Rig, decode: Rig) -> None:
     prefill.add(spec("s@1"))
-    ready: TicketReady = prefill.wait(TicketReady)
+    ready: Prefilled = prefill.wait(Prefilled)
 
     def broken(*_: object) -> int:
         raise ValueError("a bug in the transport")
 
     decode.transport.pull = broken  # type: ignore[method-assign, assignment]
-    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
-    assert "a bug in the transport" in decode.wait(HandoffFailedEvent).reason
+    decode.adopt(spec("s@2", output=ready.first.tokens), ready.ticket)
+    assert "a bug in the transport" in decode.wait(Lost).reason
     decode.quiet()
     prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
     prefill.quiet()
@@ -157,32 +158,31 @@ def test_blocks_that_cannot_be_registered_fail_the_sequence(prefill: Rig) -> Non
 
     prefill.transport.register = broken  # type: ignore[method-assign, assignment]
     prefill.add(spec())
-    refusal: Refusal = prefill.wait(Refusal)
-    assert isinstance(refusal.error, HandoffError)
-    assert "no shared memory" in str(refusal.error)
+    refusal: Lost = prefill.wait(Lost)
+    assert "no shared memory" in refusal.reason
     prefill.quiet()
 
 
 def test_a_refused_sequence_is_news(decode: Rig) -> None:
     decode.add(SequenceSpec(SequenceId("empty"), (), SamplingParams()))
-    refusal: Refusal = decode.wait(Refusal)
-    assert (refusal.sequence_id, type(refusal.error)) == ("empty", InvalidRequestError)
+    refusal: Refused = decode.wait(Refused)
+    assert (refusal.sequence_id, refusal.kind) == ("empty", FailKind.INVALID)
     decode.loop.post(lambda engine, now: engine.drain())
     decode.add(spec("late"))
     wait_for(lambda: len(decode.news) == 2, "the second refusal")
     late = decode.news[1]
-    assert isinstance(late, Refusal)
-    assert isinstance(late.error, UnavailableError)
+    assert isinstance(late, Refused)
+    assert late.kind is FailKind.DRAINING
     decode.quiet()
 
 
 def test_a_failed_step_fails_its_sequences_and_the_loop_goes_on(decode: Rig) -> None:
     decode.executor.fail_next = EngineError("device lost")
     decode.add(spec("first"))
-    failed: FailedEvent = decode.wait(FailedEvent)
+    failed: Lost = decode.wait(Lost)
     assert (failed.sequence_id, "device lost" in failed.reason) == ("first", True)
     decode.add(spec("second"))
-    wait_for(lambda: any(isinstance(i, TokensEvent) and i.finish_reason for i in decode.news), "the second's end")
+    wait_for(lambda: any(isinstance(i, Tokens) and i.finish_reason for i in decode.news), "the second's end")
     decode.quiet()
 
 
@@ -191,9 +191,9 @@ def test_a_deadline_passes_without_any_command(decode: Rig) -> None:
     execute = decode.executor.execute
     decode.executor.execute = lambda plan: (blocked.wait(0.05), execute(plan))[1]  # type: ignore[method-assign]
     decode.add(spec(prompt=4, max_tokens=100, time_left_s=0.2))
-    wait_for(lambda: any(isinstance(i, TokensEvent) and i.finish_reason for i in decode.news), "its end")
+    wait_for(lambda: any(isinstance(i, Tokens) and i.finish_reason for i in decode.news), "its end")
     last = decode.news[-1]
-    assert isinstance(last, TokensEvent)
+    assert isinstance(last, Tokens)
     assert last.finish_reason is FinishReason.DEADLINE
     decode.quiet()
 
@@ -253,8 +253,8 @@ def test_a_hanging_pull_shows_and_ages_when_its_ticket_is_void(prefill: Rig, dec
 
     decode.transport.pull = hang  # type: ignore[method-assign, assignment]
     prefill.add(spec("s@1"))
-    ready: TicketReady = prefill.wait(TicketReady)
-    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
+    ready: Prefilled = prefill.wait(Prefilled)
+    decode.adopt(spec("s@2", output=ready.first.tokens), ready.ticket)
     wait_for(lambda: decode.loop.moves.pull_age_s() > 0.2, "it shows")
     assert decode.loop.progress_age_s() == 0.0, "a slow path is no hanging engine"
     lease_s = decode.engine.settings.handoff_lease_s
@@ -262,7 +262,7 @@ def test_a_hanging_pull_shows_and_ages_when_its_ticket_is_void(prefill: Rig, dec
     wait_for(lambda: decode.loop.progress_age_s() > 0.2, "it ages")
     object.__setattr__(decode.engine.settings, "handoff_lease_s", lease_s)
     go_on.set()
-    decode.wait(AdoptedEvent)
+    decode.wait(Adopted)
     prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
     prefill.quiet()
     decode.quiet()
@@ -279,8 +279,8 @@ def test_a_hanging_pull_does_not_hold_up_the_end(prefill: Rig, decode: Rig) -> N
 
     decode.transport.pull = hang  # type: ignore[method-assign, assignment]
     prefill.add(spec("s@1"))
-    ready: TicketReady = prefill.wait(TicketReady)
-    decode.adopt(spec("s@2", output=ready.ready.tokens), ready.ticket)
+    ready: Prefilled = prefill.wait(Prefilled)
+    decode.adopt(spec("s@2", output=ready.first.tokens), ready.ticket)
     assert begun.wait(PATIENCE_S)
     decode.loop.stop(0.5)
     assert not go_on.is_set()

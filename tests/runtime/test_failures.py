@@ -11,9 +11,9 @@ import pytest
 from msgspec import structs
 
 from serving.errors import EngineError, OverloadedError
-from serving.policy.request import HandoffTicket
 from serving.policy.step_plan import StepPlan
 from serving.runtime.instance import Instance
+from serving.values.sequence import HandoffTicket
 from tests.runtime.harness import PATIENCE_S, Pools, Told, collect, executor, small_config, until
 from tests.runtime.workload import GREEDY, Ask, Reference
 

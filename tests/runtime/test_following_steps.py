@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import FailedEvent, TokensEvent
 from serving.engine.settings import EngineRole
 from serving.errors import EngineError
 from serving.ids import SequenceId
 from serving.policy.step_plan import UNKNOWN, StepPlan, StepResult
+from serving.values.news import Lost, Tokens
 from tests.fakes.executor import reference_output
 from tests.fakes.transport import FakeFabric
 from tests.runtime.test_engine_loop import PATIENCE_S, Rig, spec, wait_for
@@ -76,7 +76,7 @@ def steps(rig: Rig) -> Preparing:
 
 
 def output(rig: Rig, name: str) -> tuple[int, ...]:
-    mine = [item for item in rig.news if isinstance(item, TokensEvent) and item.sequence_id == name]
+    mine = [item for item in rig.news if isinstance(item, Tokens) and item.sequence_id == name]
     return tuple(token for event in mine for token in event.tokens)
 
 
@@ -162,7 +162,7 @@ def test_a_following_step_that_fails(rig: Rig, steps: Preparing) -> None:
 
     steps._execute = failing
     steps.release()
-    assert rig.wait(FailedEvent).sequence_id == "a"
+    assert rig.wait(Lost).sequence_id == "a"
     reference = reference_output(spec("a", max_tokens=40))[0]
     told = output(rig, "a")
     assert told == reference[: len(told)]

@@ -14,6 +14,7 @@ from serving.link import connection as c
 from serving.link import messages as m
 from serving.link.listener import Listener
 from serving.runtime.pool_links import LinkEvents, PoolLinks
+from serving.values.news import Lost
 from tests.runtime.harness import PATIENCE_S, SECRET, Member, Pools, small_config, until
 from tests.runtime.test_failures import ASKS, finish, slow_down
 from tests.runtime.wire import WELCOME
@@ -31,7 +32,9 @@ async def play(port: int) -> None:
     def say(what: str) -> None:
         print(what, flush=True)
 
-    events = LinkEvents(lambda link, frame: None, lambda link: say("up"), lambda link, reason: say("down"))
+    events = LinkEvents(
+        lambda link, frame: None, lambda link, status: None, lambda link: say("up"), lambda link, reason: say("down")
+    )
     links = PoolLinks(GatewayId("g"), SECRET, events)
     while True:
         links.update([Member(ReplicaId("decode#1"), "decode", NodeId("node"), "127.0.0.1", port)])
@@ -58,7 +61,7 @@ async def test_a_gateway_that_was_frozen_beyond_every_timeout_connects_again(mon
             connection = await greeted.get()
             assert await peer.stdout.readline() == b"up\n"
             stop_process(peer.pid)
-            news = m.Frame(1, (m.Lost(SequenceId("s"), "x" * (1 << 20)),))
+            news = m.Frame(1, (Lost(SequenceId("s"), "x" * (1 << 20)),))
             while ended.empty():  # until the kernel takes no more, and gives up
                 if connection._transport is not None and not connection._transport.get_write_buffer_size():
                     connection.send(news)

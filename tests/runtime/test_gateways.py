@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.policy.request import SamplingParams
-from serving.runtime.live_backend import LiveBackend
+from serving.gateway.live.backend import LiveBackend
+from serving.values.sequence import SamplingParams
 from tests.runtime.harness import Pools, collect, small_config, until
 from tests.runtime.workload import Ask, Reference, tokens
 
@@ -48,7 +48,8 @@ async def test_a_burst_at_four_gateways_does_not_herd(
         pools.backend.close()
         async with gateways(pools, 4) as made:
             jobs = [made[n % 4].submit(pools.job(ask)) for n, ask in enumerate(asks)]  # no gateway hears anything
-            sent = [link.reserved_sequences for one in made for link in one.links.up()]
+            views = [view for one in made for view in one.core.instances.views()]
+            sent = [view.reserved_sequences for view in views]
             assert sum(sent) == 200, "all of it was decided before the next status"
             told = await asyncio.gather(*(collect(job) for job in jobs))
             assert [answer.tokens for answer in told[:20]] == [reference.outputs(ask) for ask in asks[:20]]

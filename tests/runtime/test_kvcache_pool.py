@@ -13,8 +13,8 @@ from hardware.ub.segment import UbSegment
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.engine.engine import InstanceEngine
-from serving.policy.request import PoolUse, SamplingParams
 from serving.policy.throughput import Throughput
+from serving.values.sequence import PoolUse, SamplingParams
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.server_process import ServerProcess
 from tests.runtime.harness import SECRET, Pools, Told, small_config, until

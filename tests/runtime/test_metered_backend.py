@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from serving.errors import OverloadedError, UnavailableError
+from serving.gateway.live.metered_backend import MeteredBackend
 from serving.policy.scaling.signals import Traffic
-from serving.runtime.metered_backend import MeteredBackend
 from serving.runtime.traffic import BoardNews, GatewayReport, TrafficMeter
 from tests.runtime.harness import Pools, collect, small_config, until
 from tests.runtime.workload import GREEDY, Ask, tokens

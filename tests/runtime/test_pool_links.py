@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from serving.errors import LinkError
 from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.link import messages as m
-from serving.policy.link_health import PathTrouble
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.runtime import instance_link
 from serving.runtime.instance_link import InstanceLink
 from serving.runtime.pool_links import LinkEvents, PoolLinks
+from serving.values.instances import CRASHED_AGE_S, Status
+from serving.values.orders import Add, Release
+from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.runtime.harness import SECRET, Member, until
 from tests.runtime.wire import STATUS, WELCOME, RawInstance, welcome
 
@@ -30,8 +31,12 @@ class Gateway:
         self.ups: list[InstanceLink] = []
         self.downs: list[str] = []
         self.frames: list[m.Frame] = []
+        self.reports: list[Status] = []
         events = LinkEvents(
-            lambda _, frame: self.frames.append(frame), self.ups.append, lambda _, why: self.downs.append(why)
+            lambda _, frame: self.frames.append(frame),
+            lambda _, status: self.reports.append(status),
+            self.ups.append,
+            lambda _, why: self.downs.append(why),
         )
         self.links = PoolLinks(GatewayId("gateway"), SECRET, events, silence_s)
 
@@ -58,24 +63,23 @@ async def test_a_listed_instance_gets_one_link() -> None:
         await until(lambda: gateway.downs == ["the gateway stops"], "the end is told once")
 
 
-async def test_reports_replace_what_was_reserved() -> None:
+async def test_each_report_is_told() -> None:
     gateway = Gateway()
     async with RawInstance(welcome) as instance:
         gateway.links.update([member(instance.port)])
         await until(lambda: bool(gateway.ups), "the link is up")
         link = gateway.ups[0]
         await until(lambda: link.status == STATUS, "the first report is here")
-        link.reserved_tokens = link.reserved_sequences = link.reserved_blocks = 5
         fresh = replace_status(running=3)
         instance.writers[0].write(m.encode(fresh))
         await until(lambda: link.status == fresh, "the second report is here")
-        assert (link.reserved_tokens, link.reserved_sequences, link.reserved_blocks) == (0, 0, 0)
+        assert gateway.reports == [STATUS, fresh]
         gateway.links.close()
 
 
-def replace_status(**changes: int) -> m.Status:
+def replace_status(**changes: int) -> Status:
     fields = {name: getattr(STATUS, name) for name in STATUS.__struct_fields__}
-    return m.Status(**{**fields, **changes})
+    return Status(**{**fields, **changes})
 
 
 async def test_a_restarted_instance_gets_a_new_link() -> None:
@@ -179,8 +183,8 @@ async def test_what_a_crashed_engine_was_sent_counts_as_there_when_it_crashed() 
         gateway.links.update([member(instance.port)])
         await until(lambda: len(gateway.ups) == 1, "the link is up")
         link = gateway.ups[0]
-        assert link.send(m.Add(SequenceSpec(SequenceId("s@1"), (1,), SamplingParams())))
-        instance.writers[0].write(m.encode(replace(STATUS, progress_age_s=m.CRASHED_AGE_S, step_limit_s=2.5)))
+        assert link.send(Add(SequenceSpec(SequenceId("s@1"), (1,), SamplingParams())))
+        instance.writers[0].write(m.encode(replace(STATUS, progress_age_s=CRASHED_AGE_S, step_limit_s=2.5)))
         await until(lambda: link.hangs, "it is told")
         gateway.links.check_silence()
         await until(lambda: gateway.downs == ["its engine has crashed"], "its sequences are told")
@@ -193,7 +197,7 @@ async def test_an_engine_that_hangs_is_left_and_nothing_is_sent_there_before_it_
     async with RawInstance(welcome) as instance:
         gateway.links.update([member(instance.port)])
         await until(lambda: len(gateway.ups) == 1, "the link is up")
-        assert gateway.links.up()[0].send(m.Add(SequenceSpec(SequenceId("s@1"), (1,), SamplingParams())))
+        assert gateway.links.up()[0].send(Add(SequenceSpec(SequenceId("s@1"), (1,), SamplingParams())))
         instance.writers[0].write(m.encode(hanging))
         await until(lambda: gateway.links.link(REPLICA) is None, "nobody is routed there")
         gateway.links.check_silence()
@@ -209,7 +213,7 @@ async def test_an_engine_that_hangs_is_left_and_nothing_is_sent_there_before_it_
         gateway.links.close()
 
 
-def told(gateway: Gateway, status: m.Status) -> bool:
+def told(gateway: Gateway, status: Status) -> bool:
     """Whether this is what the instance told last."""
     return gateway.ups[0].status == status
 
@@ -226,22 +230,6 @@ async def test_a_long_step_within_its_limit_is_no_hang() -> None:
             instance.writers[0].write(m.encode(status))
             await until(partial(told, gateway, status), "it is told")
             assert gateway.links.link(REPLICA) is not None
-        gateway.links.close()
-
-
-async def test_what_instances_tell_of_their_paths_is_known_by_pool() -> None:
-    gateway = Gateway()
-    async with RawInstance(welcome) as instance:
-        gateway.links.update([member(instance.port)])
-        await until(lambda: len(gateway.ups) == 1, "the link is up")
-        told = replace(STATUS, lost_paths=(ReplicaId("prefill#0"),), slow_paths=(ReplicaId("prefill#1"),))
-        instance.writers[0].write(m.encode(told))
-        await until(lambda: gateway.ups[0].status == told, "it is told")
-        expected = PathTrouble(lost=(ReplicaId("prefill#0"),), late=(ReplicaId("prefill#1"),))
-        assert gateway.links.troubles(WELCOME.pool) == {REPLICA: expected}
-        assert gateway.links.troubles("another pool") == {}
-        instance.writers[0].write(m.encode(replace(told, draining=True)))
-        await until(lambda: gateway.links.troubles(WELCOME.pool) == {}, "whoever leaves pulls nothing new")
         gateway.links.close()
 
 
@@ -277,7 +265,10 @@ async def test_closing_leaves_no_connection_behind_that_nobody_owns() -> None:
 
 
 async def connect(port: int) -> InstanceLink:
-    link = InstanceLink(ReplicaId("decode#1"), "first", lambda *_: None, lambda *_: pytest.fail("was never up"))
+    def never_up(*_: object) -> None:
+        pytest.fail("was never up")
+
+    link = InstanceLink(ReplicaId("decode#1"), "first", lambda *_: None, lambda *_: None, never_up)
     await link.connect("127.0.0.1", port, GatewayId("gateway"), SECRET)
     return link
 
@@ -309,7 +300,7 @@ async def test_no_link_without_an_answer_in_time(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_nothing_can_be_sent_before_a_link_is_up() -> None:
-    link = InstanceLink(ReplicaId("decode#1"), "first", lambda *_: None, lambda *_: None)
+    link = InstanceLink(ReplicaId("decode#1"), "first", lambda *_: None, lambda *_: None, lambda *_: None)
     assert not link.up
-    assert not link.send(m.Release("ticket"))
+    assert not link.send(Release("ticket"))
     link.close("never was")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from serving.policy.request import FinishReason, SamplingParams, TokenLogprobs
 from serving.policy.step_plan import StepPlan
 from serving.runtime.instance import Instance
+from serving.values.sequence import FinishReason, SamplingParams, TokenLogprobs
 from tests.runtime.harness import PATIENCE_S, Pools, executor, small_config, until
 from tests.runtime.workload import EOS, GREEDY, Ask, Reference
 
@@ -57,11 +57,11 @@ async def listen(pools: Pools, ask: Ask) -> list[Heard]:
             for update in updates:
                 one = heard[update.index]
                 assert not one.finish, "news after the end"
-                one.tokens += update.tokens
-                one.logprobs += update.logprobs
-                one.prompt_logprobs += update.prompt_logprobs
-                one.cached += [update.cached_tokens] if update.cached_tokens is not None else []
-                one.finish += [update.finish_reason] if update.finish_reason is not None else []
+                one.tokens += update.news.tokens
+                one.logprobs += update.news.logprobs
+                one.prompt_logprobs += update.news.prompt_logprobs
+                one.cached += [update.news.cached_tokens] if update.news.cached_tokens is not None else []
+                one.finish += [update.news.finish_reason] if update.news.finish_reason is not None else []
     return heard
 
 
@@ -87,7 +87,7 @@ def slowly(plan: StepPlan) -> None:
 
 def outputs(pools: Pools) -> dict[str, int]:
     """Tokens so far of all that is not done."""
-    return {name: len(choice.journal.output) for name, (_, choice) in pools.backend._choices.items()}
+    return {name: len(choice.journal.output) for name, choice in pools.backend.core.choices.items()}
 
 
 async def freeze(pools: Pools, victim: Instance) -> None:

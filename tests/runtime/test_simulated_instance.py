@@ -14,8 +14,8 @@ from hardware.cost.model_shape import load_shape
 from serving.config.serve import ServeConfig
 from serving.errors import HandoffError
 from serving.ids import BlockId
-from serving.policy.request import FinishReason, SamplingParams
 from serving.runtime.accounted import accounted_kv
+from serving.values.sequence import FinishReason, SamplingParams
 from tests.runtime.harness import Pools, small_config, until
 from tests.runtime.workload import Ask
 

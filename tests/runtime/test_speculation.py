@@ -9,8 +9,8 @@ import pytest
 
 from serving.config.serve import ServeConfig
 from serving.engine.replay import Difference, replay
-from serving.policy.request import SamplingParams
 from serving.policy.speculation import Speculation
+from serving.values.sequence import SamplingParams
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.runtime.harness import Pools, small_config
 from tests.runtime.workload import Ask, Reference, varied_asks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from serving.api.backend import SequenceUpdate
+from serving.values.jobs import SequenceUpdate
 from tests.runtime.harness import Pools, small_config
 from tests.runtime.workload import GREEDY, Ask, Reference, tokens, varied_asks
 
@@ -96,9 +96,9 @@ async def test_log_probabilities_come_with_each_token(checkpoint: Path, shm: Pat
         updates: list[SequenceUpdate] = []
         while news := await generation.next():
             updates += news
-        logprobs = [entry for update in updates for entry in update.logprobs]
+        logprobs = [entry for update in updates for entry in update.news.logprobs]
         assert [entry.token for entry in logprobs] == reference.outputs(ask)[0]
         assert all(len(entry.top) == 2 and entry.top[0][0] == entry.token for entry in logprobs), "greedy = the best"
-        prompt = [entry for update in updates for entry in update.prompt_logprobs]
+        prompt = [entry for update in updates for entry in update.news.prompt_logprobs]
         assert [entry.token for entry in prompt] == list(ask.prompt[1:])
         await pools.audit()

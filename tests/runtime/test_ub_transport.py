@@ -14,9 +14,9 @@ from hardware.ub.segment import UbSegment
 from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError, HandoffTimeoutError
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.policy.link_health import LinkLimits, PathTrouble
-from serving.policy.request import HandoffTicket
 from serving.runtime.link_probe import PeerMemory
 from serving.runtime.ub_transport import NO_PROBES, LinkFaults, RemoteReader, UbTransport
+from serving.values.sequence import HandoffTicket
 
 BLOCK_BYTES = 4096
 BLOCKS = 8

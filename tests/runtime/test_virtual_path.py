@@ -55,8 +55,8 @@ def test_nothing_is_lost_doubled_or_left_behind(seed: int) -> None:
             judge(client)
         for gate in path.gates:
             assert gate.counts() == {"running": 0, "queued": 0, "sequences": 0}
-            assert (len(gate.room), gate.room.tokens) == (0, 0)
-            assert not any(gate._router._reserve.blocks(node.replica) for node in path.nodes)
+            assert (len(gate.core.room), gate.core.room.tokens) == (0, 0)
+            assert not any(gate.core.routes.promised(node.replica) for node in path.nodes)
         for node in path.nodes:
             inside = node.snapshot
             assert (inside.waiting, inside.running, inside.held, inside.pulling, inside.kv_blocks_used) == (0,) * 5

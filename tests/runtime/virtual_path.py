@@ -15,17 +15,21 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from serving.api.backend import GenerationJob
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import HandoffClosedEvent, HandoffReadyEvent
+from serving.engine.events import HandoffClosed, HandoffReady
 from serving.engine.settings import EngineRole
 from serving.errors import EngineError, HandoffError, ServingError
+from serving.gateway.core.events import Look
+from serving.gateway.live.backend import LiveBackend
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.link import messages as m
-from serving.policy.request import FinishReason, SamplingParams, SequenceSpec
-from serving.runtime.engine_news import Command, News, Refusal, TicketReady
+from serving.runtime.engine_news import Command, LoopNews
 from serving.runtime.instance_server import InstanceServer
-from serving.runtime.live_backend import LiveBackend
+from serving.values.instances import Status
+from serving.values.jobs import GenerationJob
+from serving.values.news import Prefilled, Value, refusal
+from serving.values.orders import Add, Adopt
+from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec
 from tests.engine.bench import SETTINGS
 from tests.engine.fake_instance import FakeInstance
 from tests.fakes.executor import STOP_TOKEN
@@ -42,28 +46,28 @@ class Wire:
     """One link: the gateway's end, and what is on its way in both directions."""
 
     up, used, hangs, still_since = True, False, False, None
-    reserved_tokens = reserved_sequences = reserved_blocks = 0
 
     def __init__(self, gate: LiveBackend, node: "Node") -> None:
         self.gate, self.node = gate, node
-        self.replica, self.welcome, self.status = node.replica, node.welcome, cast("m.Status | None", None)
+        self.replica, self.welcome, self.status = node.replica, node.welcome, cast("Status | None", None)
         self.heard_at = node.now()
         self._down: deque[bytes] = deque()
         self._up: deque[bytes] = deque()
         self.far_end = cast(Any, _FarEnd(self._answer))
         node.wires.append(self)
         gate.links._links[self.replica] = cast(Any, self)
+        gate._on_up(cast(Any, self))
         node.server._gateways[self.far_end] = m.Hello(GatewayId("g"), "")
         node.server._send_status()
 
-    def send(self, message: m.Message) -> bool:
+    def send(self, message: Value) -> bool:
         """As `InstanceLink.send`."""
-        self.used = self.used or isinstance(message, m.Add | m.Adopt)
+        self.used = self.used or isinstance(message, Add | Adopt)
         if self.up:
             self._down.append(m.encode(message)[4:])
         return self.up
 
-    def _answer(self, message: m.Message) -> bool:
+    def _answer(self, message: Value) -> bool:
         if self.up:
             self._up.append(m.encode(message)[4:])
         return self.up
@@ -83,8 +87,9 @@ class Wire:
         self.heard_at = self.node.now()
         if isinstance(message, m.Frame):
             self.gate._on_frame(cast(Any, self), message)
-        elif isinstance(message, m.Status):
+        elif isinstance(message, Status):
             self.status = message
+            self.gate._on_status(cast(Any, self), message)
 
     def cut(self) -> None:
         """The link is down, and both sides see it."""
@@ -100,7 +105,7 @@ class Wire:
 class _FarEnd:
     """The instance's end of a wire."""
 
-    def __init__(self, send: Callable[[m.Message], bool]) -> None:
+    def __init__(self, send: Callable[[Value], bool]) -> None:
         self.send = send
 
 
@@ -122,7 +127,7 @@ class Node:
         self.server = InstanceServer(self.welcome, "", None, lambda: cast(Any, SimpleNamespace(lost=(), late=())))
         self.server._engine_loop = cast(Any, self)
         self._orders: deque[Command] = deque()
-        self._news: list[News] = []
+        self._news: list[LoopNews] = []
 
     # ---- what a server knows of its engine loop
 
@@ -152,7 +157,7 @@ class Node:
             try:
                 order(engine, now)
             except ServingError as error:
-                self._news.append(Refusal(name, error))
+                self._news.append(refusal(name, error))
 
         self._orders.append(guarded)
 
@@ -182,12 +187,12 @@ class Node:
         while self._orders:
             self._orders.popleft()(inside.engine, self.now())
         for event in inside.engine.take_events():
-            if isinstance(event, HandoffReadyEvent):
+            if isinstance(event, HandoffReady):
                 blocks = event.ticket_id, event.blocks, event.hashes, event.computed_tokens
                 ticket = inside.transport.register(*blocks)
-                self._news.append(TicketReady(event, replace(ticket, drafts=event.drafts)))
+                self._news.append(Prefilled(event.first, replace(ticket, drafts=event.drafts)))
                 continue
-            if isinstance(event, HandoffClosedEvent):
+            if isinstance(event, HandoffClosed):
                 inside.transport.withdraw(event.ticket_id)
             self._news.append(event)
         news, self._news = self._news, []
@@ -220,9 +225,9 @@ class Client:
                 assert updates, "it ended with unfinished choices"
                 for update in updates:
                     assert update.index not in self.ends, "news of what is over"
-                    self.tokens[update.index] += update.tokens
-                    if update.finish_reason is not None:
-                        self.ends[update.index] = update.finish_reason
+                    self.tokens[update.index] += update.news.tokens
+                    if update.news.finish_reason is not None:
+                        self.ends[update.index] = update.news.finish_reason
                 self._lose_interest()
         except ServingError as error:
             self.error = error
@@ -260,7 +265,7 @@ class VirtualPath:
         config = small_config(Path("/nowhere"), mode=self.pools[-1], gateway=limits, engine=engine)
         self.gates = [LiveBackend(GatewayId(f"g{n}"), "", config, self.pools) for n in range(2)]
         for gate in self.gates:
-            gate._sweeper = cast(Any, "swept by hand")
+            gate._waker = cast(Any, "woken by hand")
         for pool in self.pools * rng.choice([1, 2]):
             self.join(pool)
 
@@ -332,6 +337,7 @@ class VirtualPath:
             if node.server.draining and not node.server._owner and node.at_rest:
                 self.lose(node)
         for gate in self.gates:
-            gate._sweep(self.now())
+            gate._tell(Look())
+            gate.core.check()
         for _ in range(4):  # clients read, and what they do is carried out
             await asyncio.sleep(0)

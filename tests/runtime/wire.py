@@ -6,10 +6,12 @@ from typing import Self
 
 from serving.ids import GatewayId, NodeId, ReplicaId
 from serving.link import messages as m
+from serving.values.instances import Status
+from serving.values.news import News, Value
 from tests.runtime.harness import SECRET
 
 WELCOME = m.Welcome(ReplicaId("decode#1"), "decode", NodeId("node"), "layout", 16, 100, 1024)
-STATUS = m.Status(0, 0, 0, 100, draining=False, progress_age_s=0.0, tokens_per_s=0.0)
+STATUS = Status(0, 0, 0, 100, draining=False, progress_age_s=0.0, tokens_per_s=0.0)
 
 
 class RawGateway:
@@ -28,7 +30,7 @@ class RawGateway:
             assert isinstance(await gateway.read(), m.Welcome)
         return gateway
 
-    def send(self, *messages: m.Message) -> None:
+    def send(self, *messages: Value) -> None:
         """Send frames."""
         self.writer.write(b"".join(m.encode(message) for message in messages))
 
@@ -41,16 +43,16 @@ class RawGateway:
             size = int.from_bytes(await self.reader.readexactly(4), "big")
             return m.decode_to_gateway(await self.reader.readexactly(size))
 
-    async def news(self) -> list[m.News]:
+    async def news(self) -> list[News]:
         """News of the next frame that has any; reports of load are skipped."""
         while True:
             message = await self.read()
             if isinstance(message, m.Frame):
                 return list(message.news)
 
-    async def news_until(self, done: Callable[[m.News], bool]) -> list[m.News]:
+    async def news_until(self, done: Callable[[News], bool]) -> list[News]:
         """All news up to the first item that is `done`, included."""
-        news: list[m.News] = []
+        news: list[News] = []
         while not any(done(item) for item in news):
             news += await self.news()
         return news

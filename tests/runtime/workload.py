@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from serving.policy.request import FinishReason, SamplingParams
+from serving.values.sequence import FinishReason, SamplingParams
 from tests.model.reference import ReferenceGenerator
 
 VOCAB = 320

@@ -20,10 +20,10 @@ from serving.engine.engine import InstanceEngine
 from serving.engine.settings import EngineSettings
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.dp_balance import DpBalance
-from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.sim.core.decode_group import DecodeGroup
 from serving.sim.core.meter import Done, InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
+from serving.values.sequence import HandoffTicket, SequenceSpec
 
 REFRESH_STEPS = 64
 """Contexts grow meanwhile by about a hundred tokens; their middle counts."""

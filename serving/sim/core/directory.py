@@ -1,8 +1,8 @@
 """The instances that are up, by name: where a gateway's orders arrive."""
 
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.sim.core.ports import Instance
+from serving.values.sequence import HandoffTicket, SequenceSpec
 
 
 class Directory:

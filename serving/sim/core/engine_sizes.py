@@ -91,7 +91,7 @@ class EngineSizes:
             self._starts[pool].pop()
         staying = (one for one in self._node.instances(pool) if not one.draining)
         for instance in sorted(staying, key=lambda one: one.sequences)[: surplus - called_off]:
-            instance.draining = True
+            self._node.drain(instance)
             self._node.queue.at(self._node.queue.now, self._drained, instance)
             if isinstance(instance, DecodeInstance):
                 self._node.queue.at(self._node.queue.now + self._drain_s, self._move_out, instance)

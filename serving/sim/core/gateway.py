@@ -1,87 +1,67 @@
-"""A gateway in virtual time: the live one's journal, admission and routing policy, driven by events.
+"""A gateway in virtual time: the live one's core, its events delivered by the event queue.
 
-arrival ──gateway_s──► admitted or queued or 429 ──► journal ──commands──► instances ──news──► journal ...
+arrival ──gateway_s──► core ──orders──► instances ──news──► core ...
+
+Instances report their load as live, but only when a gateway is about to decide something and its last report is older
+than `[simulation] status_period_s`.
 """
 
 import math
-from collections import deque
 
-from msgspec.structs import replace
-
-from serving.config.gateway import GatewayConfig
 from serving.engine.placeholder import mix64, placeholder_prompt
-from serving.errors import UnavailableError
-from serving.ids import BlockHash, ReplicaId, SequenceId
-from serving.policy import journal_commands as c
-from serving.policy.admission_queue import AdmissionQueue
-from serving.policy.gateway_admission import AdmissionLimits, Applicant
-from serving.policy.output_reserve import RESERVE_TOKENS
-from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SamplingParams, SequenceSpec
-from serving.policy.request_journal import Commands, SequenceJournal
+from serving.errors import LedgerError
+from serving.gateway.core import events as e
+from serving.gateway.core.gateway import Gateway
+from serving.gateway.core.settings import GatewaySettings
+from serving.ids import BlockHash, NodeId, ReplicaId, RequestId, SequenceId
 from serving.sim.core.directory import Directory
 from serving.sim.core.events import EventQueue
 from serving.sim.core.journal_book import Book
-from serving.sim.core.router import VirtualRouter
+from serving.sim.core.ports import Instance
 from serving.sim.result import Outcome
+from serving.values.instances import Status
+from serving.values.jobs import GenerationJob, SequenceUpdate
+from serving.values.news import Adopted, News, Refused, Tokens
+from serving.values.orders import Add, Adopt, Cancel, Release, Send
+from serving.values.sequence import SamplingParams, SequenceSpec
 
-RETRY_S = 0.1
-
-
-class Flight:
-    """One request under way."""
-
-    __slots__ = ("came_s", "hashes", "journal", "need", "row", "spec", "started_s", "waiting_since")
-
-    def __init__(self, row: int, hashes: tuple[BlockHash, ...], spec: SequenceSpec, now: float) -> None:
-        self.row = row
-        self.hashes = hashes
-        self.spec = spec
-        self.came_s = self.started_s = now
-        self.journal: SequenceJournal | None = None
-        self.waiting_since: float | None = None
-        self.need: c.NeedPrefill | c.NeedDecode | None = None
-        """What it waits for, when there was no instance."""
+_NO_NODE = NodeId("")
 
 
 class VirtualGateway:
     """Owns the requests that were sent to it.
 
     Args:
+        status_period_s: how old reports of instances may be [s].
+        gateways: how many there are.
+        timeout_s: deadline of each request [s].
         seed: of the whole run; a request's own seed follows from it and its number.
     """
 
     def __init__(
         self,
-        number: int,
-        config: GatewayConfig,
-        max_attempts: int,
+        settings: GatewaySettings,
         queue: EventQueue,
-        router: VirtualRouter,
         directory: Directory,
         book: Book,
+        status_period_s: float,
+        gateways: int,
+        timeout_s: float,
         seed: int,
     ) -> None:
-        self.router = router
-        self._name = f"g{number}"
-        self._config = config
-        self._max_attempts = max_attempts
+        self._settings = settings
+        self._core = Gateway(settings)
         self._queue = queue
         self._directory = directory
         self._book = book
+        self._period_s = status_period_s
+        self._gateways = gateways
+        self._timeout_s = timeout_s
         self._seed = seed
-        self._limits = AdmissionLimits(
-            config.max_queued_requests, config.max_queued_tokens, config.max_running_sequences
-        )
-        self._door = AdmissionQueue(self._limits)
-        self._waiting: dict[int, Flight] = {}
-        """By row."""
-        self._letting_in = self._polling = False
-        self._closed_since: float | None = None
-        self._flights: dict[str, Flight] = {}
-        self._roleless: dict[str, int] = {}
-        """Known tokens of those under way that no instance could take."""
-        self._deadlines: deque[tuple[float, str]] = deque()
-        self._sweeping = False
+        self._instances: dict[ReplicaId, Instance] = {}
+        self._reported_at: dict[ReplicaId, float] = {}
+        self._oldest_report = math.inf
+        self._wake_at = math.inf
         self._down_until = 0.0
 
     # ---- requests --------------------------------------------------------------------------------------------------
@@ -93,277 +73,171 @@ class VirtualGateway:
             request: its row, prompt tokens, output tokens, and the hashes of its full blocks.
         """
         row, prompt, output, hashes = request
-        if self._queue.now < self._down_until:
-            self._book.decided(self._queue.now, "fail", f"{self._name}-{row}/0", "unavailable", "the gateway is down")
-            self._book.end(row, Outcome.FAILED, self._queue.now)
+        now, name = self._queue.now, self._settings.name
+        if now < self._down_until:
+            self._book.decided(now, "fail", f"{name}-{row}/0", "unavailable", "the gateway is down")
+            self._book.end(row, Outcome.FAILED, now)
             return
-        now = self._queue.now
-        sampling = SamplingParams(max_tokens=output, temperature=0.0, seed=mix64(self._seed ^ mix64(row)))
         spec = SequenceSpec(
-            SequenceId(f"{self._name}-{row}/0"),
+            SequenceId(""),
             placeholder_prompt(prompt),
-            sampling,
-            time_left_s=self._config.request_timeout_s,
+            SamplingParams(max_tokens=output, temperature=0.0, seed=mix64(self._seed ^ mix64(row))),
+            time_left_s=self._timeout_s,
             prompt_hashes=hashes,
         )
-        deadline = now + spec.time_left_s
-        one = Applicant(row, 1, prompt, min(output, RESERVE_TOKENS), deadline, mark=row)
-        is_open = self.router.open()
-        decision = self._door.offer(one, len(self._flights), now, is_open)
-        if not decision.accepted:
-            self._book.decided(now, "reject", self._name, "429", decision.reason)
-            self._book.end(row, Outcome.REJECTED, now)
-            return
-        self._waiting[row] = Flight(row, hashes, spec, now)
-        self._deadlines.append((deadline, str(spec.sequence_id)))
-        if not self._sweeping:
-            self._sweeping = True
-            self._queue.at(deadline, self._sweep)
-        if is_open:
-            self._let_in()
-        else:
-            self._poll()
+        self._tell(e.Submit(row, GenerationJob(RequestId(""), (spec,), mark=row + 1)))
+
+    def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        """See `Owner`."""
+        for one in news:
+            if isinstance(one, Refused) and (base := one.sequence_id.rpartition("@")[0]) in self._core.choices:
+                self._book.decided(self._queue.now, "refuse", base, one.kind.value, one.reason)
+        self._tell(e.InstanceSays(replica, news))
+
+    def learn(self, instance: Instance) -> None:
+        """An instance has come up."""
+        self._instances[instance.name] = instance
+        self._do(e.InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
+        self.report(instance)
+        self._set_alarm()
+
+    def report(self, instance: Instance) -> None:
+        """An instance tells its load now."""
+        tokens, inside, free = instance.status()
+        status = Status(
+            queued_tokens=tokens,
+            waiting=0,
+            running=inside,
+            blocks_free=free,
+            draining=instance.draining,
+            progress_age_s=0.0,
+            tokens_per_s=instance.tokens_per_s(),
+            gateways=self._gateways,
+        )
+        self._reported_at[instance.name] = self._queue.now
+        self._oldest_report = min(self._reported_at.values())
+        self._do(e.InstanceStatus(instance.name, status))
 
     def instance_lost(self, name: ReplicaId) -> None:
         """An instance is gone; whatever it worked on is sent elsewhere."""
-        self.router.forget(name)
-        for key in list(self._flights):
-            flight = self._flights.get(key)
-            if flight is not None and flight.journal is not None:
-                before = flight.journal.attempts.total
-                self._carry_out(key, flight, flight.journal.instance_lost(name))
-                self._book.hit += flight.journal.attempts.total - before
+        drained = self._instances.pop(name).draining
+        del self._reported_at[name]
+        before = self._failures()
+        self._tell(e.InstanceDown(name, 0.0 if drained else None))
+        self._book.hit += self._failures() - before
 
     def crash(self, until_s: float) -> int:
         """The process is gone until then, with all of its connections: their requests fail.
 
         Returns: requests that were lost.
         """
-        lost = [*self._flights.items()]
-        waiting = [*self._waiting.values()]
-        self._waiting.clear()
-        self._door = AdmissionQueue(self._limits)
-        for key, flight in lost:
-            if flight.journal is not None and not flight.journal.done:
-                self._carry_out(key, flight, flight.journal.give_up(c.FailKind.UNAVAILABLE, "the gateway was lost"))
-        for flight in waiting:
-            self._book.end(flight.row, Outcome.FAILED, self._queue.now)
+        lost = self.open_requests
+        self._do(e.EndAll("the gateway was lost"))
+        self._core = Gateway(self._settings)
+        for instance in self._instances.values():
+            self._do(e.InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
+            self.report(instance)
         self._down_until = max(self._down_until, until_s)
-        return len(lost) + len(waiting)
+        return lost
 
     @property
     def open_requests(self) -> int:
         """Under way or waiting."""
-        return len(self._flights) + len(self._waiting)
+        return self._core.running + len(self._core.room)
 
     def waiting(self) -> tuple[int, int]:
         """Requests that wait here, for their turn or for an instance to come up, and their known tokens."""
-        return (
-            len(self._waiting) + len(self._roleless),
-            self._door.tokens + sum(self._roleless.values()),
-        )
+        requests, tokens, _ = self._core.waiting(self._queue.now)
+        return requests, tokens
 
     def abandon(self) -> None:
         """The simulation stops: what is under way stays unfinished."""
-        for flight in [*self._flights.values(), *self._waiting.values()]:
-            self._book.end(flight.row, Outcome.UNFINISHED, self._queue.now)
+        for number in self._core.numbers():
+            self._book.end(number, Outcome.UNFINISHED, self._queue.now)
 
-    def _let_in(self) -> None:
-        """Start those whose turn it is. A start may end a request at once, which would call this again."""
-        if self._letting_in or not self._waiting:
-            return
-        if not self.router.open():
-            self._poll()
-            return
-        self._letting_in = True
-        while (row := self._door.take(len(self._flights), self._queue.now)) is not None:
-            self._start(self._waiting.pop(row))
-        self._letting_in = False
+    def check(self) -> None:
+        """Prove that the core's ledgers balance. Raises: LedgerError, AssertionError."""
+        self._core.check()
 
-    def _start(self, flight: Flight) -> None:
-        key = str(flight.spec.sequence_id)
-        flight.started_s = self._queue.now
-        flight.journal = journal = SequenceJournal(flight.spec, flight.came_s, self._max_attempts)
-        self._flights[key] = flight
-        self._carry_out(key, flight, journal.start())
+    # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _poll(self, _: object = None) -> None:
-        """While requests wait for any instance at all, look for one; they do not wait for ever."""
-        now = self._queue.now
-        if self.router.open() or not self._waiting:
-            self._closed_since = None
-            self._polling = False
-            self._let_in()
-            return
-        if _ is None and self._polling:
-            return
-        self._polling = True
-        self._closed_since = now if self._closed_since is None else self._closed_since
-        if now - self._closed_since > self._config.role_wait_s:
-            self._give_up(self._door.overdue(now, now - self._config.role_wait_s), "unavailable")
-        self._queue.at(now + RETRY_S, self._poll, True)
+    def _tell(self, event: e.GatewayEvent) -> None:
+        """Deliver an event. Effects: before decisions old reports are renewed; the core is woken later."""
+        if self._oldest_report <= self._queue.now - self._period_s and self._may_route(event):
+            for name, instance in self._instances.items():
+                if self._reported_at[name] <= self._queue.now - self._period_s:
+                    self.report(instance)
+        self._do(event)
+        self._set_alarm()
 
-    def _give_up(self, rows: tuple[int, ...], kind: str) -> None:
-        for row in rows:
-            flight = self._waiting.pop(row)
-            self._book.decided(self._queue.now, "fail", str(flight.spec.sequence_id), kind, "it was never started")
-            self._book.end(row, Outcome.FAILED, self._queue.now)
+    def _may_route(self, event: e.GatewayEvent) -> bool:
+        """Most news are tokens, which no instance is chosen for, unless their end lets the next request in."""
+        if not isinstance(event, e.InstanceSays) or len(self._core.room):
+            return True
+        for one in event.news:
+            if not isinstance(one, Tokens | Adopted):
+                return True
+        return False
 
-    def _sweep(self, _: object) -> None:
-        """Requests whose time is over."""
-        deadlines = self._deadlines
-        self._give_up(self._door.overdue(math.nextafter(self._queue.now, math.inf)), "deadline")
-        while deadlines and (deadlines[0][0] <= self._queue.now or not self._knows(deadlines[0][1])):
-            _, key = deadlines.popleft()
-            flight = self._flights.get(key)
-            if flight is not None and flight.journal is not None:
-                commands = flight.journal.give_up(c.FailKind.DEADLINE, "the request's time is over")
-                self._carry_out(key, flight, commands)
-        self._sweeping = bool(deadlines)
-        if deadlines:
-            self._queue.at(deadlines[0][0], self._sweep)
+    def _do(self, event: e.GatewayEvent) -> None:
+        for effect in self._core.on(event, self._queue.now):
+            self._carry_out(effect)
 
-    def _knows(self, key: str) -> bool:
-        return key in self._flights or int(key[len(self._name) + 1 : -2]) in self._waiting
+    def _carry_out(self, effect: e.GatewayEffect) -> None:
+        now, book = self._queue.now, self._book
+        match effect:
+            case SequenceUpdate(number=row, news=news):
+                book.deliver(row, news, now)
+                if news.finish_reason is not None:
+                    book.end(row, Outcome.FINISHED, now)
+            case Send():
+                self._send(effect)
+            case e.Routed(sequence_id=name, decision=decision):
+                kind = "route decode" if effect.decode else "route prefill"
+                book.decided(now, kind, name, decision.replica, decision.reason)
+            case e.JobFailed(number=row, failure=failure):
+                book.decided(now, "fail", f"{self._settings.name}-{row}/0", failure.kind.value, failure.reason)
+                book.end(row, Outcome.FAILED, now)
+            case e.Rejected(number=row, reason=reason):
+                book.decided(now, "reject", self._settings.name, "429", reason)
+                book.end(row, Outcome.REJECTED, now)
+            case e.Broken(trace=trace):
+                raise LedgerError(f"a gateway failed on a request:\n{trace}")
 
-    def _close(self, key: str, flight: Flight, outcome: Outcome) -> None:
-        self._book.end(flight.row, outcome, self._queue.now)
-        del self._flights[key]
-        self._roleless.pop(key, None)
-        self.router.ended(key)
-        self._door.finished(self._queue.now - flight.started_s)
-        self._let_in()
+    def _send(self, effect: Send) -> None:
+        replica, order, directory = effect.replica, effect.order, self._directory
+        match order:
+            case Add(spec=spec):
+                self._book.sent(self._row(spec.sequence_id))
+                sent = directory.add(replica, spec)
+            case Adopt(spec=spec, ticket=ticket):
+                sent = directory.adopt(replica, spec, ticket)
+            case Cancel(sequence_id=sequence_id):
+                directory.cancel(replica, sequence_id)
+                return
+            case Release(ticket_id=ticket_id, distrust=distrust):
+                directory.release(replica, ticket_id, distrust=distrust)
+                return
+        if not sent:
+            self._tell(e.Unsent(replica, spec.sequence_id))
 
-    # ---- news ------------------------------------------------------------------------------------------------------
+    def _row(self, sequence_id: SequenceId) -> int:
+        return int(sequence_id[len(self._settings.name) + 1 : sequence_id.index("/")])
 
-    def prefilled(
-        self,
-        sequence_id: SequenceId,
-        ticket: HandoffTicket,
-        position: int,
-        tokens: tuple[int, ...],
-        cached_tokens: int | None,
-        pool: PoolUse | None,
-    ) -> None:
-        """See `News`."""
-        key, flight = self._of(sequence_id)
-        if flight is None or flight.journal is None:
-            self._directory.release(ticket.source, ticket.ticket_id, distrust=False)
-            return
-        commands = flight.journal.handoff_ready(
-            sequence_id, ticket, position, tokens, cached_tokens=cached_tokens, pool=pool
-        )
-        self._carry_out(key, flight, commands)
+    def _failures(self) -> int:
+        return sum([choice.journal.attempts.total for choice in self._core.choices.values()])
 
-    def tokens(
-        self,
-        sequence_id: SequenceId,
-        position: int,
-        tokens: tuple[int, ...],
-        finish: FinishReason | None,
-        cached_tokens: int | None,
-        pool: PoolUse | None,
-    ) -> None:
-        """See `News`."""
-        key, flight = self._of(sequence_id)
-        if flight is not None and flight.journal is not None:
-            commands = flight.journal.tokens(
-                sequence_id, position, tokens, cached_tokens=cached_tokens, finish_reason=finish, pool=pool
-            )
-            self._carry_out(key, flight, commands)
+    def _set_alarm(self) -> None:
+        wake = self._core.next_wake()
+        if wake < self._wake_at:
+            self._wake_at = wake
+            self._queue.at(wake, self._woken, wake)
 
-    def adopted(self, sequence_id: SequenceId) -> None:
-        """See `News`."""
-        key, flight = self._of(sequence_id)
-        if flight is not None and flight.journal is not None:
-            self._carry_out(key, flight, flight.journal.adopted(sequence_id))
-
-    def lost(self, sequence_id: SequenceId, reason: str) -> None:
-        """See `News`."""
-        key, flight = self._of(sequence_id)
-        if flight is not None and flight.journal is not None:
-            self._carry_out(key, flight, flight.journal.failed(sequence_id, reason))
-
-    def refused(self, sequence_id: SequenceId, kind: c.FailKind, reason: str) -> None:
-        """See `News`."""
-        key, flight = self._of(sequence_id)
-        if flight is not None and flight.journal is not None:
-            self._book.decided(self._queue.now, "refuse", key, kind.value, reason)
-            self._carry_out(key, flight, flight.journal.refused(sequence_id, kind, reason))
-
-    def _of(self, sequence_id: SequenceId) -> tuple[str, Flight | None]:
-        key = sequence_id.rpartition("@")[0]
-        return key, self._flights.get(key)
-
-    # ---- commands --------------------------------------------------------------------------------------------------
-
-    def _carry_out(self, key: str, flight: Flight, commands: Commands) -> None:
-        for command in commands:
-            match command:
-                case c.Deliver():
-                    self._book.deliver(flight.row, command, self._queue.now)
-                    self.router.grew(key, len(command.tokens))
-                    if command.finish_reason is not None:
-                        self._close(key, flight, Outcome.FINISHED)
-                case c.NeedPrefill() | c.NeedDecode():
-                    self._route(key, flight, command)
-                case c.NeedTrial(lost=lost) if lost is not None:  # nothing that is simulated is poison
-                    assert flight.journal is not None
-                    self._carry_out(key, flight, flight.journal.judged(lost, alone=False))
-                case c.NeedTrial(tokens=tokens, exclude=exclude):
-                    self._route(key, flight, c.NeedPrefill(tokens, exclude))
-                case c.SendPrefill(replica=replica, spec=spec):
-                    self._book.sent(flight.row)
-                    if not self._directory.add(replica, spec):
-                        self._gone(key, flight, replica)
-                case c.SendAdopt(replica=replica, spec=spec, ticket=ticket):
-                    if not self._directory.adopt(replica, spec, ticket):
-                        self._gone(key, flight, replica)
-                case c.SendRelease(replica=replica, ticket_id=ticket_id, distrust=distrust):
-                    self._directory.release(replica, ticket_id, distrust=distrust)
-                case c.SendCancel(replica=replica, sequence_id=sequence_id):
-                    self._directory.cancel(replica, sequence_id)
-                case c.Fail():
-                    self._book.decided(self._queue.now, "fail", key, command.kind.value, command.reason)
-                    self._close(key, flight, Outcome.FAILED)
-
-    def _gone(self, key: str, flight: Flight, replica: ReplicaId) -> None:
-        assert flight.journal is not None
-        self._carry_out(key, flight, flight.journal.unsent(replica))
-
-    def _route(self, key: str, flight: Flight, need: c.NeedPrefill | c.NeedDecode) -> None:
-        """Choose an instance now, or look again in a moment."""
-        journal, now = flight.journal, self._queue.now
-        assert journal is not None
-        if need.later:
-            flight.need = replace(need, later=False)
-            self._queue.at(now + c.LATER_S, self._look_again, (key, flight, flight.need))
-            return
-        known = len(journal.spec.prompt) + len(journal.output)
-        try:
-            if isinstance(need, c.NeedPrefill):
-                decision = self.router.prefill(need.tokens, known, flight.hashes, need.exclude)
-            else:
-                left = journal.spec.sampling.max_tokens - len(journal.output)
-                decision = self.router.decode(key, known, left, need.exclude)
-        except UnavailableError as error:
-            flight.waiting_since = now if flight.waiting_since is None else flight.waiting_since
-            self._roleless[key] = known
-            if now - flight.waiting_since > self._config.role_wait_s:
-                self._carry_out(key, flight, journal.give_up(c.FailKind.UNAVAILABLE, str(error)))
-            else:
-                flight.need = need
-                self._queue.at(now + RETRY_S, self._look_again, (key, flight, need))
-            return
-        if flight.need is not None:
-            self._roleless.pop(key, None)
-        flight.waiting_since = flight.need = None
-        prefill = isinstance(need, c.NeedPrefill)
-        self._book.decided(now, "route prefill" if prefill else "route decode", key, decision.replica, decision.reason)
-        routed = journal.prefill_routed if prefill else journal.decode_routed
-        self._carry_out(key, flight, routed(decision.replica, now))
-
-    def _look_again(self, waiting: tuple[str, Flight, c.NeedPrefill | c.NeedDecode]) -> None:
-        key, flight, need = waiting
-        if self._flights.get(key) is flight and flight.need is need:
-            self._route(key, flight, need)
+    def _woken(self, when: float) -> None:
+        if when != self._wake_at:
+            return  # an earlier one was set since
+        self._wake_at = math.inf
+        if self._core.next_wake() <= self._queue.now:
+            self._tell(e.Look())
+        else:
+            self._set_alarm()

@@ -5,9 +5,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from serving.config.scaling import SloConfig
-from serving.policy.journal_commands import Deliver
 from serving.sim.core.traffic_tally import TrafficTally
 from serving.sim.result import DecisionRecord, Outcome, RequestColumns
+from serving.values.news import Tokens
 
 _KEPT_OF_A_KIND = 200
 _NAN = math.nan
@@ -58,7 +58,7 @@ class Book:
             self.prompt_tokens_in += rows.prompt_tokens[row]
         rows.attempts[row] += 1
 
-    def deliver(self, row: int, news: Deliver, now: float) -> None:
+    def deliver(self, row: int, news: Tokens, now: float) -> None:
         """Tokens reach the client."""
         rows = self.rows
         count = len(news.tokens)

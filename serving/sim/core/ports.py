@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from serving.engine.events import FetchOrder, PullOrder, StoreOrder
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.journal_commands import FailKind
-from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SequenceSpec
+from serving.values.news import News
+from serving.values.sequence import HandoffTicket, SequenceSpec
 
 
 class StepTimes(Protocol):
@@ -25,43 +25,11 @@ class StepTimes(Protocol):
         ...
 
 
-class News(Protocol):
+class Owner(Protocol):
     """The gateway that owns a sequence, as an instance sees it."""
 
-    def prefilled(
-        self,
-        sequence_id: SequenceId,
-        ticket: HandoffTicket,
-        position: int,
-        tokens: tuple[int, ...],
-        cached_tokens: int | None,
-        pool: PoolUse | None,
-    ) -> None:
-        """The first token is there, and the KV blocks wait to be pulled."""
-        ...
-
-    def tokens(
-        self,
-        sequence_id: SequenceId,
-        position: int,
-        tokens: tuple[int, ...],
-        finish: FinishReason | None,
-        cached_tokens: int | None,
-        pool: PoolUse | None,
-    ) -> None:
-        """New tokens, the end, or both."""
-        ...
-
-    def adopted(self, sequence_id: SequenceId) -> None:
-        """A decode instance has the blocks."""
-        ...
-
-    def lost(self, sequence_id: SequenceId, reason: str) -> None:
-        """The instance has forgotten the sequence."""
-        ...
-
-    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> None:
-        """The instance did not take it."""
+    def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        """News of its sequences, from one instance at one moment."""
         ...
 
 

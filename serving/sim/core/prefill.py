@@ -6,12 +6,12 @@ from collections.abc import Callable
 from serving.engine.engine import InstanceEngine
 from serving.engine.settings import EngineSettings
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.request import HandoffTicket, SequenceSpec
 from serving.policy.sequence_phase import SequencePhase
 from serving.policy.step_plan import SequenceResult, StepPlan, StepResult
 from serving.policy.throughput import Throughput
 from serving.sim.core.meter import Done, InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
+from serving.values.sequence import HandoffTicket, SequenceSpec
 
 _TOKEN = (0,)
 _UNHURT = (SequencePhase.HELD, SequencePhase.CLOSING)

@@ -126,6 +126,8 @@ def _few_collections() -> Iterator[None]:
 def _check(node: Supernode) -> None:
     for instance in node.everyone:
         instance.check()
+    for gateway in node.gateways:
+        gateway.check()
     node.network.fabric.check()
     if node.pool is not None:
         node.pool.check()

@@ -6,25 +6,14 @@ from dataclasses import dataclass
 from typing import overload
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import (
-    AdoptedEvent,
-    EngineAction,
-    FailedEvent,
-    FetchOrder,
-    HandoffClosedEvent,
-    HandoffFailedEvent,
-    HandoffReadyEvent,
-    PullOrder,
-    StoreOrder,
-    TokensEvent,
-)
-from serving.errors import HandoffError, LedgerError, OverloadedError, RequestError, ServingError, UnavailableError
+from serving.engine.events import EngineAction, FetchOrder, HandoffClosed, HandoffReady, PullOrder, StoreOrder
+from serving.errors import HandoffError, LedgerError, ServingError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
-from serving.policy.journal_commands import FailKind
 from serving.policy.pool.outcome import FetchReport
-from serving.policy.request import BlockExtent, HandoffTicket, SequenceSpec
 from serving.sim.core.events import EventQueue
-from serving.sim.core.ports import Movers, News, StepTimes
+from serving.sim.core.ports import Movers, Owner, StepTimes
+from serving.values.news import Lost, News, Prefilled, ends, refusal
+from serving.values.sequence import BlockExtent, HandoffTicket, SequenceSpec
 
 _NO_HASH = BlockHash(b"")
 _NO_NODE = NodeId("")
@@ -71,14 +60,14 @@ class Surroundings:
     """What instances of one supernode share.
 
     Attributes:
-        news_of: who hears of a sequence: the gateway that owns it.
+        owner_of: the gateway of a sequence.
         movers: move KV for them.
         block_bytes: of one KV block, for the tickets of their handoffs.
     """
 
     queue: EventQueue
     times: StepTimes
-    news_of: Callable[[SequenceId], News]
+    owner_of: Callable[[SequenceId], Owner]
     movers: Movers
     block_bytes: int
 
@@ -95,7 +84,7 @@ class EngineSeat:
         "_block_bytes",
         "_kick",
         "_movers",
-        "_news_of",
+        "_owner_of",
         "_queue",
         "dead",
         "die",
@@ -119,7 +108,7 @@ class EngineSeat:
         self.on_end = on_end
         """Told every sequence that has left the engine."""
         self._queue = around.queue
-        self._news_of = around.news_of
+        self._owner_of = around.owner_of
         self._movers = around.movers
         self._block_bytes = around.block_bytes
         self._kick = kick
@@ -179,7 +168,7 @@ class EngineSeat:
         sequence = self.engine.sequences.get(sequence_id)
         tokens = sequence.num_computed if sequence is not None else 0
         self.cancel(sequence_id)
-        self._news_of(sequence_id).lost(sequence_id, "the memory that held it was lost")
+        self._tell([Lost(sequence_id, "the memory that held it was lost")])
         return tokens
 
     def start(self, action: EngineAction) -> None:
@@ -196,39 +185,35 @@ class EngineSeat:
         events = self.engine.take_events()
         if not events:
             return False
-        news_of, on_end = self._news_of, self.on_end
+        on_end = self.on_end
+        told: list[News] = []
         for event in events:
-            match event:
-                case TokensEvent():
-                    if event.finish_reason is not None and on_end is not None:
-                        on_end(event.sequence_id)
-                    news_of(event.sequence_id).tokens(
-                        event.sequence_id,
-                        event.position,
-                        event.tokens,
-                        event.finish_reason,
-                        event.cached_tokens,
-                        event.pool,
-                    )
-                case HandoffReadyEvent():
-                    ticket = self._ticket(event)
-                    news_of(event.sequence_id).prefilled(
-                        event.sequence_id, ticket, event.position, event.tokens, event.cached_tokens, event.pool
-                    )
-                case AdoptedEvent():
-                    news_of(event.sequence_id).adopted(event.sequence_id)
-                case HandoffFailedEvent() | FailedEvent():
-                    if on_end is not None:
-                        on_end(event.sequence_id)
-                    news_of(event.sequence_id).lost(event.sequence_id, event.reason)
-                case HandoffClosedEvent():  # whoever asked for it knows
-                    if on_end is not None:
-                        on_end(event.sequence_id)
-                case _:  # it had rather be rid of a sequence, but keeps it until it decodes: that is soon enough
-                    pass
+            if isinstance(event, HandoffReady):
+                told.append(Prefilled(event.first, self._ticket(event)))
+                continue
+            if on_end is not None and (isinstance(event, HandoffClosed) or ends(event)):
+                on_end(event.sequence_id)
+            if not isinstance(event, HandoffClosed):
+                told.append(event)
+        if told:
+            self._tell(told)
         return True
 
-    def _ticket(self, event: HandoffReadyEvent) -> HandoffTicket:
+    def _tell(self, told: list[News]) -> None:
+        """Each owner gets its news in one go."""
+        owner_of = self._owner_of
+        first = owner_of(told[0].sequence_id)
+        if len(told) == 1:
+            first.hear(self.name, (told[0],))
+            return
+        owners = [owner_of(one.sequence_id) for one in told]
+        while owners:
+            first = owners[0]
+            first.hear(self.name, tuple([one for one, owner in zip(told, owners, strict=True) if owner is first]))
+            told = [one for one, owner in zip(told, owners, strict=True) if owner is not first]
+            owners = [owner for owner in owners if owner is not first]
+
+    def _ticket(self, event: HandoffReady) -> HandoffTicket:
         extents = AccountedExtents(event.hashes, len(event.blocks), self._block_bytes)
         return HandoffTicket(
             event.ticket_id,
@@ -242,19 +227,11 @@ class EngineSeat:
         )
 
     def _refuse(self, sequence_id: SequenceId, error: ServingError) -> None:
+        if isinstance(error, LedgerError):
+            raise error
         if self.on_end is not None:
             self.on_end(sequence_id)
-        if isinstance(error, HandoffError):
-            self._news_of(sequence_id).lost(sequence_id, str(error))
-        elif isinstance(error, OverloadedError):
-            self._news_of(sequence_id).refused(sequence_id, FailKind.OVERLOADED, str(error))
-        elif isinstance(error, UnavailableError):
-            self._news_of(sequence_id).refused(sequence_id, FailKind.DRAINING, str(error))
-        elif isinstance(error, LedgerError):
-            raise error
-        else:
-            kind = FailKind.INVALID if isinstance(error, RequestError) else FailKind.ENGINE
-            self._news_of(sequence_id).refused(sequence_id, kind, str(error))
+        self._tell([refusal(sequence_id, error)])
 
     def _pull(self, order: PullOrder) -> None:
         here = order.first_block * self.engine.settings.block_tokens

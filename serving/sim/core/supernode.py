@@ -4,13 +4,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from msgspec.structs import replace as replace_struct
+
 from hardware.cost.cost_model import CostModel
 from hardware.spec.catalog import CLOUDMATRIX384
 from hardware.topology import DieId, NpuId, Topology
 from serving.config.serve import ServeConfig
 from serving.engine.from_config import engine_settings
 from serving.errors import ConfigError
-from serving.ids import BlockHash, ReplicaId, SequenceId
+from serving.gateway.core.from_config import core_settings
+from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId
 from serving.sim.core.decode import REFRESH_STEPS, DecodeInstance
 from serving.sim.core.directory import Directory
 from serving.sim.core.engine_sizes import EngineSizes, start_up_s
@@ -23,7 +26,6 @@ from serving.sim.core.movers import VirtualMovers
 from serving.sim.core.network import Network
 from serving.sim.core.placement import Placement
 from serving.sim.core.prefill import PrefillInstance
-from serving.sim.core.router import VirtualRouter, gateway_policy
 from serving.sim.core.seat import Surroundings
 from serving.sim.core.slowdown import JITTER_STEPS, Slowdown
 from serving.sim.core.times import TableTimes
@@ -109,7 +111,7 @@ class Supernode:
         self.directory.put(instance)
         self.network.join(name, self.placement.dies_of(npus), len(npus))
         for gateway in self.gateways:
-            gateway.router.learn(instance)
+            gateway.learn(instance)
         return instance
 
     def stop_instance(self, instance: PrefillInstance | DecodeInstance) -> None:
@@ -125,6 +127,12 @@ class Supernode:
         instance.alive = False
         for gateway in self.gateways:
             gateway.instance_lost(name)
+
+    def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
+        """It takes nothing new from now on, and every gateway knows."""
+        instance.draining = True
+        for gateway in self.gateways:
+            gateway.report(instance)
 
     def stretch(self, factor: float) -> None:
         """Every instance's steps, also of those that start later, take so much longer than in a whole supernode."""
@@ -200,21 +208,15 @@ class Supernode:
 
     def _gateway(self, number: int) -> VirtualGateway:
         config = self.config
-        router = VirtualRouter(
-            self.queue,
-            config.simulation.status_period_s,
-            config.engine.block_tokens,
-            gateway_policy(config, number, self._attention_tokens),
-            config.gateway.replicas,
-        )
+        settings = core_settings(config, GatewayId(f"g{number}"), ("prefill", "decode"), self._attention_tokens)
         return VirtualGateway(
-            number,
-            config.gateway,
-            config.engine.max_attempts,
+            replace_struct(settings, max_age_s=math.inf),  # links do not fall silent here
             self.queue,
-            router,
             self.directory,
             self.book,
+            config.simulation.status_period_s,
+            config.gateway.replicas,
+            config.gateway.request_timeout_s,
             self._seed,
         )
 

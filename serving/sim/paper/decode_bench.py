@@ -14,19 +14,12 @@ from serving.engine.placeholder import PlaceholderPrompt, mix64
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import ServingError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
-from serving.policy.journal_commands import FailKind
-from serving.policy.request import (
-    BlockExtent,
-    FinishReason,
-    HandoffTicket,
-    PoolUse,
-    SamplingParams,
-    SequenceSpec,
-)
 from serving.sim.core.decode import DecodeInstance
 from serving.sim.core.events import EventQueue
 from serving.sim.core.ports import Done
 from serving.sim.core.seat import Surroundings
+from serving.values.news import Adopted, News, Tokens
+from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 
 BLOCK_TOKENS = 512
 DIES_PER_NPU = 2
@@ -168,37 +161,25 @@ class DecodeBench:
 
     # ---- what a gateway hears ------------------------------------------------------------------------------------
 
-    def tokens(
-        self, sequence_id: SequenceId, position: int, tokens: tuple[int, ...], finish: FinishReason | None,
-        cached_tokens: int | None, pool: PoolUse | None,
-    ) -> None:  # fmt: skip
-        """See `News`."""
-        if finish is None:
-            return
+    def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        """See `Owner`. Nothing fails here, and there is room for all."""
+        for one in news:
+            match one:
+                case Tokens():
+                    if one.finish_reason is not None:
+                        self._ended(one.sequence_id)
+                case Adopted():
+                    pass
+                case _:
+                    raise ServingError(f"a decode bench heard {one}")
+
+    def _ended(self, sequence_id: SequenceId) -> None:
         began = self._first.pop(sequence_id, None)
         if began is not None:
             self.spans.append(self._queue.now - began)
             self._left -= 1
         if self._left:
             self._submit(first=False)
-
-    def adopted(self, sequence_id: SequenceId) -> None:
-        """See `News`. Nobody waits for it."""
-
-    def prefilled(
-        self, sequence_id: SequenceId, ticket: HandoffTicket, position: int, tokens: tuple[int, ...],
-        cached_tokens: int | None, pool: PoolUse | None,
-    ) -> None:  # fmt: skip
-        """See `News`. Does not occur."""
-        raise ServingError(f"{sequence_id} was prefilled by a decode instance")
-
-    def lost(self, sequence_id: SequenceId, reason: str) -> None:
-        """See `News`. Nothing fails here."""
-        raise ServingError(f"{sequence_id} was lost: {reason}")
-
-    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> None:
-        """See `News`. There is room for all."""
-        raise ServingError(f"{sequence_id} was refused: {reason}")
 
 
 def measure_decode(cost: CostModel, case: DecodeCase) -> DecodeMeasure:

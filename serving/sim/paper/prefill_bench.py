@@ -18,15 +18,15 @@ from serving.engine.placeholder import PlaceholderPrompt
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import ServingError
 from serving.ids import BlockHash, ReplicaId, SequenceId
-from serving.policy.journal_commands import FailKind
 from serving.policy.pool.outcome import FetchReport
-from serving.policy.request import FinishReason, HandoffTicket, PoolUse, SamplingParams, SequenceSpec
 from serving.sim.core.events import EventQueue
 from serving.sim.core.memory_pool import VirtualPool
 from serving.sim.core.memory_values import Found
 from serving.sim.core.ports import Done
 from serving.sim.core.prefill import PrefillInstance
 from serving.sim.core.seat import Surroundings
+from serving.values.news import News, Prefilled
+from serving.values.sequence import SamplingParams, SequenceSpec
 
 BLOCK_TOKENS = 128
 DIES_PER_NPU = 2
@@ -226,37 +226,19 @@ class PrefillBench:
 
     # ---- what a gateway hears ------------------------------------------------------------------------------------
 
-    def prefilled(
-        self, sequence_id: SequenceId, ticket: HandoffTicket, position: int, tokens: tuple[int, ...],
-        cached_tokens: int | None, pool: PoolUse | None,
-    ) -> None:  # fmt: skip
-        """See `News`."""
-        now = self._queue.now
-        self.waits.append(now - self._sent.pop(sequence_id))
-        self.ends.append(now)
-        self.pulled += pool.pulled_tokens if pool else 0
-        self._queue.at(now, self._release, ticket.ticket_id)
+    def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        """See `Owner`. Nothing fails here, and nothing is decoded."""
+        for one in news:
+            if not isinstance(one, Prefilled):
+                raise ServingError(f"a prefill bench heard {one}")
+            now, pool = self._queue.now, one.first.pool
+            self.waits.append(now - self._sent.pop(one.sequence_id))
+            self.ends.append(now)
+            self.pulled += pool.pulled_tokens if pool else 0
+            self._queue.at(now, self._release, one.ticket.ticket_id)
 
     def _release(self, ticket_id: str) -> None:
         self._instance.release(ticket_id, distrust=False)
-
-    def adopted(self, sequence_id: SequenceId) -> None:
-        """See `News`. Nobody adopts here."""
-
-    def tokens(
-        self, sequence_id: SequenceId, position: int, tokens: tuple[int, ...], finish: FinishReason | None,
-        cached_tokens: int | None, pool: PoolUse | None,
-    ) -> None:  # fmt: skip
-        """See `News`. Does not occur."""
-        raise ServingError(f"{sequence_id} decoded in a prefill instance")
-
-    def lost(self, sequence_id: SequenceId, reason: str) -> None:
-        """See `News`. Nothing fails here."""
-        raise ServingError(f"{sequence_id} was lost: {reason}")
-
-    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> None:
-        """See `News`. There is room for all."""
-        raise ServingError(f"{sequence_id} was refused: {reason}")
 
 
 def _hash(prompt: int, block: int) -> BlockHash:

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from serving.engine.placeholder import PlaceholderPrompt
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
-from serving.policy.journal_commands import FailKind
-from serving.policy.request import BlockExtent, FinishReason, HandoffTicket, PoolUse, SamplingParams, SequenceSpec
 from serving.sim.core.decode import DecodeInstance
 from serving.sim.core.events import EventQueue
 from serving.sim.core.ports import Done
 from serving.sim.core.seat import Surroundings
+from serving.values.news import Adopted, News, Tokens
+from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 
 BLOCK = 16
 
@@ -55,30 +55,17 @@ class Listener:
     tokens_of: dict[str, int] = field(default_factory=dict)
     adoptions: dict[str, float] = field(default_factory=dict)
 
-    def prefilled(self, *_: object) -> None:
-        raise AssertionError("decode prefills nothing for others")
-
-    def tokens(
-        self,
-        sequence_id: SequenceId,
-        position: int,
-        tokens: tuple[int, ...],
-        finish: FinishReason | None,
-        cached_tokens: int | None,
-        pool: PoolUse | None,
-    ) -> None:
-        self.tokens_of[sequence_id] = self.tokens_of.get(sequence_id, 1) + len(tokens)
-        if finish is not None:
-            self.ends[sequence_id] = self.queue.now
-
-    def adopted(self, sequence_id: SequenceId) -> None:
-        self.adoptions[sequence_id] = self.queue.now
-
-    def lost(self, sequence_id: SequenceId, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def refused(self, sequence_id: SequenceId, kind: FailKind, reason: str) -> None:
-        raise AssertionError(reason)
+    def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        for one in news:
+            match one:
+                case Tokens(sequence_id=name, tokens=tokens):
+                    self.tokens_of[name] = self.tokens_of.get(name, 1) + len(tokens)
+                    if one.finish_reason is not None:
+                        self.ends[name] = self.queue.now
+                case Adopted(sequence_id=name):
+                    self.adoptions[name] = self.queue.now
+                case _:
+                    raise AssertionError(one)
 
 
 def adopt(instance: DecodeInstance, number: int, prompt: int, output: int) -> None:

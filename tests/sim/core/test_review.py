@@ -1,7 +1,7 @@
 """What a review found: faults that overlap or hit what is idle, ends that nobody waits for, tokens counted nowhere."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -14,7 +14,6 @@ from serving.engine.settings import EngineRole, EngineSettings
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.policy.known_tokens import KnownTokens
 from serving.policy.pool.outcome import FetchReport
-from serving.policy.request import SamplingParams, SequenceSpec
 from serving.sim.core.events import EventQueue
 from serving.sim.core.network import Network
 from serving.sim.core.placement import Placement
@@ -26,6 +25,8 @@ from serving.sim.report.pools import PoolSummary
 from serving.sim.report.summary import summarize
 from serving.sim.result import Outcome, SimResult
 from serving.sim.workload.request import Workload
+from serving.values.news import News, Prefilled
+from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.sim.core.case import burst, config, workload
 from tests.sim.core.test_decode import Listener, Steady, play
 
@@ -231,7 +232,7 @@ def test_a_port_that_gets_wider_ends_what_crosses_it_sooner() -> None:
 def test_blocks_that_a_store_gives_back_let_the_next_prompt_in() -> None:
     """Even if nothing else happens: the prompt before has been pulled, and no step runs."""
     queue = EventQueue()
-    listener, movers = Prefilled(queue), SlowStores(queue)
+    listener, movers = Releasing(queue), SlowStores(queue)
     settings = EngineSettings(EngineRole.PREFILL, 16, 256, 4, watermark_blocks=0, pool=True, max_store_blocks=64)
     around = Surroundings(queue, Steady(), lambda _: listener, movers, 1)
     instance = PrefillInstance(ReplicaId("p"), "prefill", 1, settings, 8, around, lambda _step: 1.0)
@@ -244,7 +245,7 @@ def test_blocks_that_a_store_gives_back_let_the_next_prompt_in() -> None:
     assert listener.at_s == {"g0-0/0@1": 1.0, "g0-1/0@1": 12.0}
 
 
-class Prefilled(Listener):
+class Releasing(Listener):
     """Releases what was prefilled at once."""
 
     instance: PrefillInstance
@@ -253,9 +254,14 @@ class Prefilled(Listener):
         super().__init__(queue)
         self.at_s: dict[str, float] = {}
 
-    def prefilled(self, *news: Any) -> None:
-        self.at_s[news[0]] = self.queue.now
-        self.queue.at(self.queue.now, lambda _: self.instance.release(news[1].ticket_id, distrust=False))
+    def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        for one in news:
+            assert isinstance(one, Prefilled)
+            self.at_s[one.sequence_id] = self.queue.now
+            self.queue.at(self.queue.now, self._release, one.ticket.ticket_id)
+
+    def _release(self, ticket_id: str) -> None:
+        self.instance.release(ticket_id, distrust=False)
 
 
 class SlowStores:

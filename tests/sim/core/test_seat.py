@@ -4,8 +4,8 @@ import pytest
 
 from serving.engine.intake import adoptable_hashes
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
-from serving.policy.request import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 from serving.sim.core.seat import AccountedExtents
+from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 
 HASHES = (BlockHash(b"a" * 16), BlockHash(b"b" * 16))
 

@@ -5,10 +5,13 @@ import math
 import pytest
 
 from serving.config.scaling import SloConfig
-from serving.policy.journal_commands import Deliver
+from serving.ids import SequenceId
 from serving.policy.scaling.signals import Traffic
 from serving.sim.core.journal_book import Book
 from serving.sim.result import Outcome
+from serving.values.news import Tokens
+
+NAME = SequenceId("g0-0/0@1")
 
 
 def book() -> Book:
@@ -23,8 +26,8 @@ def test_promises_are_counted_as_they_are_kept_or_broken() -> None:
     kept = book()
     for row, (first, last) in enumerate([(0.5, 0.9), (1.5, 1.7), (0.2, 3.0)]):
         assert kept.arrive(0.0, 100) == row
-        kept.deliver(row, Deliver((0,), cached_tokens=40), first)
-        kept.deliver(row, Deliver((0, 0, 0)), last)
+        kept.deliver(row, Tokens(NAME, 0, (0,), cached_tokens=40), first)
+        kept.deliver(row, Tokens(NAME, 0, (0, 0, 0)), last)
         kept.end(row, Outcome.FINISHED, last)
     seen = traffic(kept, 4.0)
     assert (seen.ttft_met, seen.ttft_missed) == (2, 1)
@@ -37,7 +40,7 @@ def test_promises_are_counted_as_they_are_kept_or_broken() -> None:
 def test_one_token_has_no_time_per_token_and_an_error_is_a_refusal() -> None:
     kept = book()
     kept.arrive(0.0, 1)
-    kept.deliver(0, Deliver((0,)), 0.5)
+    kept.deliver(0, Tokens(NAME, 0, (0,)), 0.5)
     kept.end(0, Outcome.FINISHED, 0.5)
     for outcome in (Outcome.REJECTED, Outcome.FAILED):
         kept.end(kept.arrive(0.0, 1), outcome, 2.0)
@@ -52,9 +55,9 @@ def test_the_oldest_without_a_first_token_is_known() -> None:
     for at in (0.0, 1.0, 2.0):
         kept.arrive(at, 10)
     assert traffic(kept, 5.0).oldest_wait_s == pytest.approx(5.0)
-    kept.deliver(1, Deliver((0,)), 5.0)
+    kept.deliver(1, Tokens(NAME, 0, (0,)), 5.0)
     assert traffic(kept, 6.0).oldest_wait_s == pytest.approx(6.0)
     kept.end(0, Outcome.FAILED, 6.0)
     assert traffic(kept, 7.0).oldest_wait_s == pytest.approx(5.0)
-    kept.deliver(2, Deliver((0,)), 7.0)
+    kept.deliver(2, Tokens(NAME, 0, (0,)), 7.0)
     assert traffic(kept, 8.0).oldest_wait_s == 0.0

@@ -3,28 +3,29 @@
 from collections.abc import Mapping
 
 from serving.errors import UnavailableError
+from serving.gateway.core.instances import KnownInstance
+from serving.gateway.core.jobs import Choice
+from serving.gateway.core.routes import Routes
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.deaths import Deaths
-from serving.policy.journal_commands import FailKind, NeedTrial
+from serving.policy.journal_commands import NeedTrial
 from serving.policy.request_journal import Commands
-from serving.runtime.instance_link import InstanceLink
-from serving.runtime.live_generation import Choice, LiveGeneration
-from serving.runtime.pool_router import PoolRouter
+from serving.values.news import FailKind
 
 EMPTYING_S = 30.0
 """How long an instance is kept from new work so that it gets empty. A replacement is empty when it comes."""
 
 
 class Quarantine:
-    """Keeps an instance free for whoever is tried, and remembers who died beside whom.
+    """Keeps an instance free for the sequence on trial, and remembers which instances died together.
 
     Args:
         choices: all that the gateway has under way.
     """
 
-    def __init__(self, router: PoolRouter, choices: Mapping[SequenceId, tuple[LiveGeneration, Choice]]) -> None:
+    def __init__(self, routes: Routes, choices: Mapping[SequenceId, Choice]) -> None:
         self.deaths = Deaths()
-        self._router = router
+        self._routes = routes
         self._choices = choices
         self._tried: Choice | None = None
         self._seat: ReplicaId | None = None
@@ -33,20 +34,21 @@ class Quarantine:
     @property
     def closed(self) -> tuple[ReplicaId, ...]:
         """Instances that take nothing else now. Effects: ends a trial that is over."""
-        if self._tried is not None and self._over(self._tried):
+        if self._tried is None:
+            return ()
+        if self._over(self._tried):
             self._tried = self._seat = None
         return () if self._seat is None else (self._seat,)
 
     def came(self, replica: ReplicaId) -> None:
-        """An instance came up: nobody's work is there yet, so it is for whoever waits for a trial."""
+        """An instance came up empty, so it is for the sequence that waits for a trial."""
         if self._tried is not None and isinstance(self._tried.need, NeedTrial):
             self._seat = replica
 
-    def died(self, link: InstanceLink, now: float) -> None:
+    def died(self, instance: KnownInstance, still_since: float | None, now: float) -> None:
         """An instance was lost. One that left in good order did not die."""
-        if link.still_since != 0.0:
-            status = link.status
-            self.deaths.note(link.replica, now, shared=status is not None and status.running + status.waiting > 1)
+        if still_since != 0.0:
+            self.deaths.note(instance.replica, now, shared=instance.busy > 1)
 
     def look(self, choice: Choice, need: NeedTrial, now: float) -> Commands:
         """Judge the last trial, or begin one if there is an empty instance.
@@ -80,12 +82,12 @@ class Quarantine:
             return None
         if self._tried is not choice:
             self._tried, self._since = choice, now
-        found = self._router.idlest(choice.journal)
+        found = self._routes.idlest(choice.journal, now)
         if found is None:
             return None
         if self._seat not in found.among or not found.load:
             self._seat = found.replica
-        if not found.load and all(one.journal.at != found.replica for _, one in self._choices.values()):
+        if not found.load and all(one.journal.at != found.replica for one in self._choices.values()):
             return found.replica
         if now - self._since > EMPTYING_S:
             raise UnavailableError(f"it was to be tried alone, and no instance got empty within {EMPTYING_S:g} s")

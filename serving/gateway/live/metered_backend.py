@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from serving.api.backend import GenerationJob
 from serving.errors import OverloadedError, UnavailableError
-from serving.runtime.live_backend import LiveBackend
-from serving.runtime.live_generation import LiveGeneration
+from serving.gateway.live.backend import LiveBackend
+from serving.gateway.live.generation import LiveGeneration
 from serving.runtime.traffic import BoardNews, GatewayReport, TrafficMeter
+from serving.values.jobs import GenerationJob
 
 
 class MeteredBackend:
@@ -24,7 +24,6 @@ class MeteredBackend:
         self._waits = waits
         self.targets = dict(pools)
         """Replicas asked for now, by pool, as far as this gateway has heard."""
-        backend.targets = self.targets
         self._news = BoardNews({})
 
     def submit(self, job: GenerationJob) -> LiveGeneration:
@@ -54,6 +53,7 @@ class MeteredBackend:
     def hear(self, news: BoardNews) -> None:
         """The board has answered a report."""
         self.targets.update(news.targets)
+        self._backend.expect(self.targets)
         self._news = news
 
     @property

@@ -1,0 +1,1 @@
+"""The gateway's decisions, without I/O: events in, effects out."""

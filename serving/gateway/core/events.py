@@ -1,0 +1,173 @@
+"""What a gateway's core takes and returns. Events come with the gateway's time; effects are carried out in order.
+
+Everything is a frozen value: a driver delivers it, a decision log keeps it, a replay compares it.
+"""
+
+from serving.ids import NodeId, ReplicaId, SequenceId
+from serving.policy.router import RouteDecision
+from serving.values.instances import Status
+from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
+from serving.values.news import News, Value
+from serving.values.orders import Send
+
+
+class Submit(Value, frozen=True, gc=False):
+    """A request comes.
+
+    Args:
+        number: of the job; numbers only grow.
+    """
+
+    number: int
+    job: GenerationJob
+
+
+class StopChoice(Value, frozen=True, gc=False):
+    """One choice ends early: a stop string matched."""
+
+    number: int
+    index: int
+
+
+class CancelJob(Value, frozen=True, gc=False):
+    """The client left. Unknown numbers are ignored."""
+
+    number: int
+
+
+class EndAll(Value, frozen=True, gc=False):
+    """The gateway leaves: whatever waits and runs fails, and its clients are told."""
+
+    reason: str
+
+
+class InstanceUp(Value, frozen=True, gc=False):
+    """A link to an instance is usable."""
+
+    replica: ReplicaId
+    pool: str
+    node: NodeId
+    kv_blocks: int
+
+
+class InstanceStatus(Value, frozen=True, gc=False):
+    """An instance reports its load."""
+
+    replica: ReplicaId
+    status: Status
+
+
+class InstanceSays(Value, frozen=True, gc=False):
+    """News of sequences, all of one engine step."""
+
+    replica: ReplicaId
+    news: tuple[News, ...]
+
+
+class InstanceDown(Value, frozen=True, gc=False):
+    """The link is not usable any more, and what was there is lost.
+
+    Args:
+        still_since: when an instance that was given up for its silence, or for a hanging engine, moved last [s]; None =
+            unknown; 0 = it left in good order.
+    """
+
+    replica: ReplicaId
+    still_since: float | None = None
+
+
+class Unsent(Value, frozen=True, gc=False):
+    """The link was down when a submission was to go out: the instance has not seen it."""
+
+    replica: ReplicaId
+    sequence_id: SequenceId
+
+
+class TooLarge(Value, frozen=True, gc=False):
+    """A submission does not fit into a frame."""
+
+    sequence_id: SequenceId
+    reason: str
+
+
+class Expect(Value, frozen=True, gc=False):
+    """Whether an instance is expected, or would be if something waited for it."""
+
+    coming: bool
+
+
+class Look(Value, frozen=True, gc=False):
+    """Time has passed; see `Gateway.next_wake`."""
+
+
+GatewayEvent = (
+    Submit
+    | StopChoice
+    | CancelJob
+    | EndAll
+    | InstanceUp
+    | InstanceStatus
+    | InstanceSays
+    | InstanceDown
+    | Unsent
+    | TooLarge
+    | Expect
+    | Look
+)
+
+
+class Rejected(Value, frozen=True, gc=False):
+    """The job may not even wait.
+
+    Args:
+        unavailable: for want of an instance, not of room.
+    """
+
+    number: int
+    reason: str
+    retry_after_s: float
+    unavailable: bool
+
+
+class JobFailed(Value, frozen=True, gc=False):
+    """Tell the client; updates that came before are still read first.
+
+    Args:
+        retry_after_s: soonest time that a full instance named; None = none did.
+    """
+
+    number: int
+    failure: Fail
+    retry_after_s: float | None = None
+
+
+class JobOver(Value, frozen=True, gc=False):
+    """Nothing of the job is left."""
+
+    number: int
+
+
+class Routed(Value, frozen=True, gc=False):
+    """A decision, for whoever keeps them: the order follows."""
+
+    sequence_id: SequenceId
+    decision: RouteDecision
+    decode: bool
+
+
+class Waits(Value, frozen=True, gc=False):
+    """A sequence begins to wait for an instance."""
+
+    sequence_id: SequenceId
+    reason: str
+
+
+class Broken(Value, frozen=True, gc=False):
+    """A bug that one job met, and that ended that job only; `trace` is for the log."""
+
+    number: int
+    trace: str
+
+
+GatewayEffect = Send | SequenceUpdate | Rejected | JobFailed | JobOver | Routed | Waits | Broken
+"""If a submission cannot be sent, its driver tells the core so at once: `Unsent` or `TooLarge`."""

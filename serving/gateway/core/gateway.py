@@ -1,0 +1,471 @@
+"""One gateway as a state machine: admission, routing, and the journal of each sequence.
+
+    Submit ──► waiting room ──► journals ──commands──► routes ──► Send
+                                    ▲                               │ instances
+               SequenceUpdate ◄─────┴────────── InstanceSays ◄──────┘
+
+Each event is handled to its end; `on` returns what there is to do, in order. Whatever cannot be done now, for want of
+an instance or because all are full, is looked at again at `next_wake`. Everything that waits has a deadline: a job its
+own, a job or a sequence without an instance `role_wait_s`. So a request may come before the first instance is up, or
+while a pool is at zero: it waits, and that it does is what wakes the pool.
+"""
+
+import math
+import traceback
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from msgspec.structs import replace
+
+from serving.errors import UnavailableError
+from serving.gateway.core import events as e
+from serving.gateway.core.instances import Instances
+from serving.gateway.core.jobs import Choice, Job
+from serving.gateway.core.quarantine import Quarantine
+from serving.gateway.core.routes import Routes
+from serving.gateway.core.settings import GatewaySettings
+from serving.gateway.core.waiting_room import WaitingRoom
+from serving.ids import ReplicaId, SequenceId
+from serving.policy import journal_commands as c
+from serving.policy.request_journal import Commands, SequenceJournal
+from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
+from serving.values.news import Adopted, FailKind, Leaving, News, Prefilled, Tokens
+from serving.values.orders import Cancel, Release, Send
+
+LOOK_PERIOD_S = 0.1
+"""How often the core looks for instances while something waits for one."""
+
+
+class Gateway:
+    """Accepts jobs and takes them through the pools."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.now = 0.0
+        """Time of the last event [s]."""
+        self.instances = Instances(settings.max_age_s)
+        self.routes = Routes(self.instances, settings.pools, settings.block_tokens, settings.router())
+        self.room = WaitingRoom(settings.queue(), settings.role_wait_s)
+        self.choices: dict[SequenceId, Choice] = {}
+        """Sequences under way, by the base of their ids."""
+        self._running: dict[int, Job] = {}
+        self._quarantine = Quarantine(self.routes, self.choices)
+        self._needy: dict[SequenceId, Choice] = {}
+        """Those that wait for an instance, or for a full one to have room."""
+        self._deadlines: list[tuple[float, int]] = []
+        self._coming = settings.coming
+        self._letting_in = False
+        self._looked_at = 0.0
+        self._out: list[e.GatewayEffect] = []
+
+    # ---- events and time -------------------------------------------------------------------------------------------
+
+    def on(self, event: e.GatewayEvent, now: float) -> list[e.GatewayEffect]:
+        """Handle an event. Returns: what there is to do, in order."""
+        self.now = now
+        match event:
+            case e.InstanceSays(replica=replica, news=news):
+                self._hear(replica, news)
+            case e.InstanceStatus(replica=replica, status=status):
+                self.instances.report(replica, status, now)
+                if status.draining:
+                    self.routes.decodes_nowhere(now)  # time without a decode instance counts from here
+            case e.Look():
+                self._look()
+            case e.Submit(number=number, job=work):
+                self._submit(number, work)
+            case e.StopChoice(number=number, index=index):
+                self._stop(number, index)
+            case e.CancelJob(number=number):
+                if (job := self._running.get(number) or self.room.find(number)) is not None:
+                    self._cancel(job)
+            case e.InstanceUp():
+                self.instances.up(event, now)
+                self._quarantine.came(event.replica)
+            case e.InstanceDown(replica=replica, still_since=still_since):
+                self._lose(replica, still_since)
+            case e.Unsent(replica=replica, sequence_id=sequence_id):
+                self.instances.unreachable(replica)
+                self._unsent(sequence_id, lambda journal: journal.unsent(replica))
+            case e.TooLarge(sequence_id=sequence_id, reason=reason):
+                self._unsent(sequence_id, lambda journal: journal.give_up(FailKind.INVALID, reason))
+            case e.Expect(coming=coming):
+                self._coming = coming
+            case e.EndAll(reason=reason):
+                for one in (*self.room.all(), *self._running.values()):
+                    if not one.closed:
+                        self._fail(one, Fail(FailKind.UNAVAILABLE, reason))
+        effects, self._out = self._out, []
+        return effects
+
+    def next_wake(self) -> float:
+        """When `Look` is due [s], maybe in the past; infinite while only other events can change anything."""
+        while self._deadlines and not self._known(self._deadlines[0][1]):
+            heappop(self._deadlines)
+        wake = self._deadlines[0][0] if self._deadlines else math.inf
+        if self._needy:
+            wake = min(wake, min([choice.look_at for choice in self._needy.values()]))
+        if len(self.room):
+            wake = min(wake, self._looked_at + LOOK_PERIOD_S)
+        return wake
+
+    # ---- what is known ---------------------------------------------------------------------------------------------
+
+    def open(self, now: float) -> bool:
+        """Whether a request that is submitted now finds an instance; nothing else decides whether it starts."""
+        return self.routes.open(now)
+
+    def numbers(self) -> list[int]:
+        """Numbers of the jobs that run or wait."""
+        return [*self._running, *[job.number for job in self.room.all()]]
+
+    @property
+    def running(self) -> int:
+        """Jobs under way, those that wait for an instance included."""
+        return len(self._running)
+
+    def waiting(self, now: float) -> tuple[int, int, float]:
+        """What waits here, in the queue or for an instance to come up, before its first token.
+
+        Returns: requests, their known tokens, and for how long the oldest of them has waited [s].
+        """
+        stuck = {id(choice.job): choice.job for choice in self._needy.values() if choice.job.stuck}.values()
+        since = [job.submitted for job in stuck]
+        if (oldest := self.room.oldest_since) is not None:
+            since.append(oldest)
+        tokens = self.room.tokens + sum(job.tokens for job in stuck)
+        return len(self.room) + len(stuck), tokens, now - min(since) if since else 0.0
+
+    def starved(self, now: float) -> bool:
+        """Whether something waits because a role has no instance."""
+        return bool(self._needy) or (len(self.room) > 0 and not self.open(now))
+
+    def check(self) -> None:
+        """Prove that jobs, sequences and the queue agree.
+
+        Raises: LedgerError, AssertionError if they do not.
+        """
+        self.room.check()
+        open_ids = {
+            choice.journal.spec.sequence_id
+            for job in self._running.values()
+            for choice in job.choices
+            if not choice.journal.done
+        }
+        assert open_ids == set(self.choices), "sequences and jobs disagree"
+        assert set(self._needy) <= open_ids, "a sequence that is over waits"
+        assert all(choice.need is not None for choice in self._needy.values()), "a sequence waits for nothing"
+
+    # ---- jobs ------------------------------------------------------------------------------------------------------
+
+    def _submit(self, number: int, work: GenerationJob) -> None:
+        now, is_open = self.now, self.routes.open(self.now)
+        if not is_open and not (self.settings.role_wait_s and self._coming):
+            self._out.append(e.Rejected(number, "no instance is up, and none is expected", 1.0, True))
+            return
+        decision = self.room.apply(number, work, len(self.choices), now, is_open)
+        if not decision.accepted:
+            why = "the gateway is full" if is_open else "no instance is up, and too many wait for one"
+            self._out.append(e.Rejected(number, f"{why}: {decision.reason}", decision.retry_after_s, not is_open))
+            return
+        job = Job(number, work, now)
+        self.room.enter(job)
+        try:
+            self._open_journals(job)
+        except Exception:
+            self._break(job)
+            return
+        heappush(self._deadlines, (now + min([spec.time_left_s for spec in work.sequences]), number))
+        self._bound_deadlines()
+        self._let_in()
+
+    def _open_journals(self, job: Job) -> None:
+        settings, specs = self.settings, job.work.sequences
+        hashes = {id(spec.prompt): self.routes.hashes(spec) for spec in specs}  # choices of a prompt share it
+        choices = []
+        for place, spec in enumerate(specs):
+            # The client's request id need not be unique; this one is, in the whole cluster. Instances know no keys.
+            own = replace(
+                spec,
+                sequence_id=SequenceId(f"{settings.name}-{job.number}/{place}"),
+                prompt_hashes=hashes[id(spec.prompt)],
+                priority=0 if settings.limits.shared else spec.priority,
+            )
+            choices.append(Choice(job, place, SequenceJournal(own, self.now, settings.max_attempts)))
+        job.choices = tuple(choices)
+
+    def _let_in(self) -> None:
+        """Start those whose turn it is. A start may end a job at once, which would call this again."""
+        if self._letting_in or not len(self.room) or not self.routes.open(self.now):
+            return
+        self._letting_in = True
+        try:
+            while (job := self.room.next(len(self.choices), self.now)) is not None:
+                try:
+                    self._start(job)
+                except Exception:
+                    self._break(job)
+        finally:
+            self._letting_in = False
+
+    def _start(self, job: Job) -> None:
+        self._running[job.number] = job
+        job.started = self.now
+        for choice in job.choices:
+            self.choices[choice.journal.spec.sequence_id] = choice
+        for choice in job.choices:
+            if not job.closed:
+                self._carry_out(choice, choice.journal.start())
+
+    def _stop(self, number: int, index: int) -> None:
+        job = self._running.get(number)
+        if job is None:
+            return
+        choice = job.choices[index]
+        self._ready(choice)
+        self._carry_out(choice, choice.journal.cancel())
+        self._leave_if_done(choice)
+
+    def _cancel(self, job: Job) -> None:
+        if job.closed:
+            return
+        for choice in job.choices:
+            self._carry_out(choice, choice.journal.cancel())
+        self._close(job)
+
+    def _fail(self, job: Job, failure: Fail) -> None:
+        """One sequence is lost, hence the request: free the others, tell the client."""
+        self._out.append(e.JobFailed(job.number, failure, job.retry_after_s))
+        self._cancel(job)
+
+    def _break(self, job: Job) -> None:
+        """A bug that one job meets ends that job, and keeps nothing from the others."""
+        self._out.append(e.Broken(job.number, traceback.format_exc()))
+        self._out.append(e.JobFailed(job.number, Fail(FailKind.ENGINE, "the gateway failed on it")))
+        self._close(job)
+
+    def _leave_if_done(self, choice: Choice) -> None:
+        """Forget a sequence that is over, its job too if it was the last one, and let the next job in."""
+        job = choice.job
+        if job.closed or not choice.journal.done:
+            return
+        self._leave(choice)
+        for one in job.choices:
+            if not one.journal.done:
+                self._let_in()
+                return
+        self._close(job)
+
+    def _leave(self, choice: Choice) -> None:
+        """A sequence needs no place and no room any more, however long others of its job go on."""
+        name = choice.journal.spec.sequence_id
+        if self.choices.pop(name, None) is not None:
+            self._needy.pop(name, None)
+            self.routes.ended(name)
+            self.room.finished(self.now - choice.job.started)
+
+    def _close(self, job: Job) -> None:
+        """Forget a job, and let the next one in."""
+        job.closed = True
+        for choice in job.choices:
+            self._leave(choice)
+        if self._running.pop(job.number, None) is None:
+            self.room.leave(job)
+        self._out.append(e.JobOver(job.number))
+        self._let_in()
+
+    # ---- commands --------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, choice: Choice, commands: Commands) -> None:
+        """Do what a journal asks. May end the job."""
+        for command in commands:
+            match command:
+                case Tokens():
+                    self._deliver(choice, command)
+                case Send():
+                    self._out.append(command)
+                case c.NeedPrefill() | c.NeedDecode():
+                    self._route(choice, command)
+                case c.NeedTrial():
+                    self._try(choice, command)
+                case Fail():
+                    self._fail(choice.job, command)
+
+    def _deliver(self, choice: Choice, news: Tokens) -> None:
+        job, queue_s = choice.job, None
+        choice.told = True
+        self.routes.grew(choice.journal.spec.sequence_id, len(news.tokens))
+        if news.cached_tokens is not None:
+            queue_s = job.started - job.submitted + choice.waited_s
+        failures = choice.journal.attempts.total
+        self._out.append(SequenceUpdate(choice.index, news, queue_s, failures, job.number, choice.preempted))
+
+    def _route(self, choice: Choice, need: c.NeedPrefill | c.NeedDecode) -> None:
+        """Choose an instance now, or look again when there may be one."""
+        journal, now = choice.journal, self.now
+        if need.later:
+            self._await(choice, replace(need, later=False), now + c.LATER_S)
+            return
+        closed = self._quarantine.closed
+        try:
+            if isinstance(need, c.NeedDecode) and need.at_source is c.AtSource.NOW:
+                raise UnavailableError("no other instance takes it")
+            decision = self.routes.decide(need, journal, now, (*self._suspected(), *closed) if need.alone else closed)
+        except UnavailableError as error:
+            self._unroutable(choice, need, str(error))
+            return
+        self._ready(choice)
+        decodes = isinstance(need, c.NeedDecode)
+        self._out.append(e.Routed(journal.spec.sequence_id, decision, decodes))
+        if decodes:
+            routed = journal.decode_routed
+        elif self.routes.decodes_nowhere(now) > self.settings.empty_role_s:
+            routed = journal.serve_whole
+        else:
+            routed = journal.prefill_routed
+        self._carry_out(choice, routed(decision.replica, now))
+
+    def _unroutable(self, choice: Choice, need: c.NeedPrefill | c.NeedDecode, reason: str) -> None:
+        """No instance takes it now: it stays where its blocks are, or waits."""
+        now, begins = self.now, choice.waiting_since is None
+        since = now if choice.waiting_since is None else choice.waiting_since
+        if isinstance(need, c.NeedDecode) and now - since >= self._grace_s(need):
+            self._ready(choice)
+            self._carry_out(choice, self._unadopted(choice.journal, need))
+            return
+        choice.waiting_since = since
+        self._await(choice, need, now + LOOK_PERIOD_S)
+        if begins:  # not at every look
+            self._out.append(e.Waits(choice.journal.spec.sequence_id, reason))
+
+    def _try(self, choice: Choice, need: c.NeedTrial) -> None:
+        """A sequence that may have taken instances down is tried alone, as soon as one is empty."""
+        commands = self._quarantine.look(choice, need, self.now)
+        if choice.need is None:
+            self._ready(choice)
+        else:
+            self._await(choice, choice.need, self.now + LOOK_PERIOD_S)
+        self._carry_out(choice, commands)
+
+    def _await(self, choice: Choice, need: c.Need, look_at: float) -> None:
+        choice.need, choice.look_at = need, look_at
+        self._needy[choice.journal.spec.sequence_id] = choice
+
+    def _ready(self, choice: Choice) -> None:
+        """It waits for nothing any more."""
+        choice.need = choice.waiting_since = None
+        self._needy.pop(choice.journal.spec.sequence_id, None)
+
+    def _suspected(self) -> set[ReplicaId | None]:
+        """Instances at which a sequence is that may have taken one down. Such sequences keep away from each other."""
+        return {choice.journal.at for choice in self.choices.values() if choice.journal.attempts.losses}
+
+    def _grace_s(self, need: c.NeedDecode) -> float:
+        return self.settings.empty_role_s if need.at_source is c.AtSource.AFTER_GRACE else 0.0
+
+    def _unadopted(self, journal: SequenceJournal, need: c.NeedDecode) -> Commands:
+        """Where a handoff goes that no decode instance takes: another instance computes it, or it stays."""
+        drains, name = need.at_source is not c.AtSource.AFTER_GRACE, journal.live_id
+        if drains and name is not None and self.routes.computed_elsewhere(need.ticket.source, self.now):
+            return journal.on_news(Leaving(name, handoff=True))
+        return journal.decode_at_source(self.now)
+
+    # ---- instances -------------------------------------------------------------------------------------------------
+
+    def _hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        self.instances.heard(replica, self.now)
+        for item in news:
+            sent_id = item.sequence_id
+            choice = self.choices.get(SequenceId(sent_id.rpartition("@")[0]))
+            if choice is None:
+                self._decline(replica, item)
+                continue
+            if isinstance(item, Leaving) and not self.routes.elsewhere(item.handoff, self.now):
+                continue  # it goes on where it is
+            job = choice.job
+            try:
+                job.note(choice, item)
+                self._carry_out(choice, choice.journal.on_news(item, begun=job.begun))
+                self._leave_if_done(choice)
+            except Exception:
+                self._break(job)
+
+    def _decline(self, replica: ReplicaId, item: News) -> None:
+        """News of a job that is over: the instance that still works on it, or holds blocks for it, is told to stop."""
+        match item:
+            case Prefilled(ticket=ticket):
+                self._out.append(Send(replica, Release(ticket.ticket_id)))
+            case Tokens(finish_reason=None) | Adopted() | Leaving():
+                self._out.append(Send(replica, Cancel(item.sequence_id)))
+
+    def _lose(self, replica: ReplicaId, still_since: float | None) -> None:
+        """An instance is gone; whatever it worked on goes elsewhere."""
+        known = self.instances.down(replica)
+        self.routes.forget(replica)
+        if known is not None:
+            self._quarantine.died(known, still_since, self.now)
+        self.routes.decodes_nowhere(self.now)
+        for choice in list(self.choices.values()):
+            job = choice.job
+            if job.closed:
+                continue
+            try:
+                self._carry_out(choice, choice.journal.instance_lost(replica, still_since))
+            except Exception:
+                self._break(job)
+
+    def _unsent(self, sent_id: SequenceId, end: Callable[[SequenceJournal], Commands]) -> None:
+        choice = self.choices.get(SequenceId(sent_id.rpartition("@")[0]))
+        if choice is not None and choice.journal.live_id == sent_id:
+            self._carry_out(choice, end(choice.journal))
+            self._leave_if_done(choice)
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Deadlines, and another look for sequences that found no instance."""
+        now, is_open = self.now, self.routes.open(self.now)
+        self._looked_at = now
+        self.routes.decodes_nowhere(now)
+        for job, failure in self.room.overdue(now, is_open):
+            self._fail(job, failure)
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, number = heappop(self._deadlines)
+            if (late := self._running.get(number)) is not None:
+                self._fail(late, Fail(FailKind.DEADLINE, "the request's time is over"))
+        for choice in [choice for choice in self._needy.values() if choice.look_at <= now]:
+            try:
+                self._look_again(choice)
+            except Exception:
+                self._break(choice.job)
+        self._let_in()
+
+    def _look_again(self, choice: Choice) -> None:
+        need, job, limit_s = choice.need, choice.job, self.settings.role_wait_s
+        if need is None or job.closed:
+            return
+        waited_s = 0.0 if choice.waiting_since is None else self.now - choice.waiting_since
+        # First: this process may have been stopped while one came up.
+        if isinstance(need, c.NeedTrial):
+            self._try(choice, need)
+        else:
+            self._route(choice, need)
+        turns = isinstance(need, c.NeedTrial) or need.alone or bool(self._quarantine.closed)
+        if not self._waits(choice) or waited_s <= limit_s or (turns and self.routes.open(self.now)):
+            return
+        if not (job.begun and self._coming):
+            role = "decode" if isinstance(need, c.NeedDecode) else "prefill"
+            reason = f"no {role} instance came up within {limit_s:g} s"
+            self._fail(job, Fail(FailKind.UNAVAILABLE, reason))
+
+    def _waits(self, choice: Choice) -> bool:
+        return choice.need is not None and not choice.job.closed
+
+    def _known(self, number: int) -> bool:
+        return number in self._running or self.room.find(number) is not None
+
+    def _bound_deadlines(self) -> None:
+        """Most requests end before their deadline: those must not be kept until then."""
+        if len(self._deadlines) > 2 * (len(self._running) + len(self.room)) + 64:
+            self._deadlines = [one for one in self._deadlines if self._known(one[1])]
+            heapify(self._deadlines)

@@ -1,0 +1,153 @@
+"""The instances that a gateway has links to: their reports, a little old, and what was sent there since."""
+
+from msgspec.structs import replace
+
+from serving.gateway.core.events import InstanceUp
+from serving.ids import ReplicaId
+from serving.policy.health import hangs
+from serving.policy.link_health import PathTrouble
+from serving.policy.router import InstanceView
+from serving.values.instances import Status
+
+_NO_TROUBLE = PathTrouble()
+
+
+class KnownInstance:
+    """One of them.
+
+    Attributes:
+        view: by the last report, with reservations; None before the first report.
+        heard_at: gateway time of its last word [s].
+        trouble: the paths on which it cannot, or hardly, pull KV blocks.
+    """
+
+    __slots__ = ("busy", "heard_at", "kv_blocks", "node", "pool", "replica", "stuck", "trouble", "view")
+
+    def __init__(self, up: InstanceUp, now: float) -> None:
+        self.replica = up.replica
+        self.pool = up.pool
+        self.node = up.node
+        self.kv_blocks = up.kv_blocks
+        self.heard_at = now
+        self.view: InstanceView | None = None
+        self.trouble = _NO_TROUBLE
+        self.stuck = False
+        """It answers, but its engine has been at one step for too long, by its own account."""
+        self.busy = 0
+        """Sequences inside, by the last report."""
+
+
+class Instances:
+    """All of one gateway.
+
+    Args:
+        max_age_s: an instance that has been silent for longer counts as dead [s].
+    """
+
+    def __init__(self, max_age_s: float) -> None:
+        self._max_age_s = max_age_s
+        self._known: dict[ReplicaId, KnownInstance] = {}
+        self._pools: dict[str, list[KnownInstance]] = {}
+
+    def up(self, event: InstanceUp, now: float) -> None:
+        """A link is usable."""
+        self.down(event.replica)
+        known = self._known[event.replica] = KnownInstance(event, now)
+        self._pools.setdefault(event.pool, []).append(known)
+
+    def down(self, replica: ReplicaId) -> KnownInstance | None:
+        """It is not any more. Returns: what was known of the instance."""
+        known = self._known.pop(replica, None)
+        if known is not None:
+            self._pools[known.pool].remove(known)
+        return known
+
+    def heard(self, replica: ReplicaId, now: float) -> None:
+        """The instance said something. Unknown ones are ignored."""
+        known = self._known.get(replica)
+        if known is not None:
+            known.heard_at = now
+
+    def report(self, replica: ReplicaId, status: Status, now: float) -> None:
+        """The instance told its load. Effects: reservations begin anew. Unknown ones are ignored."""
+        known = self._known.get(replica)
+        if known is None:
+            return
+        known.heard_at = now
+        known.busy = status.running + status.waiting
+        known.stuck = status.step_limit_s > 0 and hangs(status.progress_age_s, status.step_limit_s)
+        lost, slow = status.lost_paths, status.slow_paths
+        known.trouble = PathTrouble(lost, slow) if lost or slow else _NO_TROUBLE
+        known.view = InstanceView(
+            known.replica,
+            known.pool,
+            known.node,
+            status.queued_tokens,
+            known.busy,
+            status.blocks_free,
+            known.kv_blocks,
+            0.0,
+            status.draining,
+            tokens_per_s=status.tokens_per_s,
+            gateways=status.gateways,
+        )
+
+    def unreachable(self, replica: ReplicaId) -> None:
+        """Nothing could be sent there: its link is about to be told as down. Effects: not used before a report."""
+        known = self._known.get(replica)
+        if known is not None:
+            known.view = None
+
+    def find(self, replica: ReplicaId) -> KnownInstance | None:
+        """A usable one by name."""
+        known = self._known.get(replica)
+        return known if known is not None and not known.stuck else None
+
+    def live(self, pool: str, now: float) -> list[KnownInstance]:
+        """Those of a pool that have reported their load and were heard of lately."""
+        oldest = now - self._max_age_s
+        return [
+            known
+            for known in self._pools.get(pool, ())
+            if known.view is not None and not known.stuck and known.heard_at >= oldest
+        ]
+
+    def any_open(self, pools: tuple[str, ...], now: float) -> bool:
+        """Whether some instance takes a prompt now, and sees it through: either role stands in for the other."""
+        oldest = now - self._max_age_s
+        for pool in pools:
+            for known in self._pools.get(pool, ()):
+                if (view := known.view) is not None and not view.draining and not known.stuck:
+                    if known.heard_at >= oldest:
+                        return True
+        return False
+
+    def troubles(self, pool: str, now: float) -> dict[ReplicaId, PathTrouble]:
+        """Of the instances of a pool, by name, the paths on which they pull badly; not those that leave it.
+
+        Returns: empty if no path is bad.
+        """
+        live = self.live(pool, now)
+        if all([known.trouble is _NO_TROUBLE for known in live]):
+            return {}
+        return {known.replica: known.trouble for known in live if known.view is not None and not known.view.draining}
+
+    def views(self) -> list[InstanceView]:
+        """All that have reported their load, whatever their state."""
+        return [view for known in self._known.values() if (view := known.view) is not None]
+
+    def trouble(self, replica: ReplicaId) -> PathTrouble:
+        """The bad paths of one instance, as far as is known."""
+        known = self._known.get(replica)
+        return _NO_TROUBLE if known is None else known.trouble
+
+    def reserve(self, replica: ReplicaId, tokens: int, blocks: int) -> None:
+        """A sequence is sent there: a report will know it later."""
+        known = self._known.get(replica)
+        if known is not None and (view := known.view) is not None:
+            known.view = replace(
+                view,
+                reserved_tokens=view.reserved_tokens + tokens,
+                reserved_sequences=view.reserved_sequences + 1,
+                reserved_blocks=view.reserved_blocks + blocks,
+            )

@@ -1,0 +1,41 @@
+"""A gateway's decisions as a decision log keeps them: each event with its time, and the effects."""
+
+from msgspec.structs import replace
+
+from serving.gateway.core.events import GatewayEffect, GatewayEvent, InstanceSays
+from serving.gateway.core.gateway import Gateway
+from serving.policy.decision_log import CallRecord
+from serving.values.news import News, Prefilled
+
+
+class GatewayCall(CallRecord, frozen=True):
+    """One event of a gateway."""
+
+    event: GatewayEvent
+    now: float
+
+    def on(self, gateway: Gateway) -> list[GatewayEffect]:
+        """Carry it out."""
+        return gateway.on(self.event, self.now)
+
+    def kind(self) -> str:
+        """What happened."""
+        return type(self.event).__name__
+
+    def title(self) -> str:
+        """The event in a few words."""
+        return f"{self.kind()} at {self.now:.6f} s"
+
+
+def noted(event: GatewayEvent) -> GatewayEvent:
+    """An event as it is written: handoffs come without their blocks, which a gateway only passes on.
+
+    Effects: none.
+    """
+    if isinstance(event, InstanceSays) and any(isinstance(one, Prefilled) for one in event.news):
+        return replace(event, news=tuple([_short(one) for one in event.news]))
+    return event
+
+
+def _short(news: News) -> News:
+    return replace(news, ticket=replace(news.ticket, blocks=())) if isinstance(news, Prefilled) else news

@@ -1,0 +1,46 @@
+"""What one gateway's core is built with; the header of its decision log."""
+
+from serving.policy.admission_queue import AdmissionQueue
+from serving.policy.gateway_admission import AdmissionLimits
+from serving.policy.gateway_router import GatewayRouter
+from serving.policy.router import Rule
+from serving.values.news import Value
+
+
+class GatewaySettings(Value, frozen=True):
+    """One gateway.
+
+    Args:
+        name: unique in the cluster; part of the ids of its sequences.
+        pools: names of the engine pools in the order of a request's life: `prefill` and `decode`, or `aggregated`.
+        max_age_s: an instance that has been silent for longer counts as dead [s].
+        history_blocks, rule, seed, attention_tokens: as in `GatewayRouter`.
+        max_attempts: failures in a row after which a sequence is given up.
+        role_wait_s: how long a sequence waits for an instance of a role [s].
+        empty_role_s: how long there is no decode instance before prefill instances decode [s].
+        coming: instances are expected, or would be started for what waits.
+    """
+
+    name: str
+    pools: tuple[str, ...]
+    max_age_s: float
+    block_tokens: int
+    history_blocks: int = 0
+    rule: Rule | None = None
+    seed: int = 0
+    attention_tokens: float = 0.0
+    limits: AdmissionLimits = AdmissionLimits(512, 1_000_000, 256)
+    max_attempts: int = 3
+    role_wait_s: float = 30.0
+    empty_role_s: float = 5.0
+    coming: bool = True
+    version: str = ""
+
+    def router(self) -> GatewayRouter:
+        """A router that was asked nothing yet."""
+        blocks = self.block_tokens, self.history_blocks
+        return GatewayRouter(self.max_age_s, *blocks, self.rule, self.seed, self.attention_tokens)
+
+    def queue(self) -> AdmissionQueue:
+        """An admission queue that was asked nothing yet."""
+        return AdmissionQueue(self.limits)

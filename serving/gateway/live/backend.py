@@ -1,0 +1,196 @@
+"""The live `GenerationBackend`: delivers what links, clients and time bring to the core, and carries out its effects.
+
+Runs on the gateway's asyncio loop, single-threaded. Decides nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from hardware.cost.model_shape import load_shape
+from hardware.errors import HardwareError
+from serving.config.serve import ServeConfig
+from serving.errors import LinkError, OverloadedError, ServingError, UnavailableError
+from serving.gateway.core import events as e
+from serving.gateway.core.from_config import core_settings
+from serving.gateway.core.gateway import Gateway
+from serving.gateway.live.generation import LiveGeneration
+from serving.ids import GatewayId
+from serving.link import messages as m
+from serving.runtime.decision_recorder import recorded_gateway
+from serving.runtime.instance_link import InstanceLink
+from serving.runtime.pool_links import LinkEvents, PoolLinks
+from serving.values.instances import Status
+from serving.values.jobs import GenerationJob, SequenceUpdate
+from serving.values.orders import Add, Adopt, Send
+
+logger = logging.getLogger(__name__)
+
+WAKE_PERIOD_S = 0.1
+"""How late the core may be woken."""
+
+
+class LiveBackend:
+    """Accepts jobs and drives them through the pools.
+
+    Args:
+        pools: names of the engine pools: `prefill` and `decode`, or `aggregated`.
+    """
+
+    def __init__(self, gateway: GatewayId, secret: str, config: ServeConfig, pools: list[str]) -> None:
+        events = LinkEvents(self._on_frame, self._on_status, self._on_up, self._on_down)
+        self.links = PoolLinks(gateway, secret, events, config.health.silence_s)
+        self.core = Gateway(core_settings(config, gateway, tuple(pools), attention_tokens(config)))
+        """For others to read, never to change."""
+        self._wakes_pools = config.autoscaler.policy != "none"
+        self._on, self.recorder = recorded_gateway(config.engine.decision_log, self.core)
+        self._serial = 0
+        self._generations: dict[int, LiveGeneration] = {}
+        self._waker: asyncio.Task[None] | None = None
+
+    # ---- GenerationBackend -----------------------------------------------------------------------------------------
+
+    def submit(self, job: GenerationJob) -> LiveGeneration:
+        """As `GenerationBackend.submit`. Must be called on the gateway's loop.
+
+        Raises: OverloadedError when the queue is at its bound; UnavailableError when it is without an instance to wait
+            for, or none is expected.
+        """
+        self._serial += 1
+        generation = LiveGeneration(self._serial, job, self._now(), self._stop, self._cancel)
+        self._generations[self._serial] = generation
+        for effect in self._on(e.Submit(self._serial, job), generation.submitted):
+            if isinstance(effect, e.Rejected):
+                del self._generations[self._serial]
+                raise _refusal(effect)
+            self._carry_out(effect)
+        self._waker = self._waker or asyncio.create_task(self._wake_forever())
+        return generation
+
+    def ready(self) -> bool:
+        """Whether a request that is submitted now finds an instance; nothing else decides whether it starts."""
+        return self.core.open(self._now())
+
+    def end_all(self, reason: str) -> None:
+        """Fail whatever waits and runs: this gateway leaves, and its clients are told."""
+        self._tell(e.EndAll(reason))
+
+    def expect(self, targets: Mapping[str, int]) -> None:
+        """Replicas that are asked for now, by pool."""
+        self._tell(e.Expect(self._wakes_pools or any(targets.values())))
+
+    def counts(self) -> dict[str, int]:
+        """Requests running and queued here, sequences known."""
+        core = self.core
+        return {"running": core.running, "queued": len(core.room), "sequences": len(core.choices)}
+
+    def waiting(self) -> tuple[int, int, float]:
+        """As `Gateway.waiting`, now."""
+        return self.core.waiting(self._now())
+
+    @property
+    def starved(self) -> bool:
+        """Whether something waits because a role has no instance."""
+        return self.core.starved(self._now())
+
+    def close(self) -> None:
+        """Stop waking the core, drop the links, write the log's end."""
+        if self._waker is not None:
+            self._waker.cancel()
+        self.links.close()
+        if self.recorder is not None:
+            self.recorder.close()
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def _tell(self, event: e.GatewayEvent) -> None:
+        for effect in self._on(event, self._now()):
+            self._carry_out(effect)
+
+    def _stop(self, number: int, index: int) -> None:
+        self._tell(e.StopChoice(number, index))
+
+    def _cancel(self, number: int) -> None:
+        if number in self._generations:
+            self._tell(e.CancelJob(number))
+
+    def _on_frame(self, link: InstanceLink, frame: m.Frame) -> None:
+        self._tell(e.InstanceSays(link.replica, frame.news))
+
+    def _on_status(self, link: InstanceLink, status: Status) -> None:
+        self._tell(e.InstanceStatus(link.replica, status))
+
+    def _on_up(self, link: InstanceLink) -> None:
+        welcome = link.welcome
+        assert welcome is not None, "a link is up when it was welcomed"
+        self._tell(e.InstanceUp(link.replica, welcome.pool, welcome.node, welcome.kv_blocks))
+        if link.status is not None:  # it may have come with the welcome
+            self._on_status(link, link.status)
+
+    def _on_down(self, link: InstanceLink, reason: str) -> None:
+        self._tell(e.InstanceDown(link.replica, link.still_since))
+
+    async def _wake_forever(self) -> None:
+        while True:
+            await asyncio.sleep(WAKE_PERIOD_S)
+            if self.core.next_wake() <= self._now():
+                try:
+                    self._tell(e.Look())
+                except Exception:
+                    logger.exception("the gateway's look at what waits failed")
+
+    # ---- effects ---------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: e.GatewayEffect) -> None:
+        match effect:
+            case SequenceUpdate():
+                self._generations[effect.number].deliver(effect)
+            case Send():
+                self._send(effect)
+            case e.JobOver(number=number):
+                if (generation := self._generations.pop(number, None)) is not None:
+                    generation.close()
+            case e.JobFailed():
+                self._fail(effect)
+            case e.Waits():
+                logger.info("%s waits: %s", effect.sequence_id, effect.reason)
+            case e.Broken():
+                generation = self._generations[effect.number]
+                logger.error("the gateway failed on request %s\n%s", generation.job.request_id, effect.trace)
+
+    def _fail(self, effect: e.JobFailed) -> None:
+        generation, failure = self._generations[effect.number], effect.failure
+        logger.warning("request %s failed: %s (%s)", generation.job.request_id, failure.reason, failure.kind.value)
+        generation.fail(failure, effect.retry_after_s)
+
+    def _send(self, effect: Send) -> None:
+        replica, order = effect.replica, effect.order
+        link = self.links.link(replica)
+        try:
+            sent = link is not None and link.send(order)
+        except LinkError as error:
+            if isinstance(order, Add | Adopt):
+                self._tell(e.TooLarge(order.spec.sequence_id, m.too_large(order, error)))
+            return
+        if not sent and isinstance(order, Add | Adopt):
+            self._tell(e.Unsent(replica, order.spec.sequence_id))
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _refusal(effect: e.Rejected) -> ServingError:
+    kind = UnavailableError if effect.unavailable else OverloadedError
+    return kind(effect.reason, retry_after_s=effect.retry_after_s)
+
+
+def attention_tokens(config: ServeConfig) -> float:
+    """How far a token must look back for attention to cost as much as everything else; 0 where the model's shape is
+    none that the cost model knows: then all tokens cost the same.
+    """
+    try:
+        shape = load_shape(config.model.path)
+    except HardwareError:
+        return 0.0
+    return shape.linear_flops_per_token / (shape.layers * shape.prefill_core_flops)

@@ -1,0 +1,152 @@
+"""News of sequences: what an engine says of them, what an instance's link carries, what a gateway's journal takes.
+
+Positions count output tokens from the start of the sequence, resumed output included, so that a receiver can drop what
+it already has and notice what it missed. Times are in the sender's clock, except where a link has converted them.
+"""
+
+from enum import Enum
+
+import msgspec
+from msgspec.structs import replace
+
+from serving.errors import HandoffError, OverloadedError, RequestError, ServingError, UnavailableError
+from serving.ids import SequenceId
+from serving.values.sequence import DraftUse, FinishReason, HandoffTicket, PoolUse, TokenLogprobs
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Base of what crosses a link and is kept in decision logs; its subclasses form tagged unions."""
+
+
+class FailKind(Enum):
+    """Why a sequence is given up, or was not taken; decides the HTTP status."""
+
+    DEADLINE = "deadline"
+    ENGINE = "engine"
+    UNAVAILABLE = "unavailable"
+    OVERLOADED = "overloaded"
+    INVALID = "invalid"
+    POISON = "poison"
+    """It took down the instances that worked on it."""
+    DRAINING = "draining"
+    """A draining instance no longer takes it. Only instances say so; no request ends by it."""
+
+
+class Tokens(Value, frozen=True, gc=False):
+    """New tokens of a sequence, its end, or both.
+
+    Args:
+        position: output tokens before these ones.
+        tokens: may be empty when only the end is told (deadline, `max_tokens = 0`).
+        logprobs: one per token when asked, else empty.
+        prompt_logprobs: for prompt positions 1 ...; first news only, when asked.
+        cached_tokens: tokens whose KV was not computed: found here or pulled; first news only.
+        finish_reason: set on the last news.
+        pool: what the KV-cache pool had to do with it; first news only, None without a pool.
+        drafts: what became of the step's guesses; None if there were none.
+        waited_s: time from its coming to the instance to its first admission [s]; first news only.
+        preempted: times that it had to give its blocks back there since the last news.
+    """
+
+    sequence_id: SequenceId
+    position: int
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    cached_tokens: int | None = None
+    finish_reason: FinishReason | None = None
+    pool: PoolUse | None = None
+    drafts: DraftUse | None = None
+    waited_s: float | None = None
+    preempted: int = 0
+
+
+class Prefilled(Value, frozen=True, gc=False):
+    """The blocks are registered: the sequence waits at the instance to be adopted elsewhere.
+
+    Its prompt is computed; or it was decoded there and the instance drains: then `first` has no tokens.
+    """
+
+    first: Tokens
+    ticket: HandoffTicket
+
+    @property
+    def sequence_id(self) -> SequenceId:
+        """The sequence."""
+        return self.first.sequence_id
+
+
+class Adopted(Value, frozen=True, gc=False):
+    """The KV of `ticket_id` has arrived: its source may free its copy."""
+
+    sequence_id: SequenceId
+    ticket_id: str
+
+
+class Lost(Value, frozen=True, gc=False):
+    """The instance gives the sequence up and has forgotten it: it failed on it, or its KV did not arrive."""
+
+    sequence_id: SequenceId
+    reason: str
+
+
+class Refused(Value, frozen=True, gc=False):
+    """The instance would not take the sequence: its queues are full, it drains, or the order is wrong."""
+
+    sequence_id: SequenceId
+    kind: FailKind
+    reason: str
+    retry_after_s: float = 0.0
+
+
+class Leaving(Value, frozen=True, gc=False):
+    """The instance is draining and asks for this sequence to be moved. It keeps running it until it is cancelled.
+
+    Args:
+        handoff: it is one that was not pulled yet, else a prompt that is not computed yet.
+    """
+
+    sequence_id: SequenceId
+    handoff: bool
+
+
+News = Tokens | Prefilled | Adopted | Lost | Refused | Leaving
+
+
+def refusal(sequence_id: SequenceId, error: ServingError) -> Lost | Refused:
+    """The news that an engine would not take a sequence.
+
+    Args:
+        error: that it raised.
+    Effects: none.
+    """
+    if isinstance(error, HandoffError):
+        return Lost(sequence_id, str(error))
+    if isinstance(error, OverloadedError):
+        return Refused(sequence_id, FailKind.OVERLOADED, str(error), error.retry_after_s)
+    if isinstance(error, UnavailableError):
+        return Refused(sequence_id, FailKind.DRAINING, str(error))
+    kind = FailKind.INVALID if isinstance(error, RequestError) else FailKind.ENGINE
+    return Refused(sequence_id, kind, str(error))
+
+
+def ends(news: News) -> bool:
+    """Whether the instance is done with the sequence. Effects: none."""
+    return isinstance(news, Lost | Refused) or (isinstance(news, Tokens) and news.finish_reason is not None)
+
+
+def in_time_of(news: News, time_scale: float) -> News:
+    """The same, its times in another clock.
+
+    Args:
+        time_scale: seconds of the clock that they are in now in one second of the other.
+    Effects: none.
+    """
+    match news:
+        case Tokens(waited_s=float(waited_s)):
+            return replace(news, waited_s=waited_s / time_scale)
+        case Prefilled(first=first) if first.waited_s is not None:
+            return replace(news, first=replace(first, waited_s=first.waited_s / time_scale))
+        case Refused() if news.retry_after_s:
+            return replace(news, retry_after_s=news.retry_after_s / time_scale)
+    return news
