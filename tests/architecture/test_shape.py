@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from tests.architecture.source_tree import Source, read_sources
 
 MAX_FILE_LINES = 400
+STATE_MACHINES = {"serving/gateway/core/gateway.py": 500}
+"""Files that are one state machine each, and may be longer: to cut them would only hide their state."""
 MAX_FUNCTION_LINES = 60
 DRAWERS = ("util", "helper", "misc", "common")
 
@@ -30,7 +32,7 @@ EVERYTHING = [*PRODUCT, *read_sources("tests")]
 def long_files(sources: Sequence[Source]) -> list[str]:
     """Files over the limit."""
     sizes = {source.path: len(source.text.splitlines()) for source in sources}
-    return [f"{path}: {size} lines" for path, size in sizes.items() if size > MAX_FILE_LINES]
+    return [f"{path}: {size} lines" for path, size in sizes.items() if size > STATE_MACHINES.get(path, MAX_FILE_LINES)]
 
 
 def long_functions(sources: Sequence[Source]) -> list[str]:
