@@ -127,7 +127,9 @@ def test_every_decision_is_made_again(logs: Path) -> None:
     assert seen["gateway"]["Submit"] >= 200
     data = (logs / f"gateway-gateway{SUFFIX}").read_bytes()
     assert set(gateway_kinds(data)) >= INSIDE
-    assert any(call[1][0] == "Submit" and not effects for call, effects in pairs(data)), "some waited for their turn"
+    assert any(call[1][0] == "Submit" and not effects for call, effects in pairs(data)[:-1]), (
+        "some waited for their turn"
+    )
     assert seen["engine"]["StepFinished"] > 100
 
 
@@ -164,8 +166,8 @@ def reroute(log: list[tuple[Any, Any]]) -> int:
 
 
 def lose_effect(log: list[tuple[Any, Any]]) -> int:
-    says = [i for i, (call, _) in enumerate(log) if call[1][0] == "InstanceSays"]
-    where = [i for i in says if any(news[0] == "Prefilled" for news in log[i][0][1][2])][7]
+    said = [(i, call[1]) for i, (call, _) in enumerate(log) if call[0] != "End" and call[1][0] == "InstanceSays"]
+    where = [i for i, (_, _, frame) in said if any(news[0] == "Prefilled" for news in frame)][7]
     del log[where][1][-1]
     return where
 
