@@ -1,0 +1,486 @@
+"""A gateway's core in a hostile world: any event at any time, news late, doubled, out of order or lost.
+
+Whatever happens, each job ends once, each token of a choice is delivered once and in order, and nothing waits for
+longer than it may. A twin hears the events as a decision log keeps them, and must do the same.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from serving.gateway.core import events as e
+from serving.gateway.core.gateway import LOOK_PERIOD_S, Gateway
+from serving.gateway.core.record import noted
+from serving.gateway.core.settings import GatewaySettings
+from serving.ids import NodeId, ReplicaId, RequestId, SequenceId
+from serving.policy.deaths import TOGETHER_S
+from serving.policy.decision_log import plain
+from serving.policy.gateway_admission import AdmissionLimits
+from serving.policy.journal_commands import LATER_S
+from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
+from serving.values.news import FailKind, Lost, Prefilled, Refused, Tokens
+from serving.values.orders import Add, Adopt, Send
+from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec
+from tests.fakes.executor import STOP_TOKEN, reference_output
+from tests.gateway.fleet import KV_BLOCKS, FakeInstance, Fleet, Work
+
+LIMITS = AdmissionLimits(4, 60, 4)
+ROLE_WAIT_S, EMPTY_ROLE_S, MAX_AGE_S = 4.0, 1.0, 2.5
+TRIAL_S = 4 * TOGETHER_S
+"""How long a sequence that was near dying instances may wait until it is known what killed them."""
+
+
+@dataclass
+class Client:
+    """What one job's client knows."""
+
+    work: GenerationJob
+    submitted: float
+    told: list[list[int]]
+    finish: list[FinishReason | None]
+    stopped: set[int] = field(default_factory=set)
+    failure: Fail | None = None
+    cancelled: bool = False
+    over: bool = False
+
+    @property
+    def begun(self) -> bool:
+        return any(self.told)
+
+    @property
+    def deadline(self) -> float:
+        return self.submitted + min(spec.time_left_s for spec in self.work.sequences)
+
+
+class GatewayMachine(RuleBasedStateMachine):
+    """Time moves by rules only."""
+
+    @initialize(
+        split=st.booleans(),
+        rule=st.sampled_from([None, "load", "locality", "round_robin", "power_of_two"]),
+        history=st.sampled_from([0, 8]),
+        shared=st.booleans(),
+        ups=st.sampled_from([15, 15, 5, 1, 0]),
+        jobs=st.integers(0, 3),
+    )
+    def build(self, split: bool, rule: str | None, history: int, shared: bool, ups: int, jobs: int) -> None:
+        pools = ("prefill", "decode") if split else ("aggregated",)
+        limits = AdmissionLimits(LIMITS.max_queued_requests, LIMITS.max_queued_tokens, 4, shared)
+        self.settings = GatewaySettings(
+            "g", pools, MAX_AGE_S, 4, history, rule, 3, 9.0, limits, 3, ROLE_WAIT_S, EMPTY_ROLE_S  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.core, self.twin = Gateway(self.settings), Gateway(self.settings)
+        self.fleet = Fleet(pools)
+        self.now = 100.0
+        self.empty_since = self.now
+        """Since when no instance has been usable, nor was any expected not to come."""
+        self.number = 0
+        self.clients: dict[int, Client] = {}
+        self.pending: deque[e.GatewayEvent] = deque()
+        self.invalid: set[int] = set()
+        self.untold: set[str] = set()
+        """Tickets of which the gateway was not told: their leases end by themselves."""
+        self.oversized = 0
+        self.losses = 0
+        for index, instance in enumerate(self.fleet.instances):
+            if ups >> index & 1:
+                self.come(instance)
+        for index in range(jobs):
+            self.submit([5, 6, 7, 8, index], 6, 1 + index, 60.0, "", 0)
+
+    # ---- the driver ------------------------------------------------------------------------------------------------
+
+    def tell(self, event: e.GatewayEvent) -> None:
+        """Deliver an event and what comes of it."""
+        self.pending.append(event)
+        while self.pending:
+            event = self.pending.popleft()
+            effects = self.core.on(event, self.now)
+            assert plain(self.twin.on(noted(event), self.now)) == plain(effects), "another one does the same"
+            for effect in effects:
+                self.carry_out(effect)
+            self.core.check()
+            self.waits_no_longer_than_it_may()
+
+    def carry_out(self, effect: e.GatewayEffect) -> None:
+        match effect:
+            case Send(replica=replica):
+                self.send(self.fleet.named[replica], effect)
+            case SequenceUpdate():
+                self.hear(self.clients[effect.number], effect)
+            case e.JobFailed(number=number, failure=failure):
+                client = self.clients[number]
+                assert not client.over
+                assert client.failure is None
+                client.failure = failure
+                self.judge(number, client, failure)
+            case e.JobOver(number=number):
+                assert not self.clients[number].over, "a job ends once"
+                self.clients[number].over = True
+            case e.Rejected(number=number):
+                del self.clients[number]
+            case e.Routed(decision=decision):
+                assert self.fleet.named[decision.replica].up
+            case e.Broken(trace=trace):
+                raise AssertionError(trace)
+
+    def send(self, instance: FakeInstance, effect: Send) -> None:
+        order = effect.order
+        if not isinstance(order, Add | Adopt):
+            if not instance.cut:
+                instance.take(order)
+            return
+        at_source = isinstance(order, Adopt) and order.ticket.source == instance.replica
+        assert instance.up or at_source, "nobody is there"
+        number, index = self.whose(order.spec.sequence_id)
+        client = self.clients[number]
+        assert not client.over, "work for a job that is over"
+        assert list(order.spec.output) == client.told[index]
+        assert index not in client.stopped
+        assert order.spec.time_left_s <= client.deadline - self.now + 1e-6
+        if instance.cut or not instance.up:
+            self.pending.append(e.Unsent(instance.replica, order.spec.sequence_id))
+        elif self.oversized:
+            self.oversized -= 1
+            self.invalid.add(number)
+            self.pending.append(e.TooLarge(order.spec.sequence_id, "it is too long"))
+        else:
+            instance.take(order)
+
+    def hear(self, client: Client, update: SequenceUpdate) -> None:
+        index, news = update.index, update.news
+        told = client.told[index]
+        assert not client.over
+        assert client.failure is None
+        assert client.finish[index] is None, "news after the end"
+        assert index not in client.stopped
+        assert news.position == len(told), "each token once, and in order"
+        once = (news.cached_tokens, news.pool, news.waited_s, update.queue_s)
+        assert [one is not None for one in once] == [not told] * 4, "with the first tokens"
+        assert len(news.logprobs) == len(news.tokens)
+        told.extend(news.tokens)
+        expected, reason = reference_output(client.work.sequences[index])
+        assert tuple(told) == expected[: len(told)]
+        client.finish[index] = news.finish_reason
+        if news.finish_reason is not None:
+            assert (tuple(told), news.finish_reason) == (expected, reason)
+
+    def judge(self, number: int, client: Client, failure: Fail) -> None:
+        """Nothing fails without a reason."""
+        match failure.kind:
+            case FailKind.DEADLINE:
+                assert self.now >= client.deadline or "at the instance" in failure.reason
+            case FailKind.INVALID:
+                assert number in self.invalid
+            case FailKind.POISON:
+                assert self.losses >= 3
+            case FailKind.UNAVAILABLE if "came up within" in failure.reason:
+                assert self.now - client.submitted >= ROLE_WAIT_S
+            case FailKind.DRAINING:
+                raise AssertionError("no request ends by it")
+
+    @staticmethod
+    def whose(name: SequenceId) -> tuple[int, int]:
+        number, index = name.removeprefix("g-").partition("@")[0].split("/")
+        return int(number), int(index)
+
+    # ---- what must hold --------------------------------------------------------------------------------------------
+
+    def alive(self) -> dict[int, Client]:
+        return {number: client for number, client in self.clients.items() if not client.over}
+
+    def waits_no_longer_than_it_may(self) -> None:
+        alive = self.alive()
+        assert sorted(self.core.numbers()) == sorted(alive)
+        assert self.core.running + len(self.core.room) == len(alive)
+        if self.pending:
+            return
+        wake = self.core.next_wake()
+        assert wake <= min([client.deadline for client in alive.values()], default=math.inf)
+        assert alive or wake == math.inf
+        if self.core.starved(self.now):
+            assert wake <= self.now + LATER_S
+
+    def look(self) -> None:
+        """The driver woke the core."""
+        self.tell(e.Look())
+        assert self.core.next_wake() > self.now, "else it would be woken again and again"
+        for client in self.alive().values():
+            assert client.deadline > self.now
+            patience_s = ROLE_WAIT_S + TRIAL_S + LATER_S + 2 * LOOK_PERIOD_S
+            waits = self.now - max(self.empty_since, client.submitted)
+            assert client.begun or waits <= patience_s, "nobody is there, and nobody came"
+
+    @invariant()
+    def bounded(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        assert len(self.core.room) <= LIMITS.max_queued_requests
+        most = max([len(self.clients[n].work.sequences) for n in self.core.numbers()], default=0)
+        assert len(self.core.choices) <= max(LIMITS.max_running_sequences, most)
+        for client in self.clients.values():
+            if client.over and client.failure is None and not client.cancelled:
+                ended = [reason is not None or i in client.stopped for i, reason in enumerate(client.finish)]
+                assert all(ended)
+
+    # ---- clients ---------------------------------------------------------------------------------------------------
+
+    @rule(
+        prompt=st.lists(st.integers(0, 63), min_size=1, max_size=9),
+        max_tokens=st.integers(1, 6),
+        choices=st.sampled_from([1, 1, 1, 2, 3, 5]),
+        time_left_s=st.sampled_from([60.0, 60.0, 6.0, 0.5]),
+        key=st.sampled_from(["", "a", "b"]),
+        priority=st.integers(0, 1),
+    )
+    def submit(
+        self, prompt: list[int], max_tokens: int, choices: int, time_left_s: float, key: str, priority: int
+    ) -> None:
+        self.number += 1
+        specs = tuple(
+            SequenceSpec(
+                SequenceId(f"r/{index}"),
+                tuple(prompt),
+                SamplingParams(max_tokens=max_tokens, seed=index, stop_token_ids=(STOP_TOKEN,), logprobs=0),
+                time_left_s=time_left_s,
+                priority=priority,
+            )
+            for index in range(choices)
+        )
+        job = GenerationJob(RequestId("r"), specs, key, 1.0 + (key == "a"))
+        self.clients[self.number] = Client(job, self.now, [[] for _ in specs], [None] * choices)
+        self.tell(e.Submit(self.number, job))
+
+    @precondition(lambda self: self.clients)
+    @rule(which=st.integers(0, 1000))
+    def cancel(self, which: int) -> None:
+        """Perhaps of a job that is over."""
+        number = list(self.clients)[which % len(self.clients)]
+        client = self.clients[number]
+        client.cancelled = client.cancelled or not client.over
+        self.tell(e.CancelJob(number))
+        assert client.over
+
+    @precondition(lambda self: any(client.begun for client in self.clients.values()))
+    @rule(which=st.integers(0, 1000))
+    def stop(self, which: int) -> None:
+        """A stop string matched, perhaps in a choice that is over."""
+        told = [(n, i) for n, client in self.clients.items() for i, tokens in enumerate(client.told) if tokens]
+        number, index = told[which % len(told)]
+        client = self.clients[number]
+        if not client.over and client.finish[index] is None:
+            client.stopped.add(index)
+        self.tell(e.StopChoice(number, index))
+
+    @precondition(lambda self: len(self.alive()) == 6)
+    @rule()
+    def end_all(self) -> None:
+        self.tell(e.EndAll("the gateway leaves"))
+        assert not self.alive()
+
+    # ---- instances that come and go --------------------------------------------------------------------------------
+
+    def come(self, instance: FakeInstance, *, report: bool = True) -> None:
+        instance.up = True
+        self.tell(e.InstanceUp(instance.replica, instance.pool, NodeId("n"), KV_BLOCKS))
+        if report:
+            self.report(instance)
+
+    def report(self, instance: FakeInstance, *, stuck: bool = False) -> None:
+        self.tell(e.InstanceStatus(instance.replica, instance.status(stuck=stuck)))
+        self.empty_since = math.inf if not instance.draining and not stuck else self.empty_since
+
+    def go(self, instance: FakeInstance, still_since: float | None = None) -> None:
+        self.losses += still_since != 0.0
+        instance.die()
+        self.tell(e.InstanceDown(instance.replica, still_since))
+        if not self.fleet.up():
+            self.empty_since = self.now
+
+    @rule(which=st.integers(0, 3), report=st.booleans())
+    def comes_up(self, which: int, report: bool) -> None:
+        instance = self.fleet.instances[which % len(self.fleet.instances)]
+        if not instance.up:
+            self.come(instance, report=report)
+
+    @precondition(lambda self: self.fleet.up())
+    @rule(which=st.integers(0, 3), silent_s=st.sampled_from([None, None, 0.0, 1.0]), lose_news=st.booleans())
+    def goes_down(self, which: int, silent_s: float | None, lose_news: bool) -> None:
+        """It dies; or it froze a while ago."""
+        instance = self.fleet.up()[which % len(self.fleet.up())]
+        if lose_news:
+            instance.frames.clear()
+        self.go(instance, None if silent_s is None else self.now - silent_s)
+
+    @precondition(lambda self: self.fleet.up())
+    @rule(which=st.integers(0, 3), stuck=st.booleans())
+    def reports(self, which: int, stuck: bool) -> None:
+        self.report(self.fleet.up()[which % len(self.fleet.up())], stuck=stuck)
+
+    @rule(which=st.integers(0, 3))
+    def reports_though_unknown(self, which: int) -> None:
+        self.tell(e.InstanceStatus(ReplicaId("nobody"), self.fleet.instances[0].status()))
+
+    @precondition(lambda self: any(not work.begun for _, work in self.fleet.working()))
+    @rule(which=st.integers(0, 1000), others=st.booleans())
+    def dies_of_it(self, which: int, others: bool) -> None:
+        """Of a sequence that it had not given a token of; perhaps others die with it. A replacement comes at once."""
+        fresh = [one for one, work in self.fleet.working() if not work.begun]
+        instance = fresh[which % len(fresh)]
+        for one in self.fleet.up() if others else [instance]:
+            self.go(one)
+            self.come(one)
+
+    @precondition(lambda self: self.fleet.up())
+    @rule(which=st.integers(0, 3))
+    def drains(self, which: int) -> None:
+        """It says so, and what it has it offers."""
+        instance = self.fleet.up()[which % len(self.fleet.up())]
+        instance.drain()
+        self.report(instance)
+        self.deliver_all(instance)
+
+    @precondition(lambda self: self.fleet.up())
+    @rule(which=st.integers(0, 3), how=st.sampled_from(["fill", "empty", "empty", "cut", "too large"]))
+    def gets_into_trouble(self, which: int, how: str) -> None:
+        instance = self.fleet.up()[which % len(self.fleet.up())]
+        match how:
+            case "fill" | "empty":
+                instance.full = how == "fill"
+            case "cut":
+                instance.cut = True
+            case "too large":
+                self.oversized = 1
+
+    @rule(coming=st.sampled_from([True, True, False]))
+    def is_expected(self, coming: bool) -> None:
+        self.tell(e.Expect(coming))
+
+    # ---- what they do ----------------------------------------------------------------------------------------------
+
+    def pick(self, which: int) -> tuple[FakeInstance, Work]:
+        working = self.fleet.working()
+        return working[which % len(working)]
+
+    @rule(which=st.integers(0, 1000), count=st.integers(1, 3), how=st.sampled_from(["all", "all", "one", "silent"]))
+    def work(self, which: int, count: int, how: str) -> None:
+        """One step, everywhere or for one sequence; its news arrive at once, or when `news_arrive` says so."""
+        if how == "all":
+            self.all_work(count)
+        elif self.fleet.working():
+            instance, work = self.pick(which)
+            instance.work(work, count)
+            if how == "one":
+                self.deliver_all(instance)
+
+    def all_work(self, count: int) -> None:
+        for instance, work in self.fleet.working():
+            if instance.works.get(work.spec.sequence_id) is work:
+                instance.work(work, count)
+        for instance in self.fleet.speaking():
+            self.deliver_all(instance)
+
+    @precondition(lambda self: self.fleet.working())
+    @rule(which=st.integers(0, 1000), how=st.sampled_from(["lost", "engine", "invalid", "abort", "deadline"]))
+    def fails(self, which: int, how: str) -> None:
+        instance, work = self.pick(which)
+        name, position = work.spec.sequence_id, len(work.output)
+        match how:
+            case "lost":
+                instance.fail(work, Lost(name, "device lost"))
+            case "engine" | "invalid" if not work.begun:
+                kind = FailKind(how)
+                self.invalid.update([self.whose(name)[0]] * (kind is FailKind.INVALID))
+                instance.fail(work, Refused(name, kind, "no"))
+            case "abort" | "deadline":
+                instance.fail(work, Tokens(name, position, finish_reason=FinishReason(how)))
+
+    @precondition(lambda self: any(one.held for one in self.fleet.instances))
+    @rule(which=st.integers(0, 1000))
+    def lease_ends(self, which: int) -> None:
+        held = [(one, ticket) for one in self.fleet.instances for ticket in one.held]
+        instance, ticket = held[which % len(held)]
+        instance.expire(ticket)
+
+    @precondition(lambda self: self.fleet.speaking())
+    @rule(which=st.integers(0, 3), order=st.sampled_from(["as sent", "as sent", "as sent", "late", "double", "lost"]))
+    def news_arrive(self, which: int, order: str) -> None:
+        instance = self.fleet.speaking()[which % len(self.fleet.speaking())]
+        if order == "as sent":
+            self.deliver_all(instance)
+        elif order == "lost":
+            news = instance.frames.pop(0)
+            self.untold.update([news.ticket.ticket_id] if isinstance(news, Prefilled) else [])
+        else:
+            news = instance.frames.pop() if order == "late" else instance.frames[0]
+            self.tell(e.InstanceSays(instance.replica, (news,)))
+
+    def deliver_all(self, instance: FakeInstance) -> None:
+        frames, instance.frames = instance.frames, []
+        if frames:
+            self.tell(e.InstanceSays(instance.replica, tuple(frames)))
+
+    # ---- time ------------------------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.0, 0.05, 0.3, 1.2, 6.0]), reports=st.booleans())
+    def time_passes(self, seconds: float, reports: bool) -> None:
+        """As its driver sees it: the core is woken when it asked for it."""
+        end = self.now + seconds
+        while (wake := max(self.now, self.core.next_wake())) <= end:
+            self.now = wake
+            if reports:
+                self.all_report()
+            self.look()
+        self.now = end
+        if reports:
+            self.all_report()
+
+    @rule(seconds=st.sampled_from([0.3, 3.0, 10.0]))
+    def process_is_stopped(self, seconds: float) -> None:
+        """For a while; then the core is woken late, and looks for instances before it gives anything up."""
+        self.now += seconds
+        self.empty_since = max(self.empty_since, self.now)
+        if self.core.next_wake() <= self.now:
+            self.look()
+
+    def all_report(self) -> None:
+        for instance in self.fleet.up():
+            if not instance.cut:
+                self.report(instance)
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """With sound instances and a quiet network everything ends, and nothing is left."""
+        if not hasattr(self, "core"):
+            return
+        self.oversized = 0
+        for instance in self.fleet.instances:
+            if instance.up and (instance.cut or instance.draining):
+                self.go(instance, 0.0)
+            instance.full = False
+            if not instance.up:
+                self.come(instance)
+        self.all_report()
+        for _ in range(300):
+            self.all_work(2)
+            if not self.alive() and not self.fleet.working() and not self.fleet.speaking():
+                break
+            self.time_passes(0.3, True)
+        assert not self.alive()
+        assert not self.fleet.working(), "who worked for nobody was told to stop"
+        assert {ticket for one in self.fleet.instances for ticket in one.held} <= self.untold, "blocks were released"
+        core = self.core
+        assert (core.running, len(core.room), len(core.choices)) == (0, 0, 0)
+        assert (core.waiting(self.now), core.starved(self.now)) == ((0, 0, 0.0), False)
+        assert core.next_wake() == math.inf
+        assert [core.routes.promised(one.replica) for one in self.fleet.instances] == [0] * len(self.fleet.instances)
+        assert self.core.open(self.now)
+
+
+GatewayMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+TestGatewayMachine = GatewayMachine.TestCase
