@@ -90,8 +90,8 @@ class FakeInstance:
         return Status(queued, 0, len(self.works), KV_BLOCKS, self.draining, age, 100.0, limit)
 
     def die(self) -> None:
-        """It, or its link: either way it forgets what it had. Effects: news that it has sent may still arrive."""
-        self.up = self.cut = self.draining = self.full = False
+        """It forgets what it had. Effects: news that it has sent may still arrive."""
+        self.draining = self.full = False
         self.works.clear()
         self.held.clear()
 

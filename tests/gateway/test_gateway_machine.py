@@ -23,7 +23,7 @@ from serving.policy.gateway_admission import AdmissionLimits
 from serving.policy.journal_commands import LATER_S
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import FailKind, Lost, Prefilled, Refused, Tokens
-from serving.values.orders import Add, Adopt, Send
+from serving.values.orders import Add, Adopt, Release, Send
 from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec
 from tests.fakes.executor import STOP_TOKEN, reference_output
 from tests.gateway.fleet import KV_BLOCKS, FakeInstance, Fleet, Work
@@ -83,7 +83,7 @@ class GatewayMachine(RuleBasedStateMachine):
         self.pending: deque[e.GatewayEvent] = deque()
         self.invalid: set[int] = set()
         self.untold: set[str] = set()
-        """Tickets of which the gateway was not told: their leases end by themselves."""
+        """Tickets of which the gateway was not told, or whose release was lost: their leases end by themselves."""
         self.oversized = 0
         self.losses = 0
         for index, instance in enumerate(self.fleet.instances):
@@ -131,8 +131,10 @@ class GatewayMachine(RuleBasedStateMachine):
     def send(self, instance: FakeInstance, effect: Send) -> None:
         order = effect.order
         if not isinstance(order, Add | Adopt):
-            if not instance.cut:
+            if instance.up and not instance.cut:
                 instance.take(order)
+            elif isinstance(order, Release):
+                self.untold.add(order.ticket_id)
             return
         at_source = isinstance(order, Adopt) and order.ticket.source == instance.replica
         assert instance.up or at_source, "nobody is there"
@@ -294,9 +296,11 @@ class GatewayMachine(RuleBasedStateMachine):
         self.tell(e.InstanceStatus(instance.replica, instance.status(stuck=stuck)))
         self.empty_since = math.inf if not instance.draining and not stuck else self.empty_since
 
-    def go(self, instance: FakeInstance, still_since: float | None = None) -> None:
+    def go(self, instance: FakeInstance, still_since: float | None = None, *, dies: bool = True) -> None:
         self.losses += still_since != 0.0
-        instance.die()
+        instance.up = instance.cut = False
+        if dies:
+            instance.die()
         self.tell(e.InstanceDown(instance.replica, still_since))
         if not self.fleet.up():
             self.empty_since = self.now
@@ -308,13 +312,17 @@ class GatewayMachine(RuleBasedStateMachine):
             self.come(instance, report=report)
 
     @precondition(lambda self: self.fleet.up())
-    @rule(which=st.integers(0, 3), silent_s=st.sampled_from([None, None, 0.0, 1.0]), lose_news=st.booleans())
-    def goes_down(self, which: int, silent_s: float | None, lose_news: bool) -> None:
-        """It dies; or it froze a while ago."""
+    @rule(
+        which=st.integers(0, 3),
+        silent_s=st.sampled_from([None, None, 0.0, 1.0]),
+        how=st.sampled_from(["dies", "loses news", "goes on"]),
+    )
+    def goes_down(self, which: int, silent_s: float | None, how: str) -> None:
+        """It dies, after it froze perhaps, and some of its last news arrive late; or it was the link only."""
         instance = self.fleet.up()[which % len(self.fleet.up())]
-        if lose_news:
+        if how == "loses news":
             instance.frames.clear()
-        self.go(instance, None if silent_s is None else self.now - silent_s)
+        self.go(instance, None if silent_s is None else self.now - silent_s, dies=how != "goes on")
 
     @precondition(lambda self: self.fleet.up())
     @rule(which=st.integers(0, 3), stuck=st.booleans())
@@ -460,7 +468,7 @@ class GatewayMachine(RuleBasedStateMachine):
             return
         self.oversized = 0
         for instance in self.fleet.instances:
-            if instance.up and (instance.cut or instance.draining):
+            if instance.cut or instance.draining:
                 self.go(instance, 0.0)
             instance.full = False
             if not instance.up:
