@@ -26,7 +26,7 @@ from serving.values.news import FailKind, Lost, Prefilled, Refused, Tokens
 from serving.values.orders import Add, Adopt, Release, Send
 from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec
 from tests.fakes.executor import STOP_TOKEN, reference_output
-from tests.gateway.fleet import KV_BLOCKS, FakeInstance, Fleet, Work
+from tests.gateway.fleet import KV_BLOCKS, FakeInstance, Fleet
 
 LIMITS = AdmissionLimits(4, 60, 4)
 ROLE_WAIT_S, EMPTY_ROLE_S, MAX_AGE_S = 4.0, 1.0, 2.5
@@ -235,7 +235,7 @@ class GatewayMachine(RuleBasedStateMachine):
         prompt=st.lists(st.integers(0, 63), min_size=1, max_size=9),
         max_tokens=st.integers(1, 6),
         choices=st.sampled_from([1, 1, 1, 2, 3, 5]),
-        time_left_s=st.sampled_from([60.0, 60.0, 6.0, 0.5]),
+        time_left_s=st.sampled_from([60.0, 60.0, 60.0, 6.0, 0.5]),
         key=st.sampled_from(["", "a", "b"]),
         priority=st.integers(0, 1),
     )
@@ -258,31 +258,25 @@ class GatewayMachine(RuleBasedStateMachine):
         self.tell(e.Submit(self.number, job))
 
     @precondition(lambda self: self.clients)
-    @rule(which=st.integers(0, 1000))
-    def cancel(self, which: int) -> None:
-        """Perhaps of a job that is over."""
-        number = list(self.clients)[which % len(self.clients)]
-        client = self.clients[number]
-        client.cancelled = client.cancelled or not client.over
-        self.tell(e.CancelJob(number))
-        assert client.over
-
-    @precondition(lambda self: any(client.begun for client in self.clients.values()))
-    @rule(which=st.integers(0, 1000))
-    def stop(self, which: int) -> None:
-        """A stop string matched, perhaps in a choice that is over."""
+    @rule(which=st.integers(0, 1000), how=st.sampled_from(["cancel", "stop", "stop", "end all"]))
+    def clients_leave(self, which: int, how: str) -> None:
+        """Perhaps when it is over anyway."""
         told = [(n, i) for n, client in self.clients.items() for i, tokens in enumerate(client.told) if tokens]
-        number, index = told[which % len(told)]
-        client = self.clients[number]
-        if not client.over and client.finish[index] is None:
-            client.stopped.add(index)
-        self.tell(e.StopChoice(number, index))
-
-    @precondition(lambda self: len(self.alive()) == 6)
-    @rule()
-    def end_all(self) -> None:
-        self.tell(e.EndAll("the gateway leaves"))
-        assert not self.alive()
+        if how == "cancel":
+            number = list(self.clients)[which % len(self.clients)]
+            client = self.clients[number]
+            client.cancelled = client.cancelled or not client.over
+            self.tell(e.CancelJob(number))
+            assert client.over
+        elif how == "stop" and told:
+            number, index = told[which % len(told)]
+            client = self.clients[number]
+            if not client.over and client.finish[index] is None:
+                client.stopped.add(index)
+            self.tell(e.StopChoice(number, index))
+        elif how == "end all" and len(self.alive()) > 5:
+            self.tell(e.EndAll("the gateway leaves"))
+            assert not self.alive()
 
     # ---- instances that come and go --------------------------------------------------------------------------------
 
@@ -305,98 +299,103 @@ class GatewayMachine(RuleBasedStateMachine):
         if not self.fleet.up():
             self.empty_since = self.now
 
-    @rule(which=st.integers(0, 3), report=st.booleans())
-    def comes_up(self, which: int, report: bool) -> None:
-        instance = self.fleet.instances[which % len(self.fleet.instances)]
-        if not instance.up:
-            self.come(instance, report=report)
+    @rule(which=st.integers(0, 3), report=st.sampled_from([True, True, False]))
+    def instance_comes(self, which: int, report: bool) -> None:
+        down = [one for one in self.fleet.instances if not one.up]
+        if down:
+            self.come(down[which % len(down)], report=report)
 
     @precondition(lambda self: self.fleet.up())
     @rule(
         which=st.integers(0, 3),
+        how=st.sampled_from(["drains", "drains", "dies", "loses news", "its link", "of a prompt", "with all"]),
         silent_s=st.sampled_from([None, None, 0.0, 1.0]),
-        how=st.sampled_from(["dies", "loses news", "goes on"]),
     )
-    def goes_down(self, which: int, silent_s: float | None, how: str) -> None:
-        """It dies, after it froze perhaps, and some of its last news arrive late; or it was the link only."""
+    def instance_goes(self, which: int, how: str, silent_s: float | None) -> None:
+        """It drains, or dies: of a prompt perhaps, then a replacement comes at once; or it is only its link."""
         instance = self.fleet.up()[which % len(self.fleet.up())]
-        if how == "loses news":
-            instance.frames.clear()
-        self.go(instance, None if silent_s is None else self.now - silent_s, dies=how != "goes on")
+        still_since = None if silent_s is None else self.now - silent_s
+        match how:
+            case "drains":
+                instance.drain()
+                self.report(instance)
+                self.deliver_all(instance)
+            case "of a prompt" | "with all":
+                fresh = [one for one, work in self.fleet.working() if not work.begun and one.up]
+                instance = fresh[which % len(fresh)] if fresh else instance
+                for one in self.fleet.up() if how == "with all" else [instance]:
+                    self.go(one)
+                    self.come(one)
+            case _:
+                if how == "loses news":
+                    instance.frames.clear()
+                self.go(instance, still_since, dies=how != "its link")
 
     @precondition(lambda self: self.fleet.up())
-    @rule(which=st.integers(0, 3), stuck=st.booleans())
-    def reports(self, which: int, stuck: bool) -> None:
-        self.report(self.fleet.up()[which % len(self.fleet.up())], stuck=stuck)
-
-    @rule(which=st.integers(0, 3))
-    def reports_though_unknown(self, which: int) -> None:
-        self.tell(e.InstanceStatus(ReplicaId("nobody"), self.fleet.instances[0].status()))
-
-    @precondition(lambda self: any(not work.begun for _, work in self.fleet.working()))
-    @rule(which=st.integers(0, 1000), others=st.booleans())
-    def dies_of_it(self, which: int, others: bool) -> None:
-        """Of a sequence that it had not given a token of; perhaps others die with it. A replacement comes at once."""
-        fresh = [one for one, work in self.fleet.working() if not work.begun]
-        instance = fresh[which % len(fresh)]
-        for one in self.fleet.up() if others else [instance]:
-            self.go(one)
-            self.come(one)
-
-    @precondition(lambda self: self.fleet.up())
-    @rule(which=st.integers(0, 3))
-    def drains(self, which: int) -> None:
-        """It says so, and what it has it offers."""
-        instance = self.fleet.up()[which % len(self.fleet.up())]
-        instance.drain()
-        self.report(instance)
-        self.deliver_all(instance)
-
-    @precondition(lambda self: self.fleet.up())
-    @rule(which=st.integers(0, 3), how=st.sampled_from(["fill", "empty", "empty", "cut", "too large"]))
-    def gets_into_trouble(self, which: int, how: str) -> None:
+    @rule(
+        which=st.integers(0, 3),
+        how=st.sampled_from(["fill", "empty", "cut", "stuck", "unknown", "too large", "coming", "not coming"]),
+    )
+    def trouble(self, which: int, how: str) -> None:
+        """What an instance is in, or what the gateway is told of instances."""
         instance = self.fleet.up()[which % len(self.fleet.up())]
         match how:
             case "fill" | "empty":
                 instance.full = how == "fill"
             case "cut":
                 instance.cut = True
+            case "stuck":
+                self.report(instance, stuck=True)
+            case "unknown":
+                self.tell(e.InstanceStatus(ReplicaId("nobody"), instance.status()))
             case "too large":
                 self.oversized = 1
-
-    @rule(coming=st.sampled_from([True, True, False]))
-    def is_expected(self, coming: bool) -> None:
-        self.tell(e.Expect(coming))
+            case _:
+                self.tell(e.Expect(how == "coming"))
 
     # ---- what they do ----------------------------------------------------------------------------------------------
 
-    def pick(self, which: int) -> tuple[FakeInstance, Work]:
-        working = self.fleet.working()
-        return working[which % len(working)]
-
-    @rule(which=st.integers(0, 1000), count=st.integers(1, 3), how=st.sampled_from(["all", "all", "one", "silent"]))
+    @rule(
+        which=st.integers(0, 1000),
+        count=st.integers(1, 3),
+        how=st.sampled_from(["all", "all", "all, unheard", "one", "one, unheard", "one, unheard"]),
+    )
     def work(self, which: int, count: int, how: str) -> None:
         """One step, everywhere or for one sequence; its news arrive at once, or when `news_arrive` says so."""
-        if how == "all":
-            self.all_work(count)
-        elif self.fleet.working():
-            instance, work = self.pick(which)
-            instance.work(work, count)
-            if how == "one":
-                self.deliver_all(instance)
-
-    def all_work(self, count: int) -> None:
-        for instance, work in self.fleet.working():
+        working = self.fleet.working()
+        if working and how.startswith("one"):
+            working = [working[which % len(working)]]
+        for instance, work in working:
             if instance.works.get(work.spec.sequence_id) is work:
                 instance.work(work, count)
-        for instance in self.fleet.speaking():
-            self.deliver_all(instance)
+        if not how.endswith("unheard"):
+            self.hear_all()
 
-    @precondition(lambda self: self.fleet.working())
-    @rule(which=st.integers(0, 1000), how=st.sampled_from(["lost", "engine", "invalid", "abort", "deadline"]))
-    def fails(self, which: int, how: str) -> None:
-        instance, work = self.pick(which)
-        name, position = work.spec.sequence_id, len(work.output)
+    @precondition(lambda self: self.fleet.speaking())
+    @rule(which=st.integers(0, 3), how=st.sampled_from(["as sent", "late", "late", "double", "double", "lost"]))
+    def news_arrive(self, which: int, how: str) -> None:
+        instance = self.fleet.speaking()[which % len(self.fleet.speaking())]
+        if how == "as sent":
+            self.deliver_all(instance)
+        elif how == "lost":
+            news = instance.frames.pop(0)
+            self.untold.update([news.ticket.ticket_id] if isinstance(news, Prefilled) else [])
+        else:
+            news = instance.frames.pop() if how == "late" else instance.frames[0]
+            self.tell(e.InstanceSays(instance.replica, (news,)))
+
+    @precondition(lambda self: self.fleet.working() or any(one.held for one in self.fleet.instances))
+    @rule(which=st.integers(0, 1000), how=st.sampled_from(["lost", "engine", "invalid", "abort", "deadline", "lease"]))
+    def goes_wrong(self, which: int, how: str) -> None:
+        """With a sequence; or a lease ends."""
+        held = [(one, ticket) for one in self.fleet.instances for ticket in one.held]
+        if how == "lease" and held:
+            instance, ticket = held[which % len(held)]
+            instance.expire(ticket)
+        if not self.fleet.working():
+            return
+        instance, work = self.fleet.working()[which % len(self.fleet.working())]
+        name = work.spec.sequence_id
         match how:
             case "lost":
                 instance.fail(work, Lost(name, "device lost"))
@@ -405,55 +404,39 @@ class GatewayMachine(RuleBasedStateMachine):
                 self.invalid.update([self.whose(name)[0]] * (kind is FailKind.INVALID))
                 instance.fail(work, Refused(name, kind, "no"))
             case "abort" | "deadline":
-                instance.fail(work, Tokens(name, position, finish_reason=FinishReason(how)))
-
-    @precondition(lambda self: any(one.held for one in self.fleet.instances))
-    @rule(which=st.integers(0, 1000))
-    def lease_ends(self, which: int) -> None:
-        held = [(one, ticket) for one in self.fleet.instances for ticket in one.held]
-        instance, ticket = held[which % len(held)]
-        instance.expire(ticket)
-
-    @precondition(lambda self: self.fleet.speaking())
-    @rule(which=st.integers(0, 3), order=st.sampled_from(["as sent", "as sent", "as sent", "late", "double", "lost"]))
-    def news_arrive(self, which: int, order: str) -> None:
-        instance = self.fleet.speaking()[which % len(self.fleet.speaking())]
-        if order == "as sent":
-            self.deliver_all(instance)
-        elif order == "lost":
-            news = instance.frames.pop(0)
-            self.untold.update([news.ticket.ticket_id] if isinstance(news, Prefilled) else [])
-        else:
-            news = instance.frames.pop() if order == "late" else instance.frames[0]
-            self.tell(e.InstanceSays(instance.replica, (news,)))
+                instance.fail(work, Tokens(name, len(work.output), finish_reason=FinishReason(how)))
 
     def deliver_all(self, instance: FakeInstance) -> None:
         frames, instance.frames = instance.frames, []
         if frames:
             self.tell(e.InstanceSays(instance.replica, tuple(frames)))
 
+    def hear_all(self) -> None:
+        for instance in self.fleet.speaking():
+            self.deliver_all(instance)
+
     # ---- time ------------------------------------------------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([0.0, 0.05, 0.3, 1.2, 6.0]), reports=st.booleans())
-    def time_passes(self, seconds: float, reports: bool) -> None:
-        """As its driver sees it: the core is woken when it asked for it."""
-        end = self.now + seconds
-        while (wake := max(self.now, self.core.next_wake())) <= end:
+    @rule(
+        seconds=st.sampled_from([0.05, 0.3, 0.7, 1.5, 6.0]),
+        how=st.sampled_from(["reports", "reports", "reports", "silence", "stopped"]),
+    )
+    def time_passes(self, seconds: float, how: str) -> None:
+        """As a driver sees it: the core is woken when it asked for it, or late, after the process was stopped."""
+        end, report_at = self.now + seconds, self.now
+        while how != "stopped" and (wake := max(self.now, self.core.next_wake())) <= end:
             self.now = wake
-            if reports:
+            if how == "reports" and self.now >= report_at:
                 self.all_report()
+                report_at = self.now + 1.0
             self.look()
         self.now = end
-        if reports:
+        if how == "reports":
             self.all_report()
-
-    @rule(seconds=st.sampled_from([0.3, 3.0, 10.0]))
-    def process_is_stopped(self, seconds: float) -> None:
-        """For a while; then the core is woken late, and looks for instances before it gives anything up."""
-        self.now += seconds
-        self.empty_since = max(self.empty_since, self.now)
-        if self.core.next_wake() <= self.now:
-            self.look()
+        elif how == "stopped":
+            self.empty_since = max(self.empty_since, self.now)  # it looks for instances before it gives anything up
+            if self.core.next_wake() <= self.now:
+                self.look()
 
     def all_report(self) -> None:
         for instance in self.fleet.up():
@@ -475,10 +458,11 @@ class GatewayMachine(RuleBasedStateMachine):
                 self.come(instance)
         self.all_report()
         for _ in range(300):
-            self.all_work(2)
+            self.work(0, 2, "all")
+            self.hear_all()
             if not self.alive() and not self.fleet.working() and not self.fleet.speaking():
                 break
-            self.time_passes(0.3, True)
+            self.time_passes(0.3, "reports")
         assert not self.alive()
         assert not self.fleet.working(), "who worked for nobody was told to stop"
         assert {ticket for one in self.fleet.instances for ticket in one.held} <= self.untold, "blocks were released"
@@ -490,5 +474,5 @@ class GatewayMachine(RuleBasedStateMachine):
         assert self.core.open(self.now)
 
 
-GatewayMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+GatewayMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=80, deadline=None)
 TestGatewayMachine = GatewayMachine.TestCase
