@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.values.instances import Status
@@ -20,6 +21,8 @@ class Work:
     order: Submission
     decodes: bool
     adopted: bool = False
+    orphaned: bool = False
+    """Its link has been down since it came: who sent it takes it for lost."""
     output: list[int] = field(default_factory=list)
 
     @property
@@ -60,6 +63,15 @@ class Fleet:
         """Submissions under way, everywhere."""
         return [(one, work) for one in self.instances for work in one.works.values()]
 
+    def sound(self, pool: str, since: float) -> list["FakeInstance"]:
+        """Those of a pool that have reported since then, and that nothing was wrong."""
+        return [one for one in self.up() if one.pool == pool and one.sound_at >= since]
+
+    def works_on(self, name: SequenceId | None) -> bool:
+        """Whether an instance that can be reached computes a submission, for who sent it."""
+        at = [(one, work) for one, work in self.working() if work.spec.sequence_id == name]
+        return any(one.up and not one.cut and not work.orphaned for one, work in at)
+
     def speaking(self) -> list["FakeInstance"]:
         """Those whose news wait to be delivered."""
         return [one for one in self.instances if one.frames]
@@ -72,6 +84,7 @@ class FakeInstance:
         up: its link is usable. cut: orders do not get through, and the gateway does not know yet.
         works, held: what it computes, and the blocks that wait to be pulled.
         frames: news on their way to the gateway.
+        sound_at: when it last reported that nothing is wrong.
     """
 
     def __init__(self, fleet: Fleet, replica: ReplicaId, pool: str) -> None:
@@ -79,6 +92,7 @@ class FakeInstance:
         self.replica = replica
         self.pool = pool
         self.up = self.cut = self.draining = self.full = False
+        self.sound_at = -inf
         self.works: dict[SequenceId, Work] = {}
         self.held: dict[str, SequenceId] = {}
         self.frames: list[News] = []
@@ -88,6 +102,12 @@ class FakeInstance:
         queued = sum(len(work.spec.prompt) for work in self.works.values() if not work.begun)
         age, limit = (9.0, 5.0) if stuck else (0.0, 5.0)
         return Status(queued, 0, len(self.works), KV_BLOCKS, self.draining, age, 100.0, limit)
+
+    def lose_link(self) -> None:
+        """What it has it goes on with, and what it says may still arrive."""
+        self.up = self.cut = False
+        for work in self.works.values():
+            work.orphaned = True
 
     def die(self) -> None:
         """It forgets what it had. Effects: news that it has sent may still arrive."""
