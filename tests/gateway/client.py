@@ -18,7 +18,6 @@ class Client:
     stopped: set[int] = field(default_factory=set)
     failure: Fail | None = None
     cancelled: bool = False
-    was_sent: bool = False
     over: bool = False
 
     @property

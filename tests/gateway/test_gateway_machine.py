@@ -57,7 +57,7 @@ class GatewayMachine(RuleBasedStateMachine):
         self.empty_since = self.now
         """Since when there has been no instance, and the core was woken in time."""
         self.open_at = -math.inf
-        """When the core last said that it is open."""
+        """When the core last looked, and was open."""
         self.number = 0
         self.clients: dict[int, Client] = {}
         self.pending: deque[e.GatewayEvent] = deque()
@@ -89,7 +89,7 @@ class GatewayMachine(RuleBasedStateMachine):
             for effect in effects:
                 self.carry_out(effect)
             self.core.check()
-            if self.core.open(self.now):
+            if isinstance(event, e.Look) and self.core.open(self.now):
                 self.open_at = self.now
             self.is_heeded(event)
             self.waits_no_longer_than_it_may()
@@ -98,10 +98,14 @@ class GatewayMachine(RuleBasedStateMachine):
         """Who speaks of a submission that is not wanted is told to stop; what was not sent is not waited for."""
         match event:
             case e.InstanceSays(replica=replica, news=news):
+                reached = self.fleet.named[replica].up and not self.fleet.named[replica].cut
                 self.offered.update([one.ticket.ticket_id for one in news if isinstance(one, Prefilled)])
                 for one in news:
-                    if not ends(one) and self.fleet.works_on(one.sequence_id):
-                        assert self.is_live(one.sequence_id) or one.sequence_id in self.cancelled, replica
+                    if ends(one) or self.is_live(name := one.sequence_id):
+                        continue
+                    assert name in self.cancelled or not self.fleet.works_on(name)
+                    over = self.clients[self.whose(name)[0]].over
+                    assert not over or not reached or name not in self.fleet.named[replica].works
             case e.Unsent(sequence_id=name) | e.TooLarge(sequence_id=name):
                 assert not self.is_live(name)
 
@@ -152,7 +156,6 @@ class GatewayMachine(RuleBasedStateMachine):
         assert instance.up or at_source, "nobody is there"
         number, index = self.whose(order.spec.sequence_id)
         client = self.clients[number]
-        client.was_sent = True
         assert not client.over, "work for a job that is over"
         assert list(order.spec.output) == client.told[index]
         assert index not in client.stopped
@@ -210,11 +213,16 @@ class GatewayMachine(RuleBasedStateMachine):
         """The driver woke the core."""
         self.tell(e.Look())
         assert self.core.next_wake() > self.now, "else it would be woken again and again"
-        for client in self.alive().values():
+        for number, client in self.alive().items():
             assert client.deadline > self.now
-            patience_s = ROLE_WAIT_S + 2 * LOOK_PERIOD_S + (TRIAL_S + LATER_S) * client.was_sent
+            patience_s = ROLE_WAIT_S + 2 * LOOK_PERIOD_S + (TRIAL_S if self.suspected(number) else 0.0)
             waits = self.now - max(self.empty_since, client.submitted)
             assert client.begun or waits <= patience_s, "nobody is there, and nobody came"
+
+    def suspected(self, number: int) -> bool:
+        """Whether instances died with a sequence of a job."""
+        choices = [choice for name, choice in self.core.choices.items() if self.whose(name)[0] == number]
+        return any(choice.journal.attempts.losses for choice in choices)
 
     @invariant()
     def bounded(self) -> None:
@@ -257,12 +265,13 @@ class GatewayMachine(RuleBasedStateMachine):
         self.tell(e.Submit(self.number, job))
 
     @precondition(lambda self: self.clients)
-    @rule(which=st.integers(0, 1000), how=st.sampled_from(["cancel", "stop", "stop", "end all"]))
+    @rule(which=st.integers(0, 1000), how=st.sampled_from(["cancel", "cancel late", "stop", "end all"]))
     def clients_leave(self, which: int, how: str) -> None:
-        """Perhaps when it is over anyway."""
+        """Perhaps when all is over anyway."""
         told = [(n, i) for n, client in self.clients.items() for i, tokens in enumerate(client.told) if tokens]
-        if how == "cancel":
-            number = list(self.clients)[which % len(self.clients)]
+        if how.startswith("cancel"):
+            numbers = list(self.clients if how == "cancel late" else self.alive() or self.clients)
+            number = numbers[which % len(numbers)]
             client = self.clients[number]
             client.cancelled = client.cancelled or not client.over
             self.tell(e.CancelJob(number))
@@ -359,7 +368,7 @@ class GatewayMachine(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 1000),
         count=st.integers(1, 3),
-        how=st.sampled_from(["all", "all", "all, unheard", "one", "one, unheard", "one, unheard"]),
+        how=st.sampled_from(["all", "all", "all, doubled", "all, unheard", "one", "one, unheard", "one, unheard"]),
     )
     def work(self, which: int, count: int, how: str) -> None:
         """One step, everywhere or for one sequence; its news arrive at once, or when `news_arrive` says so."""
@@ -369,6 +378,9 @@ class GatewayMachine(RuleBasedStateMachine):
         for instance, work in working:
             if instance.works.get(work.spec.sequence_id) is work:
                 instance.work(work, count)
+        if how.endswith("doubled"):
+            for instance in self.fleet.speaking():
+                self.tell(e.InstanceSays(instance.replica, tuple(instance.frames)))
         if not how.endswith("unheard"):
             self.hear_all()
 
@@ -476,5 +488,5 @@ class GatewayMachine(RuleBasedStateMachine):
         assert self.core.open(self.now)
 
 
-GatewayMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=80, deadline=None)
+GatewayMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=80, deadline=None)
 TestGatewayMachine = GatewayMachine.TestCase
