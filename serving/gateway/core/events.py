@@ -170,4 +170,5 @@ class Broken(Value, frozen=True, gc=False):
 
 
 GatewayEffect = Send | SequenceUpdate | Rejected | JobFailed | JobOver | Routed | Waits | Broken
-"""If a submission cannot be sent, its driver tells the core so at once: `Unsent` or `TooLarge`."""
+"""If a submission cannot be sent, its driver tells the core so, `Unsent` or `TooLarge`, as soon as it has carried out
+the other effects that came with it: the core takes all of them for done."""

@@ -5,6 +5,7 @@ Runs on the gateway's asyncio loop, single-threaded. Decides nothing.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Mapping
 
 from hardware.cost.model_shape import load_shape
@@ -47,6 +48,8 @@ class LiveBackend:
         self._serial = 0
         self._generations: dict[int, LiveGeneration] = {}
         self._waker: asyncio.Task[None] | None = None
+        self._unsent: deque[e.GatewayEvent] = deque()
+        """What the core is yet to be told of orders that could not be sent."""
 
     # ---- GenerationBackend -----------------------------------------------------------------------------------------
 
@@ -59,11 +62,12 @@ class LiveBackend:
         self._serial += 1
         generation = LiveGeneration(self._serial, job, self._now(), self._stop, self._cancel)
         self._generations[self._serial] = generation
-        for effect in self._on(e.Submit(self._serial, job), generation.submitted):
+        effects = self._on(e.Submit(self._serial, job), generation.submitted)
+        for effect in effects:
             if isinstance(effect, e.Rejected):
                 del self._generations[self._serial]
                 raise _refusal(effect)
-            self._carry_out(effect)
+        self._do(effects)
         self._waker = self._waker or asyncio.create_task(self._wake_forever())
         return generation
 
@@ -104,8 +108,7 @@ class LiveBackend:
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def _tell(self, event: e.GatewayEvent) -> None:
-        for effect in self._on(event, self._now()):
-            self._carry_out(effect)
+        self._do(self._on(event, self._now()))
 
     def _stop(self, number: int, index: int) -> None:
         self._tell(e.StopChoice(number, index))
@@ -141,6 +144,14 @@ class LiveBackend:
 
     # ---- effects ---------------------------------------------------------------------------------------------------
 
+    def _do(self, effects: list[e.GatewayEffect]) -> None:
+        """Carry out all that came of an event; only then tell what could not be sent, for that may end a job."""
+        for effect in effects:
+            self._carry_out(effect)
+        while self._unsent:
+            for effect in self._on(self._unsent.popleft(), self._now()):
+                self._carry_out(effect)
+
     def _carry_out(self, effect: e.GatewayEffect) -> None:
         match effect:
             case SequenceUpdate():
@@ -170,10 +181,10 @@ class LiveBackend:
             sent = link is not None and link.send(order)
         except LinkError as error:
             if isinstance(order, Add | Adopt):
-                self._tell(e.TooLarge(order.spec.sequence_id, m.too_large(order, error)))
+                self._unsent.append(e.TooLarge(order.spec.sequence_id, m.too_large(order, error)))
             return
         if not sent and isinstance(order, Add | Adopt):
-            self._tell(e.Unsent(replica, order.spec.sequence_id))
+            self._unsent.append(e.Unsent(replica, order.spec.sequence_id))
 
     @staticmethod
     def _now() -> float:

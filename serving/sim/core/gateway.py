@@ -63,6 +63,7 @@ class VirtualGateway:
         self._oldest_report = math.inf
         self._wake_at = math.inf
         self._down_until = 0.0
+        self._unsent: list[e.Unsent] = []
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -182,6 +183,8 @@ class VirtualGateway:
     def _do(self, event: e.GatewayEvent) -> None:
         for effect in self._core.on(event, self._queue.now):
             self._carry_out(effect)
+        while self._unsent:
+            self._tell(self._unsent.pop(0))
 
     def _carry_out(self, effect: e.GatewayEffect) -> None:
         now, book = self._queue.now, self._book
@@ -219,7 +222,7 @@ class VirtualGateway:
                 directory.release(replica, ticket_id, distrust=distrust)
                 return
         if not sent:
-            self._tell(e.Unsent(replica, spec.sequence_id))
+            self._unsent.append(e.Unsent(replica, spec.sequence_id))
 
     def _row(self, sequence_id: SequenceId) -> int:
         return int(sequence_id[len(self._settings.name) + 1 : sequence_id.index("/")])
