@@ -136,11 +136,13 @@ class GatewayMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.fleet.up())
     @rule(
         which=st.integers(0, 3),
-        how=st.sampled_from(["drains", "drains", "dies", "loses news", "its link", "of a prompt", "with all"]),
+        how=st.sampled_from(
+            ["drains", "drains", "dies", "loses news", "its link", "its link", "of a prompt", "with all", "pool"]
+        ),
         silent_s=st.sampled_from([None, None, 0.0, 1.0]),
     )
     def instance_goes(self, which: int, how: str, silent_s: float | None) -> None:
-        """It drains, or dies: of a prompt perhaps, then a replacement comes at once; or it is only its link."""
+        """It drains; or dies, of a prompt perhaps, which one replaces at once; or its pool goes; or only its link."""
         instance = self.fleet.up()[which % len(self.fleet.up())]
         still_since = None if silent_s is None else self.gateway.now - silent_s
         match how:
@@ -154,6 +156,10 @@ class GatewayMachine(RuleBasedStateMachine):
                 for one in self.fleet.up() if how == "with all" else [instance]:
                     self.go(one)
                     self.come(one)
+            case "pool":
+                for one in [one for one in self.fleet.up() if one.pool == instance.pool]:
+                    self.go(one, 0.0)
+                self.time_passes(ROLE_WAIT_S + 1.0, "reports")
             case _:
                 if how == "loses news":
                     instance.frames.clear()
@@ -283,6 +289,9 @@ class GatewayMachine(RuleBasedStateMachine):
         if not hasattr(self, "gateway"):
             return
         self.gateway.oversized = 0
+        for number in list(self.gateway.alive())[::2]:
+            self.gateway.clients[number].cancelled = True
+            self.gateway.tell(e.CancelJob(number))
         for instance in self.fleet.instances:
             if instance.cut or instance.draining:
                 self.go(instance, 0.0)
