@@ -35,7 +35,7 @@ class GatewayMachine(RuleBasedStateMachine):
         history=st.sampled_from([0, 8]),
         shared=st.booleans(),
         ups=st.sampled_from([15, 15, 5, 1, 0]),
-        jobs=st.integers(0, 3),
+        jobs=st.integers(1, 4),
     )
     def build(self, split: bool, rule: str | None, history: int, shared: bool, ups: int, jobs: int) -> None:
         pools = ("prefill", "decode") if split else ("aggregated",)
@@ -256,26 +256,27 @@ class GatewayMachine(RuleBasedStateMachine):
 
     @rule(
         seconds=st.sampled_from([0.05, 0.3, 0.7, 1.5, 6.0, 10.0]),
-        how=st.sampled_from(["reports", "reports", "reports", "silence", "stopped"]),
+        how=st.sampled_from(["reports", "reports", "work", "work", "silence", "stopped"]),
     )
     def time_passes(self, seconds: float, how: str) -> None:
-        """As a driver sees it: the core is woken when it asked for it, or late, after the process was stopped."""
-        end, report_at = self.gateway.now + seconds, self.gateway.now
-        while how != "stopped" and (wake := max(self.gateway.now, self.gateway.core.next_wake())) <= end:
-            self.gateway.now = wake
-            if how == "reports" and self.gateway.now >= report_at:
+        """The core is woken when it asked for it; or late, since its process was stopped."""
+        gateway = self.gateway
+        end, report_at = gateway.now + seconds, gateway.now
+        while how != "stopped" and (wake := max(gateway.now, gateway.core.next_wake())) <= end:
+            gateway.now = wake
+            if how in ("reports", "work") and wake >= report_at:
                 self.all_report()
-                report_at = self.gateway.now + 1.0
-            self.gateway.look()
-        self.gateway.now = end
-        if how == "reports":
+                report_at = wake + 1.0
+            gateway.look()
+        gateway.now = end
+        if how in ("reports", "work"):
             self.all_report()
-        elif how == "stopped":
-            self.gateway.empty_since = max(
-                self.gateway.empty_since, self.gateway.now
-            )  # it looks for instances before it gives anything up
-            if self.gateway.core.next_wake() <= self.gateway.now:
-                self.gateway.look()
+        if how == "work":
+            self.work(0, 1, "all")
+        if how == "stopped":
+            gateway.empty_since = max(gateway.empty_since, end)  # it looks for instances before it gives anything up
+            if gateway.core.next_wake() <= end:
+                gateway.look()
 
     def all_report(self) -> None:
         for instance in self.fleet.up():
@@ -319,5 +320,5 @@ class GatewayMachine(RuleBasedStateMachine):
         assert self.gateway.core.open(self.gateway.now)
 
 
-GatewayMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=80, deadline=None)
+GatewayMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=80, deadline=None)
 TestGatewayMachine = GatewayMachine.TestCase
