@@ -16,10 +16,17 @@ from serving.cli import command_parser
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "tests" / "benchmarks"
 READMES = sorted(
-    found
-    for folder in ("", "serving", "hardware", "deploy", "loadgen", "tests")
-    for found in (ROOT.glob("README.md") if not folder else (ROOT / folder).rglob("README.md"))
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(
+            found
+            for folder in ("serving", "hardware", "deploy", "loadgen", "tests", "examples")
+            for found in (ROOT / folder).rglob("README.md")
+        ),
+    ]
 )
+"""These, the pages at the top level and those in docs/."""
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
