@@ -22,9 +22,9 @@ from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.summary import summarize
 from loadgen.plan import Job
 from loadgen.record import RequestRecord
-from loadgen.report.live import LiveProgress
 from loadgen.result import RunResult
 from loadgen.run_folder import RunFolder
+from loadgen.run_report.live import LiveProgress
 from loadgen.server.scrape import Scraper, metrics_url
 from loadgen.server.series import ServerSeries, write_series
 from loadgen.workload.plan_jobs import plan_jobs

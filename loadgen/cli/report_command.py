@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from loadgen.report.html import write_report
 from loadgen.run_folder import REPORT, REQUESTS, SWEEP, read_records, read_result, read_sweep
+from loadgen.run_report.report_file import write_report
 from loadgen.server.series import read_series
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from loadgen.compare.request_values import common_requests, request_values
 from loadgen.compare.sides import Side
 from loadgen.compare.statistics import Floats, bootstrap_ratio, welch_ratio
-from loadgen.report.names import METRIC_TITLES
 from loadgen.result import Repetition
+from loadgen.run_report.names import METRIC_TITLES
 
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _PER_REQUEST = ("ttft", "tpot", "e2e")

@@ -6,9 +6,9 @@ import msgspec
 
 from loadgen.errors import UsageError
 from loadgen.record import RequestRecord
-from loadgen.report.names import count_by_kind
 from loadgen.result import Repetition, RunResult
 from loadgen.run_folder import REQUESTS, RESULT, SWEEP, read_records, read_result, read_sweep
+from loadgen.run_report.names import count_by_kind
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

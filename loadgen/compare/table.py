@@ -14,8 +14,8 @@ from loadgen.compare.comparison import Comparison, Figure, Verdict, compare
 from loadgen.compare.sides import read_side, sweep_sides
 from loadgen.errors import UsageError
 from loadgen.report import numbers
-from loadgen.report.sweep_charts import load_text
 from loadgen.run_folder import read_sweep
+from loadgen.run_report.sweep_charts import load_text
 
 WIDTH = 80
 _STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.NOT_SHOWN: "", Verdict.UNKNOWN: "dim"}

@@ -1,1 +1,1 @@
-"""What a person sees of a run: live progress, the table at the end, and report.html."""
+"""The report kit: numbers, tables, pages and charts as every tool writes them. It knows nothing of what it shows."""

@@ -15,7 +15,7 @@ from loadgen.errors import TraceFormatError, UsageError
 from loadgen.record import RequestRecord
 from loadgen.result import CacheUse, Generator, Repetition, RunResult
 from loadgen.run_folder import RunFolder, write_json
-from tests.loadgen.report.samples import make_records, make_result, make_sweep
+from tests.loadgen.run_report.samples import make_records, make_result, make_sweep
 
 
 def _save(folder: Path, result: RunResult, records: Sequence[RequestRecord] = ()) -> Path:

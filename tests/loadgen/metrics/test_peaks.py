@@ -9,8 +9,8 @@ from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.summary import summarize
 from loadgen.metrics.vllm_keys import flat
 from loadgen.record import RequestRecord
-from loadgen.report.run_charts import time_charts
 from loadgen.result import RunResult
+from loadgen.run_report.run_charts import time_charts
 from tests.loadgen.metrics.stamps import record
 
 _ROUNDING = 1.001

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.report import numbers
-from loadgen.report.generator_text import generator_figures
 from loadgen.result import Generator
+from loadgen.run_report.generator_text import generator_figures
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from loadgen.driver.progress import Progress
 from loadgen.record import Outcome
-from loadgen.report.live import LiveProgress, answer_line, bar_of, load_line
+from loadgen.run_report.live import LiveProgress, answer_line, bar_of, load_line
 
 
 def _console(*, terminal: bool) -> tuple[Console, io.StringIO]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from loadgen.report.chart import Axis, Limit, Line, LineChart, ScatterChart, Trace, compact, compact_all
-from loadgen.report.names import METRIC_TITLES
 from loadgen.report.numbers import limit, percentile_name, share
 from loadgen.result import RunResult, SweepPoint, SweepResult
+from loadgen.run_report.names import METRIC_TITLES
 
 LOAD_GROUP = "load"
 _SHOWN = ("50", "99")

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from loadgen.driver.progress import Progress
 from loadgen.report import numbers
-from loadgen.report.names import outcome_title
+from loadgen.run_report.names import outcome_title
 
 PLAIN_EVERY_S = 5.0
 _BAR_WIDTH = 24

@@ -4,12 +4,12 @@ from html import escape
 
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, cell, element, join, table, tile
-from loadgen.report.names import METRIC_TITLES, count_by_kind
 from loadgen.report.page import Page, facts
-from loadgen.report.run_page import add_ending
-from loadgen.report.sweep_charts import load_text, sweep_charts, sweep_warnings
 from loadgen.result import SweepPoint, SweepResult
 from loadgen.run_folder import REPORT
+from loadgen.run_report.names import METRIC_TITLES, count_by_kind
+from loadgen.run_report.run_page import add_ending
+from loadgen.run_report.sweep_charts import load_text, sweep_charts, sweep_warnings
 
 _COLUMNS = (("ttft", "50"), ("ttft", "99"), ("tpot", "50"), ("tpot", "99"))
 

@@ -14,10 +14,10 @@ from loadgen.report.chart import (
     compact_all,
     percentile_position,
 )
-from loadgen.report.names import METRIC_TITLES
 from loadgen.report.numbers import duration, share
 from loadgen.report.numbers import limit as limit_text
 from loadgen.result import Distribution, RunResult, TimelinePoint
+from loadgen.run_report.names import METRIC_TITLES
 
 TIME_GROUP = "time"
 TIME_AXIS = Axis(unit="s", label="time since the start of the run")

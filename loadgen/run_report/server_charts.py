@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from loadgen.report.chart import Axis, Line, LineChart, compact_all
-from loadgen.report.run_charts import TIME_AXIS, TIME_GROUP
+from loadgen.run_report.run_charts import TIME_AXIS, TIME_GROUP
 from loadgen.server.series import HIT_SHARE, ServerSeries
 
 _COLORS = ("blue", "orange", "green", "violet")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from loadgen.report.chart import Chart, ScatterChart, WaterfallChart
-from loadgen.report.html import write_report
-from loadgen.report.run_page import run_page
-from loadgen.report.sweep_page import sweep_page
+from loadgen.run_report.report_file import write_report
+from loadgen.run_report.run_page import run_page
+from loadgen.run_report.sweep_page import sweep_page
 from loadgen.server.series import ServerSeries
 from tests.loadgen.report.browser import inspect
-from tests.loadgen.report.samples import make_records, make_result, make_series, make_sweep
+from tests.loadgen.run_report.samples import make_records, make_result, make_series, make_sweep
 
 
 def _check(seen: dict, charts: Sequence[Chart]) -> None:

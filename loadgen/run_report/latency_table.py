@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from loadgen.report.names import MAIN_METRICS, metric_title
 from loadgen.result import Distribution, RunResult
+from loadgen.run_report.names import MAIN_METRICS, metric_title
 
 SECONDARY_METRICS = ("ttfo", "ntpot", "client_queue", "lateness", "connect", "server_queue", "server_ttft")
 TOKEN_METRICS = ("input_tokens", "output_tokens", "cached_tokens")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from loadgen.metrics.definitions import DEFINITIONS
 from loadgen.report.fragments import Html, element, table
-from loadgen.report.names import metric_title
+from loadgen.run_report.names import metric_title
 
 
 def definitions_table(names: Sequence[str]) -> Html:

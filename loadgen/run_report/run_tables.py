@@ -2,9 +2,16 @@
 
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, cell, details, element, join, table
-from loadgen.report.latency_table import TOKEN_METRICS, all_metrics, has_both_clocks, percentile_columns, present, title
-from loadgen.report.names import MAIN_METRICS, METRIC_TITLES, count_by_kind, outcome_kind, outcome_title
 from loadgen.result import Distribution, RunResult
+from loadgen.run_report.latency_table import (
+    TOKEN_METRICS,
+    all_metrics,
+    has_both_clocks,
+    percentile_columns,
+    present,
+    title,
+)
+from loadgen.run_report.names import MAIN_METRICS, METRIC_TITLES, count_by_kind, outcome_kind, outcome_title
 
 _KIND_TITLES = {
     "ok": "successful", "failed": "failed", "deliberate": "ended on purpose", "unfinished": "unfinished",

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from loadgen.record import RequestRecord
 from loadgen.report import numbers
-from loadgen.report.definitions_table import definitions_table
 from loadgen.report.fragments import Html, details, element, html, join, table
-from loadgen.report.generator_text import generator_figures
 from loadgen.report.page import Page, facts
-from loadgen.report.run_charts import percentile_charts, prompt_length_chart, time_charts
-from loadgen.report.run_tables import (
+from loadgen.result import Generator, RunResult
+from loadgen.run_report.definitions_table import definitions_table
+from loadgen.run_report.generator_text import generator_figures
+from loadgen.run_report.run_charts import percentile_charts, prompt_length_chart, time_charts
+from loadgen.run_report.run_tables import (
     errors_table,
     latency_tables,
     lengths_table,
@@ -17,10 +18,9 @@ from loadgen.report.run_tables import (
     repetitions_table,
     steady_state,
 )
-from loadgen.report.run_tiles import tiles
-from loadgen.report.server_charts import main_server_charts, other_server_charts
-from loadgen.report.waterfall import waterfall_chart
-from loadgen.result import Generator, RunResult
+from loadgen.run_report.run_tiles import tiles
+from loadgen.run_report.server_charts import main_server_charts, other_server_charts
+from loadgen.run_report.waterfall import waterfall_chart
 from loadgen.server.series import ServerSeries
 
 

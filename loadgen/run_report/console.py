@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from loadgen.report import numbers
-from loadgen.report.generator_text import generator_figures
-from loadgen.report.latency_table import SECONDARY_METRICS, has_both_clocks, percentile_columns, present, title
-from loadgen.report.names import MAIN_METRICS, METRIC_TITLES, count_by_kind, outcome_kind, outcome_title
-from loadgen.report.sweep_charts import load_text, sweep_warnings
 from loadgen.result import Distribution, RunResult, SweepResult
+from loadgen.run_report.generator_text import generator_figures
+from loadgen.run_report.latency_table import SECONDARY_METRICS, has_both_clocks, percentile_columns, present, title
+from loadgen.run_report.names import MAIN_METRICS, METRIC_TITLES, count_by_kind, outcome_kind, outcome_title
+from loadgen.run_report.sweep_charts import load_text, sweep_warnings
 
 WIDTH = 80
 _NAME_WIDTH = 26

@@ -2,8 +2,8 @@
 
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, element, join, tile
-from loadgen.report.names import METRIC_TITLES, count_by_kind
 from loadgen.result import RunResult
+from loadgen.run_report.names import METRIC_TITLES, count_by_kind
 
 _LATENCIES = ("ttft", "tpot", "e2e")
 

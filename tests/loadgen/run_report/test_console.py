@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from loadgen.report.console import WIDTH, print_result, print_sweep
 from loadgen.result import Generator, RunResult, SweepResult
-from tests.loadgen.report.samples import make_records, make_result, make_sweep
+from loadgen.run_report.console import WIDTH, print_result, print_sweep
+from tests.loadgen.run_report.samples import make_records, make_result, make_sweep
 
 RECORDS = make_records(requests=100, failures=0.06)
 

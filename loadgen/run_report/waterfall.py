@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from loadgen.record import RequestRecord
 from loadgen.report.chart import WaterfallChart, compact, compact_all
-from loadgen.report.names import outcome_kind, outcome_title
-from loadgen.report.run_charts import TIME_GROUP
+from loadgen.run_report.names import outcome_kind, outcome_title
+from loadgen.run_report.run_charts import TIME_GROUP
 
 MAX_ROWS = 240
 

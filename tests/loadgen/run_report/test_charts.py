@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from loadgen.record import Outcome, RequestRecord
 from loadgen.report.chart import compact, percentile_position
-from loadgen.report.run_charts import bin_width, percentile_charts, prompt_length_chart, time_charts
-from loadgen.report.server_charts import main_server_charts, other_server_charts
-from loadgen.report.sweep_charts import sweep_charts, sweep_warnings
-from loadgen.report.waterfall import thin, waterfall_chart
 from loadgen.result import Distribution, SweepResult, TimelinePoint
+from loadgen.run_report.run_charts import bin_width, percentile_charts, prompt_length_chart, time_charts
+from loadgen.run_report.server_charts import main_server_charts, other_server_charts
+from loadgen.run_report.sweep_charts import sweep_charts, sweep_warnings
+from loadgen.run_report.waterfall import thin, waterfall_chart
 from loadgen.server.series import ServerSeries
-from tests.loadgen.report.samples import make_records, make_result, make_series, make_sweep
+from tests.loadgen.run_report.samples import make_records, make_result, make_series, make_sweep
 
 RECORDS = make_records(requests=120, failures=0.05)
 RESULT = make_result(RECORDS)

@@ -9,10 +9,10 @@ import pytest
 
 from loadgen.errors import OutputError
 from loadgen.report.fragments import Html, html, table
-from loadgen.report.html import write_report
-from loadgen.report.latency_table import all_metrics, has_both_clocks
 from loadgen.result import Generator, Repetition, SweepResult
-from tests.loadgen.report.samples import make_records, make_result, make_sweep
+from loadgen.run_report.latency_table import all_metrics, has_both_clocks
+from loadgen.run_report.report_file import write_report
+from tests.loadgen.run_report.samples import make_records, make_result, make_sweep
 
 RECORDS = make_records(requests=80, failures=0.08)
 
