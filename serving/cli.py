@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hardware.errors import HardwareError
+from loadgen.quantities import Duration, Size
 from serving import chaos, cost_command, decisions_command, evaluate, quantize, replay_command, scale_command
 from serving.errors import ServingError
 from serving.http_question import server_address
@@ -112,9 +113,9 @@ def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     serve.add_argument(
         "--drain",
-        type=float,
-        metavar="SECONDS",
-        help="how long what runs may go on after the first Ctrl-C or SIGTERM, instead of the file's (default 30)",
+        type=Duration(),
+        metavar="T",
+        help="how long what runs may go on after the first Ctrl-C or SIGTERM, instead of the file's (default 30s)",
     )
     serve.set_defaults(run=_serve)
 
@@ -165,7 +166,12 @@ def _add_pool(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         epilog="The change wins over the configuration file until that file says something else of this namespace.",
     )
     quota.add_argument("namespace", metavar="NAMESPACE", help="whose quota")
-    quota.add_argument("--mib", type=int, help="most that it may hold, memory and SSD together; 0 = no limit")
+    quota.add_argument(
+        "--mib",
+        type=Size("MiB"),
+        metavar="SIZE",
+        help="most that it may hold, memory and SSD together, e.g. 512 (MiB) or 2GiB; 0 = no limit",
+    )
     quota.add_argument("--weight", type=float, help="of each of its keys where requests wait for their turn")
     for action, run in ((audit, _pool_audit), (forget, _pool_forget), (quota, _pool_quota)):
         _add_gateway_options(action, inherited=True)

@@ -2,18 +2,16 @@
 
 import argparse
 import json
-import re
 import time
 from pathlib import Path
 
 from hardware.regular_file import read_regular_text
+from loadgen.quantities import Duration
 from serving.errors import ConfigError, ScaleError
 from serving.http_question import server_address
 from serving.pools_client import PoolsClient, find_system
 
 WAIT_S = 120.0
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)")
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -28,8 +26,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     scale.add_argument("replicas", metavar="N", type=int, help="replicas")
     scale.add_argument(
         "--hold",
-        type=_seconds,
-        metavar="TIME",
+        type=Duration(),
+        metavar="T",
         help="how long the autoscaler leaves the pool alone, e.g. 90s, 10m, 2h; 0 = not at all (default: [autoscaler]"
         " manual_hold_s)",
     )
@@ -76,10 +74,3 @@ def _run(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print(f"{arguments.pool}: {answer['target']} serve after {time.monotonic() - begun:.1f} s")
     return 0
-
-
-def _seconds(text: str) -> float:
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: give e.g. 90s, 10m, 2h")
-    return float(found[1]) * _UNITS[found[2]]

@@ -171,7 +171,6 @@ def test_inside_it_promises(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--batch", "0"), "--batch is 0; it must be above zero"),
         (("--context", "nan"), "--context is nan"),
-        (("--tpot", "inf"), "--tpot is inf"),
         (("--dies", "-1"), "--dies is -1"),
         (("--reuse", "1"), "--reuse is 1; it is a share"),
         (("--markdown",), "add --calibrate"),

@@ -9,7 +9,7 @@ factor = 0              # optional: the kind's usual strength
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,14 @@ _KEYS = ("at_s", "kind", "target", "duration_s", "factor")
 _NEEDED = ("at_s", "kind", "target")
 
 
-def read_faults(path: str | Path, units: FaultUnits | None = None) -> tuple[Fault, ...]:
+def read_faults(
+    path: str | Path, units: FaultUnits | None = None, duration: Callable[[str], float] | None = None
+) -> tuple[Fault, ...]:
     """Reads a schedule; `.json` is JSON, anything else TOML.
 
     Args:
         units: what exists; without it, only the form of the targets is checked.
+        duration: reads a text such as "10min" as seconds, and raises ValueError; without it, times are numbers.
     Returns: faults in order of time.
     Raises: SpecError, one line with the file, the number of the fault and what to write instead.
     Effects: reads the file.
@@ -44,15 +47,18 @@ def read_faults(path: str | Path, units: FaultUnits | None = None) -> tuple[Faul
         table = parse_json(text) if file.suffix == ".json" else parse_toml(text)
     except ValueError as error:
         raise SpecError(f"{file}: the fault schedule is no {file.suffix.lstrip('.') or 'TOML'}: {error}") from error
-    return faults_from(table, str(file), units)
+    return faults_from(table, str(file), units, duration)
 
 
-def faults_from(table: object, origin: str, units: FaultUnits | None = None) -> tuple[Fault, ...]:
+def faults_from(
+    table: object, origin: str, units: FaultUnits | None = None, duration: Callable[[str], float] | None = None
+) -> tuple[Fault, ...]:
     """A parsed schedule as faults.
 
     Args:
         table: `{"fault": [{...}, ...]}`.
         origin: where it comes from, for messages.
+        units, duration: as `read_faults`.
     Returns: faults in order of time.
     Raises: SpecError, one line.
     Effects: none.
@@ -65,7 +71,7 @@ def faults_from(table: object, origin: str, units: FaultUnits | None = None) -> 
     faults = []
     for number, entry in enumerate(entries, start=1):
         try:
-            fault = _fault(entry)
+            fault = _fault(entry, duration)
             if units is not None:
                 units.require(fault)
         except SpecError as error:
@@ -74,7 +80,7 @@ def faults_from(table: object, origin: str, units: FaultUnits | None = None) -> 
     return tuple(sorted(faults, key=lambda fault: fault.order))
 
 
-def _fault(entry: object) -> Fault:
+def _fault(entry: object, duration: Callable[[str], float] | None) -> Fault:
     if not isinstance(entry, Mapping):
         raise SpecError(f"{entry!r} is no table; keys are {', '.join(_KEYS)}")
     for name in entry:
@@ -87,10 +93,10 @@ def _fault(entry: object) -> Fault:
     if not isinstance(entry["target"], str):
         raise SpecError(f"target is {entry['target']!r}; it must be a name in quotes")
     return Fault(
-        at_s=Seconds(_number(entry, "at_s", 0.0)),
+        at_s=Seconds(_number(entry, "at_s", 0.0, duration)),
         kind=kind,
         target=entry["target"],
-        duration_s=Seconds(_number(entry, "duration_s", DURATIONS[kind].value)),
+        duration_s=Seconds(_number(entry, "duration_s", DURATIONS[kind].value, duration)),
         factor=_number(entry, "factor", STRENGTHS[kind].value),
     )
 
@@ -102,8 +108,13 @@ def _kind(value: object) -> FaultKind:
     return FaultKind(str(value))
 
 
-def _number(entry: Mapping[str, Any], name: str, default: float) -> float:
+def _number(entry: Mapping[str, Any], name: str, default: float, read: Callable[[str], float] | None = None) -> float:
     value = entry.get(name, default)
+    if isinstance(value, str) and read is not None:
+        try:
+            return read(value)
+        except ValueError as error:
+            raise SpecError(f"{name}: {error}") from None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SpecError(f"{name} is {value!r}; it must be a number")
     try:

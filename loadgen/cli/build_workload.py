@@ -12,7 +12,7 @@ from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.calibrate import calibrate
 from loadgen.workload.cycle import Cycled
 from loadgen.workload.datasets.fit import Fit
-from loadgen.workload.lengths import Lengths, lengths, parse
+from loadgen.workload.lengths import Lengths, lengths, parse, parse_times
 from loadgen.workload.ports import TokenCounter, Workload
 from loadgen.workload.words import PromptKind, Words
 
@@ -69,8 +69,9 @@ def check_workload_flags(flags: argparse.Namespace) -> None:
         raise UsageError(f"--dataset-path {path}: no such file or folder")
     if flags.prompt_kind == "ids" and flags.backend in ("openai-chat", "chat"):
         raise UsageError("--prompt-kind ids needs the completions endpoint: --backend openai")
-    for text in (flags.input_len, flags.output_len or DEFAULT_OUTPUT, flags.turns, flags.think_time):
+    for text in (flags.input_len, flags.output_len or DEFAULT_OUTPUT, flags.turns):
         parse(text)
+    parse_times(flags.think_time)
     build_behaviours(flags, malformations=1)
 
 
@@ -156,7 +157,7 @@ def _sessions(flags: argparse.Namespace, model: Model, words: Words, chat: bool)
         source,
         _output_lengths(flags),
         turns=lengths(flags.turns),
-        think_s=parse(flags.think_time),
+        think_s=parse_times(flags.think_time),
         max_model_tokens=model.max_tokens,
         turn_overhead_tokens=model.chat_overhead_tokens,
     )
@@ -187,7 +188,7 @@ def _data_set(flags: argparse.Namespace, model: Model, words: Words, fit: Fit) -
                 measure,
                 _output_lengths(flags) if flags.output_len else None,
                 whole=flags.turns not in ("1", "1.0"),
-                think_s=parse(flags.think_time),
+                think_s=parse_times(flags.think_time),
                 fit=fit,
             )
         case "custom":

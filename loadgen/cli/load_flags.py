@@ -6,6 +6,7 @@ Where aiperf or guidellm have another name for the same thing, it is an alias.
 import argparse
 
 from loadgen.cli import values
+from loadgen.quantities import Duration
 
 
 def add_target_flags(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +43,13 @@ def _add_access_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     group.add_argument(
         "--ready-check-timeout-sec",
-        type=values.seconds,
+        type=Duration(),
         default=0.0,
         metavar="T",
         help="wait this long for the server to come up (default: it must be there)",
     )
-    group.add_argument("--request-timeout", type=values.seconds, default=600.0, metavar="T", help="default 10m")
-    group.add_argument("--connect-timeout", type=values.seconds, default=10.0, metavar="T", help="default 10s")
+    group.add_argument("--request-timeout", type=Duration(), default=600.0, metavar="T", help="default 10m")
+    group.add_argument("--connect-timeout", type=Duration(), default=10.0, metavar="T", help="default 10s")
 
 
 def add_form_flags(parser: argparse.ArgumentParser) -> None:
@@ -135,8 +136,8 @@ def _add_shape_flags(group: "argparse._ArgumentGroup") -> None:
         metavar="X",
         help="trace arrival: 2 = twice as fast as recorded",
     )
-    group.add_argument("--trace-from", type=values.seconds, metavar="T", help="trace arrival: begin at this time of it")
-    group.add_argument("--trace-to", type=values.seconds, metavar="T", help="trace arrival: end at this time of it")
+    group.add_argument("--trace-from", type=Duration(), metavar="T", help="trace arrival: begin at this time of it")
+    group.add_argument("--trace-to", type=Duration(), metavar="T", help="trace arrival: end at this time of it")
 
 
 def _add_extent_flags(parser: argparse.ArgumentParser) -> None:
@@ -154,14 +155,14 @@ def _add_extent_flags(parser: argparse.ArgumentParser) -> None:
         "--duration",
         "--benchmark-duration",
         "--max-seconds",
-        type=values.seconds,
+        type=Duration(),
         metavar="T",
         help="stop sending after this time",
     )
     group.add_argument(
         "--drain",
         "--benchmark-grace-period",
-        type=values.seconds,
+        type=Duration(),
         default=60.0,
         metavar="T",
         help="then wait so long for answers (default 60s)",
@@ -176,7 +177,7 @@ def _add_extent_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--concurrency-ramp",
-        type=values.seconds,
+        type=Duration(),
         default=0.0,
         metavar="T",
         help="closed loop: open the slots over this time",
@@ -222,4 +223,4 @@ def add_series_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="repeat each run with new seeds and give confidence intervals over the repetitions",
     )
-    group.add_argument("--pause", type=values.seconds, default=1.0, metavar="T", help="between runs (default 1s)")
+    group.add_argument("--pause", type=Duration(), default=1.0, metavar="T", help="between runs (default 1s)")

@@ -3,6 +3,7 @@
 import argparse
 
 from loadgen.cli import values
+from loadgen.quantities import Duration
 from loadgen.selftest.ceiling import Ceiling, measure_ceiling
 
 PACED_TOKENS_PER_S = 80.0
@@ -11,7 +12,11 @@ PACED_TOKENS_PER_S = 80.0
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
     parser.add_argument(
-        "--seconds", type=values.positive_float, default=3.0, metavar="T", help="of each of the two runs"
+        "--seconds",
+        type=Duration(above_zero=True),
+        default=3.0,
+        metavar="T",
+        help="of each of the two runs (default 3s)",
     )
     parser.add_argument("--streams", type=values.count, default=64, metavar="N", help="open at once (default 64)")
     parser.epilog = "Beyond half of the paced figure per worker, the generator's own queueing begins to show in ITL."

@@ -1,29 +1,16 @@
-"""Values as people type them: `500ms`, `2m`, `KEY=VALUE`, `1,2,4`. Each parser is an argparse `type`."""
+"""Values as people type them: `KEY=VALUE`, `1,2,4`, `10%`. Each parser is an argparse `type`.
+
+Durations and sizes are in `loadgen.quantities`.
+"""
 
 import argparse
 import math
-import re
 
 from loadgen import json_text
 from loadgen.errors import NOT_JSON
+from loadgen.quantities import Duration
 
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"([0-9.eE+-]+?)\s*(us|ms|s|m|min|h)?")
-
-
-def seconds(text: str) -> float:
-    """A duration [s]: `2`, `2s`, `500ms`, `1.5m`.
-
-    Raises: argparse.ArgumentTypeError.
-    """
-    found = _DURATION.fullmatch(text.strip())
-    try:
-        value = float(found[1]) * _SECONDS[found[2] or ""] if found else math.nan
-    except ValueError:
-        value = math.nan
-    if not (0 <= value < math.inf):
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 500ms, 30s (or 30), 5m, 1h")
-    return value
+_STEP = Duration(above_zero=True)
 
 
 def rate(text: str) -> float:
@@ -123,7 +110,7 @@ def rate_steps(text: str) -> list[tuple[float, float]]:
         step_rate, colon, duration = part.partition(":")
         if not colon:
             raise argparse.ArgumentTypeError(f"{part!r} is no step; write RATE:DURATION, e.g. 2:30s,8:30s")
-        steps.append((positive_float(step_rate), positive_float(str(seconds(duration)))))
+        steps.append((positive_float(step_rate), _STEP(duration)))
     return steps
 
 

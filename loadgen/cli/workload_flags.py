@@ -3,6 +3,7 @@
 import argparse
 
 from loadgen.cli import values
+from loadgen.quantities import Duration, Size
 
 DATASETS = ("random", "shared-prefix", "text", "sharegpt", "custom", "mooncake", "azure", "servegen", "trace")
 
@@ -102,7 +103,7 @@ def _add_session_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sessions (random, shared-prefix and text)")
     group.add_argument("--turns", default="1", metavar="LEN", help="turns of a conversation, as a length (default 1)")
     group.add_argument(
-        "--think-time", default="0", metavar="LEN", help="pause between answer and next turn [s], e.g. lognormal:2,0.8"
+        "--think-time", default="0", metavar="LEN", help="pause between answer and next turn, e.g. 2s, lognormal:2s,0.8"
     )
 
 
@@ -113,14 +114,18 @@ def add_behaviour_flags(parser: argparse.ArgumentParser) -> None:
         "--disconnect-share", type=values.share, default=0.0, metavar="SHARE", help="leave at a random moment"
     )
     group.add_argument(
-        "--disconnect-after", type=values.seconds, default=2.0, metavar="T", help="... within this time (default 2s)"
+        "--disconnect-after", type=Duration(), default=2.0, metavar="T", help="... within this time (default 2s)"
     )
     group.add_argument("--slow-reader-share", type=values.share, default=0.0, metavar="SHARE", help="read slowly")
     group.add_argument(
-        "--slow-reader-bytes", type=values.positive_float, default=2000.0, metavar="B", help="... bytes per second"
+        "--slow-reader-bytes",
+        type=Size(above_zero=True),
+        default=2000,
+        metavar="B",
+        help="... per second (default 2kB)",
     )
     group.add_argument("--timeout-share", type=values.share, default=0.0, metavar="SHARE", help="give up early")
-    group.add_argument("--timeout-after", type=values.seconds, default=0.5, metavar="T", help="... after this time")
+    group.add_argument("--timeout-after", type=Duration(), default=0.5, metavar="T", help="... after this time")
     group.add_argument(
         "--malformed-share", type=values.share, default=0.0, metavar="SHARE", help="send what is no valid request"
     )

@@ -1,6 +1,5 @@
 """Service-level objectives: how they are written, and which requests kept them."""
 
-import math
 import re
 from array import array
 from collections.abc import Mapping, Sequence
@@ -11,15 +10,14 @@ from loadgen.errors import UsageError
 from loadgen.metrics.definitions import BY_NAME
 from loadgen.metrics.intervals import wilson
 from loadgen.plan import Conduct
+from loadgen.quantities import parse_duration
 from loadgen.record import FAILURES, NOT_COUNTED, SUCCESSES, RequestRecord
 from loadgen.result import SloResult
 
 _NAMES = {"ttft": "ttft", "ttfo": "ttfo", "tpot": "tpot", "itl": "itl", "e2e": "e2e", "e2el": "e2e", "ntpot": "ntpot"}
-_VALUE = re.compile(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(us|ms|s)?")
 _LEAVING = frozenset({Conduct.DISCONNECT, Conduct.TIMEOUT, Conduct.MALFORMED})
 _ANY_NUMBER = 2**31 - 1
 """Of output tokens: nobody knows how many there would have been, so time per token is no reason to call one slow."""
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def parse_slo(texts: Sequence[str]) -> dict[str, float]:
@@ -34,11 +32,13 @@ def parse_slo(texts: Sequence[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in (part for text in texts for part in text.split(",") if part.strip()):
         name, sign, value = re.fullmatch(r"\s*([^=:]*)([=:]?)(.*?)\s*", part, re.DOTALL).groups()  # type: ignore[union-attr] # matches anything
-        matched = _VALUE.fullmatch(value)
-        if name not in _NAMES or not sign or matched is None:
+        if name not in _NAMES or not sign:
             raise UsageError(f"--slo {part.strip()!r}: write ttft=500ms,tpot=50ms; metrics: {', '.join(_NAMES)}")
-        limit_s = float(matched[1]) * _SECONDS[matched[2] or ("ms" if sign == ":" else "s")]
-        if not 0 < limit_s < math.inf:
+        try:
+            limit_s = parse_duration(value, plain="ms" if sign == ":" else "s")
+        except ValueError as error:
+            raise UsageError(f"--slo {part.strip()!r}: {error}") from None
+        if not limit_s:
             raise UsageError(f"--slo {part.strip()!r}: a limit must be above 0")
         if _NAMES[name] in found:
             raise UsageError(f"--slo gives {_NAMES[name]} twice")

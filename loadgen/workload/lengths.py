@@ -8,6 +8,7 @@ histogram:FILE       JSON object {"value": weight, ...}, or lines "value weight"
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +16,12 @@ import numpy as np
 
 from loadgen import json_text
 from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
+from loadgen.quantities import parse_duration
 from loadgen.regular_file import check_regular
 from loadgen.workload.distributions import Distribution, Fixed, Histogram, LogNormal, Normal, Uniform
 
 _FORMS = "128, uniform:64-256, normal:512,64, lognormal:512,0.8 or histogram:FILE"
+_TIME_FORMS = "uniform:500ms-2s, normal:2s,500ms, lognormal:2s,0.8 or histogram:FILE"
 
 
 @dataclass(frozen=True)
@@ -74,20 +77,35 @@ def lengths(text: str, *, range_ratio: float = 0.0, max_tokens: int | None = Non
     return Lengths(distribution, max_tokens)
 
 
-def parse(text: str) -> Distribution:
-    """A distribution as written on the command line, of lengths or of anything else (think times [s]).
+def parse_times(text: str) -> Distribution:
+    """A distribution of durations [s]: as of lengths, with `2s`, `uniform:500ms-2s` or `lognormal:2s,0.8`.
 
-    Raises: UsageError if it cannot be understood or has negative numbers; TraceFormatError for a histogram's file.
+    Raises: UsageError if it cannot be understood; TraceFormatError for a histogram's file, whose values are seconds.
+    """
+    try:
+        return parse(text, parse_duration)
+    except ValueError as error:
+        raise UsageError(f"{text!r}: {error}; or {_TIME_FORMS}") from None
+
+
+def parse(text: str, number: Callable[[str], float] | None = None) -> Distribution:
+    """A distribution as written on the command line.
+
+    Args:
+        number: reads one value; without it a plain number.
+    Raises: UsageError if it cannot be understood or has negative numbers; TraceFormatError for a histogram's file;
+        what `number` raises.
     """
     kind, colon, rest = text.strip().partition(":")
+    read = number or _plain
     if not colon:
-        return Fixed(_numbers(kind, 1, text)[0])
+        return Fixed(_numbers(kind, text, read)[0])
     if kind == "uniform":
-        return Uniform(*_numbers(rest.replace("-", ","), 2, text))
+        return Uniform(*_numbers(rest.replace("-", ","), text, read, read))
     if kind == "normal":
-        return Normal(*_numbers(rest, 2, text))
+        return Normal(*_numbers(rest, text, read, read))
     if kind == "lognormal":
-        return LogNormal(*_numbers(rest, 2, text))
+        return LogNormal(*_numbers(rest, text, read, _plain))
     if kind == "histogram":
         return read_histogram(Path(rest))
     raise UsageError(f"{text!r} is no length; write {_FORMS}")
@@ -136,15 +154,21 @@ def _from_lines(content: str, path: Path) -> list[tuple[float, float]]:
     return pairs
 
 
-def _numbers(text: str, count: int, whole: str) -> list[float]:
-    """So many numbers >= 0, between commas."""
-    try:
-        found = [_finite(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if len(found) != count or min(found) < 0:
+def _numbers(text: str, whole: str, *reads: Callable[[str], float]) -> list[float]:
+    """Numbers >= 0 between commas, one for each reader."""
+    parts = text.split(",")
+    found = [read(part) for read, part in zip(reads, parts, strict=False)]
+    if len(parts) != len(reads) or not min(found) >= 0:
         raise UsageError(f"{whole!r} is no length; write {_FORMS}")
     return found
+
+
+def _plain(text: str) -> float:
+    """A finite number; -1, which is refused, for anything else."""
+    try:
+        return _finite(text)
+    except ValueError:
+        return -1.0
 
 
 def _finite(text: str) -> float:

@@ -2,12 +2,12 @@
 
 import argparse
 import asyncio
-import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.quantities import Duration
 from serving.http_question import server_address
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ Examples:
 early, a second one the waiting behind it; the report comes all the same.
 Exit code: 0 = nothing lost, different or left behind; 1 = something was; 2 = the run could not be done.
 """
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
-_SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 EXIT_CLEAN, EXIT_LOST = 0, 1
 
 
@@ -50,28 +48,18 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--url", type=server_address, help="a system that runs on this machine, instead of starting one"
     )
     parser.add_argument("--api-key", metavar="KEY", help="when the gateway wants one; an admin key where there are any")
-    parser.add_argument("--duration", metavar="TIME", help="e.g. 90s, 30m, 2h, instead of the scenario's")
+    parser.add_argument(
+        "--duration",
+        type=Duration(above_zero=True),
+        metavar="T",
+        help="e.g. 90s, 30min, 1h30m, instead of the scenario's",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of schedule and requests (default 0)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write report.html and report.json there")
     parser.add_argument("--json", action="store_true", help="print report.json instead of the summary")
     parser.add_argument("--plan", action="store_true", help="print the schedule and do nothing")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=_chaos)
-
-
-def seconds(text: str) -> float:
-    """A duration such as `90s`, `30m`, `2h`, or a number of seconds.
-
-    Raises: ConfigError if it is none, or no time at all.
-    Effects: none.
-    """
-    from serving.errors import ConfigError
-
-    found = _DURATION.fullmatch(text.strip())
-    value = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if value <= 0:
-        raise ConfigError(f"--duration {text}: a time such as 90s, 30m or 2h")
-    return value
 
 
 def _chaos(arguments: argparse.Namespace) -> int:
@@ -83,7 +71,7 @@ def _chaos(arguments: argparse.Namespace) -> int:
     from serving.terminal import table_console
 
     scenario = load_scenario(arguments.scenario)
-    duration_s = seconds(arguments.duration) if arguments.duration else scenario.scenario.duration_s
+    duration_s = scenario.scenario.duration_s if arguments.duration is None else arguments.duration
     if arguments.plan:
         return _print_plan(scenario, arguments, duration_s)
     if arguments.out:

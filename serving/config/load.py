@@ -23,7 +23,7 @@ from serving.config.key import key_spec
 from serving.config.key_file import with_keys
 from serving.config.namespaces import check_namespaces
 from serving.config.serve import ServeConfig
-from serving.config.value import convert
+from serving.config.value import convert, with_unit
 from serving.errors import ConfigError
 
 Section = TypeVar("Section")
@@ -226,6 +226,8 @@ def _read_value(where: str, value: object, hint: Any, declared: Field[Any]) -> A
     if get_origin(hint) is tuple and get_args(hint)[0] is NodeConfig:
         nodes = _read_tables(where, "[[cluster.nodes]]", NodeConfig, value)
         return tuple(replace(node, name=node.name or f"node-{index}") for index, node in enumerate(nodes))
+    if hint in (int, float):
+        value = with_unit(where, declared.name, value)
     return convert(where, value, hint, key_spec(declared))
 
 

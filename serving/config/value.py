@@ -1,14 +1,17 @@
 """Turns one TOML value into the type that a key declares, or says precisely why it cannot.
 
 TOML already distinguishes integers, floats, booleans, strings and lists, so nothing is guessed: `port = "8000"` and
-`replicas = true` are mistakes, while a whole number is accepted where a float is expected.
+`replicas = true` are mistakes, while a whole number is accepted where a float is expected. A key whose name ends in a
+unit takes a text with a unit, too: `drain_s = "1min"`, `ub_memory_mib = "2GiB"`.
 """
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from loadgen.quantities import parse_duration, parse_size
 from serving.config.key import KeySpec
 from serving.errors import ConfigError
 
@@ -20,6 +23,30 @@ _WANTED: dict[object, str] = {
     Path: "a path in quotes",
     tuple: "a list of texts in quotes",
 }
+
+_DURATION_NAME = re.compile(r"(.*(?<!per)_)?s")
+_SIZE_NAME = re.compile(r"(?:.*_)?(kib|mib|gib|bytes)")
+_SIZE_UNITS = {"kib": "KiB", "mib": "MiB", "gib": "GiB", "bytes": "B"}
+
+
+def with_unit(where: str, name: str, value: object) -> object:
+    """A text with a unit as the number that its key counts in; any other value unchanged.
+
+    Args:
+        where: as `convert`.
+        name: of the key; what it ends in says what it counts: `_s`, `_kib`, `_mib`, `_gib`, `_bytes`.
+    Raises: ConfigError if it is no duration, or no size, that such a key can have.
+    Effects: none.
+    """
+    size = _SIZE_NAME.fullmatch(name)
+    if not isinstance(value, str) or not (size or _DURATION_NAME.fullmatch(name)):
+        return value
+    try:
+        if size:
+            return parse_size(value, plain=None, unit=_SIZE_UNITS[size[1]])
+        return parse_duration(value, plain=None)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}; or a number without quotes, in the unit of the key's name") from None
 
 
 def convert(where: str, value: object, hint: Any, spec: KeySpec) -> Any:  # noqa: ANN401 - the type is a value here

@@ -75,7 +75,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
     Raises: ConfigError.
     """
-    for name in ("batch", "context", "prompt", "prefill", "tpot", "dies"):
+    for name in ("batch", "context", "prompt", "prefill", "dies"):
         value = getattr(arguments, name)
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"--{name} is {value:g}; it must be above zero")
@@ -231,7 +231,7 @@ def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
         "acceptance": arguments.acceptance,
         "microbatch": arguments.microbatch,
     }
-    batch = model.max_batch(arguments.tpot / 1e3, arguments.context, **options)
+    batch = model.max_batch(arguments.tpot, arguments.context, **options)
     tpot_s = float(model.tpot_s(batch, arguments.context, **options)) if batch else None
     room = model.batch_that_fits(arguments.context, dies=dies)
     trust = _decode_trust(model, arguments, batch)
@@ -240,12 +240,12 @@ def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
         print(json.dumps(numbers, indent=2))
         return 0
     if tpot_s is None:
-        print(f"no batch keeps {arguments.tpot:,.10g} ms with {arguments.context:,.10g} tokens of context")
+        print(f"no batch keeps {arguments.tpot * 1e3:,.10g} ms with {arguments.context:,.10g} tokens of context")
         return 0
     limit = "memory" if batch >= room else "latency"
     table_console().print(
-        f"[bold]{batch} sequences per NPU[/bold] keep {arguments.tpot:,.10g} ms with {arguments.context:,.10g} tokens "
-        f"of context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU (the time: {trust})\n"
+        f"[bold]{batch} sequences per NPU[/bold] keep {arguments.tpot * 1e3:,.10g} ms with {arguments.context:,.10g} "
+        f"tokens of context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU (the time: {trust})\n"
         f"limited by {limit}; memory holds {room:,}"
     )
     if arguments.explain:

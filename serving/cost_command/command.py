@@ -2,6 +2,8 @@
 
 import argparse
 
+from loadgen.quantities import Duration
+
 DECODE_FLAGS = {"batch": 96, "context": 4096, "drafts": 1, "acceptance": 0.7, "microbatch": None}
 PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False}
 """Flags that only one kind of step has, with their defaults."""
@@ -35,7 +37,10 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
         "--prefill", type=float, metavar="TOKENS", help="a prefill step; prompt tokens, cached ones included"
     )
     what.add_argument(
-        "--tpot", type=float, metavar="MS", help="the largest decode batch that keeps this time per token"
+        "--tpot",
+        type=Duration("ms", above_zero=True),
+        metavar="T",
+        help="the largest decode batch that keeps this time per token, e.g. 30 (milliseconds) or 30ms",
     )
     what.add_argument("--calibrate", action="store_true", help="refit to the published rows; print every error")
     what.add_argument("--list", action="store_true", help="devices that come with the package")

@@ -34,28 +34,34 @@ def upward_imports(sources: Sequence[Source], layers: Sequence[str], roots: Sequ
     return found
 
 
-def banned_imports(sources: Sequence[Source], package: str, banned: frozenset[str]) -> list[str]:
+def banned_imports(
+    sources: Sequence[Source], package: str, banned: frozenset[str], allowed: frozenset[str] = frozenset()
+) -> list[str]:
     """Ways in which modules of a package reach a banned module, directly or through other modules of ours.
 
     Args:
         banned: dotted names, third-party or our own; a name bans everything below it.
+        allowed: dotted names below a banned one that may be reached all the same; what they import is looked at, too.
     """
     modules = {source.module: source for source in sources}
     found = []
     for source in sources:
         if within(source.module, package):
-            chain = _chain_to(source, banned, modules)
+            chain = _chain_to(source, banned, allowed, modules)
             if chain:
                 found.append(f"{source.path}: {' -> '.join(chain)}")
     return found
 
 
-def _chain_to(start: Source, banned: frozenset[str], modules: Mapping[str, Source]) -> list[str]:
+def _chain_to(
+    start: Source, banned: frozenset[str], allowed: frozenset[str], modules: Mapping[str, Source]
+) -> list[str]:
     """Shortest chain of imports from a module to a banned one; empty if there is none."""
     queue, seen = [[start.module]], {start.module}
     for chain in queue:  # grows while it is read: breadth first
         for name in modules[chain[-1]].imports:
-            if any(within(name, ban) for ban in banned):
+            may = any(within(name, one) for one in allowed)
+            if not may and any(within(name, ban) for ban in banned):
                 return [*chain, name]
             target = known_module(name, modules)
             if target and target not in seen:

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.chaos.command import seconds
 from serving.cli import main
-from serving.errors import ConfigError
 from tests.chaos.fake_system import FakeSystem
 
 SHIPPED = Path(__file__).resolve().parent.parent.parent / "deploy" / "chaos"
@@ -33,17 +31,6 @@ def scenario(tmp_path: Path) -> str:
     path = tmp_path / "short.toml"
     path.write_text(SHORT)
     return str(path)
-
-
-@pytest.mark.parametrize(("text", "value"), [("90", 90.0), ("90s", 90.0), ("1.5m", 90.0), ("2h", 7200.0)])
-def test_durations(text: str, value: float) -> None:
-    assert seconds(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "m", "5x", "-3s", "0", "nan"])
-def test_no_durations(text: str) -> None:
-    with pytest.raises(ConfigError, match="a time such as 90s"):
-        seconds(text)
 
 
 def test_a_clean_run_exits_with_zero_and_leaves_its_reports(
@@ -84,7 +71,6 @@ def test_the_plan_is_printed_and_nothing_done(capsys: pytest.CaptureFixture[str]
         (["--scenario", "{scenario}"], "give --config FILE, or --url"),
         (["--scenario", "{scenario}", "--url", "http://127.0.0.1:1"], "no gateway at"),
         (["--scenario", "{scenario}", "--config", "none.toml"], "no configuration file none.toml"),
-        (["--scenario", "{scenario}", "--duration", "soon"], "a time such as"),
         (["--scenario", "{scenario}", "--url", "http://127.0.0.1:1", "--out", "{scenario}/x"], "name another folder"),
     ],
 )

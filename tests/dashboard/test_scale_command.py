@@ -40,7 +40,7 @@ def test_a_time_that_is_none(dashboard: FakeDashboard, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as ended:
         ask(dashboard, "scale", "decode", "3", "--hold", "soon")
     assert ended.value.code == 2
-    assert "'soon' is no time: give e.g. 90s, 10m, 2h" in capsys.readouterr().err
+    assert "'soon' is no duration: write " in capsys.readouterr().err
 
 
 def test_waiting_until_they_serve(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:

@@ -294,3 +294,19 @@ def test_what_was_not_measured_says_so() -> None:
 def test_an_engine_that_stays_up_has_nothing_to_recover() -> None:
     for kind in set(FaultKind) - {FaultKind.DIE, FaultKind.NPU, FaultKind.NODE}:
         assert recovery_time(kind) == 0.0
+
+
+def test_times_are_texts_where_somebody_reads_them(tmp_path: Path) -> None:
+    file = tmp_path / "faults.toml"
+    file.write_text('[[fault]]\nat_s = "10min"\nkind = "npu"\ntarget = "n3.npu5"\nduration_s = "1min"\n')
+
+    def read(text: str) -> float:
+        return 60.0 * float(text.removesuffix("min"))
+
+    (fault,) = read_faults(file, duration=read)
+    assert (fault.at_s, fault.duration_s) == (600.0, 60.0)
+    with pytest.raises(SpecError, match="at_s is '10min'; it must be a number"):
+        read_faults(file)
+    file.write_text('[[fault]]\nat_s = "soon"\nkind = "npu"\ntarget = "n3.npu5"\n')
+    with pytest.raises(SpecError, match="fault 1: at_s: could not convert"):
+        read_faults(file, duration=read)

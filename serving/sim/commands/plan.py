@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.quantities import Duration
 from serving.errors import ConfigError
 from serving.set_option import add_set, configured
 from serving.sim.compilation.choose import prefer_compiled
@@ -45,8 +46,8 @@ def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument("--trace", type=Path, required=True, help="trace file or ServeGen folder")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the trace's arrivals (default: 1)")
     parser.add_argument("--limit", type=int, help="first requests of the trace only")
-    parser.add_argument("--start", type=float, default=0.0, metavar="S", help="begin of the stretch of the trace [s]")
-    parser.add_argument("--duration", type=float, metavar="S", help="length of the stretch [s] (default: to its end)")
+    parser.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="begin of the stretch of the trace")
+    parser.add_argument("--duration", type=Duration(), metavar="T", help="length of the stretch (default: to its end)")
     _add_goal(parser)
     _add_choices(parser)
     parser.add_argument("--seed", type=int, help="instead of the configuration's")
@@ -59,8 +60,12 @@ def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 def _add_goal(parser: argparse.ArgumentParser) -> None:
     goal = parser.add_argument_group("what to keep")
-    goal.add_argument("--ttft", type=float, metavar="S", help="time to first token [s] (default: the file's [slo])")
-    goal.add_argument("--tpot", type=float, metavar="S", help="time per further token [s] (default: the file's [slo])")
+    goal.add_argument(
+        "--ttft", type=Duration(above_zero=True), metavar="T", help="time to first token (default: the file's [slo])"
+    )
+    goal.add_argument(
+        "--tpot", type=Duration(above_zero=True), metavar="T", help="time per further token (default: the file's [slo])"
+    )
     goal.add_argument("--attainment", type=float, help="share of requests that keep both (default: the file's [slo])")
     question = parser.add_argument_group("what to find")
     question.add_argument("--npus", type=int, help="NPUs at most; alone: the split of them with the highest goodput")

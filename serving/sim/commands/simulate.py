@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.quantities import Duration, parse_duration
 from serving.set_option import add_set, configured
 from serving.sim.compilation.choose import prefer_compiled
 
@@ -55,8 +56,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     source = load.add_mutually_exclusive_group(required=True)
     source.add_argument("--trace", metavar="FILE", help="trace file, or folder of a ServeGen model")
     source.add_argument("--poisson", type=float, metavar="RATE", help="make up requests: so many a second")
-    load.add_argument("--duration", type=float, metavar="S", help="length of the stretch to play [s]")
-    load.add_argument("--start", type=float, default=0.0, metavar="S", help="where in the trace it begins [s]")
+    load.add_argument("--duration", type=Duration(), metavar="T", help="length of the stretch to play, e.g. 90s, 10min")
+    load.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="where in the trace it begins")
     load.add_argument("--limit", type=int, metavar="N", help="so many requests at most")
     load.add_argument("--rate", type=float, default=1.0, metavar="X", help="play the trace X times as fast")
     load.add_argument("--volume", type=float, default=1.0, metavar="X", help="X times a ServeGen folder's requests")
@@ -75,7 +76,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     system.add_argument("--seed", type=int, metavar="N", help="of everything random, instead of the file's")
     run = parser.add_argument_group("run and output")
     run.add_argument("--processes", type=int, metavar="N", help="work on so many supernodes at once (cores)")
-    run.add_argument("--stop", type=float, metavar="S", help="end at this virtual time [s]")
+    run.add_argument("--stop", type=Duration(above_zero=True), metavar="T", help="end at this virtual time")
     run.add_argument("--check", action="store_true", help="prove at the end that every ledger balances")
     run.add_argument("--out", metavar="DIR", help="write report.html and result.json there")
     run.add_argument("--requests", action="store_true", help="with a row for each request in result.json")
@@ -140,8 +141,6 @@ def _check(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name} {value}: at least 1")
-    if arguments.stop is not None and not arguments.stop > 0:
-        raise ConfigError(f"--stop {arguments.stop:g}: a virtual time above 0 s")
     if not 0 <= arguments.reuse <= 1:
         raise ConfigError(f"--reuse {arguments.reuse:g}: a share from 0 to 1")
     made_up = arguments.trace is None
@@ -209,7 +208,7 @@ def _faults(arguments: argparse.Namespace, config: "ServeConfig", whole: "Worklo
     supernodes = range(config.simulation.supernodes)
     try:
         if arguments.faults:
-            return (read_faults(arguments.faults, units),)
+            return (read_faults(arguments.faults, units, partial(parse_duration, plain=None)),)
         if arguments.fault_rate:
             rates = FaultRates().scaled(arguments.fault_rate)
             seed, duration = config.simulation.seed, whole.duration_s or 3600.0

@@ -9,13 +9,6 @@ import pytest
 from loadgen.cli import values
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("2", 2.0), ("2s", 2.0), ("500ms", 0.5), ("1.5m", 90.0), ("1h", 3600.0), ("250us", 0.00025)]
-)
-def test_durations(text: str, expected: float) -> None:
-    assert values.seconds(text) == pytest.approx(expected)
-
-
 def test_shares_rates_and_steps() -> None:
     assert values.share("10%") == pytest.approx(0.1)
     assert values.share("0.25") == 0.25
@@ -35,9 +28,6 @@ def test_pairs_and_objects() -> None:
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        (values.seconds, "soon"),
-        (values.seconds, "-1s"),
-        (values.seconds, "inf"),
         (values.rate, "0"),
         (values.rate, "nan"),
         (values.positive_float, "inf"),

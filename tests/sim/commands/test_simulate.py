@@ -75,7 +75,6 @@ def test_faults_are_drawn_and_read(tmp_path: Path, capsys: pytest.CaptureFixture
         ([*LOAD, "--fault-rate", "-1"], "negative"),
         ([*LOAD, "--supernodes", "0"], "--supernodes 0: at least 1"),
         ([*LOAD, "--processes", "0"], "--processes 0: at least 1"),
-        ([*LOAD, "--stop", "0"], "--stop 0: a virtual time above 0 s"),
         ([*LOAD, "--reuse", "2"], "--reuse 2: a share from 0 to 1"),
         ([*LOAD, "--rate", "2"], "--rate goes with --trace"),
         (["--trace", "any.jsonl", "--prompt", "5"], "--prompt goes with --poisson"),
