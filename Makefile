@@ -2,7 +2,7 @@
 #
 #   make serve                                   the bundled model on one virtual node of 8 NPUs
 #   make serve ARGS="--port 9000 --model DIR"    anything that `cloudmatrix serve --help` knows
-#   make test  PYTEST_ARGS="-k gateway"          ruff, mypy, then pytest
+#   make test  PYTEST_ARGS="-k gateway"          ruff, mypy, the site, then pytest
 #   make serve PYTHON=python3.12                 this Python, not the newest on PATH that pyproject.toml allows
 #
 # What is installed besides torch has the versions of deploy/constraints.txt, those that all tests passed with; `make lock`
@@ -27,7 +27,7 @@ PYTEST_ARGS ?=
 TORCH_PIP_ARGS ?=
 
 .NOTPARALLEL: # tests, after lint and one kind after the other
-.PHONY: help serve test quick slow lint bench lock clean
+.PHONY: help serve test quick slow lint docs bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -49,10 +49,13 @@ quick: $(VENV)/.installed-test ## the tests without a cluster
 slow: $(VENV)/.installed-test ## the tests with a real Ray cluster
 	@$(BIN)/python -m pytest -m slow
 
-lint: $(VENV)/.installed-test ## ruff and mypy
+lint: docs ## ruff, mypy, and whether the documentation can be built
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+
+docs: $(VENV)/.installed-test ## READMEs and docs/ as a site in build/docs; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/mkdocs.yml
 
 bench: $(VENV)/.installed-test ## every benchmark, with its conditions (takes a while)
 	@for script in tests/benchmarks/bench_*.py; do \
@@ -65,7 +68,7 @@ bench: $(VENV)/.installed-test ## every benchmark, with its conditions (takes a 
 lock: $(BIN)/python ## the newest versions that pyproject.toml allows -> deploy/constraints.txt; then run the tests
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(BIN)/python -m venv "$$fresh" && \
 		"$$fresh/bin/python" -m pip install -q --disable-pip-version-check $(TORCH_PIP_ARGS) $(TORCH) && \
-		"$$fresh/bin/python" -m pip install -q --disable-pip-version-check -e '.[test,compile,train]' && \
+		"$$fresh/bin/python" -m pip install -q --disable-pip-version-check -e '.[test,docs,compile,train]' && \
 		{ sed -n '/^#/p' deploy/constraints.txt; \
 			"$$fresh/bin/python" -m pip freeze --all --exclude-editable | grep -vE '^(pip|torch|triton|(nvidia|cuda)-[^=]*)=='; } > "$$fresh/lock" && \
 		cp "$$fresh/lock" deploy/constraints.txt
@@ -84,7 +87,7 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | asked-for
 $(VENV)/.installed-test: pyproject.toml $(CONSTRAINTS) | asked-for
 	@echo "Installing with test tools into $(VENV) (once; several minutes on a slow line)"
 	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
-	@$(PIP) $(PINNED) -e '.[test]'
+	@$(PIP) $(PINNED) -e '.[test,docs]'
 	@touch $(VENV)/.installed $@
 
 # The first that deploy/pythons.sh lists. One that was asked for is checked, too.

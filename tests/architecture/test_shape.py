@@ -26,7 +26,7 @@ what every build tool goes by. Of ours there is one, which only containers need:
 
 PACKAGES = read_sources("hardware", "serving", "loadgen")
 PRODUCT = [*PACKAGES, *read_sources("deploy")]
-EVERYTHING = [*PRODUCT, *read_sources("tests")]
+EVERYTHING = [*PRODUCT, *read_sources("tests", "docs", "examples")]
 
 
 def long_files(sources: Sequence[Source]) -> list[str]:
