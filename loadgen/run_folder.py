@@ -11,7 +11,6 @@
 Requests are appended as they end, so that a run that is interrupted, or killed, leaves all that it had.
 """
 
-import contextlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ import msgspec
 
 from loadgen import json_text
 from loadgen.errors import NOT_JSON, OutputError, TraceFormatError, UsageError
+from loadgen.output import explained
 from loadgen.record import RequestRecord
 from loadgen.regular_file import check_regular
 from loadgen.result import RunResult, SweepResult
@@ -180,18 +180,6 @@ def read_bodies(folder: Path) -> dict[tuple[int, int], str]:
             raise TraceFormatError(f"{path}:{number}: not a sent body ({error})") from None
         bodies[sent.index, sent.turn] = sent.body
     return bodies
-
-
-@contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn a failure of the file system into one line.
-
-    Raises: OutputError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _request_line(record: RequestRecord) -> bytes:

@@ -15,8 +15,8 @@ from loadgen.cli.values import json_object
 from loadgen.errors import TraceFormatError
 from loadgen.run_folder import RESULT, SENT, read_bodies, read_result
 from loadgen.trace.file import TraceHeader, header_line, read_header, read_trace
+from loadgen.trace.lines import json_lines
 from loadgen.workload.datasets.json_stream import entries
-from loadgen.workload.datasets.lines import json_lines
 from loadgen.workload.datasets.servegen_files import Client
 from loadgen.workload.lengths import read_histogram
 from serving.api.tokenizer import read_json

@@ -202,6 +202,6 @@ def _data_set(flags: argparse.Namespace, model: Model, words: Words, fit: Fit) -
             until = math.inf if flags.trace_to is None else flags.trace_to
             return ServeGen(path, words, fit, from_s=flags.trace_from or 0.0, to_s=until)
         case _:
-            from loadgen.trace.workload import TraceReplay
+            from loadgen.workload.datasets.replay import TraceReplay
 
             return TraceReplay(path, flags.model, words)

@@ -12,8 +12,9 @@ from loadgen.cli.one_run import Measured, Watch, run_once
 from loadgen.cli.vllm_file import flat_result
 from loadgen.errors import INTERRUPTED
 from loadgen.metrics.repetitions import merge
+from loadgen.output import explained
 from loadgen.result import RunResult
-from loadgen.run_folder import REPORT, explained, write_result
+from loadgen.run_folder import REPORT, write_result
 from loadgen.run_report.report_file import write_report
 
 

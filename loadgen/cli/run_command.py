@@ -15,9 +15,10 @@ from loadgen.cli.repeated import run_repeated
 from loadgen.cli.series import run_search, run_sweep
 from loadgen.cli.vllm_file import save_flat_file
 from loadgen.cli.workload_flags import add_behaviour_flags, add_workload_flags
+from loadgen.output import explained
 from loadgen.record import FAILURES, NOT_COUNTED
 from loadgen.result import RunResult, SweepResult
-from loadgen.run_folder import REPORT, RESULT, SWEEP, check_free, explained
+from loadgen.run_folder import REPORT, RESULT, SWEEP, check_free
 from loadgen.run_report.console import print_result, print_sweep
 
 TOO_MANY_FAILURES = 5

@@ -11,8 +11,9 @@ from loadgen.cli.one_run import Watch, run_once
 from loadgen.cli.repeated import Finished, rested, run_repeated
 from loadgen.driver.progress import Progress
 from loadgen.errors import INTERRUPTED, LoadgenError, OutputError, UsageError
+from loadgen.output import explained
 from loadgen.result import RunResult, SweepPoint, SweepResult
-from loadgen.run_folder import REPORT, SWEEP, explained, write_json
+from loadgen.run_folder import REPORT, SWEEP, write_json
 from loadgen.run_report.report_file import write_report
 from loadgen.search import backlog, saturation, sweep
 from loadgen.search.saturation import Found, Probe, ProbeResult, SearchSettings

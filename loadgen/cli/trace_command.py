@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from loadgen.cli import values
+from loadgen.recording.record import DEFAULT_BLOCK_TOKENS, TraceFormat, record_trace
 from loadgen.trace.describe import describe
-from loadgen.trace.record import DEFAULT_BLOCK_TOKENS, TraceFormat, record_trace
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -10,9 +10,9 @@ from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import Load
 from loadgen.errors import OutputError
 from loadgen.metrics.vllm_keys import flat as vllm_keys
+from loadgen.output import explained
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult
-from loadgen.run_folder import explained
 
 
 def flat_result(

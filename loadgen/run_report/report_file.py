@@ -4,10 +4,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from loadgen.output import explained
 from loadgen.record import RequestRecord
 from loadgen.report.html import render
 from loadgen.result import RunResult, SweepResult
-from loadgen.run_folder import explained
 from loadgen.run_report.run_page import run_page
 from loadgen.run_report.sweep_page import sweep_page
 from loadgen.server.series import ServerSeries

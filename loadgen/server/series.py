@@ -15,8 +15,9 @@ import msgspec
 
 from loadgen import json_text
 from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
+from loadgen.output import explained
 from loadgen.regular_file import check_regular
-from loadgen.run_folder import SERVER_METRICS, explained
+from loadgen.run_folder import SERVER_METRICS
 from loadgen.server.exposition import Page
 
 HIT_SHARE = "prefix_cache_hit_share"

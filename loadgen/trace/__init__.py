@@ -1,19 +1,10 @@
-"""Traces of our own: a run written down so that it can be replayed exactly, and read by a simulator."""
+"""Traces of requests: read and written here for every tool.
+
+Imports nothing of ours but the leaf modules of this package (`errors`, `json_text`, `output`, `regular_file`), so that
+the simulator can read what the load generator reads.
+"""
 
 from loadgen.trace.describe import TraceSummary, describe
 from loadgen.trace.file import TraceHeader, TraceRequest, read_trace, write_trace
-from loadgen.trace.record import Recorded, TraceFormat, record_trace
-from loadgen.trace.workload import TraceReplay
 
-__all__ = [
-    "Recorded",
-    "TraceFormat",
-    "TraceHeader",
-    "TraceReplay",
-    "TraceRequest",
-    "TraceSummary",
-    "describe",
-    "read_trace",
-    "record_trace",
-    "write_trace",
-]
+__all__ = ["TraceHeader", "TraceRequest", "TraceSummary", "describe", "read_trace", "write_trace"]

@@ -46,11 +46,12 @@ import msgspec
 
 from loadgen import json_text
 from loadgen.errors import NOT_JSON, TraceFormatError
-from loadgen.run_folder import explained
-from loadgen.workload.datasets.blocks import LARGEST_ID
-from loadgen.workload.datasets.lines import numbered_lines
+from loadgen.output import explained
+from loadgen.trace.lines import numbered_lines
 
 SCHEMA = "loadgen-trace/1"
+LARGEST_ID = 2**63 - 1
+"""Ids that some traces have are hashes themselves."""
 _NORMAL = "normal"
 
 

@@ -90,3 +90,23 @@ def foreign_imports(sources: Sequence[Source], package: str, allowed: frozenset[
         for name in source.imports
         if top_module(name) not in fine
     ]
+
+
+def reached_outside(sources: Sequence[Source], package: str, whole: str, allowed: Sequence[str]) -> list[str]:
+    """Modules of `whole` that a package reaches, itself or through others, although it may not."""
+    modules = {source.module: source for source in sources}
+    found = []
+    for source in sources:
+        if not within(source.module, package):
+            continue
+        reached, queue = {source.module}, [source.module]
+        for name in queue:  # grows while it is read
+            targets = {known_module(one, modules) for one in modules[name].imports} - reached - {None}
+            reached |= {target for target in targets if target}
+            queue += [target for target in targets if target]
+        found += [
+            f"{source.path}: reaches {name}"
+            for name in sorted(reached)
+            if within(name, whole) and name != whole and not any(within(name, fine) for fine in allowed)
+        ]
+    return found

@@ -2,7 +2,13 @@
 
 import pytest
 
-from tests.architecture.import_rules import banned_imports, foreign_imports, importers_outside, upward_imports
+from tests.architecture.import_rules import (
+    banned_imports,
+    foreign_imports,
+    importers_outside,
+    reached_outside,
+    upward_imports,
+)
 from tests.architecture.source_tree import Source, read_sources
 
 LAYERS = (
@@ -21,6 +27,12 @@ LAYERS = (
     "hardware.ub",
     "hardware.ray_resources",
     "loadgen.quantities",
+    "loadgen.errors",
+    "loadgen.regular_file",
+    "loadgen.json_text",
+    "loadgen.output",
+    "loadgen.trace",
+    "loadgen.report",
     "serving.compiled",
     "serving.version",
     "serving.ids",
@@ -67,10 +79,6 @@ LAYERS = (
     "serving.sim.commands",
     "serving.chaos",
     "serving.cli",
-    "loadgen.errors",
-    "loadgen.regular_file",
-    "loadgen.json_text",
-    "loadgen.report",
     "loadgen.plan",
     "loadgen.record",
     "loadgen.result",
@@ -78,7 +86,7 @@ LAYERS = (
     "loadgen.run_folder",
     "loadgen.arrivals",
     "loadgen.workload",
-    "loadgen.trace",
+    "loadgen.recording",
     "loadgen.metrics",
     "loadgen.client",
     "loadgen.driver",
@@ -111,8 +119,10 @@ BANNED = {
     "hardware": {"serving", "loadgen", "torch"},
     "serving": {"loadgen", "tests"},
 }
-LEAVES = ("loadgen.quantities",)
-"""Modules of `loadgen` that `serving` shares; they import nothing of ours."""
+SHARED = ("loadgen.trace", "loadgen.report")
+"""Packages of `loadgen` that `serving` imports; each reaches only itself and `LEAVES`."""
+LEAVES = ("loadgen.quantities", "loadgen.errors", "loadgen.json_text", "loadgen.output", "loadgen.regular_file")
+"""Modules of `loadgen` that everybody shares; they import nothing of ours but one another."""
 RAY_MAY_BE_IMPORTED_BY = ("serving.deployments", "serving.dashboard", "hardware.ray_resources")
 HARDWARE_MAY_IMPORT = frozenset({"numpy", "xxhash", "ray"})
 
@@ -125,16 +135,16 @@ def test_imports_go_down_the_layers() -> None:
 
 @pytest.mark.parametrize("package", BANNED)
 def test_banned_modules_are_out_of_reach(package: str) -> None:
-    assert banned_imports(SOURCES, package, frozenset(BANNED[package]), frozenset(LEAVES)) == []
-
-
-@pytest.mark.parametrize("leaf", LEAVES)
-def test_shared_leaves_import_nothing_of_ours(leaf: str) -> None:
-    assert foreign_imports(SOURCES, leaf, frozenset()) == []
+    assert banned_imports(SOURCES, package, frozenset(BANNED[package]), frozenset((*SHARED, *LEAVES))) == []
 
 
 def test_only_the_edges_import_ray() -> None:
     assert importers_outside(SOURCES, "ray", RAY_MAY_BE_IMPORTED_BY) == []
+
+
+@pytest.mark.parametrize("package", [*SHARED, *LEAVES])
+def test_what_is_shared_needs_little(package: str) -> None:
+    assert reached_outside(SOURCES, package, "loadgen", (package, *LEAVES)) == []
 
 
 def test_hardware_needs_little() -> None:
@@ -190,6 +200,19 @@ def test_the_checker_leaves_imports_for_type_checkers_alone() -> None:
 def test_the_checker_sees_a_library_outside_its_place() -> None:
     bad = sample(edge__a="import ray\n", core__b="from ray import serve\n", core__c="import rayon\n")
     assert importers_outside(bad, "ray", ("edge",)) == ["core/b.py: imports ray"]
+
+
+def test_the_checker_sees_what_is_not_shared() -> None:
+    bad = sample(
+        gen__trace__a="from gen.errors import Wrong\nfrom gen.trace import b\n",
+        gen__trace__b="import gen.client\n",
+        gen__errors="",
+        gen__client="",
+    )
+    assert reached_outside(bad, "gen.trace", "gen", ("gen.trace", "gen.errors")) == [
+        "gen/trace/a.py: reaches gen.client",
+        "gen/trace/b.py: reaches gen.client",
+    ]
 
 
 def test_the_checker_sees_foreign_packages() -> None:

@@ -20,9 +20,6 @@ from loadgen.errors import UsageError
 from loadgen.plan import Prompt
 from loadgen.workload.ports import WordSource
 
-LARGEST_ID = 2**63 - 1
-"""Ids that some traces have are hashes themselves."""
-
 
 @dataclass(frozen=True)
 class BlockPrompts:

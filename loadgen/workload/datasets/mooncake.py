@@ -19,9 +19,10 @@ import numpy as np
 
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.plan import Conversation, Turn, if_changed
-from loadgen.workload.datasets.blocks import LARGEST_ID, BlockPrompts
+from loadgen.trace.file import LARGEST_ID
+from loadgen.trace.lines import json_lines
+from loadgen.workload.datasets.blocks import BlockPrompts
 from loadgen.workload.datasets.fit import Fit
-from loadgen.workload.datasets.lines import json_lines
 from loadgen.workload.ports import WordSource
 from loadgen.workload.source import draw_seed
 

@@ -21,7 +21,7 @@ import msgspec
 from loadgen import json_text
 from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
 from loadgen.regular_file import check_regular
-from loadgen.workload.datasets.lines import numbered_lines
+from loadgen.trace.lines import numbered_lines
 from loadgen.workload.distributions import Histogram
 
 _TRACE_NAME = re.compile(r"chunk-(\d+)-trace\.csv")

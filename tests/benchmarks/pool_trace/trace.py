@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.workload.datasets.lines import json_lines
+from loadgen.trace.lines import json_lines
 from loadgen.workload.datasets.mooncake import BLOCK_TOKENS, MooncakeLine
 from serving.ids import BlockHash
 

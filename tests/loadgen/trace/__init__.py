@@ -1,1 +1,1 @@
-"""Tests of the trace file: writing, reading, recording, replaying."""
+"""Tests of trace files: reading and writing."""

@@ -9,9 +9,9 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.trace import read_trace
+from loadgen.trace.lines import numbered_lines
 from loadgen.workload.datasets.azure import Azure
 from loadgen.workload.datasets.json_stream import entries
-from loadgen.workload.datasets.lines import numbered_lines
 from loadgen.workload.datasets.servegen_files import Client
 from loadgen.workload.lengths import lengths, read_histogram
 from loadgen.workload.text_files import TextFiles

@@ -9,9 +9,9 @@ import numpy as np
 from loadgen.endpoint import Backend, Endpoint, History
 from loadgen.plan import Conduct, Job
 from loadgen.record import Outcome, RequestRecord
+from loadgen.recording.hashing import prompt_of
 from loadgen.result import Generator, RunResult, Throughput
 from loadgen.run_folder import RunFolder
-from loadgen.trace.hashing import prompt_of
 
 COMPLETIONS = Endpoint(base_url="http://localhost:1", path="/v1/completions", model="m")
 CHAT = Endpoint(base_url="http://localhost:1", path="/v1/chat/completions", model="m", backend=Backend.CHAT)

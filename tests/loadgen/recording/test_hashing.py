@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loadgen.trace.hashing import BlockHasher, prompt_of
+from loadgen.recording.hashing import BlockHasher, prompt_of
 
 
 def _body(**fields: object) -> str:

@@ -9,10 +9,11 @@ from loadgen.driver.fleet import Fleet
 from loadgen.driver.settings import DriveSettings
 from loadgen.endpoint import Endpoint
 from loadgen.plan import Job
+from loadgen.recording import record_trace
 from loadgen.result import Generator, RunResult, Throughput
 from loadgen.run_folder import RunFolder
 from loadgen.selftest.process import start_blast_server
-from loadgen.trace import TraceReplay, record_trace
+from loadgen.workload.datasets.replay import TraceReplay
 from loadgen.workload.distributions import Uniform
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.plan_jobs import plan_jobs

@@ -17,9 +17,9 @@ import msgspec
 from loadgen.errors import UsageError
 from loadgen.plan import Conduct
 from loadgen.record import Outcome, RequestRecord
+from loadgen.recording.hashing import BlockHasher, RecordedPrompt, prompt_of
 from loadgen.run_folder import read_bodies, read_records, read_result
 from loadgen.trace.file import TraceHeader, TraceRequest, mooncake_line, write_lines, write_trace
-from loadgen.trace.hashing import BlockHasher, RecordedPrompt, prompt_of
 
 DEFAULT_BLOCK_TOKENS = 16
 """Block of most servers' prefix caches."""

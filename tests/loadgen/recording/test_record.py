@@ -11,8 +11,9 @@ from loadgen.arrivals import Replay, Steady
 from loadgen.endpoint import Endpoint
 from loadgen.errors import OutputError, TraceFormatError, UsageError
 from loadgen.plan import Conversation, Job
-from loadgen.trace import TraceFormat, TraceReplay, record_trace
+from loadgen.recording import TraceFormat, record_trace
 from loadgen.workload.datasets import Fit, Mooncake
+from loadgen.workload.datasets.replay import TraceReplay
 from loadgen.workload.distributions import Fixed, Uniform
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.plan_jobs import plan_jobs
@@ -21,7 +22,7 @@ from loadgen.workload.sessions import Sessions
 from loadgen.workload.shared_prefix import SharedPrefix
 from loadgen.workload.synthetic import RandomPrompts
 from loadgen.workload.words import PromptKind, Words, ordinary_ids
-from tests.loadgen.trace.runs import CHAT, COMPLETIONS, edit, run
+from tests.loadgen.recording.runs import CHAT, COMPLETIONS, edit, run
 
 _SHORT = Lengths(Uniform(5, 60))
 

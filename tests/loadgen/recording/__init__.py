@@ -1,0 +1,1 @@
+"""Tests of recording a run as a trace, and of replaying that."""
