@@ -14,12 +14,12 @@ from hardware.faults.file import read_faults
 from loadgen.errors import UsageError
 from loadgen.run_folder import RESULT, SENT, SERVER_METRICS, read_bodies, read_result
 from loadgen.server.series import read_series
+from serving.cli.scale import system_of
 from serving.config.load import load_config
 from serving.engine.replay import replay
 from serving.errors import ConfigError, DecisionLogError
 from serving.evaluate.tasks.task_file import read_task_file
 from serving.evaluate.texts import read_documents
-from serving.scale_command import system_of
 
 ERRORS = (SpecError, ConfigError, DecisionLogError, UsageError)
 

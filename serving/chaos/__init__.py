@@ -5,7 +5,3 @@
 
 Imports no Ray: what it knows of the system is HTTP, processes and shared memory, as an operator would.
 """
-
-from serving.chaos.command import add_command
-
-__all__ = ["add_command"]

@@ -16,8 +16,8 @@ from serving.chaos.targets import (
     segments,
     sizes,
 )
+from serving.cli.gateway_client import ask_gateway
 from serving.errors import UnavailableError
-from serving.gateway_client import ask_gateway
 
 REPLICA_COUNTS = ("running", "waiting", "held", "pulling", "fetching", "queued_tokens", "kv_blocks_used")
 POOL_AUDIT_DEADLINE_S = 120.0

@@ -4,8 +4,8 @@ import asyncio
 import time
 
 from serving.chaos.result import ChaosRun, Down
+from serving.cli.gateway_client import ask_gateway
 from serving.errors import UnavailableError
-from serving.gateway_client import ask_gateway
 
 PERIOD_S = 0.25
 DEADLINE_S = 2.0

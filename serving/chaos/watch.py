@@ -10,8 +10,8 @@ from serving.chaos.parts import find_parts
 from serving.chaos.result import ChaosRun, Event, Sample
 from serving.chaos.schedule import GRAVE
 from serving.chaos.targets import Target, alive, listed, sizes, target_of
+from serving.cli.gateway_client import ask_gateway
 from serving.errors import UnavailableError
-from serving.gateway_client import ask_gateway
 
 PERIOD_S = 0.5
 

@@ -19,6 +19,7 @@ from typing import TextIO
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from serving.cli.http_question import fetch
 from serving.config.serve import ServeConfig
 from serving.deployments.app import APP_NAME, GATEWAY, KVCACHE, build
 from serving.deployments.cluster import LocalCluster
@@ -29,7 +30,6 @@ from serving.deployments.scaling_board import start_board
 from serving.deployments.sealing import salt_of, sealed
 from serving.deployments.session import Session
 from serving.errors import ServingError
-from serving.http_question import fetch
 from serving.terminal import ending_signals, silence
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ MAX_FUNCTION_LINES = 60
 DRAWERS = ("util", "helper", "misc", "common")
 
 MAY_TOUCH_THE_ENVIRONMENT = (
-    "serving/key_environment.py",
-    "serving/key_environment.py",
+    "serving/cli/key_environment.py",
     "serving/deployments/session.py",
     "serving/deployments/agent_keeper.py",
     "loadgen/cli/build_endpoint.py",

@@ -15,8 +15,8 @@ from serving.chaos.result import ChaosRun, Event
 from serving.chaos.run import Order, run_chaos
 from serving.chaos.scenario import FaultConfig, LoadConfig, PoolsConfig, Scenario, TimesConfig
 from serving.chaos.targets import find_session, listed, send, target_of
+from serving.cli.gateway_client import ask_gateway
 from serving.errors import ConfigError, UnavailableError
-from serving.gateway_client import ask_gateway
 from tests.chaos.fake_system import FakeSystem
 
 KILLS = (FaultConfig("kill"),)

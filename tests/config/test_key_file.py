@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from serving.cli.key_environment import take_keys
 from serving.config import ServeConfig, with_overrides
 from serving.config.key_file import VARIABLE
 from serving.errors import ConfigError
-from serving.key_environment import take_keys
 from tests.config.toml_file import checkpoint, load
 
 CONFIGURED = '[gateway]\napi_keys = ["of-the-config"]\n'

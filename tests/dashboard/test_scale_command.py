@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli import main
-from serving.decisions_command import line
+from serving.cli.decisions import line
 from tests.dashboard.conftest import TOKEN, FakeDashboard
 
 
@@ -53,7 +53,7 @@ def test_waiting_outlasts_a_board_that_is_started_again(
 ) -> None:
     dashboard.wish(silent=True)
     pauses = iter((lambda: None, lambda: dashboard.wish(silent=False)))
-    monkeypatch.setattr("serving.ask_again.time.sleep", lambda _: next(pauses, lambda: None)())
+    monkeypatch.setattr("serving.cli.ask_again.time.sleep", lambda _: next(pauses, lambda: None)())
     assert ask(dashboard, "scale", "decode", "4", "--wait") == 0
     told = capsys.readouterr()
     assert "decode: 4 serve after " in told.out
@@ -110,7 +110,7 @@ def test_following_ends_with_ctrl_c(
             raise KeyboardInterrupt
         ask(dashboard, "scale", "decode", "5")
 
-    monkeypatch.setattr("serving.decisions_command.time.sleep", pause)
+    monkeypatch.setattr("serving.cli.decisions.time.sleep", pause)
     assert ask(dashboard, "decisions", "--last", "1", "--follow") == 0
     assert "3 -> 5" in capsys.readouterr().out.splitlines()[-1]
 
@@ -120,7 +120,7 @@ def test_following_without_a_past(
 ) -> None:
     """`--last 0 --follow`: only what comes from now on."""
     pauses = iter((lambda: None, lambda: ask(dashboard, "scale", "decode", "5")))
-    monkeypatch.setattr("serving.decisions_command.time.sleep", lambda _: next(pauses, interrupted)())
+    monkeypatch.setattr("serving.cli.decisions.time.sleep", lambda _: next(pauses, interrupted)())
     assert ask(dashboard, "decisions", "--last", "0", "--follow") == 0
     changes = [told for told in capsys.readouterr().out.splitlines() if " -> " in told]
     assert len(changes) == 1
@@ -135,7 +135,7 @@ def test_following_outlasts_a_board_that_is_started_again(
         ask(dashboard, "scale", "decode", "5")
 
     pauses = iter((lambda: dashboard.wish(silent=True), back))
-    monkeypatch.setattr("serving.decisions_command.time.sleep", lambda _: next(pauses, interrupted)())
+    monkeypatch.setattr("serving.cli.decisions.time.sleep", lambda _: next(pauses, interrupted)())
     assert ask(dashboard, "decisions", "--follow") == 0
     assert "3 -> 5" in capsys.readouterr().out.splitlines()[-1]
 
@@ -169,7 +169,7 @@ def test_a_wrong_token_and_a_wrong_address(dashboard: FakeDashboard, capsys: pyt
 def test_a_system_that_stays_silent(
     dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.ask_again.PATIENCE_S", 0.0)
+    monkeypatch.setattr("serving.cli.ask_again.PATIENCE_S", 0.0)
     dashboard.wish(silent=True)
     assert ask(dashboard, "scale", "decode", "3") == 2
     assert "the scaling board does not answer" in capsys.readouterr().err

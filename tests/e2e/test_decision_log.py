@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.replay_command import EXIT_INCOMPLETE
+from serving.cli.replay import EXIT_INCOMPLETE
 from tests.e2e.server import STOP_S, Server, wait_for
 from tests.e2e.streams import order
 from tests.e2e.topology import small

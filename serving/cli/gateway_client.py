@@ -6,8 +6,8 @@ import urllib.request
 from typing import Any
 
 from hardware.nesting import parse_json
+from serving.cli.http_question import fetch, is_timeout
 from serving.errors import SilentError, UnavailableError
-from serving.http_question import fetch, is_timeout
 
 DEADLINE_S = 5.0
 

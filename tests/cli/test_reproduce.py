@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.cli.reproduce import add_command
 from serving.errors import ConfigError
-from serving.sim.commands.reproduce import add_command
 from serving.sim.paper import known_misses
 from serving.sim.paper.registry import EXPERIMENTS
 

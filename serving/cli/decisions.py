@@ -6,9 +6,9 @@ import json
 import time
 from typing import Any
 
+from serving.cli.pools_client import PoolsClient
+from serving.cli.scale import add_dashboard_options, system_of
 from serving.errors import SilentError
-from serving.pools_client import PoolsClient
-from serving.scale_command import add_dashboard_options, system_of
 
 POLL_S = 1.0
 SHOWN = 20

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
+from serving.cli.set_option import add_set, configured
 from serving.errors import ConfigError
-from serving.set_option import add_set, configured
 from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:

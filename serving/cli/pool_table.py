@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hardware.units import MIB
-from serving.ask_again import ask_again
-from serving.gateway_client import ask_gateway
-from serving.status_table import plain_table, server_table
+from serving.cli.ask_again import ask_again
+from serving.cli.gateway_client import ask_gateway
+from serving.cli.status_table import plain_table, server_table
 from serving.terminal import table_console
 
 AUDIT_DEADLINE_S = 330.0

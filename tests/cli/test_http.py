@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from serving import ask_again, http_question
-from serving.cli import main
+from serving.cli import ask_again, http_question, main
+from serving.cli.gateway_client import ask_gateway
+from serving.cli.pools_client import PoolsClient
+from serving.cli.status_table import fetch_status
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.deployments import launch
 from serving.errors import SilentError, UnavailableError
-from serving.gateway_client import ask_gateway
-from serving.pools_client import PoolsClient
-from serving.status_table import fetch_status
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -184,7 +183,7 @@ def test_a_command_waits_for_a_busy_system_and_says_so(
             raise answer
         return answer
 
-    monkeypatch.setattr("serving.status_table.ask_gateway", ask)
+    monkeypatch.setattr("serving.cli.status_table.ask_gateway", ask)
     assert fetch_status("http://there", None) == {"pools": []}
     assert capsys.readouterr().err == "cloudmatrix: it is busy; waiting for up to 60 s\n"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hardware.regular_file import read_regular_text
 from loadgen.quantities import Duration
+from serving.cli.http_question import server_address
+from serving.cli.pools_client import PoolsClient, find_system
 from serving.errors import ConfigError, ScaleError
-from serving.http_question import server_address
-from serving.pools_client import PoolsClient, find_system
 
 WAIT_S = 120.0
 

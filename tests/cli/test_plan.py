@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.cli import plan
 from serving.errors import ConfigError
-from serving.sim.commands import plan
 from serving.sim.planning.candidate import Candidate, Shape
 from serving.sim.planning.planner import Order
 from tests.sim.planning.traces import CONFIG_FILE, steady

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration, parse_duration
-from serving.set_option import add_set, configured
+from serving.cli.set_option import add_set, configured
 from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         prefer_compiled()
     from rich.console import Console
 
-    from serving.sim.commands.progress import SimulationProgress
+    from serving.cli.simulate_progress import SimulationProgress
     from serving.sim.core.run import cost_model
     from serving.sim.core.shards import Plan, simulate_supernodes
     from serving.sim.report.console import print_speed, print_summary

@@ -9,9 +9,9 @@ import pytest
 
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.cli import main
+from serving.cli.status_table import clip
 from serving.ids import ReplicaId
 from serving.policy.pool.view import EMPTY_VIEW
-from serving.status_table import clip
 from serving.telemetry.pool_stats import PoolClientStats
 from serving.telemetry.stats import InstanceStats
 from tests.api.support import Harness, running_server, write_model_folder

@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 
 from hardware.units import MIB
-from serving.ask_again import ask_again
-from serving.gateway_client import ask_gateway
+from serving.cli.ask_again import ask_again
+from serving.cli.gateway_client import ask_gateway
 from serving.terminal import table_console
 
 NAME_WIDTH = 14

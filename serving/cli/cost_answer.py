@@ -23,7 +23,7 @@ from hardware.cost.calibrate import Calibrated, calibrate, has_rows
 from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
 from hardware.units import format_bytes
-from serving.cost_command.command import DECODE_FLAGS, PREFILL_FLAGS
+from serving.cli.cost import DECODE_FLAGS, PREFILL_FLAGS
 from serving.errors import ConfigError
 from serving.terminal import table_console
 

@@ -9,10 +9,10 @@ import pytest
 
 from hardware.cost.device_file import FOLDER
 from hardware.errors import SpecError
-from serving.cost_command import add_command
+from serving.cli.cost import add_command
 from serving.errors import ConfigError
 
-STORYTELLER = Path(__file__).parents[1] / "deploy" / "models" / "storyteller"
+STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_the_largest_batch_is_explained(capsys: pytest.CaptureFixture[str]) -> N
 def test_how_far_to_trust_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "expect within 5 %" in printed(capsys)
     assert "expect 10 to 15 %" in printed(capsys, "--drafts", "2")
-    shape = Path(__file__).parents[1] / "deploy" / "models" / "deepseek-r1-shape"
+    shape = Path(__file__).parents[2] / "deploy" / "models" / "deepseek-r1-shape"
     assert "expect within 5 %" in printed(capsys, "--model", str(shape))
     config = json.loads((shape / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 30}), encoding="utf-8")

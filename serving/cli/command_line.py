@@ -11,17 +11,16 @@ from pathlib import Path
 
 from hardware.errors import HardwareError
 from loadgen.quantities import Duration, Size
-from serving import chaos, cost_command, decisions_command, evaluate, quantize, replay_command, scale_command
+from serving.cli import chaos, cost, decisions, evaluate, plan, quantize, replay, reproduce, scale, simulate
+from serving.cli import compile as compile_command
+from serving.cli.http_question import server_address
+from serving.cli.set_option import add_set, configured
 from serving.errors import ServingError
-from serving.http_question import server_address
-from serving.set_option import add_set, configured
-from serving.sim.commands import plan, reproduce, simulate
-from serving.sim.compilation import command as compile_command
 from serving.version import VERSION
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "deploy" / "small.toml"
+DEFAULT_CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "small.toml"
 DEFAULT_URL = "http://127.0.0.1:8000"
 _SECRETS = ("gateway.api_keys", "gateway.admin_keys", "kvcache.salt")
 EXIT_PROBLEM = 1
@@ -73,10 +72,10 @@ def command_parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_status(commands)
     _add_pool(commands)
-    scale_command.add_command(commands)
-    decisions_command.add_command(commands)
-    replay_command.add_command(commands)
-    cost_command.add_command(commands)
+    scale.add_command(commands)
+    decisions.add_command(commands)
+    replay.add_command(commands)
+    cost.add_command(commands)
     quantize.add_command(commands)
     evaluate.add_command(commands)
     simulate.add_command(commands)
@@ -196,8 +195,8 @@ def _add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = F
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from serving.cli.key_environment import take_keys
     from serving.config.load import with_overrides
-    from serving.key_environment import take_keys
 
     config = with_overrides(
         configured(arguments, "serve", arguments.model),
@@ -235,7 +234,7 @@ def _warn_of_shown_secrets(arguments: argparse.Namespace) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from serving.status_table import fetch_status, print_status
+    from serving.cli.status_table import fetch_status, print_status
 
     status = fetch_status(arguments.url, arguments.api_key)
     print_status(status, as_json=arguments.json)
@@ -243,7 +242,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _pool(arguments: argparse.Namespace) -> int:
-    from serving.pool_table import fetch_pool, print_json, print_pool
+    from serving.cli.pool_table import fetch_pool, print_json, print_pool
 
     pool = fetch_pool(arguments.url, arguments.api_key)
     (print_json if arguments.json else print_pool)(pool)
@@ -251,7 +250,7 @@ def _pool(arguments: argparse.Namespace) -> int:
 
 
 def _pool_audit(arguments: argparse.Namespace) -> int:
-    from serving.pool_table import audit_pool, print_audit, print_json
+    from serving.cli.pool_table import audit_pool, print_audit, print_json
 
     audit = audit_pool(arguments.url, arguments.api_key, repair=arguments.repair)
     (print_json if arguments.json else print_audit)(audit)
@@ -259,7 +258,7 @@ def _pool_audit(arguments: argparse.Namespace) -> int:
 
 
 def _pool_forget(arguments: argparse.Namespace) -> int:
-    from serving.pool_table import forget_namespace, print_forgotten, print_json
+    from serving.cli.pool_table import forget_namespace, print_forgotten, print_json
 
     answer = forget_namespace(arguments.url, arguments.api_key, arguments.namespace)
     (print_json if arguments.json else print_forgotten)(answer)
@@ -267,12 +266,8 @@ def _pool_forget(arguments: argparse.Namespace) -> int:
 
 
 def _pool_quota(arguments: argparse.Namespace) -> int:
-    from serving.pool_table import print_json, print_quota, set_quota
+    from serving.cli.pool_table import print_json, print_quota, set_quota
 
     answer = set_quota(arguments.url, arguments.api_key, arguments.namespace, arguments.mib, arguments.weight)
     (print_json if arguments.json else print_quota)(answer)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

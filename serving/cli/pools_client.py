@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardware.nesting import parse_json
-from serving.ask_again import ask_again
+from serving.cli.ask_again import ask_again
+from serving.cli.http_question import fetch, is_timeout
 from serving.deployments.session import running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
-from serving.http_question import fetch, is_timeout
 
 DEADLINE_S = 12.0
 """The dashboard connects to Ray when it is first asked, which takes a moment."""

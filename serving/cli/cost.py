@@ -68,6 +68,6 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from serving.cost_command.answer import answer
+    from serving.cli.cost_answer import answer
 
     return answer(arguments)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
-from serving.http_question import server_address
+from serving.cli.http_question import server_address
 
 if TYPE_CHECKING:
     from serving.chaos.result import ChaosRun
@@ -146,7 +146,7 @@ def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s:
 
 def _pools_at(arguments: argparse.Namespace) -> tuple[str, ...]:
     from serving.chaos.targets import sizes
-    from serving.gateway_client import ask_gateway
+    from serving.cli.gateway_client import ask_gateway
 
     return tuple(sizes(ask_gateway(arguments.url, "/cluster", arguments.api_key)))
 
