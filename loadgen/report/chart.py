@@ -1,30 +1,38 @@
-"""What a plot shows, as plain values; the page's script draws it, and knows nothing of load tests.
+"""What a plot shows, as plain values; the page's script draws it, and knows nothing of what they mean.
 
 A chart is put into the page as JSON. Colours are names ("blue"), which the style sheet gives a value for light and dark
 pages. Units are names too; the script formats numbers by them:
 
-    "s" seconds, "per_s" a rate, "count", "share" (0..1 as per cent), "tokens", "percentile" (see `percentile_position`)
+    "s" seconds, "clock" moments of a run, "per_s" a rate, "count", "share" (0..1 as per cent), "tokens", "number",
+    "percentile" (see `percentile_position`)
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 _DIGITS = 6
 """Significant digits kept in the page: far below what a plot can show, and half the size."""
+PLOT_BUCKETS = 260
+"""Two positions each are more than a plot's width can show."""
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One axis. `log`: drawn logarithmic from the start."""
+    """One axis. `log`: drawn logarithmic from the start. `low`, `high`: what is shown; None = what the values need."""
 
     unit: str
     label: str = ""
     log: bool = False
+    low: float | None = None
+    high: float | None = None
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One curve over a chart's common positions; None leaves a gap. `band`: down to the next line is filled."""
+    """One curve over a chart's common positions; None leaves a gap.
+
+    `band`: down to the next line is filled. `steps`: a value holds until the next one.
+    """
 
     name: str
     values: list[float | None]
@@ -32,13 +40,24 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dash: bool = False
     fill: bool = False
     band: bool = False
+    steps: bool = False
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A horizontal line: a limit that was to be kept."""
+class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A limit that was to be kept: a line across the plot, or up at a position if `vertical`."""
 
     name: str
     value: float
+    vertical: bool = False
+
+
+class Marks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Positions at which something of one kind happened, each a line from bottom to top."""
+
+    name: str
+    color: str
+    xs: list[float]
+    dash: bool = False
 
 
 class LineChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="lines"):
@@ -58,14 +77,16 @@ class LineChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     xs: list[float]
     lines: list[Line]
     limits: list[Limit] = []
+    marks: list[Marks] = []
     bridge: bool = False
     group: str = ""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Points with their own positions, joined in their order if `joined`.
+    """Points with their own positions, joined in their order if `joined`, by horizontal and vertical lines if `steps`.
 
     `labels`: what each says when pointed at; `marks`: short text written beside each. One per point, or none.
+    `large`: points that matter most. `bare`: only the line that joins them.
     """
 
     name: str
@@ -73,7 +94,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ys: list[float]
     color: str
     joined: bool = False
-    dash: bool = False
+    steps: bool = False
+    large: bool = False
+    bare: bool = False
     labels: list[str] = []
     marks: list[str] = []
 
@@ -90,33 +113,56 @@ class ScatterChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     limits: list[Limit] = []
 
 
-class WaterfallChart(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="waterfall"):
-    """Requests as bars over time, one row each, by columns.
+class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A kind of bars: its name in the legend, and how it is filled."""
+
+    name: str
+    color: str
+    alpha: float = 1.0
+
+
+class Bar(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One bar, as an array in the page.
 
     Attributes:
-        names: "index.turn". outcomes: in words. kinds: see `names.outcome_kind`.
-        intended_s .. ended_s: as in the record; first_s, last_s: first and last content; None where it never came.
+        lane: which row, from above. key: which of the chart's keys.
+        text: what it says when pointed at. name: written in it, if there is room. after: written behind it.
+        part: which of the lane's parts, from above.
+    """
+
+    lane: int
+    start: float
+    end: float
+    key: int
+    text: str = ""
+    name: str = ""
+    after: str = ""
+    part: int = 0
+
+
+class BarChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="bars"):
+    """Horizontal bars in lanes: requests or faults over time, operators of a step, figures beside each other.
+
+    Attributes:
+        lanes: their names. lane_texts: what a whole lane says when pointed at; then lanes have no names beside them,
+            and those without a bar in the part that is zoomed to leave their room to the others.
+        parts: bars under each other in one lane. lane_px: height of a lane.
     """
 
     id: str
     title: str
-    note: str
-    group: str
-    names: list[str]
-    outcomes: list[str]
-    kinds: list[str]
-    intended_s: list[float]
-    released_s: list[float]
-    started_s: list[float | None]
-    first_s: list[float | None]
-    last_s: list[float | None]
-    ended_s: list[float | None]
-    input_tokens: list[int | None]
-    output_tokens: list[int | None]
-    cached_tokens: list[int | None]
+    note: str = ""
+    x: Axis
+    lanes: list[str]
+    lane_texts: list[str] = []
+    lane_px: int = 26
+    parts: int = 1
+    keys: list[Key]
+    bars: list[Bar]
+    group: str = ""
 
 
-Chart = LineChart | ScatterChart | WaterfallChart
+Chart = LineChart | ScatterChart | BarChart
 
 
 def compact(value: float | None) -> float | None:
@@ -127,6 +173,27 @@ def compact(value: float | None) -> float | None:
 def compact_all(values: Iterable[float | None]) -> list[float | None]:
     """`compact` for each."""
     return [compact(value) for value in values]
+
+
+def thin(
+    xs: Sequence[float], columns: Sequence[Sequence[float | None]], buckets: int = PLOT_BUCKETS
+) -> tuple[list[float], list[list[float | None]]]:
+    """Long curves with fewer positions that look the same: the lowest and highest value of each curve in each bucket.
+
+    Args:
+        xs: ascending, common to all columns.
+    Returns: positions and columns, both ends among them; at most 2 * buckets * len(columns) + 2 positions.
+    """
+    kept: Sequence[int] = range(len(xs))
+    if len(xs) > 2 * buckets + 2:
+        chosen = {0, len(xs) - 1}
+        for bucket in range(buckets):
+            part = range(bucket * len(xs) // buckets, (bucket + 1) * len(xs) // buckets)
+            for column in columns:
+                told = [(value, at) for at in part if (value := column[at]) is not None]
+                chosen.update((min(told)[1], max(told)[1]) if told else (part.start,))
+        kept = sorted(chosen)
+    return [xs[at] for at in kept], [[column[at] for at in kept] for column in columns]
 
 
 def percentile_position(percentile: float, count: int) -> float:

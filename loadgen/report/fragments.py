@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from loadgen.report.chart import Chart, WaterfallChart
+from loadgen.report.chart import Chart
 
 
 class Html(str):
@@ -39,25 +39,6 @@ def details(summary: str, *content: object) -> Html:
     return Html(f"<details><summary>{escape(summary)}</summary>\n{join(content)}</details>")
 
 
-def table(
-    head: Sequence[object], rows: Sequence[Sequence[object]], *, css: str = "", row_css: Sequence[str] = ()
-) -> Html:
-    """A table in a panel that scrolls by itself; a row's first cell is its heading. Cells with a class are elements."""
-    heading = "".join(f'<th scope="col">{html(cell)}</th>' for cell in head)
-    lines = [
-        f"<tr{_class(row_css[position] if row_css else '')}>{_row_head(row[0])}{''.join(map(_cell, row[1:]))}</tr>"
-        for position, row in enumerate(rows)
-    ]
-    head_row = f"<thead><tr>{heading}</tr></thead>" if head else ""
-    body = "\n".join(lines)
-    return Html(f'<div class="panel scroll"><table{_class(css)}>{head_row}<tbody>\n{body}\n</tbody></table></div>')
-
-
-def cell(content: object, css: str) -> Html:
-    """A table's cell with a class."""
-    return Html(f"<td{_class(css)}>{html(content)}</td>")
-
-
 def tile(name: str, figure: object, unit: str, more: Sequence[object]) -> Html:
     """One main figure with what belongs to it in small print."""
     small = f" <small>{escape(unit)}</small>" if unit else ""
@@ -65,35 +46,19 @@ def tile(name: str, figure: object, unit: str, more: Sequence[object]) -> Html:
     return Html(f'<div class="tile"><dt>{escape(name)}</dt><dd class="figure">{html(figure)}{small}</dd>{lines}</div>')
 
 
-def figures(charts: Sequence[Chart], *, single: bool = False) -> Html:
-    """Places for charts, side by side where there is room."""
+def figures(charts: Sequence[Chart], *, css: str = "") -> Html:
+    """Places for charts, side by side where there is room; "single" or "three" in a row if that is asked for."""
     if not charts:
         return Html("")
-    css = "charts single" if single or len(charts) == 1 else "charts"
-    return Html(f'<div class="{css}">\n{join([_figure(chart) for chart in charts])}\n</div>')
+    return Html(f'<div class="charts{f" {css}" if css else ""}">\n{join([_figure(chart) for chart in charts])}\n</div>')
 
 
 def _figure(chart: Chart) -> Html:
     """The place of one chart; the script finds its data by its id."""
-    tall = " tall" if isinstance(chart, WaterfallChart) else ""
     note = f'<p class="note">{escape(chart.note)}</p>' if chart.note else ""
-    label = escape(f"{chart.title}. {chart.note}")
+    label = escape(f"{chart.title}. {chart.note}".strip())
     return Html(
         f'<figure class="chart" id="{escape(chart.id)}"><figcaption>'
         f'<div class="head"><h3>{escape(chart.title)}</h3></div>{note}</figcaption><div class="legend"></div>'
-        f'<div class="plot{tall}" role="img" aria-label="{label}"></div></figure>'
+        f'<div class="plot" role="img" aria-label="{label}"></div></figure>'
     )
-
-
-def _row_head(content: object) -> str:
-    return f'<th scope="row">{html(content)}</th>'
-
-
-def _cell(content: object) -> str:
-    """A cell; one that is an element already stays as it is."""
-    text = html(content)
-    return text if text.startswith("<td") else f"<td>{text}</td>"
-
-
-def _class(css: str) -> str:
-    return f' class="{escape(css)}"' if css else ""

@@ -12,17 +12,22 @@ import msgspec
 
 from loadgen.report.page import Page
 
-_SCRIPTS = ("format.js", "plot.js", "lines.js", "scatter.js", "waterfall.js", "page.js")
+_SCRIPTS = ("format.js", "plot.js", "lines.js", "scatter.js", "bars.js", "filter.js", "page.js")
 
 
-def render(page: Page, version: str) -> str:
-    """A page as the text of an HTML file."""
+def render(page: Page, author: str) -> str:
+    """A page as the text of an HTML file: the same page gives the same text.
+
+    Args:
+        author: program and version, such as "loadgen 1.2".
+    """
     data = msgspec.json.encode(page.charts).decode().replace("<", "\\u003c")
     return Template(_asset("page.html")).substitute(
         title=escape(page.title),
         navigation="".join(f'<a href="#{escape(anchor)}">{escape(title)}</a>' for anchor, title in page.navigation),
         body="\n".join(page.body),
-        version=escape(version),
+        author=escape(author),
+        footnote=escape(page.footnote),
         licence=escape(_asset("uPlot.LICENSE.txt").strip()),
         charts=data,
         uplot_css=_asset("uPlot.min.css").strip(),

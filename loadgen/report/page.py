@@ -7,10 +7,15 @@ from loadgen.report.fragments import Html, element, figures, html, join, section
 
 
 class Page:
-    """Parts of a page, collected: body, the charts that its figures want, and where the navigation leads."""
+    """Parts of a page, collected: body, the charts that its figures want, and where the navigation leads.
 
-    def __init__(self, title: str) -> None:
+    Args:
+        footnote: sentences at the page's end, beside who wrote it.
+    """
+
+    def __init__(self, title: str, *, footnote: str = "") -> None:
         self.title = title
+        self.footnote = footnote
         self.charts: list[Chart] = []
         self.navigation: list[tuple[str, str]] = []
         self.body: list[Html] = []
@@ -22,10 +27,15 @@ class Page:
             self.body.append(part)
             self.navigation.append((anchor, title))
 
-    def draw(self, charts: Sequence[Chart], *, single: bool = False) -> Html:
-        """Places for charts; remembers their data."""
+    def draw(self, charts: Sequence[Chart], *, single: bool = False, three: bool = False) -> Html:
+        """Places for charts, side by side where there is room; remembers their data."""
         self.charts.extend(charts)
-        return figures(charts, single=single)
+        return figures(charts, css="single" if single or len(charts) == 1 else "three" if three else "")
+
+
+def tiles(parts: Sequence[Html]) -> Html:
+    """The main figures, large; see `fragments.tile`."""
+    return Html(f'<dl class="tiles">{join(parts)}</dl>') if parts else Html("")
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> Html:

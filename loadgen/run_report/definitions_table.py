@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from loadgen.metrics.definitions import DEFINITIONS
-from loadgen.report.fragments import Html, element, table
+from loadgen.report.fragments import Html, element
+from loadgen.report.table import html_table, long_columns, table_of, text_columns
 from loadgen.run_report.names import metric_title
 
 
@@ -14,4 +15,5 @@ def definitions_table(names: Sequence[str]) -> Html:
         for metric in DEFINITIONS
         if metric.name in names
     ]
-    return table(["metric", "meaning", "formula"], rows, css="text stack") if rows else Html("")
+    columns = [*text_columns("metric"), *long_columns("meaning", "formula")]
+    return html_table(table_of(columns, rows), stack=True) if rows else Html("")

@@ -32,7 +32,7 @@ def write_report(
         page, version = sweep_page(result), result.points[0].result.version if result.points else ""
     else:
         page, version = run_page(result, records=records, server_series=server_series), result.version
-    text = render(page, version)
+    text = render(page, f"loadgen {version}".strip())
     with explained(path):
         temporary = path.with_name(path.name + ".part")
         temporary.write_text(text, encoding="utf-8")

@@ -1,7 +1,8 @@
 """Tables of one run's page: latencies, steady state, outcomes, errors, repetitions."""
 
 from loadgen.report import numbers
-from loadgen.report.fragments import Html, cell, details, element, join, table
+from loadgen.report.fragments import Html, details, element, join
+from loadgen.report.table import Cell, html_table, long_columns, number_columns, table_of, text_columns
 from loadgen.result import Distribution, RunResult
 from loadgen.run_report.latency_table import (
     TOKEN_METRICS,
@@ -67,7 +68,8 @@ def steady_state(result: RunResult) -> Html:
                 for percentile in ("50", "99")
                 if percentile in whole.percentiles and percentile in part.percentiles
             )
-    return details("Steady state", element("p", text, "soft"), table(["", "whole run", "steady state"], rows))
+    compared = html_table(table_of(number_columns("", "whole run", "steady state"), rows))
+    return details("Steady state", element("p", text, "soft"), compared)
 
 
 def outcome_bar(result: RunResult) -> Html:
@@ -106,8 +108,10 @@ def lengths_table(result: RunResult) -> Html:
         ]
         for name, side in result.lengths.items()
     ]
-    head = ["tokens", "mean asked for", "mean sent", "longest asked for", "longest sent", "shortened", "raised"]
-    return table(head, rows) if rows else Html("")
+    columns = number_columns(
+        "tokens", "mean asked for", "mean sent", "longest asked for", "longest sent", "shortened", "raised"
+    )
+    return html_table(table_of(columns, rows)) if rows else Html("")
 
 
 def errors_table(result: RunResult) -> Html:
@@ -122,7 +126,8 @@ def errors_table(result: RunResult) -> Html:
         for error in result.errors
         if outcome_kind(error.outcome) != "ok"
     ]
-    return table(["error", "count", "status", "example"], rows, css="text stack") if rows else Html("")
+    columns = [*text_columns("error"), *number_columns("count"), *text_columns("status"), *long_columns("example")]
+    return html_table(table_of(columns, rows), stack=True) if rows else Html("")
 
 
 def repetitions_table(result: RunResult) -> Html:
@@ -144,7 +149,7 @@ def repetitions_table(result: RunResult) -> Html:
         for name in names:
             row += [numbers.duration(run.means[name]), numbers.duration(run.p99.get(name))]
         rows.append(row)
-    return table(head, rows)
+    return html_table(table_of(number_columns(*head), rows))
 
 
 def _metric_table(metrics: list[tuple[str, Distribution]], columns: list[str], both: bool) -> Html:
@@ -159,7 +164,8 @@ def _metric_table(metrics: list[tuple[str, Distribution]], columns: list[str], b
         ]
         for name, values in metrics
     ]
-    return table(["", "mean", "95 % interval", *map(numbers.percentile_name, columns), "max"], rows)
+    heads = number_columns("", "mean", "95 % interval", *map(numbers.percentile_name, columns), "max")
+    return html_table(table_of(heads, rows))
 
 
 def _failure_table(metrics: list[tuple[str, Distribution]], columns: list[str], both: bool) -> Html:
@@ -170,13 +176,14 @@ def _failure_table(metrics: list[tuple[str, Distribution]], columns: list[str], 
         if values.with_failures
     ]
     text = "Failed requests are missing above. Here each counts as infinitely late: failing fast must not look good."
-    return join([element("p", text, "soft"), table(["with failures", *map(numbers.percentile_name, columns)], rows)])
+    heads = number_columns("with failures", *map(numbers.percentile_name, columns))
+    return join([element("p", text, "soft"), html_table(table_of(heads, rows))])
 
 
 def _with_failure(values: Distribution, column: str) -> object:
     """A percentile; infinity where failures reach it."""
     value = values.with_failures.get(column)
-    return numbers.quantity(value, values.unit) if value is not None else cell("∞", "bad")
+    return numbers.quantity(value, values.unit) if value is not None else Cell("∞", "bad")
 
 
 def _interval(values: Distribution, unit: str) -> object:

@@ -1,7 +1,8 @@
 """The main figures of a run, large."""
 
 from loadgen.report import numbers
-from loadgen.report.fragments import Html, element, join, tile
+from loadgen.report.fragments import Html, element, tile
+from loadgen.report.page import tiles as tiles_of
 from loadgen.result import RunResult
 from loadgen.run_report.names import METRIC_TITLES, count_by_kind
 
@@ -18,7 +19,7 @@ def tiles(result: RunResult) -> Html:
     if result.cache and result.cache.hit_share is not None:
         told = f"of {result.cache.input_tokens:,} prompt tokens"
         parts.append(tile("Taken from the cache", numbers.share(result.cache.hit_share), "", [told]))
-    return Html(f'<dl class="tiles">{join(parts)}</dl>')
+    return tiles_of(parts)
 
 
 def _latency(result: RunResult, name: str) -> Html:
@@ -66,6 +67,6 @@ def _outcomes(result: RunResult) -> Html:
     ]
     more = [f"of {counted:,} requests", ", ".join(others)] if others else [f"of {counted:,} requests"]
     figure = f"{kinds['failed']:,}"
-    shown = element("span", figure, "warn") if kinds["failed"] else figure
+    shown = element("span", figure, "bad") if kinds["failed"] else figure
     part = f"({numbers.share(kinds['failed'] / counted)})" if kinds["failed"] else ""
     return tile("Failed requests", shown, part, more)

@@ -3,8 +3,9 @@
 from html import escape
 
 from loadgen.report import numbers
-from loadgen.report.fragments import Html, cell, element, join, table, tile
-from loadgen.report.page import Page, facts
+from loadgen.report.fragments import Html, element, join, tile
+from loadgen.report.page import Page, facts, tiles
+from loadgen.report.table import Cell, Row, Table, html_table, number_columns
 from loadgen.result import SweepPoint, SweepResult
 from loadgen.run_folder import REPORT
 from loadgen.run_report.names import METRIC_TITLES, count_by_kind
@@ -73,7 +74,7 @@ def _tiles(sweep: SweepResult) -> Html:
             good = max(goods, key=lambda point: point.result.throughput.goodput_per_s or 0.0)
             figure = numbers.significant(good.result.throughput.goodput_per_s)
             parts.append(tile("Best goodput", figure, "requests/s", [f"at {load_text(sweep.parameter, good.value)}"]))
-    return Html(f'<dl class="tiles">{join(parts)}</dl>') if parts else Html("")
+    return tiles(parts)
 
 
 def _points_table(sweep: SweepResult) -> Html:
@@ -84,11 +85,10 @@ def _points_table(sweep: SweepResult) -> Html:
     head = ["load", "requests/s", "output tokens/s"]
     head += [f"{METRIC_TITLES[name]} {numbers.percentile_name(percentile)}" for name, percentile in _COLUMNS]
     head += ["failed", *(["within SLOs", "goodput/s"] if tested else []), "report"]
-    return table(
-        head,
-        [_point_row(sweep, point, tested) for point in sweep.points],
-        row_css=["best" if point.value == sweep.best else "" for point in sweep.points],
-    )
+    rows = [
+        Row(_point_row(sweep, point, tested), "best" if point.value == sweep.best else "") for point in sweep.points
+    ]
+    return html_table(Table(number_columns(*head), rows))
 
 
 def _point_row(sweep: SweepResult, point: SweepPoint, tested: bool) -> list[object]:
@@ -104,13 +104,11 @@ def _point_row(sweep: SweepResult, point: SweepPoint, tested: bool) -> list[obje
         limit = result.slo.targets.get(name) if result.slo else None
         value = metric.percentiles.get(percentile) if metric else None
         late = value is not None and limit is not None and value > limit
-        row.append(cell(numbers.duration(value), "bad" if late else ""))
+        row.append(Cell(numbers.duration(value), "bad" if late else ""))
     failed = count_by_kind(result.outcomes)["failed"]
-    row.append(cell(f"{failed:,}", "bad" if failed else ""))
+    row.append(Cell(f"{failed:,}", "bad" if failed else ""))
     if tested:
         row.append(numbers.share(result.slo.attainment if result.slo else None))
         row.append(numbers.significant(result.throughput.goodput_per_s))
-    row.append(
-        Html(f'<td><a href="{escape(point.folder)}/{REPORT}">open</a></td>') if point.folder else numbers.MISSING
-    )
+    row.append(Html(f'<a href="{escape(point.folder)}/{REPORT}">open</a>') if point.folder else numbers.MISSING)
     return row

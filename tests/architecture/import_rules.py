@@ -82,13 +82,13 @@ def importers_outside(sources: Sequence[Source], library: str, allowed: Sequence
 
 def foreign_imports(sources: Sequence[Source], package: str, allowed: frozenset[str]) -> list[str]:
     """Imports of a package that are neither the standard library, nor itself, nor allowed by name."""
-    fine = allowed | sys.stdlib_module_names | {package}
+    fine = allowed | sys.stdlib_module_names
     return [
         f"{source.path}: imports {name}"
         for source in sources
         if within(source.module, package)
         for name in source.imports
-        if top_module(name) not in fine
+        if top_module(name) not in fine and not within(name, package)
     ]
 
 

@@ -103,6 +103,7 @@ BANNED = {
     "serving.runtime": {"ray"},
     "serving.sim": {"ray", "torch", "asyncio", "threading", "fastapi"},
     "loadgen": {"serving", "hardware", "tests", "ray", "torch", "transformers"},
+    "loadgen.report": {"numpy", "os", "asyncio", "threading", "time", "random"},
     "loadgen.arrivals": {"asyncio", "threading", "time", "random", "os"},
     "loadgen.metrics": {"asyncio", "threading", "time", "random", "os"},
     "loadgen.search": {"asyncio", "threading", "time", "random", "os"},

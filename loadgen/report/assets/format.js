@@ -1,4 +1,4 @@
-// Numbers as people read them; the same rules as report/numbers.py.
+// Numbers as people read them; the same rules as numbers.py.
 
 const MISSING = "–";
 
@@ -16,8 +16,14 @@ function timeUnit(seconds) {
   return TIME_UNITS.find(([factor]) => Math.abs(seconds) >= 0.9995 * factor) || TIME_UNITS[2];
 }
 
+const pad = (value) => String(value).padStart(2, "0");
+
 function formatDuration(seconds) {
   if (seconds === null || seconds === undefined) return MISSING;
+  if (seconds === 0) return "0 s";
+  const minutes = Math.round(seconds / 60);
+  if (seconds >= 7200) return `${Math.floor(minutes / 60)} h ${pad(minutes % 60)} min`;
+  if (seconds >= 120) return `${Math.floor(Math.round(seconds) / 60)} min ${pad(Math.round(seconds) % 60)} s`;
   const [factor, unit] = timeUnit(seconds);
   return `${significant(seconds / factor)} ${unit}`;
 }
@@ -26,9 +32,31 @@ function formatShare(value) {
   return value === null || value === undefined ? MISSING : `${+(100 * value).toFixed(2)} %`;
 }
 
+// A moment of a run: 12.5 s, 4:05, 1:02:03.
+function formatClock(seconds) {
+  if (seconds === null || seconds === undefined) return MISSING;
+  if (Math.abs(seconds) < 60) return `${significant(seconds)} s`;
+  const whole = Math.round(seconds);
+  const minutes = Math.floor(whole / 60);
+  const tail = `${pad(whole % 60)}`;
+  return minutes < 60 ? `${minutes}:${tail}` : `${Math.floor(minutes / 60)}:${pad(minutes % 60)}:${tail}`;
+}
+
+const CLOCK_STEPS = [
+  0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
+  14400, 28800, 43200, 86400, 172800, 604800, 2592000, 31536000,
+];
+
+// A count in little room: 950, 15k, 20M.
+function compactCount(value) {
+  const found = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([factor]) => Math.abs(value) >= factor);
+  return found ? `${+(value / found[0]).toPrecision(4)}${found[1]}` : String(+value.toPrecision(4));
+}
+
 // How a value reads where the cursor is.
 const READ = {
   s: formatDuration,
+  clock: formatClock,
   per_s: (value) => (value === null || value === undefined ? MISSING : `${significant(value)}/s`),
   share: formatShare,
   count: (value) => significant(value, 1),
@@ -43,6 +71,10 @@ function formatPercentile(position) {
   return String(+percentile.toFixed(Math.min(6, digits)));
 }
 
+function formatTick(moment) {
+  return Math.abs(moment) < 60 ? `${+moment.toPrecision(6)} s` : formatClock(moment);
+}
+
 // Labels of one axis: all ticks in the unit that the largest of them wants.
 function tickLabels(unit, splits) {
   const finite = splits.filter((split) => split !== null);
@@ -51,6 +83,8 @@ function tickLabels(unit, splits) {
     const [factor, name] = timeUnit(largest || 1);
     return splits.map((split) => (split === null ? null : `${+(split / factor).toPrecision(6)} ${name}`));
   }
+  if (unit === "clock") return splits.map((split) => (split === null ? null : split ? formatTick(split) : "0"));
+  if (largest >= 1e5) return splits.map((split) => (split === null ? null : compactCount(split)));
   if (unit === "share") return splits.map((split) => (split === null ? null : `${+(100 * split).toPrecision(4)} %`));
   return splits.map((split) => (split === null ? null : (+split.toPrecision(6)).toLocaleString("en-US")));
 }

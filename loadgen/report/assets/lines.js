@@ -30,6 +30,7 @@ function lineSeries(view, line, index) {
     label: line.name, show: !view.hidden.has(index), spanGaps: Boolean(view.spec.bridge),
     stroke: () => color(line.color, bounds ? 0.35 : 1), width: bounds ? 1 : line.dash ? 1.5 : 2,
     dash: line.dash ? [5, 4] : undefined,
+    paths: line.steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
     fill: line.fill ? () => color(line.color, 0.12) : undefined,
     points: { show: bounds ? false : view.spec.group === "load" ? true : undefined, size: 5, width: 1, fill: () => color(line.color), stroke: () => color(line.color) },
   };
@@ -53,7 +54,7 @@ function lineLegend(view) {
     const button = document.createElement("button");
     button.type = "button"; button.title = "Show or hide this curve";
     button.setAttribute("aria-pressed", String(!view.hidden.has(index)));
-    const output = document.createElement("output");
+    const output = document.createElement("b");
     button.append(swatch(line.color, line.band ? "block faint" : line.dash ? "dash" : ""), line.name, output);
     button.addEventListener("click", () => {
       if (!view.hidden.delete(index)) view.hidden.add(index);
@@ -71,16 +72,22 @@ function swatch(name, kind) {
   const mark = document.createElement("i");
   mark.className = kind;
   if (/^(block|dot)/.test(kind)) mark.style.background = `var(--${name})`;
-  else mark.style.borderTopColor = `var(--${name})`;
+  else mark.style.borderColor = `var(--${name})`;
   return mark;
 }
 
-// Limits, and where the cursor is.
+// Limits, marks, and where the cursor is.
 function legendEnd(view) {
   for (const limit of view.spec.limits || []) {
     const key = document.createElement("span");
     key.className = "key";
     key.append(swatch("red", "dash"), limit.name);
+    view.legend.append(key);
+  }
+  for (const marks of view.spec.marks || []) {
+    const key = document.createElement("span");
+    key.className = "key";
+    key.append(swatch(marks.color, marks.dash ? "upright dash" : "upright"), marks.name);
     view.legend.append(key);
   }
   const at = document.createElement("span");

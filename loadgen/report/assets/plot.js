@@ -21,6 +21,7 @@ function axis(spec, vertical) {
     return { ...shared, gap: 6, size: (plot, labels) => Math.max(54, 14 + 6.6 * Math.max(0, ...(labels || []).map((label) => (label || "").length))) };
   }
   const horizontal = { ...shared, size: 30, gap: 4, label: spec.label, labelSize: spec.label ? 20 : 0, labelGap: 0, space: 64 };
+  if (spec.unit === "clock") horizontal.incrs = CLOCK_STEPS;
   if (spec.unit === "percentile") {
     horizontal.splits = percentileSplits;
     horizontal.values = (plot, splits) => splits.map(formatPercentile);
@@ -42,8 +43,10 @@ function percentileSplits(plot, index, low, high) {
 }
 
 // From zero to a little above the data; a limit is shown if it is not so far up that the data would become flat.
-function fromZero(limits) {
+function fromZero(spec) {
+  const limits = (spec.limits || []).filter((limit) => !limit.vertical);
   return (plot, low, high) => {
+    if (spec.y && spec.y.high !== undefined) return [spec.y.low || 0, spec.y.high];
     if (high === null || !Number.isFinite(high)) return [0, 1];
     const top = Math.max(high, ...limits.filter((limit) => limit.value <= 3 * high).map((limit) => limit.value));
     return [Math.min(0, low), (top || 1) * 1.09];
@@ -56,13 +59,15 @@ function scales(view) {
     ? { distr: 3, range: (plot, low, high) => (low === null || !(low > 0) ? [0.001, 1] : [low * 0.85, high * 1.2]) }
     : spec.y && spec.y.unit === "share"
       ? { range: (plot, low, high) => [0, high === null ? 1 : Math.min(1.02, Math.max(high * 1.08, 0.1))] }
-      : { range: fromZero(spec.limits || []) };
-  return { x: { time: false, range: (plot, low, high) => xRange(view, low, high) }, y };
+      : { range: fromZero(spec) };
+  return { x: { time: false, distr: spec.x && spec.x.log ? 3 : 1, range: (plot, low, high) => xRange(view, low, high) }, y };
 }
 
 function xRange(view, low, high) {
   if (low === null || high === null) return [0, 1];
   if (view.zoomed) return [low, high];
+  if (view.spec.x && view.spec.x.high !== undefined) return [view.spec.x.low || 0, view.spec.x.high];
+  if (view.spec.x && view.spec.x.low !== undefined) return [view.spec.x.low, high];
   if (low === high) return [low - 0.5 * (Math.abs(low) || 1), high + 0.5 * (Math.abs(high) || 1)];
   if (view.spec.group === "time") return timeRange();
   const margin = view.spec.group === "load" ? 0.03 * (high - low) : 0;
@@ -86,7 +91,7 @@ function baseOptions(view) {
       bind: { dblclick: () => () => { zoom(view, null); return null; } },
       sync: group ? { key: group, setSeries: false, filters: { pub: (kind) => kind === "mousemove" || kind === "mouseleave" } } : undefined,
     },
-    scales: scales(view), axes: [axis(view.spec.x || { unit: "s", label: "time since the start of the run" }, false), axis(view.spec.y || { unit: "count" }, true)],
+    scales: scales(view), axes: [axis(view.spec.x, false), axis(view.spec.y || { unit: "count" }, true)],
     hooks: {
       setSelect: [(plot) => {
         if (plot.select.width < 4) return;
@@ -95,24 +100,56 @@ function baseOptions(view) {
         zoom(view, range);
       }],
       setCursor: [(plot) => view.read && view.read(plot)],
-      draw: [(plot) => drawLimits(plot, view), () => { view.figure.dataset.drawn = "yes"; }],
+      draw: [(plot) => drawLimits(plot, view), (plot) => drawMarksOf(plot, view), () => { view.figure.dataset.drawn = "yes"; }],
     },
   };
 }
 
 function drawLimits(plot, view) {
   const { ctx, bbox } = plot;
+  const unit = uPlot.pxRatio;
   for (const limit of view.spec.limits || []) {
-    const y = Math.round(plot.valToPos(limit.value, "y", true)) + 0.5;
-    if (y < bbox.top || y > bbox.top + bbox.height) continue;
+    const at = Math.round(plot.valToPos(limit.value, limit.vertical ? "x" : "y", true)) + 0.5;
+    const [low, high] = limit.vertical ? [bbox.left, bbox.left + bbox.width] : [bbox.top, bbox.top + bbox.height];
+    const outside = at < low ? -1 : at > high ? 1 : 0;
+    if (outside && !limit.vertical) continue;
     ctx.save();
-    ctx.strokeStyle = color("red", 0.75);
+    ctx.strokeStyle = color("red", 0.75); ctx.fillStyle = color("red");
+    ctx.lineWidth = unit;
+    ctx.setLineDash([2 * unit, 4 * unit]);
+    ctx.textAlign = "left"; ctx.textBaseline = "bottom";
+    ctx.font = FONT.replace("12px", `${11 * unit}px`);
+    if (limit.vertical) {
+      const bottom = bbox.top + bbox.height;
+      const left = outside < 0 || (!outside && at < bbox.left + bbox.width / 2);
+      ctx.textAlign = left ? "left" : "right";
+      if (!outside) strokeLine(ctx, at, bbox.top, at, bottom);
+      const text = outside < 0 ? `← ${limit.name}` : outside > 0 ? `${limit.name} →` : limit.name;
+      ctx.fillText(text, Math.min(high, Math.max(low, at)) + (left ? 4 : -4) * unit, bottom - 4 * unit);
+    } else {
+      strokeLine(ctx, bbox.left, at, bbox.left + bbox.width, at);
+      ctx.fillText(limit.name, bbox.left + 4 * unit, at - 2 * unit);
+    }
+    ctx.restore();
+  }
+}
+
+function strokeLine(ctx, fromX, fromY, toX, toY) {
+  ctx.beginPath(); ctx.moveTo(fromX, fromY); ctx.lineTo(toX, toY); ctx.stroke();
+}
+
+// Moments at which something happened, from bottom to top.
+function drawMarksOf(plot, view) {
+  const { ctx, bbox } = plot;
+  for (const marks of view.spec.marks || []) {
+    ctx.save();
+    ctx.strokeStyle = color(marks.color, 0.8);
     ctx.lineWidth = uPlot.pxRatio;
-    ctx.setLineDash([2 * uPlot.pxRatio, 4 * uPlot.pxRatio]);
-    ctx.beginPath(); ctx.moveTo(bbox.left, y); ctx.lineTo(bbox.left + bbox.width, y); ctx.stroke();
-    ctx.fillStyle = color("red"); ctx.textAlign = "left"; ctx.textBaseline = "bottom";
-    ctx.font = FONT.replace("12px", `${11 * uPlot.pxRatio}px`);
-    ctx.fillText(limit.name, bbox.left + 4 * uPlot.pxRatio, y - 2 * uPlot.pxRatio);
+    if (marks.dash) ctx.setLineDash([3 * uPlot.pxRatio, 2 * uPlot.pxRatio]);
+    for (const x of marks.xs) {
+      const at = Math.round(plot.valToPos(x, "x", true)) + 0.5;
+      if (at >= bbox.left && at <= bbox.left + bbox.width) strokeLine(ctx, at, bbox.top, at, bbox.top + bbox.height);
+    }
     ctx.restore();
   }
 }
@@ -146,7 +183,7 @@ function onKey(view, event) {
     return;
   }
   const direction = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
-  if (!direction || (view.spec.kind !== "waterfall" && /Up|Down/.test(event.key))) return;
+  if (!direction || (view.spec.kind !== "bars" && /Up|Down/.test(event.key)) || !view.stops) return;
   event.preventDefault();
   const last = view.stops - 1;
   const from = Number.isInteger(view.step) ? view.step + direction : direction > 0 ? 0 : last;
@@ -164,11 +201,11 @@ function headButton(view, text, title) {
 }
 
 function openView(figure, spec) {
-  const makers = { lines: makeLines, scatter: makeScatter, waterfall: makeWaterfall };
+  const makers = { lines: makeLines, scatter: makeScatter, bars: makeBars };
   const view = {
     figure, spec, make: makers[spec.kind], zoomed: null, log: Boolean(spec.y && spec.y.log), extent: extentOf(spec),
     plotBox: figure.querySelector(".plot"), legend: figure.querySelector(".legend"), hidden: new Set(),
-    height: spec.kind === "waterfall" ? Math.min(620, Math.max(220, 60 + 5 * spec.names.length)) : spec.kind === "scatter" ? 270 : 220,
+    height: heightOf(spec),
   };
   view.resetButton = headButton(view, "Show all", "Undo the zoom (Escape, or double click)");
   view.resetButton.className = "reset"; view.resetButton.hidden = true;
@@ -180,16 +217,26 @@ function openView(figure, spec) {
   }
   view.plotBox.tabIndex = 0;
   view.plotBox.addEventListener("keydown", (event) => onKey(view, event));
+  // A screen reader says the values of the plot that has the focus, not those of its whole group.
+  view.plotBox.addEventListener("focus", () => view.legend.setAttribute("aria-live", "polite"));
+  view.plotBox.addEventListener("blur", () => view.legend.setAttribute("aria-live", "off"));
   view.plotBox.style.minHeight = `${view.height}px`;
   views.push(view);
   return view;
 }
 
+function heightOf(spec) {
+  if (spec.kind === "lines") return 220;
+  if (spec.kind === "scatter") return 270;
+  const many = spec.lane_texts && spec.lane_texts.length > 0;
+  return Math.min(many ? 620 : 1400, Math.max(many ? 220 : 90, 60 + spec.lane_px * spec.lanes.length));
+}
+
+// Charts over time and bars know what they show before they are drawn.
 function extentOf(spec) {
-  if (spec.group !== "time") return null;
-  if (spec.kind === "waterfall") {
-    const ends = spec.ended_s.concat(spec.last_s, spec.intended_s).filter((value) => value !== null);
-    return [Math.min(0, ...spec.intended_s), Math.max(...ends)];
+  if (spec.x.high !== undefined) return [spec.x.low || 0, spec.x.high];
+  if (spec.kind === "bars") {
+    return [Math.min(0, ...spec.bars.map((bar) => bar[1])), Math.max(0, ...spec.bars.map((bar) => bar[2])) || 1];
   }
-  return [spec.xs[0], spec.xs[spec.xs.length - 1]];
+  return spec.group === "time" ? [spec.xs[0], spec.xs[spec.xs.length - 1]] : null;
 }

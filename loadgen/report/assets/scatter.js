@@ -2,11 +2,11 @@
 
 function makeScatter(view) {
   const { spec } = view;
-  const all = spec.traces.flatMap((trace, index) => trace.xs.map((x, place) => ({ x, y: trace.ys[place], index, place })));
+  const all = spec.traces.flatMap((trace, index) => (trace.bare ? [] : trace.xs).map((x, place) => ({ x, y: trace.ys[place], index, place })));
   all.sort((first, second) => first.x - second.x);
   const options = baseOptions(view);
   options.cursor.points = { show: false };
-  options.scales.x.range = (plot, low, high) => (view.zoomed ? [low, high] : [0, (high || 1) * 1.04]);
+  options.scales.x.range = (plot, low, high) => (view.zoomed || (spec.x.high !== undefined) ? xRange(view, low, high) : [0, (high || 1) * 1.04]);
   options.series = [{}, { stroke: "transparent", points: { show: false }, paths: () => null }];
   options.hooks.draw.unshift((plot) => drawTraces(plot, view));
   const at = scatterLegend(view);
@@ -34,12 +34,18 @@ function drawTraces(plot, view) {
     const points = trace.xs.map((x, place) => [plot.valToPos(x, "x", true), plot.valToPos(trace.ys[place], "y", true)]);
     if (trace.joined) {
       ctx.strokeStyle = color(trace.color); ctx.lineWidth = 2 * unit; ctx.lineJoin = "round";
-      ctx.beginPath(); points.forEach(([x, y]) => ctx.lineTo(x, y)); ctx.stroke();
+      ctx.beginPath();
+      points.forEach(([x, y], place) => {
+        if (trace.steps && place) ctx.lineTo(x, points[place - 1][1]);
+        ctx.lineTo(x, y);
+      });
+      ctx.stroke();
     }
-    ctx.fillStyle = color(trace.color, trace.joined ? 1 : 0.45);
-    const radius = (trace.joined ? 4 : 2.6) * unit;
+    if (trace.bare) return;
+    ctx.fillStyle = color(trace.color, trace.joined || trace.large ? 1 : points.length > 60 ? 0.45 : 0.85);
+    const radius = (trace.large ? 6 : trace.joined || points.length <= 60 ? 4 : 2.6) * unit;
     for (const [x, y] of points) { ctx.beginPath(); ctx.arc(x, y, radius, 0, 7); ctx.fill(); }
-    drawMarks(ctx, trace.marks || [], points, unit);
+    drawMarks(plot, trace, points, unit);
     if (view.found && view.found.index === index) {
       const [x, y] = points[view.found.place];
       ctx.strokeStyle = color("ink"); ctx.lineWidth = 1.5 * unit;
@@ -50,15 +56,19 @@ function drawTraces(plot, view) {
 }
 
 // Short texts beside points; one that would cover another is left out.
-function drawMarks(ctx, marks, points, unit) {
-  ctx.fillStyle = color("soft"); ctx.textAlign = "right"; ctx.textBaseline = "bottom";
-  ctx.font = FONT.replace("12px", `${11 * unit}px`);
+function drawMarks(plot, trace, points, unit) {
+  const { ctx, bbox } = plot;
+  ctx.fillStyle = color(trace.large ? trace.color : "soft");
+  ctx.font = `${trace.large ? "bold " : ""}${FONT.replace("12px", `${11 * unit}px`)}`;
   const taken = [];
-  marks.forEach((mark, place) => {
+  (trace.marks || []).forEach((mark, place) => {
     const [x, y] = points[place];
     if (taken.some(([otherX, otherY]) => Math.abs(x - otherX) < 26 * unit && Math.abs(y - otherY) < 14 * unit)) return;
     taken.push([x, y]);
-    ctx.fillText(mark, x - 5 * unit, y - 4 * unit);
+    // A large one's name stands below to the right, where a front that rises is not; or above to the left.
+    const right = trace.large && x < bbox.left + bbox.width / 2;
+    ctx.textAlign = right ? "left" : "right"; ctx.textBaseline = right ? "top" : "bottom";
+    ctx.fillText(mark, x + (right ? 9 : -5) * unit, y + (right ? 6 : -4) * unit);
   });
 }
 

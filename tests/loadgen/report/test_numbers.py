@@ -1,6 +1,7 @@
 """Numbers as people read them."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,10 @@ from loadgen.run_report.generator_text import generator_figures
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.0, "0 µs"), (84e-6, "84.0 µs"), (0.0123, "12.3 ms"), (0.312, "312 ms"), (0.9999, "1.00 s"),
+        (0.0, "0 s"), (84e-6, "84.0 µs"), (0.0123, "12.3 ms"), (0.312, "312 ms"), (0.9999, "1.00 s"),
         (1.239, "1.24 s"), (0.00012345, "123 µs"), (0.09999, "100 ms"),
-        (75.0, "75.0 s"), (125.4, "2 min 05 s"), (3600.0, "60 min 00 s"), (None, "–"), (math.inf, "–"),
+        (75.0, "75.0 s"), (125.4, "2 min 05 s"), (3600.0, "60 min 00 s"), (7200.0, "2 h 00 min"),
+            (45_000.0, "12 h 30 min"), (None, "–"), (math.inf, "–"),
     ],
 )  # fmt: skip
 def test_duration(seconds: float | None, text: str) -> None:
@@ -67,3 +69,32 @@ def test_what_the_generators_verdict_rests_on() -> None:
     )
     closed_loop = Generator(workers=1, cpu_share=0.5, loop_lag_p99_s=0.001)
     assert generator_figures(closed_loop).startswith("One process, busy for at most 50.0 % of a core; timers late")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "0 s"), (12.5, "12.5 s"), (60.0, "1:00"), (245.0, "4:05"), (3723.0, "1:02:03")]
+)
+def test_moments(seconds: float, text: str) -> None:
+    assert numbers.clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (512, "512 B"), (1536, "1.50 KiB"), (3 << 40, "3.00 TiB"), (10**20, "88,818 PiB"), (None, "–")],
+)
+def test_bytes(nbytes: int | None, text: str) -> None:
+    assert numbers.size(nbytes) == text
+
+
+def test_differences_have_a_sign() -> None:
+    assert [numbers.change(value) for value in (0.012, -0.034, 0.0001, None)] == ["+1.2 %", "−3.4 %", "0.0 %", "–"]
+
+
+@given(st.floats(1e-12, 1 - 1e-12), st.integers(0, 3))
+def test_a_share_between_is_never_shown_as_all_or_nothing(value: float, digits: int) -> None:
+    assert float(numbers.share(value, digits).strip("<> %")) not in (0.0, 100.0)
+
+
+@pytest.mark.parametrize("text", [numbers.significant, numbers.duration, numbers.clock, numbers.share, numbers.change])
+def test_what_is_not_known_is_a_dash(text: Callable[[float], str]) -> None:
+    assert text(math.nan) == numbers.MISSING

@@ -103,9 +103,13 @@ def test_dots_by_prompt_length_know_cached_ones() -> None:
 def test_waterfall_leaves_out_warmup_and_says_how_many_it_shows() -> None:
     whole = waterfall_chart(RECORDS)
     assert whole is not None
-    assert len(whole.names) == 115
+    assert len(whole.lanes) == len(whole.lane_texts) == 115
     assert whole.note.startswith("All 115 measured requests")
-    assert whole.intended_s == sorted(whole.intended_s)
+    begins: dict[int, float] = {}
+    for bar in whole.bars:
+        begins.setdefault(bar.lane, bar.start)
+    assert list(begins) == list(range(115))
+    assert list(begins.values()) == sorted(begins.values())
     part = waterfall_chart(RECORDS, max_rows=10)
     assert part is not None
     assert part.note.startswith("10 of 115 measured requests, evenly picked")
@@ -115,7 +119,9 @@ def test_waterfall_leaves_out_warmup_and_says_how_many_it_shows() -> None:
 def test_a_request_that_was_never_sent_has_a_row() -> None:
     chart = waterfall_chart([RequestRecord(index=0, intended_s=1.0, outcome=Outcome.CONNECTION, ended_s=2.0)])
     assert chart is not None
-    assert (chart.started_s, chart.first_s, chart.kinds) == ([None], [None], ["failed"])
+    (bar,) = chart.bars
+    assert (bar.start, bar.end, chart.keys[bar.key].name) == (1.0, 2.0, "failed")
+    assert chart.lane_texts == ["request 0.0 connection failed"]
 
 
 @given(st.integers(0, 300), st.integers(1, 50))
@@ -172,4 +178,4 @@ def test_warnings_of_a_sweep_name_their_loads() -> None:
 
 def test_charts_are_json() -> None:
     for chart in [*percentile_charts(RESULT), *time_charts(RESULT), *sweep_charts(make_sweep(requests=40))]:
-        assert json.loads(msgspec.json.encode(chart))["kind"] in ("lines", "scatter")
+        assert json.loads(msgspec.json.encode(chart))["kind"] in ("lines", "scatter", "bars")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.report.chart import Chart, ScatterChart, WaterfallChart
+from loadgen.report.chart import BarChart, Chart, ScatterChart
 from loadgen.run_report.report_file import write_report
 from loadgen.run_report.run_page import run_page
 from loadgen.run_report.sweep_page import sweep_page
@@ -34,8 +34,8 @@ def _check(seen: dict, charts: Sequence[Chart]) -> None:
 
 def _expected_colors(chart: Chart) -> set[str]:
     """Colours that must be seen; of curves that may cover each other only the one drawn last."""
-    if isinstance(chart, WaterfallChart):
-        return {"orange", "blue"} | ({"red"} if "failed" in chart.kinds else set())
+    if isinstance(chart, BarChart):
+        return {chart.keys[bar.key].color for bar in chart.bars} - {"grey"}
     if isinstance(chart, ScatterChart):
         return {trace.color for trace in chart.traces}
     told = [line for line in chart.lines if any(value is not None for value in line.values)]
