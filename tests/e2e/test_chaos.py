@@ -1,15 +1,13 @@
 """`cloudmatrix chaos` as a user runs it: it starts a system, hurts it, proves that nothing was lost, and ends it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.topology import small
+from tests.examples.run_example import run_example
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -76,15 +74,10 @@ def test_nothing_is_lost_when_replicas_die(tmp_path: Path, checkpoint: Path) -> 
     scenario = tmp_path / "short.toml"
     scenario.write_text(SCENARIO)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "serving.cli", "chaos", "--scenario", str(scenario), "--config", str(config)]
-    done = subprocess.run(
-        [*command, "--out", str(out), "--seed", str(SEED)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=360,
-        check=False,
+    done = run_example(
+        *("chaos.sh", "--scenario", str(scenario), "--config", str(config), "--out", str(out), "--seed", str(SEED)),
+        environment={"OMP_NUM_THREADS": "1"},
+        timeout_s=360,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report: dict[str, Any] = json.loads((out / "report.json").read_bytes())

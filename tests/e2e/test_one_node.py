@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tests.e2e.pools_page import grow_and_shrink_by_hand
 from tests.e2e.server import STOP_S, Server, wait_for
 from tests.e2e.streams import Streams, fickle_request, order
 from tests.e2e.topology import small
+from tests.examples.run_example import run_example
 from tests.runtime.workload import GREEDY, Ask, Reference, tokens, varied_asks
 
 pytestmark = pytest.mark.slow
@@ -122,6 +124,21 @@ def test_the_status_command_prints_a_table(server: Server) -> None:
 def test_the_page_on_rays_dashboard(server: Server, tmp_path: Path) -> None:
     with Chromium(tmp_path / "profile") as browser:
         asyncio.run(grow_and_shrink_by_hand(server, browser))
+    wait_for(lambda: len(server.replicas("decode")) == 1, "the instance has left", state=server.cluster)
+
+
+def test_the_examples(server: Server) -> None:
+    chat = run_example("chat.py", server.url)
+    assert re.search(r"prompt \+ \d+ output tokens; first token after \d+ ms", chat.stdout), chat.stderr
+    turns = run_example("turns.py", server.url)
+    assert turns.returncode == 0, turns.stderr
+    cached = [int(count) for count in re.findall(r"(\d+) cached", turns.stdout)]
+    assert len(cached) == 5, turns.stdout
+    assert sorted(cached) == cached, turns.stdout
+    assert cached[-1] > cached[0]
+    scaled = run_example("scale.sh", server.url, environment={"TMPDIR": str(server.folder)})
+    assert scaled.returncode == 0, scaled.stdout + scaled.stderr
+    assert "decode 2/2" in scaled.stdout
     wait_for(lambda: len(server.replicas("decode")) == 1, "the instance has left", state=server.cluster)
 
 
