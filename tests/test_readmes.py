@@ -29,6 +29,7 @@ READMES = sorted(
 """These, the pages at the top level and those in docs/."""
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PATH = re.compile(r"`((?:serving|hardware|loadgen|deploy|tests|examples|docs|\.github|\.ci)/[\w./-]*)`")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _BENCHMARK = re.compile(r"python -m (tests\.benchmarks\.[\w.]+)((?: +--[\w-]+(?: +[\w./]+)?)*)")
 
@@ -65,6 +66,12 @@ def test_links_lead_somewhere(name: str) -> None:
         if anchor:
             headings = (_anchor(heading) for heading in _HEADING.findall(where.read_text(encoding="utf-8")))
             assert anchor in headings, f"{name} points at {target}"
+
+
+@pytest.mark.parametrize("name", _names())
+def test_paths_that_are_named_are_there(name: str) -> None:
+    named = _PATH.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def _anchor(heading: str) -> str:
