@@ -14,7 +14,7 @@ from hardware.faults.file import read_faults
 from loadgen.errors import UsageError
 from loadgen.run_folder import RESULT, SENT, SERVER_METRICS, read_bodies, read_result
 from loadgen.server.series import read_series
-from serving.cli.scale import system_of
+from serving.cli.system_options import system_of
 from serving.config.load import load_config
 from serving.engine.replay import replay
 from serving.errors import ConfigError, DecisionLogError

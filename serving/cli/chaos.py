@@ -1,7 +1,6 @@
 """`cloudmatrix chaos`: seeded faults against a live local system under load, with a report."""
 
 import argparse
-import asyncio
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,13 +13,13 @@ if TYPE_CHECKING:
     from serving.chaos.result import ChaosRun
     from serving.chaos.scenario import Scenario
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Kill and freeze replicas, turn bits over, slow links down, fill disks and let clients leave, by a seeded schedule, while
 steady load runs; compare every answer, token by token, with what the undisturbed system says; then look for leaks.
 Starts a system of its own and ends it, unless --url names one. That one must run on this machine as this user, and its
 replicas WILL be killed.
 """
-_EPILOG = """\
+EPILOG = """\
 Examples:
   cloudmatrix chaos --scenario deploy/chaos/quick.toml
   cloudmatrix chaos --scenario deploy/chaos/kills.toml --duration 5m --seed 3 --out chaos1
@@ -32,15 +31,8 @@ Exit code: 0 = nothing lost, different or left behind; 1 = something was; 2 = th
 EXIT_CLEAN, EXIT_LOST = 0, 1
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "chaos",
-        help="kill, freeze and disturb replicas under load; prove that nothing was lost",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="e.g. deploy/chaos/kills.toml")
     system = parser.add_mutually_exclusive_group()
     system.add_argument("--config", type=Path, metavar="FILE", help="system to start, instead of the scenario's")
@@ -59,10 +51,14 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--json", action="store_true", help="print report.json instead of the summary")
     parser.add_argument("--plan", action="store_true", help="print the schedule and do nothing")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.set_defaults(run=_chaos)
 
 
-def _chaos(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Hurt a system, and report.
+
+    Returns: 1 if something was lost, different or left behind.
+    Raises: ConfigError, UnavailableError in one line.
+    """
     from serving.chaos.console import print_report
     from serving.chaos.findings import find
     from serving.chaos.page import report_page
@@ -92,6 +88,8 @@ def _chaos(arguments: argparse.Namespace) -> int:
 
 def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> "ChaosRun":
     """Find or start the system, run, and end what was started."""
+    import asyncio
+
     from serving.chaos.findings import find
     from serving.chaos.own_system import OwnSystem, keep_logs, left_after
     from serving.chaos.progress import ChaosProgress

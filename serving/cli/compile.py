@@ -2,27 +2,25 @@
 
 import argparse
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Compile the modules that a simulation spends its time in (mypyc: the same sources, as C). From then on `simulate`,
 `plan` and `reproduce` use them by themselves, until a source changes. Takes about a minute, once; needs a C compiler,
 Python's headers, and `pip install 'mypy[mypyc]>=2.4,<3'`. Results stay the same to the last byte.
 Prints the folder; delete it to go back.
 """
+EPILOG = ""
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "compile",
-        help="make simulations run nearly twice as fast",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.set_defaults(run=_compile)
 
 
-def _compile(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Compile, and print the folder.
+
+    Raises: ConfigError in one line.
+    """
     from rich.console import Console
     from rich.progress import Progress
 

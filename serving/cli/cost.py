@@ -1,34 +1,30 @@
-"""The options of `cloudmatrix cost`; what answers them is imported when it runs, so that `--help` is quick."""
+"""`cloudmatrix cost`: what one step takes on a device, operator by operator, and how far that can be trusted."""
 
 import argparse
 
 from loadgen.quantities import Duration
 
+DESCRIPTION = """\
+Predict how long one step takes on a device, without running anything. Decode by default: --batch sequences per NPU,
+each with --context tokens. With --prefill: one prefill step of that many tokens.
+"""
+EPILOG = """\
+Examples:
+  cloudmatrix cost --batch 96 --context 4096 --explain
+  cloudmatrix cost --tpot 30ms
+  cloudmatrix cost --prefill 65536 --reuse 0.5
+  cloudmatrix cost --calibrate --device h100
+"""
 DECODE_FLAGS = {"batch": 96, "context": 4096, "drafts": 1, "acceptance": 0.7, "microbatch": None}
 PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False}
 """Flags that only one kind of step has, with their defaults."""
 
 
-def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `cost` to the commands.
-
-    Effects: changes `subparsers`.
-    """
-    cost = subparsers.add_parser(
-        "cost",
-        help="predicted time of a decode or prefill step, with its formula and its honest error",
-        description=(
-            "Predict how long one step takes on a device, without running anything. Decode by default: --batch "
-            "sequences per NPU, each with --context tokens. With --prefill: one prefill step of that many tokens."
-        ),
-        epilog=(
-            "Examples: cloudmatrix cost --batch 96 --context 4096 --explain; cloudmatrix cost --tpot 30; "
-            "cloudmatrix cost --prefill 65536 --reuse 0.5; cloudmatrix cost --calibrate --device h100"
-        ),
-    )
-    _add_questions(cost)
-    _add_system(cost)
-    cost.set_defaults(run=_run, **DECODE_FLAGS, **PREFILL_FLAGS)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    _add_questions(parser)
+    _add_system(parser)
+    parser.set_defaults(**DECODE_FLAGS, **PREFILL_FLAGS)
 
 
 def _add_questions(cost: argparse.ArgumentParser) -> None:
@@ -67,7 +63,11 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Answer one question.
+
+    Raises: ConfigError, SpecError in one line.
+    """
     from serving.cli.cost_answer import answer
 
     return answer(arguments)

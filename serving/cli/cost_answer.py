@@ -39,7 +39,7 @@ def answer(arguments: argparse.Namespace) -> int:
     """Answer one question.
 
     Args:
-        arguments: of the command line, as `command` defines them.
+        arguments: of the command line, as `serving.cli.cost` declares it.
     Returns: exit code.
     Raises: ConfigError for numbers that no step has; SpecError for unknown devices, models and layouts.
     Effects: prints.

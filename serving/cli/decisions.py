@@ -4,31 +4,32 @@ import argparse
 import contextlib
 import json
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from serving.cli.pools_client import PoolsClient
-from serving.cli.scale import add_dashboard_options, system_of
+from serving.cli.system_options import add_dashboard_options, system_of
 from serving.errors import SilentError
 
+if TYPE_CHECKING:
+    from serving.cli.pools_client import PoolsClient
+
+DESCRIPTION = """\
+Print the ledger of scaling decisions, oldest first: by the autoscaler, by the page, by hand.
+"""
+EPILOG = """\
+Examples:
+  cloudmatrix decisions --pool decode
+  cloudmatrix decisions --follow
+"""
 POLL_S = 1.0
 SHOWN = 20
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `decisions` to the command line."""
-    decisions = commands.add_parser(
-        "decisions",
-        help="what was decided about the pools' sizes, and why",
-        description="Print the ledger of scaling decisions, oldest first: by the autoscaler, by the page, by hand.",
-        epilog="Examples: cloudmatrix decisions --pool decode; cloudmatrix decisions --follow",
-    )
-    decisions.add_argument("--pool", metavar="POOL", help="only of this pool")
-    decisions.add_argument(
-        "--last", type=int, default=SHOWN, metavar="N", help=f"how many (default {SHOWN}, at most 200)"
-    )
-    decisions.add_argument("--follow", action="store_true", help="go on printing new ones until Ctrl-C")
-    add_dashboard_options(decisions)
-    decisions.set_defaults(run=_run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--pool", metavar="POOL", help="only of this pool")
+    parser.add_argument("--last", type=int, default=SHOWN, metavar="N", help=f"how many (default {SHOWN}, at most 200)")
+    parser.add_argument("--follow", action="store_true", help="go on printing new ones until Ctrl-C")
+    add_dashboard_options(parser)
 
 
 def line(entry: dict[str, Any]) -> str:
@@ -38,14 +39,18 @@ def line(entry: dict[str, Any]) -> str:
     return f"{at}  {entry['pool']:<10} {change:<8} {entry['kind']:<8} {entry['by']:<10} {entry['reason']}"
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Print the ledger, and what comes after it if told to.
+
+    Raises: ConfigError, ScaleError, UnavailableError in one line.
+    """
     system = system_of(arguments)
     with contextlib.suppress(KeyboardInterrupt):
         _print(system, arguments)
     return 0
 
 
-def _print(system: PoolsClient, arguments: argparse.Namespace) -> None:
+def _print(system: "PoolsClient", arguments: argparse.Namespace) -> None:
     known = system.decisions(arguments.pool, 0)
     entries = known[: max(0, arguments.last)]
     after = known[0]["id"] if known else 0
@@ -61,7 +66,7 @@ def _print(system: PoolsClient, arguments: argparse.Namespace) -> None:
         after = entries[0]["id"] if entries else after
 
 
-def _newer(system: PoolsClient, pool: str | None, after: int) -> list[dict[str, Any]]:
+def _newer(system: "PoolsClient", pool: str | None, after: int) -> list[dict[str, Any]]:
     """What came after an entry; nothing while the board is started again, which takes a second.
 
     Raises: UnavailableError when the system has ended.

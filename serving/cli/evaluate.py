@@ -1,9 +1,13 @@
-"""The options of `cloudmatrix evaluate`; what answers them is imported when it runs, so that `--help` is quick."""
+"""`cloudmatrix evaluate`: how good a model is, and how far from a reference, on held-out text and on local tasks."""
 
 import argparse
 from pathlib import Path
 
-_EPILOG = """\
+DESCRIPTION = """\
+Measure a model on held-out text and on multiple-choice tasks, alone or against a reference (usually the unquantised
+model). Everything is read from local files; nothing is served.
+"""
+EPILOG = """\
 examples:
   cloudmatrix evaluate --model DIR --text held-out.jsonl
       Perplexity. A .jsonl file holds a document per line, {"text": "..."}; any other file is one document.
@@ -27,24 +31,10 @@ tasks are standard errors. Exit code: 0, or 2 for what can be corrected.
 """
 
 
-def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `evaluate` to the commands.
-
-    Effects: changes `subparsers`.
-    """
-    evaluate = subparsers.add_parser(
-        "evaluate",
-        help="perplexity, distance from a reference model, multiple-choice tasks",
-        description=(
-            "Measure a model on held-out text and on multiple-choice tasks, alone or against a reference (usually the "
-            "unquantised model). Everything is read from local files; nothing is served."
-        ),
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_what(evaluate)
-    _add_how(evaluate)
-    evaluate.set_defaults(run=_run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    _add_what(parser)
+    _add_how(parser)
 
 
 def _add_what(evaluate: argparse.ArgumentParser) -> None:
@@ -92,7 +82,11 @@ def _add_how(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--threads", type=int, metavar="N", help="compute threads (default: torch's choice)")
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from serving.evaluate.run import run
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate.
 
-    return run(arguments)
+    Raises: ConfigError, ModelError, EngineError in one line.
+    """
+    from serving.evaluate.run import evaluate
+
+    return evaluate(arguments)

@@ -19,7 +19,11 @@ EXIT_NOTHING_HOLDS = 1
 PREFILL_SIZES = "16,32,64"
 DECODE_SIZES = "32,64,128,160,288"
 
-_EPILOG = """\
+DESCRIPTION = """\
+Search the split of NPUs between prefill, decode and cache, instance sizes and batch limits, by simulating a trace;
+return the cheapest plan that keeps the limits.
+"""
+EPILOG = """\
 questions:
   the least that holds             cloudmatrix plan --config deploy/cloudmatrix384.toml --trace FILE --attainment 0.95
   the best split of 384 NPUs       cloudmatrix plan --config deploy/cloudmatrix384.toml --trace FILE --npus 384
@@ -31,16 +35,8 @@ Exit code 1: nothing holds the limits; the closest plans are shown.
 """
 
 
-def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Effects: adds `plan` to the commands."""
-    parser = subparsers.add_parser(
-        "plan",
-        help="find how many NPUs a trace needs, and how to split them",
-        description="Search the split of NPUs between prefill, decode and cache, instance sizes and batch limits, by "
-        "simulating a trace; return the cheapest plan that keeps the limits.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("--config", type=Path, required=True, help="TOML file; its pools are replaced by the plan's")
     add_set(parser, "simulation.drafts=2")
     parser.add_argument("--trace", type=Path, required=True, help="trace file or ServeGen folder")
@@ -55,7 +51,6 @@ def add_command(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument("--processes", type=int, default=2, help="simulations at a time (default: 2); same answer")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write plan.md, plan.html and plan.json there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.set_defaults(run=run)
 
 
 def _add_goal(parser: argparse.ArgumentParser) -> None:

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 EXIT_DIFFERENT = 1
 EXIT_INCOMPLETE = 3
 """Not 1: what is there follows from what was recorded. Not 0: whoever cut a log should not pass for complete."""
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Feed recorded decision logs to fresh engines and gateways, and compare every decision with the recorded one.
 
 An instance or gateway of a system that runs with `[engine] decision_log = "FOLDER"` writes one file into that folder:
 every call into its scheduler, or its router, admission and journals, with everything that the call depends on, and what
 came of it. A replay needs no model, no Ray and no accelerator, and runs much faster than the system did. It shows
-whether this version decides as that one did, and takes a failure of a live system to a debugger."""
-_EPILOG = """\
+whether this version decides as that one did, and takes a failure of a live system to a debugger.
+"""
+EPILOG = """\
 examples:
   cloudmatrix replay logs/                       every log in a folder
   cloudmatrix replay logs/engine-decode-x1.decisions
@@ -30,24 +31,21 @@ examples:
 Exit code: 0 = all identical and complete, 1 = something differs or a log is broken, 3 = nothing differs, but a log is
 INCOMPLETE. The first difference of each log is told, and what is wrong with a broken one. A log gets its end when
 `cloudmatrix serve` is asked to stop, or its replica is; without one its process was killed or still runs, or the file
-was cut: it is replayed as far as it goes. Logs hold prompts and answers as token ids."""
+was cut: it is replayed as far as it goes. Logs hold prompts and answers as token ids.
+"""
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `replay` to the command line."""
-    parser = commands.add_parser(
-        "replay",
-        help="replay the decision log of a live run through the same code",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("logs", nargs="+", type=Path, metavar="FILE", help=f"a log, or a folder of {SUFFIX} files")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Replay and report each log.
+
+    Raises: DecisionLogError if there is no log to replay.
+    """
     from serving.engine.replay import replay
 
     results = []

@@ -7,12 +7,12 @@ from serving.sim.compilation.choose import prefer_compiled
 
 EXIT_UNEXPLAINED = 1
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Regenerate what CloudMatrix-Infer (arXiv 2506.12708v2) and xDeepServe (arXiv 2508.02520) published of this machine:
 each figure beside ours, with its error. What a scheduler decides is run in virtual time with the live code; the rest is
 asked of the cost model. Ends with code 1 if a row misses by more than its known reason covers.
 """
-_EPILOG = """\
+EPILOG = """\
 Examples:
   cloudmatrix reproduce                               everything, about two minutes
   cloudmatrix reproduce --quick --out reproduced      a smaller run, with report.md and report.html
@@ -22,25 +22,22 @@ The same seed gives the same figures and the same files.
 """
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "reproduce",
-        help="published tables and figures: theirs, ours, error",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("--list", action="store_true", help="show the experiments and stop")
     parser.add_argument("--only", metavar="NAMES", default="", help="these experiments, separated by commas")
     parser.add_argument("--out", metavar="DIR", type=Path, help="write report.md and report.html there")
     parser.add_argument("--quick", action="store_true", help="fewer dies, samples and requests: about 15 s")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
     parser.add_argument("--markdown", action="store_true", help="print the short table and nothing else")
-    parser.set_defaults(run=_reproduce)
 
 
-def _reproduce(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Regenerate the chosen experiments.
+
+    Returns: 1 if a row misses by more than is explained.
+    Raises: ConfigError in one line.
+    """
     prefer_compiled()
     from rich.console import Console
 

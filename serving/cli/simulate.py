@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from serving.sim.result import SimResult
     from serving.sim.workload.request import Workload
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 Play a trace of requests on simulated supernodes: the live gateway's, scheduler's and KV-cache pool's decisions, with
 times from the cost model (`cloudmatrix cost --explain`). Reads Mooncake JSONL, Azure CSV, ServeGen folders, traces of
 `loadgen trace`, and CSV with arrival_s,prompt_tokens,output_tokens; or makes requests up with --poisson.
 """
-_EPILOG = """\
+EPILOG = """\
 Examples:
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace conversation_trace.jsonl --out run1
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace trace.jsonl --rate 4 --supernodes 2
@@ -41,15 +41,8 @@ _POISSON_FLAGS = {"prompt": 4096, "output": 256, "reuse": 0.0}
 """Flags that only one kind of load has, with their defaults."""
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The sub-command and its flags."""
-    parser = commands.add_parser(
-        "simulate",
-        help="a trace on simulated supernodes, in virtual time",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
     parser.add_argument("--config", required=True, metavar="FILE", help="topology, e.g. deploy/cloudmatrix384.toml")
     add_set(parser, "simulation.drafts=2")
     load = parser.add_argument_group("load")
@@ -83,10 +76,13 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     run.add_argument("--json", action="store_true", help="print result.json instead of the summary")
     run.add_argument("--interpreted", action="store_true", help="run the sources, even if they have been compiled")
     run.add_argument("--quiet", action="store_true", help="no progress")
-    parser.set_defaults(run=_simulate)
 
 
-def _simulate(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Simulate, and show or write what came of it.
+
+    Raises: ConfigError, TraceError in one line.
+    """
     if not arguments.interpreted:
         prefer_compiled()
     from rich.console import Console

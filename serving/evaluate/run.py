@@ -22,11 +22,11 @@ from serving.model.model import DeepseekModel
 _ALL = "all texts"
 
 
-def run(arguments: argparse.Namespace) -> int:
+def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate, print, and write the report if asked.
 
     Args:
-        arguments: of the command line, as `command` defines them.
+        arguments: of the command line, as `serving.cli.evaluate` declares it.
     Returns: exit code.
     Raises: ConfigError for what the user can correct; ModelError for unusable folders; EngineError if a pass fails.
     Effects: prints; writes one file; may set torch's threads.

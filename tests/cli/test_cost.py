@@ -1,6 +1,5 @@
 """`cloudmatrix cost`: what it prints, in words and as JSON, and how it refuses."""
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 
 from hardware.cost.device_file import FOLDER
 from hardware.errors import SpecError
-from serving.cli.cost import add_command
+from serving.cli import command_parser
 from serving.errors import ConfigError
 
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
@@ -21,9 +20,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cost(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_command(parser.add_subparsers(required=True))
-    arguments = parser.parse_args(["cost", *words])
+    arguments = command_parser("cost").parse_args(["cost", *words])
     code: int = arguments.run(arguments)
     return code
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.cli import plan
+from serving.cli import command_parser, plan
 from serving.errors import ConfigError
 from serving.sim.planning.candidate import Candidate, Shape
 from serving.sim.planning.planner import Order
@@ -17,9 +17,7 @@ SMALL = ("--sizes-prefill", "16", "--sizes-decode", "64", "--processes", "1", "-
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    plan.add_command(parser.add_subparsers(required=True))
-    return parser.parse_args(["plan", "--config", str(CONFIG_FILE), *words])
+    return command_parser("plan").parse_args(["plan", "--config", str(CONFIG_FILE), *words])
 
 
 def asked(*words: str) -> Order:

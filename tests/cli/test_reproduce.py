@@ -1,20 +1,17 @@
 """The command: what it prints, what it writes, and how it ends."""
 
-import argparse
 from pathlib import Path
 
 import pytest
 
-from serving.cli.reproduce import add_command
+from serving.cli import command_parser
 from serving.errors import ConfigError
 from serving.sim.paper import known_misses
 from serving.sim.paper.registry import EXPERIMENTS
 
 
 def run(*flags: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_command(parser.add_subparsers())
-    arguments = parser.parse_args(["reproduce", *flags])
+    arguments = command_parser("reproduce").parse_args(["reproduce", *flags])
     code: int = arguments.run(arguments)
     return code
 

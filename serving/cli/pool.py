@@ -1,0 +1,83 @@
+"""`cloudmatrix pool`: the KV-cache pool of a running system, shown, proved, emptied, shared out."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from loadgen.quantities import Size
+from serving.cli.system_options import add_gateway_options
+
+DESCRIPTION = """\
+Show the KV-cache pool of a running system: each memory server's share of the ring and of new blocks (weight), how full
+its memory and its SSD tier are, what was found there, and who holds how much.
+"""
+EPILOG = """\
+With a tenant's key you see that tenant's namespace; with one of `[gateway] admin_keys`, or on a server without keys,
+all. Examples:
+  cloudmatrix pool --json
+  cloudmatrix pool audit
+  cloudmatrix pool forget acme
+"""
+EXIT_PROBLEM = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments, and the actions with theirs."""
+    add_gateway_options(parser)
+    parser.set_defaults(action="show")
+    actions = parser.add_subparsers(metavar="ACTION", title="actions", description="without one: show the pool")
+    audit = actions.add_parser(
+        "audit",
+        help="prove that ledgers, memory and SSD folders agree",
+        description="Let every memory server compare its ledger, the bytes in memory and its SSD folder.",
+        epilog="Exit code: 0 = sound, 1 = something was found or a server did not answer, 2 = the question failed.",
+    )
+    audit.add_argument("--repair", action="store_true", help="remove what is wrong; it will be computed again")
+    forget = actions.add_parser(
+        "forget",
+        help="delete a namespace's cache",
+        description="Delete all blocks of a namespace from the pool. Requests under way compute again what they miss.",
+    )
+    forget.add_argument("namespace", metavar="NAMESPACE", help="whose cache; needs its key, or an admin key")
+    quota = actions.add_parser(
+        "quota",
+        help="change a namespace's quota and weight while the system runs",
+        description="Change what a namespace may hold, and its share where requests wait; needs an admin key.",
+        epilog="The change wins over the configuration file until that file says something else of this namespace.",
+    )
+    quota.add_argument("namespace", metavar="NAMESPACE", help="whose quota")
+    quota.add_argument(
+        "--mib",
+        type=Size("MiB"),
+        metavar="SIZE",
+        help="most that it may hold, memory and SSD together, e.g. 512 (MiB) or 2GiB; 0 = no limit",
+    )
+    quota.add_argument("--weight", type=float, help="of each of its keys where requests wait for their turn")
+    for name, action in (("audit", audit), ("forget", forget), ("quota", quota)):
+        add_gateway_options(action, inherited=True)
+        action.set_defaults(action=name)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do one action.
+
+    Returns: 1 if an audit found something.
+    Raises: UnavailableError, in one line.
+    """
+    from serving.cli import pool_table as pool
+
+    url, key, code = arguments.url, arguments.api_key, 0
+    show: Callable[[dict[str, Any]], None]
+    match arguments.action:
+        case "audit":
+            answer, show = pool.audit_pool(url, key, repair=arguments.repair), pool.print_audit
+            code = 0 if answer["ok"] else EXIT_PROBLEM
+        case "forget":
+            answer, show = pool.forget_namespace(url, key, arguments.namespace), pool.print_forgotten
+        case "quota":
+            answer = pool.set_quota(url, key, arguments.namespace, arguments.mib, arguments.weight)
+            show = pool.print_quota
+        case _:
+            answer, show = pool.fetch_pool(url, key), pool.print_pool
+    (pool.print_json if arguments.json else show)(answer)
+    return code

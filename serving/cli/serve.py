@@ -1,0 +1,88 @@
+"""`cloudmatrix serve`: a configuration's pools on this machine, until Ctrl-C."""
+
+import argparse
+import logging
+from pathlib import Path
+
+from loadgen.quantities import Duration
+from serving.cli.set_option import add_set, configured
+
+DESCRIPTION = """\
+Start Ray with virtual NPUs in this machine, deploy a configuration's pools, serve until Ctrl-C.
+"""
+EPILOG = """\
+Examples:
+  cloudmatrix serve --config deploy/two-nodes.toml --port 9000 --api-key-file keys.txt
+  cloudmatrix serve --model ~/my-deepseek --set hardware.hbm_per_die_mib=512 --set engine.kv_dtype=int8
+"""
+DEFAULT_CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "small.toml"
+_SECRETS = ("gateway.api_keys", "gateway.admin_keys", "kvcache.salt")
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="TOML file (default: deploy/small.toml)")
+    parser.add_argument("--model", type=Path, help="Hugging Face checkpoint folder, instead of the file's model")
+    add_set(parser, "engine.draft_tokens=3")
+    parser.add_argument("--host", help="address to listen on, instead of the file's (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on, instead of the file's (default 8000)")
+    parser.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="require one of these bearer tokens, one a line in a file"
+    )
+    parser.add_argument(
+        "--api-key",
+        action="append",
+        metavar="KEY",
+        help="require this bearer token; may be given more than once; whoever lists processes sees it",
+    )
+    parser.add_argument(
+        "--drain",
+        type=Duration(),
+        metavar="T",
+        help="how long what runs may go on after the first Ctrl-C or SIGTERM, instead of the file's (default 30s)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until Ctrl-C or SIGTERM.
+
+    Raises: ConfigError, or what keeps the system from starting, in one line.
+    """
+    from serving.cli.key_environment import take_keys
+    from serving.config.load import with_overrides
+
+    config = with_overrides(
+        configured(arguments, "serve", arguments.model),
+        host=arguments.host,
+        port=arguments.port,
+        api_keys=tuple(arguments.api_key) if arguments.api_key else None,
+        api_key_file=arguments.api_key_file,
+        environment_keys=take_keys(),
+        drain_s=arguments.drain,
+    )
+    _warn_of_shown_secrets(arguments)
+    from serving.deployments.ports import GATEWAY_PORT, reserved_port
+    from serving.deployments.preflight import preflight
+    from serving.terminal import endings_as_interrupt
+
+    preflight(config)
+    with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
+        from serving.deployments.session import enter
+
+        session = enter()  # before Ray is imported, which reads the environment
+        try:
+            with endings_as_interrupt():
+                from serving.deployments.launch import serve_forever
+        except BaseException:  # Ctrl-C, mostly: Ray takes seconds to import
+            session.remove()
+            raise
+        return serve_forever(config, session)
+
+
+def _warn_of_shown_secrets(arguments: argparse.Namespace) -> None:
+    set_names = {setting.partition("=")[0].replace(" ", "") for setting in arguments.set}
+    shown = [f"--set {name}" for name in _SECRETS if name in set_names] + ["--api-key"] * bool(arguments.api_key)
+    for flag in shown:
+        logger.warning("every user of this machine can read %s in the list of processes: use a file instead", flag)

@@ -1,0 +1,57 @@
+"""Which running system a command asks: its gateway's address and key, or its dashboard's."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serving.cli.http_question import server_address
+
+if TYPE_CHECKING:
+    from serving.cli.pools_client import PoolsClient
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = False) -> None:
+    """Where the gateway is.
+
+    Args:
+        inherited: the parser above has these too; only what is given here may override what was given there.
+    """
+
+    def default(value: object) -> object:
+        return argparse.SUPPRESS if inherited else value
+
+    url_help = f"the gateway's address, with or without http:// (default {DEFAULT_URL})"
+    parser.add_argument("--url", type=server_address, default=default(DEFAULT_URL), help=url_help)
+    parser.add_argument("--api-key", metavar="KEY", default=default(None), help="when the gateway wants one")
+    json_help = "print the raw numbers instead of a table"
+    parser.add_argument("--json", action="store_true", default=default(False), help=json_help)
+
+
+def add_dashboard_options(parser: argparse.ArgumentParser) -> None:
+    """Where the system's dashboard is."""
+    dashboard_help = "Ray's dashboard (default: of your start on this machine)"
+    parser.add_argument("--dashboard", type=server_address, metavar="URL", help=dashboard_help)
+    token = parser.add_mutually_exclusive_group()
+    token.add_argument("--token", help="its token (default: as the start left it in its own folder)")
+    token.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the token")
+    parser.add_argument("--json", action="store_true", help="print the raw answer")
+
+
+def system_of(arguments: argparse.Namespace) -> "PoolsClient":
+    """The system that the dashboard's options name.
+
+    Raises: ConfigError (the token's file cannot be read), UnavailableError.
+    """
+    from hardware.regular_file import read_regular_text
+    from serving.cli.pools_client import find_system
+    from serving.errors import ConfigError
+
+    token = arguments.token
+    if arguments.token_file is not None:
+        try:
+            token = read_regular_text(arguments.token_file).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--token-file {arguments.token_file} cannot be read: {error}") from error
+    return find_system(arguments.dashboard, token)

@@ -1,0 +1,80 @@
+"""Every command in one way, found at once, and nothing heavy imported before it runs."""
+
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import serving.cli
+from serving.cli import command_parser, main
+from serving.cli.command_line import COMMANDS
+from serving.version import VERSION
+
+HEAVY = {"torch", "ray", "numpy", "rich", "fastapi", "asyncio", "transformers", "matplotlib"}
+
+
+def imported_by(code: str) -> set[str]:
+    """Top modules that a fresh interpreter has after some code."""
+    code = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+
+
+def test_help_of_all_imports_no_command() -> None:
+    code = "from serving.cli import command_parser\ncommand_parser('').format_help()"
+    found = imported_by(code)
+    assert found & HEAVY == set()
+    assert found & {"hardware", "loadgen", "urllib", "msgspec", "logging"} == set()
+
+
+def test_parsers_of_all_commands_import_nothing_heavy() -> None:
+    assert imported_by("from serving.cli import command_parser\ncommand_parser()") & HEAVY == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_a_module_of_one_shape(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(f"serving.cli.{name}")
+    assert module.DESCRIPTION.endswith("\n")
+    assert module.run.__doc__
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert module.DESCRIPTION.strip() in shown
+    assert module.EPILOG.strip() in shown
+    assert max(map(len, (module.DESCRIPTION + module.EPILOG).splitlines())) <= 120
+
+
+def test_every_module_with_the_shape_of_a_command_is_one() -> None:
+    modules = (
+        importlib.import_module(f"serving.cli.{found.name}")
+        for found in pkgutil.iter_modules(serving.cli.__path__)
+        if found.name != "__main__"
+    )
+    assert {one.__name__.rpartition(".")[2] for one in modules if hasattr(one, "add_arguments")} == set(COMMANDS)
+
+
+def test_only_the_chosen_command_has_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    found = command_parser("scale").parse_args(["scale", "decode", "3"])
+    assert (found.pool, found.replicas) == ("decode", 3)
+    with pytest.raises(SystemExit):
+        command_parser("scale").parse_args(["status", "--json"])
+    assert "--json" in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"cloudmatrix {VERSION}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["serv"], ["--nothing"]])
+def test_no_such_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err
