@@ -13,15 +13,14 @@ from serving.terminal import PLAIN_WIDTH, endings_as_interrupt, table_console
 
 PRINTING = """
 import sys
-from serving import decisions_command, status_table
-from serving.cli import main
+from serving.cli import decisions, main, status_table
 
 class System:
     def decisions(self, pool, after):
         words = dict.fromkeys(("pool", "kind", "by", "reason"), "")
         return [{"id": 1, "at": 0, "before": 1, "target": 2, **words}]
 
-decisions_command.system_of = lambda _: System()
+decisions.system_of = lambda _: System()
 status_table.fetch_status = lambda url, _: {"many": list(range(int(url.removeprefix("http://"))))}
 sys.exit(main([*sys.argv[1:], "--json"]))
 """
