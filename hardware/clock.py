@@ -1,4 +1,4 @@
-"""Clocks: real time, real time run faster or slower, and time that only moves when told.
+"""Clocks: real time, and real time run faster or slower.
 
 A component is given a clock and never asks the operating system for the time, so that the same code runs live and in a
 simulation. Only differences between two readings mean something; zero is wherever the clock began.
@@ -61,34 +61,3 @@ class ScaledClock:
         Effects: none.
         """
         return Seconds((self._base.now() - self._origin) * self._scale)
-
-    def base_seconds(self, virtual_s: float) -> Seconds:
-        """How long a virtual duration lasts on the base clock [s]; what a driver has to wait.
-
-        Effects: none.
-        """
-        return Seconds(virtual_s / self._scale)
-
-
-class VirtualClock:
-    """Time that stands still until `advance_to`: the clock of a discrete-event simulation."""
-
-    def __init__(self, start: float = 0.0) -> None:
-        self._now = Seconds(start)
-
-    def now(self) -> Seconds:
-        """Current virtual time [s].
-
-        Effects: none.
-        """
-        return self._now
-
-    def advance_to(self, when: float) -> None:
-        """Moves time forward to `when` (staying in place is allowed).
-
-        Raises: ClockError if `when` is in the past or not a number.
-        Effects: changes what `now` returns.
-        """
-        if not when >= self._now:
-            raise ClockError(f"cannot move from {self._now} s to {when} s: virtual time only goes forward")
-        self._now = Seconds(when)

@@ -161,28 +161,6 @@ class Topology:
         """
         return self._known_node(_node_of(end)) // self.spec.nodes
 
-    def rank_of(self, die: DieId) -> int:
-        """Place of a die in the order of the whole topology, from 0.
-
-        Raises: TopologyError if the topology does not have it.
-        Effects: none.
-        """
-        self._require(die)
-        npu_rank = die.npu.node * self.spec.node.npus + die.npu.index
-        return npu_rank * self.spec.node.npu.dies + die.index
-
-    def die_at(self, rank: int) -> DieId:
-        """The die with that rank: the inverse of `rank_of`.
-
-        Raises: TopologyError if there is no such rank.
-        Effects: none.
-        """
-        total = self.nodes * self.spec.node.dies
-        if not 0 <= rank < total:
-            raise TopologyError(f"rank {rank} does not exist; this topology has ranks 0 to {total - 1}")
-        npu_rank, die = divmod(rank, self.spec.node.npu.dies)
-        return DieId(NpuId(*divmod(npu_rank, self.spec.node.npus)), die)
-
     def path(self, source: DieId, target: DieId) -> PathKind:
         """How far two dies are apart.
 

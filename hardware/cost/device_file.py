@@ -1,7 +1,8 @@
 """Reads device files (TOML) strictly: every number has a source, every mistake gets one clear line.
 
-A number is an inline table: `hbm_bytes_per_s = { value = 1.6e12, status = "published", source = "..." }`. Sections and
-keys are the fields of the dataclasses in `device_model`; unknown ones are refused with the nearest known one.
+A number is an inline table: `hbm_bytes_per_s = { value = 1.6e12, status = "published", source = "..." }`, or the name
+of a figure of the catalogue: `hbm_bytes_per_s = { figure = "DIE_HBM_RATE" }`. Sections and keys are the fields of the
+dataclasses in `device_model`; unknown ones are refused with the nearest known one.
 """
 
 import difflib
@@ -11,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from hardware.cost.constant import STATUSES, Constant
+from hardware.cost.constant import STATUSES, Constant, Status
 from hardware.cost.device_model import (
     Calibration,
     DecodeOverlap,
@@ -26,8 +27,16 @@ from hardware.cost.device_model import (
 from hardware.errors import SpecError
 from hardware.nesting import parse_toml
 from hardware.regular_file import read_regular_text
+from hardware.spec.catalog import figures
+from hardware.spec.figure import Confidence
 
 FOLDER = Path(__file__).parent / "devices"
+_STATUS: dict[Confidence, Status] = {
+    Confidence.PAPER: "published",
+    Confidence.SECONDARY: "published",
+    Confidence.DERIVED: "derived",
+    Confidence.UNVERIFIED: "assumed",
+}
 _SECTIONS: dict[str, type] = {
     "die": Die,
     "links": Links,
@@ -130,6 +139,8 @@ def _constant(name: str, key: str, raw: object) -> Constant:
     """One number with its source."""
     if not isinstance(raw, dict):
         raise SpecError(f'device {name}: {key} must be {{ value = ..., status = "...", source = "..." }}, not {raw!r}')
+    if "figure" in raw:
+        return _figure(name, key, raw)
     _check_keys(name, f"{key}.", raw, ["value", "status", "source"])
     _check_source(name, key, raw)
     value = raw["value"]
@@ -138,6 +149,16 @@ def _constant(name: str, key: str, raw: object) -> Constant:
         wanted = "zero or above" if key in _MAY_BE_ZERO else "above zero"
         raise SpecError(f"device {name}: {key} is {value!r}; it must be a number {wanted}")
     return Constant(float(value), raw["status"], raw["source"])
+
+
+def _figure(name: str, key: str, raw: Mapping[str, object]) -> Constant:
+    """One number of the catalogue."""
+    _check_keys(name, f"{key}.", raw, ["figure"])
+    known, wanted = figures(), str(raw["figure"])
+    if wanted not in known:
+        raise SpecError(f"device {name}: {key}: the catalogue has no figure {wanted!r}{_nearest(wanted, known)}")
+    figure = known[wanted]
+    return Constant(float(figure.value), _STATUS[figure.confidence], figure.source)
 
 
 def _numbers(name: str, key: str, raw: object, constants: dict[str, Constant]) -> tuple[float, ...]:

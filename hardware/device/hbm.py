@@ -73,15 +73,6 @@ class HbmLedger:
             )
         self._change(name, nbytes)
 
-    def resize(self, name: str, nbytes: int) -> None:
-        """Changes what a name holds.
-
-        Raises: HbmReservationError if the name is unknown or the size negative; HbmExhaustedError if it does not fit.
-        Effects: on success the name holds `nbytes`; on error nothing changes.
-        """
-        self._require(name)
-        self._change(name, nbytes)
-
     def release(self, name: str) -> Bytes:
         """Gives back what a name holds.
 

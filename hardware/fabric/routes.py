@@ -9,7 +9,7 @@ The switches between do not appear: UB is not oversubscribed (3.3.3), and nothin
 single transfer below the line rate (a die reads 147 GB/s of host memory over UB) is its cap: `ub_measure`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
 
 from hardware.errors import FabricError
@@ -50,20 +50,6 @@ def ub_links(topology: Topology, npus: Iterable[NpuId], cpus: Iterable[CpuId]) -
     return _both(Plane.UB, npus, node.npu.ub_bytes_per_s) + _both(Plane.UB, cpus, node.cpu_ub_bytes_per_s)
 
 
-def vpc_links(topology: Topology, nodes: Iterable[NodeId]) -> tuple[Link, ...]:
-    """Both links of each node's card. Effects: none."""
-    return _both(Plane.VPC, nodes, topology.spec.node.vpc_bytes_per_s)
-
-
-def topology_links(topology: Topology) -> tuple[Link, ...]:
-    """Every link of a topology. Effects: none."""
-    return (
-        *rdma_links(topology, topology.die_ids()),
-        *ub_links(topology, topology.npu_ids(), topology.cpu_ids()),
-        *vpc_links(topology, topology.node_ids()),
-    )
-
-
 def route(plane: Plane, source: End, target: End) -> Route:
     """Out of the source, into the target.
 
@@ -90,22 +76,6 @@ def source_rank(decode_rank: int, decode_dies: int, prefill_dies: int) -> int:
     if not 0 <= decode_rank < decode_dies or prefill_dies < 1:
         raise FabricError(f"there is no decode rank {decode_rank} of {decode_dies} with {prefill_dies} prefill ranks")
     return decode_rank * prefill_dies // decode_dies
-
-
-def handoff_routes(prefill: Sequence[DieId], decode: Sequence[DieId]) -> tuple[Route, ...]:
-    """Routes of one prefill instance to one decode instance over RDMA.
-
-    Args:
-        prefill, decode: the instances' dies in order of rank.
-    Returns: one route for each decode rank: out of its source die, into its own.
-    Raises: FabricError if an instance has no dies, or if they share one.
-    Effects: none.
-    """
-    if not prefill or not decode:
-        raise FabricError("a handoff needs dies on both sides")
-    return tuple(
-        route(Plane.RDMA, prefill[source_rank(rank, len(decode), len(prefill))], die) for rank, die in enumerate(decode)
-    )
 
 
 def ub_measure(topology: Topology, die: DieId, other: DieId | CpuId, *, write: bool = False) -> PathMeasure:

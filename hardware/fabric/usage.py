@@ -1,4 +1,4 @@
-"""How much a plane has moved, and how much of it was used: two readings and what lies between them."""
+"""Counters of a plane: what it has moved, and what it could have carried."""
 
 from dataclasses import dataclass
 
@@ -20,14 +20,6 @@ class PlaneReading:
     moved_bytes: Bytes
     carried_bytes: float
     offered_bytes: float
-
-    def share_since(self, earlier: "PlaneReading") -> float:
-        """Used part of the plane's capacity between two readings, 0..1; 0 if it had none.
-
-        Effects: none.
-        """
-        offered = self.offered_bytes - earlier.offered_bytes
-        return min(1.0, max(0.0, self.carried_bytes - earlier.carried_bytes) / offered) if offered > 0 else 0.0
 
 
 class PlaneMeter:

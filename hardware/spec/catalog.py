@@ -14,7 +14,7 @@ from hardware.spec.node import NodeSpec
 from hardware.spec.npu import NpuSpec
 from hardware.spec.plane import Member, PathMeasure, Plane, PlaneSpec, Reach, UbMeasures
 from hardware.spec.supernode import SupernodeSpec
-from hardware.units import GIB, GIGA, MEGA, MICROSECOND, TERA, TIB, Bytes, Seconds, gbps_to_bytes_per_s
+from hardware.units import GIB, GIGA, TERA, TIB, Bytes, Seconds, gbps_to_bytes_per_s
 
 _D, _S, _U = Confidence.DERIVED, Confidence.SECONDARY, Confidence.UNVERIFIED
 
@@ -23,10 +23,6 @@ DIE_CUBE_CORES = Figure(24, "1", "V2 3.3.1")
 DIE_VECTOR_CORES = Figure(48, "1", "V2 3.3.1")
 DIE_BF16 = Figure(376 * TERA, "flop/s", "V1 hardware section; MSM has 376e12 FP16 and 353.9e12 BF16", _S, "not in V2")
 DIE_INT8 = Figure(752 * TERA, "op/s", "V2 Table 10: its GB/s column follows from this peak exactly; MSM agrees", _D)
-DIE_FP32 = Figure(99.5 * TERA, "flop/s", "MSM", _S, "cube cores")
-DIE_VECTOR_HALF = Figure(22 * TERA, "flop/s", "MSM", _S)
-DIE_VECTOR_FP32 = Figure(11 * TERA, "flop/s", "MSM", _S)
-DIE_HBM_STACKS = Figure(4, "1", "V2 3.3.1, Fig 3")
 DIE_HBM = Figure(64 * GIB, "B", "V2 3.3.1, Fig 3 (4 stacks of 16 GB); MSM 64 GiB")
 DIE_HBM_RATE = Figure(1.6 * TERA, "B/s", "V2 3.3.1, Fig 3", note="MSM has 1.6 TiB/s")
 DIE_ON_PACKAGE_RATE = Figure(270 * GIGA, "B/s", "V2 3.3.1, Fig 3", note="540 GB/s both ways")
@@ -55,6 +51,7 @@ NODE_UB_UPLINK_RATE = Figure(3136 * GIGA, "B/s", "7 x 448 GB/s = 8 x 392 GB/s: n
 NODE_CPU_UB_RATE = Figure(160 * GIGA, "B/s", "V2 3.3.2", note="printed as approximate")
 NODE_RDMA_RATE = Figure(gbps_to_bytes_per_s(3200), "B/s", "V2 3.3.2: 8 x 400 Gbps")
 NODE_VPC_RATE = Figure(gbps_to_bytes_per_s(400), "B/s", "V2 3.2, 3.3.2: one Qingtian card", note="up to")
+DIE_VPC_RATE = Figure(NODE_VPC_RATE.value / 16, "B/s", "V2 3.2: 400 Gbps per node, 16 dies", _D)
 NODE_DRAM = Figure(1.5 * TIB, "B", "notes on ElasticMoE, which counts nodes otherwise", _U, "the paper has no figure")
 
 # --- one supernode ------------------------------------------------------------------------------------------
@@ -90,29 +87,14 @@ UB_NPU_CPU_READ_INTRA_RATE = Figure(151 * GIGA, "B/s", _T1)
 UB_NPU_CPU_READ_INTER_RATE = Figure(147 * GIGA, "B/s", _T1)
 UB_NPU_CPU_WRITE_INTRA_RATE = Figure(110 * GIGA, "B/s", _T1)
 UB_NPU_CPU_WRITE_INTER_RATE = Figure(107 * GIGA, "B/s", _T1)
-UB_NPU_NPU_READ_INTRA_LATENCY = Figure(1.2 * MICROSECOND, "s", _T1)
-UB_NPU_NPU_READ_INTER_LATENCY = Figure(1.9 * MICROSECOND, "s", _T1)
-UB_NPU_NPU_WRITE_INTRA_LATENCY = Figure(1.3 * MICROSECOND, "s", _T1)
-UB_NPU_NPU_WRITE_INTER_LATENCY = Figure(2.1 * MICROSECOND, "s", _T1)
-UB_NPU_CPU_READ_INTRA_LATENCY = Figure(1.0 * MICROSECOND, "s", _T1)
-UB_NPU_CPU_READ_INTER_LATENCY = Figure(1.7 * MICROSECOND, "s", _T1)
-UB_NPU_CPU_WRITE_INTRA_LATENCY = Figure(1.1 * MICROSECOND, "s", _T1)
-UB_NPU_CPU_WRITE_INTER_LATENCY = Figure(1.9 * MICROSECOND, "s", _T1)
-
-# --- what the paper leaves open, from Huawei's performance model --------------------------------------------
-MSM_COMPUTE_EFFICIENCY = Figure(0.7, "1", "MSM", _S, "its file says to be confirmed")
-MSM_MEMORY_EFFICIENCY = Figure(0.6, "1", "MSM", _S, "its file says to be confirmed")
-MSM_COMM_EFFICIENCY = Figure(0.7, "1", "MSM", _S, "its file says to be confirmed")
-MSM_CUBE_LAUNCH = Figure(5 * MICROSECOND, "s", "MSM", _S)
-MSM_VECTOR_LAUNCH = Figure(2 * MICROSECOND, "s", "MSM", _S)
-MSM_COMM_LAUNCH = Figure(10 * MICROSECOND, "s", "MSM", _S)
-MSM_INTER_NODE_LATENCY = Figure(5.5 * MICROSECOND, "s", "MSM", _S, "V2 Table 1 wins")
-MSM_INTRA_NODE_LATENCY = Figure(0.5 * MICROSECOND, "s", "MSM", _S, "V2 Table 1 wins")
-MSM_ON_PACKAGE_LATENCY = Figure(0.2 * MICROSECOND, "s", "MSM", _S)
-MSM_ON_PACKAGE_RATE = Figure(224 * GIGA, "B/s", "MSM", _S, "V2 has 270 GB/s and wins")
-ORDINARY_INTRA_NODE_RATE = Figure(256 * GIGA, "B/s", "V2 4.1", note="PCIe of an ordinary cluster, for contrast")
-ORDINARY_INTER_NODE_RATE = Figure(25 * GIGA, "B/s", "V2 4.1", note="200 Gbps of an ordinary cluster, for contrast")
-OBS_BUCKET_RATE = Figure(2_500 * MEGA, "B/s", "V2 4.4.3", note="object storage, per bucket")
+UB_NPU_NPU_READ_INTRA_LATENCY = Figure(1.2e-6, "s", _T1)
+UB_NPU_NPU_READ_INTER_LATENCY = Figure(1.9e-6, "s", _T1)
+UB_NPU_NPU_WRITE_INTRA_LATENCY = Figure(1.3e-6, "s", _T1)
+UB_NPU_NPU_WRITE_INTER_LATENCY = Figure(2.1e-6, "s", _T1)
+UB_NPU_CPU_READ_INTRA_LATENCY = Figure(1.0e-6, "s", _T1)
+UB_NPU_CPU_READ_INTER_LATENCY = Figure(1.7e-6, "s", _T1)
+UB_NPU_CPU_WRITE_INTRA_LATENCY = Figure(1.1e-6, "s", _T1)
+UB_NPU_CPU_WRITE_INTER_LATENCY = Figure(1.9e-6, "s", _T1)
 
 
 def _measure(rate: Figure, latency: Figure) -> PathMeasure:

@@ -42,16 +42,6 @@ class NodeSpec:
         return self.npus * self.npu.dies
 
     @property
-    def l1_uplink_bytes_per_s(self) -> float:
-        """Uplink of one L1 switch chip."""
-        return self.l1_uplinks * self.l1_link_bytes_per_s
-
-    @property
-    def ub_uplink_bytes_per_s(self) -> float:
-        """UB uplink of the whole node."""
-        return self.l1_switches * self.l1_uplink_bytes_per_s
-
-    @property
     def rdma_bytes_per_s(self) -> float:
         """RDMA rate of the whole node."""
         return self.npus * self.npu.rdma_bytes_per_s

@@ -55,11 +55,6 @@ class SupernodeSpec:
         return self.nodes * self.node.l1_switches
 
     @property
-    def l2_switches(self) -> int:
-        """Second-tier switch chips; there are as many sub-planes as L1 chips in a node."""
-        return self.node.l1_switches * self.l2_switches_per_subplane
-
-    @property
     def hbm_bytes(self) -> Bytes:
         """NPU memory on the fabric."""
         return Bytes(self.npus * self.node.npu.hbm_bytes)

@@ -98,27 +98,6 @@ def running_grows(times_s: Sequence[float], running: Sequence[float], rate_per_s
     )
 
 
-def latency_grows(sent_s: Sequence[float], latency_s: Sequence[float], *, limit_s: float) -> str:
-    """Whether requests wait longer and longer: latency (TTFT) against the time at which each was due.
-
-    Args:
-        sent_s: ascending intended times of finished requests. limit_s: the SLO; growth that is small against it does
-            not matter.
-    Returns: as `running_grows`.
-    """
-    line = trend(sent_s, latency_s)
-    if line is None or not line.is_significant:
-        return ""
-    # As many requests as luck may pile up take so long to be served at the rate at which these came.
-    luck_s = Z95_ONE_SIDED * line.window_s / math.sqrt(len(sent_s))
-    if line.growth < max(limit_s, luck_s, line.start):
-        return ""
-    return (
-        f"TTFT grew from {1000 * line.start:.0f} to {1000 * (line.start + line.growth):.0f} ms "
-        f"within {line.window_s:.0f} s, without end"
-    )
-
-
 def _averaged(times: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
     """Mean time and mean value of each stretch of equal length; stretches without samples are left out."""
     edges = np.linspace(times[0], times[-1], STRETCHES + 1)[1:-1]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from loadgen.errors import ServerError, ServerUnreachable
 from loadgen.server.connection import Connection, refuse
 from loadgen.server.exposition import parse
-from loadgen.server.series import Look, ServerDeltas, ServerSeries, deltas_of, series_of
+from loadgen.server.series import Look, ServerSeries, series_of
 
 METRICS = "/metrics"
 
@@ -78,10 +78,6 @@ class Scraper:
             start_s: the run's start, as `time.monotonic()` had it.
         """
         return series_of(self._kept(), start_s)
-
-    def deltas(self, start_s: float) -> ServerDeltas | None:
-        """What happened at the server between the first look and the last; None without two looks."""
-        return deltas_of(self._kept(), start_s)
 
     def problem(self) -> str:
         """Why figures of the server are missing, in one line; empty if none are."""

@@ -42,31 +42,6 @@ class ServerSeries(msgspec.Struct):
     values: dict[str, list[float | None]] = {}
 
 
-class ServerDeltas(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened at the server between two looks, by its own account. None where it does not tell.
-
-    Attributes:
-        from_s, to_s: times of the two looks [s from the run's start].
-        prefix_queries, prefix_hits: prompt tokens looked up and found in its prefix cache. hit_share: their ratio.
-        requests: that ended well. prompt_tokens, generation_tokens: counted by it.
-        queue_mean_s, ttft_mean_s, e2e_mean_s: means over the requests in between.
-        preemptions: sequences that had to give their memory back.
-    """
-
-    from_s: float
-    to_s: float
-    prefix_queries: float | None = None
-    prefix_hits: float | None = None
-    hit_share: float | None = None
-    requests: float | None = None
-    prompt_tokens: float | None = None
-    generation_tokens: float | None = None
-    queue_mean_s: float | None = None
-    ttft_mean_s: float | None = None
-    e2e_mean_s: float | None = None
-    preemptions: float | None = None
-
-
 def series_of(looks: Sequence[Look], start_s: float) -> ServerSeries:
     """Looks in order of time as columns.
 
@@ -82,28 +57,6 @@ def series_of(looks: Sequence[Look], start_s: float) -> ServerSeries:
     names = dict.fromkeys(name for row in rows for name in row)
     times_s = [round(look.time_s - start_s, 3) for look in looks]
     return ServerSeries(times_s, {name: [row.get(name) for row in rows] for name in names})
-
-
-def deltas_of(looks: Sequence[Look], start_s: float) -> ServerDeltas | None:
-    """What happened between the first and the last look; None if there are not two."""
-    if len(looks) < 2:
-        return None
-    first, last = looks[0], looks[-1]
-    queries, hits = _grown(first, last, _QUERIES), _grown(first, last, _HITS)
-    return ServerDeltas(
-        from_s=first.time_s - start_s,
-        to_s=last.time_s - start_s,
-        prefix_queries=queries,
-        prefix_hits=hits,
-        hit_share=hits / queries if hits is not None and queries else None,
-        requests=_grown(first, last, "vllm:request_success_total"),
-        prompt_tokens=_grown(first, last, "vllm:prompt_tokens_total"),
-        generation_tokens=_grown(first, last, "vllm:generation_tokens_total"),
-        queue_mean_s=_mean(first, last, _QUEUE),
-        ttft_mean_s=_mean(first, last, _TTFT),
-        e2e_mean_s=_mean(first, last, _E2E),
-        preemptions=_grown(first, last, "vllm:num_preemptions_total"),
-    )
 
 
 def write_series(folder: Path, series: ServerSeries) -> None:

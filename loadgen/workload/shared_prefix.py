@@ -65,15 +65,6 @@ class SharedPrefix:
         cumulative = np.cumsum(popularity)
         return _TenantAsker(self, [self._prefix(base_seed, tenant) for tenant in range(self.tenants)], cumulative)
 
-    def shared_tokens(self, one: int, other: int) -> int:
-        """Tokens that the system prompts of two tenants have in common by the tree."""
-        shared = 0
-        for mine, others, n_tokens in zip(self._path(one), self._path(other), self._level_tokens(), strict=True):
-            if mine != others:
-                break
-            shared += n_tokens
-        return shared
-
     def _prefix(self, base_seed: int, tenant: int) -> list[Piece]:
         """Pieces of a tenant's system prompt, one a level."""
         pieces = []

@@ -69,11 +69,6 @@ def step_feeds(plan: StepPlan) -> list[Feed]:
     ]
 
 
-def build_step_batch(plan: StepPlan, cache: KvCache, heads: int) -> StepBatch:
-    """Lay out one step. Args: as `build_batch`."""
-    return build_batch(step_feeds(plan), cache, heads)
-
-
 def build_batch(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
     """Lay out one pass: single rows by context length, then chunks.
 

@@ -16,8 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
-from functools import partial
 from hashlib import blake2b
 
 from hardware.ub.copy import checksum
@@ -29,7 +27,7 @@ from serving.kvpool.model_peer import ModelEntry, fetch, in_memory, look, look_a
 from serving.kvpool.placement import Placement, Scope
 from serving.kvpool.segments import Segments
 from serving.kvpool.server_link import ServerLink, hello_of
-from serving.policy.pool.entry import Found, Grant, GrantStatus, Kind, Tier
+from serving.policy.pool.entry import Found, Grant, GrantStatus, Kind
 from serving.policy.pool.view import PoolView
 
 logger = logging.getLogger(__name__)
@@ -43,18 +41,6 @@ _REPORT_S = 30.0
 """A server that is told of wrong bytes reads the whole image before it answers."""
 _UNHOLD_TRIES = 5
 _UNHOLD_PAUSE_S = 0.3
-
-
-class Where(Enum):
-    """The nearest place of an image."""
-
-    MEMORY = "memory"
-    """In memory of this node."""
-    SSD = "ssd"
-    """On a disk of this node."""
-    PEER = "peer"
-    """On another node."""
-    NOWHERE = "nowhere"
 
 
 @dataclass
@@ -108,49 +94,11 @@ class ModelCache:
         verify: bool = True,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._clone: Callable[[], ModelCache] = partial(
-            ModelCache, name, node, secret, view, scope, verify=verify, patience_s=patience_s
-        )
         self._node = node
         self._verify = verify
         self._patience_s = patience_s
         self._placement = Placement(view, scope, hello_of(name, node, secret), Segments())
         self._holds: Counter[tuple[str, int]] = Counter()  # a process holds an entry once, however often it is mapped
-
-    def wait_for_server(self, timeout_s: float) -> bool:
-        """Wait until this node has a memory server: when a cluster starts, servers and replicas start together.
-
-        Returns: whether it has one.
-        Effects: none.
-        """
-        until = time.monotonic() + timeout_s
-        while not self._has_server():
-            if time.monotonic() >= until:
-                return False
-            time.sleep(POLL_S)
-        return True
-
-    def is_cached(self, key: str) -> Where:
-        """Where the image is, nearest first.
-
-        Effects: none.
-        """
-        entry = ModelEntry.of(key)
-        self._placement.refresh()
-        offers = look_all(list(self._placement.links.values()), entry)
-        for link, found in offers:
-            release(link, found)
-        here = [found.tier for link, found in offers if link.record.node == self._node]
-        if here:
-            return Where.MEMORY if Tier.DRAM in here else Where.SSD
-        return Where.PEER if offers else Where.NOWHERE
-
-    def prefetch(self, key: str) -> None:
-        """Bring the image into memory of this node, in the background, on a connection of its own.
-
-        Effects: a thread, until it is there or cannot be had.
-        """
-        threading.Thread(target=_prefetch, args=(self._clone(), key), name="model-prefetch", daemon=True).start()
 
     def load(self, key: str) -> MappedModel | None:
         """The image, mapped and held by this process; from SSD or a peer node if this node's memory lacks it.
@@ -181,33 +129,12 @@ class ModelCache:
         self._placement.refresh()
         return self._place(ModelEntry.of(key), nbytes, make)
 
-    def bring(self, key: str) -> bool:
-        """What `prefetch` does, in this thread.
-
-        Returns: whether the image is in memory of this node now.
-        Effects: as `prefetch`.
-        """
-        entry = ModelEntry.of(key)
-        self._placement.refresh()
-        for link, found in look_all(self._here(entry), entry):
-            try:
-                if in_memory(link, found) is not None:
-                    release(link, found)
-                    return True
-            except PoolError as error:
-                logger.info("an image cannot be brought into memory: %s", error)
-        return self._pull(entry)
-
     def close(self) -> None:
         """Ends all connections. What is mapped stays mapped, and held until this process ends.
 
         Effects: as said.
         """
         self._placement.close()
-
-    def _has_server(self) -> bool:
-        self._placement.refresh()
-        return any(link.record.node == self._node for link in self._placement.links.values())
 
     def _here(self, entry: ModelEntry) -> list[ServerLink]:
         """Servers of this node, in an order that all its processes agree on and that differs from image to image."""
@@ -377,13 +304,6 @@ def _abort(link: ServerLink, grant: Grant) -> None:
 
 def _nothing(_wrong: bool) -> None:
     return None
-
-
-def _prefetch(cache: ModelCache, key: str) -> None:
-    try:
-        cache.bring(key)
-    finally:
-        cache.close()
 
 
 def _insist(ask: Callable[[], object]) -> None:

@@ -78,10 +78,6 @@ class KvCache:
         """Bytes to move for a block that holds this many tokens: all of it, since each layer has its own part."""
         return self.block_bytes if tokens_in_block > 0 else 0
 
-    def block_offset(self, block: int) -> int:
-        """Byte offset of a block inside the arena."""
-        return block * self.block_bytes
-
     def write(self, layer: int, slots: Tensor, rows: Tensor) -> None:
         """Store the fed tokens' rows of one layer.
 

@@ -8,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware.errors import SpecError
-from hardware.variation import (
-    COMBINE_TAIL,
-    DISPATCH_TAIL,
-    PRODUCTION_SPIKE_SHARE,
-    KernelTail,
-    KernelVariation,
-    StepVariation,
-    straggler_factor,
-)
+from hardware.variation import StepVariation, straggler_factor
 
 STEPS = range(50_000)
 
@@ -44,13 +36,6 @@ def test_spikes_come_as_often_and_as_high_as_asked() -> None:
     assert set(factors) == {1.0, 5.0}
     assert factors.count(5.0) / len(factors) == pytest.approx(0.01, abs=4 * (0.01 / len(STEPS)) ** 0.5)
     assert spikes.mean == pytest.approx(1.04)
-
-
-def test_production_has_both() -> None:
-    production = StepVariation.production(seed=1, name="decode0")
-    factors = [production.factor(step) for step in STEPS]
-    assert statistics.fmean(factors) == pytest.approx(production.mean, rel=0.01)
-    assert sum(factor > 2.2 for factor in factors) / len(factors) == pytest.approx(PRODUCTION_SPIKE_SHARE, rel=0.15)
 
 
 def test_without_spread_and_spikes_nothing_varies() -> None:
@@ -86,24 +71,6 @@ def test_streams_with_other_seeds_or_names_have_nothing_to_do_with_one_another()
         other = [StepVariation(0.2, 0.0, 5.0, seed, name).factor(step) for step in range(2000)]
         assert abs(statistics.correlation(base, other)) < 0.09
         assert abs(statistics.correlation(base[1:], base[:-1])) < 0.09
-
-
-@pytest.mark.parametrize("tail", [DISPATCH_TAIL, COMBINE_TAIL])
-def test_kernel_tails_have_the_published_mean_and_bounds(tail: KernelTail) -> None:
-    kernel = KernelVariation(tail, seed=3, name="dispatch")
-    times = [tail.mean_s * kernel.factor(execution) for execution in STEPS]
-    assert statistics.fmean(times) == pytest.approx(tail.mean_s, rel=0.02)
-    assert max(times) == pytest.approx(tail.high_s, rel=1e-9)
-    assert tail.low_s < min(times) < tail.low_s * 1.03
-    assert statistics.median(times) < tail.mean_s
-
-
-def test_a_tail_that_no_log_normal_has_is_refused() -> None:
-    with pytest.raises(SpecError, match="too far"):
-        KernelVariation(KernelTail(1.0, 0.9, 1000.0, "made up"), seed=0, name="x")
-    for low, mean, high in ((0, 1, 2), (1, 1, 2), (1, 3, 2), (1, 2, math.inf)):
-        with pytest.raises(SpecError, match="low < mean < high"):
-            KernelTail(mean, low, high, "made up")
 
 
 def test_stragglers_are_few_slow_and_always_the_same() -> None:

@@ -1,5 +1,6 @@
 """Model images in the pool: stored once, mapped by many, held while mapped, fetched from disk and from peers."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from serving.errors import PoolTimeoutError
+from serving.errors import PoolError, PoolTimeoutError
 from serving.ids import NodeId
 from serving.kvpool.extent_map import ExtentMap
 from serving.kvpool.messages import Unhold
-from serving.kvpool.model_cache import MappedModel, ModelCache, Where
+from serving.kvpool.model_cache import MappedModel, ModelCache
 from serving.kvpool.model_peer import ModelEntry, look
 from serving.kvpool.placement import Scope
 from serving.kvpool.server_link import ServerLink, hello_of
+from serving.policy.pool.entry import Tier
 from serving.policy.pool.view import PoolView
 from tests.kvpool.pool_cluster import PoolCluster
 
@@ -38,6 +40,18 @@ def filling(seed: int) -> Callable[[memoryview], None]:
     return fill
 
 
+def place(view: PoolView, key: str, node: NodeId = N0) -> str:
+    """The nearest place of an image, for a process of one node."""
+    places = ["nowhere"]
+    for record in (server.record for server in view.servers):
+        with contextlib.closing(ServerLink(record, hello_of("observer", node, "secret"))) as link:
+            with contextlib.suppress(PoolError):
+                if (found := look(link, ModelEntry.of(key))) is not None:
+                    near = "memory" if found.tier is Tier.DRAM else "ssd"
+                    places.append(near if record.node == node else "peer")
+    return min(places, key=("memory", "ssd", "peer", "nowhere").index)
+
+
 def must_not(_memory: memoryview) -> None:
     raise AssertionError("this image was to be made by somebody else")
 
@@ -47,13 +61,6 @@ def loaded(cache: ModelCache, key: str) -> MappedModel:
     image = cache.load(key)
     assert image is not None
     return image
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
 
 
 Open = Callable[..., ModelCache]
@@ -96,10 +103,10 @@ def spoil(pool: PoolCluster, number: int, key: str) -> None:
 
 
 def test_what_one_stores_another_maps(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
-    assert cache.is_cached("m@1") is Where.NOWHERE
+    assert place(pool.view(), "m@1") == "nowhere"
     assert cache.load("m@1") is None
     assert cache.store("m@1", SIZE, filling(1))
-    assert cache.is_cached("m@1") is Where.MEMORY
+    assert place(pool.view(), "m@1") == "memory"
     other = a_cache(pool.view)
     for image in (loaded(cache, "m@1"), loaded(other, "m@1")):
         assert image.data.readonly
@@ -118,18 +125,6 @@ def test_a_pool_without_servers_keeps_nothing(a_cache: Open) -> None:
     cache = a_cache(lambda: PoolView("empty"))
     assert cache.load("m@1") is None
     assert not cache.store("m@1", SIZE, must_not)
-    assert not cache.bring("m@1")
-    assert cache.is_cached("m@1") is Where.NOWHERE
-
-
-def test_a_server_that_comes_late(pool: PoolCluster, a_cache: Open) -> None:
-    views = [PoolView("empty")]
-    cache = a_cache(lambda: views[-1])
-    assert not cache.wait_for_server(0.1)
-    threading.Timer(0.2, lambda: views.append(pool.view())).start()
-    assert cache.wait_for_server(10)
-    assert cache.store("m@1", SIZE, filling(1))
-    assert not a_cache(pool.view, N1).wait_for_server(0.1)
 
 
 def test_a_mapping_outlives_its_server(pool: PoolCluster, cache: ModelCache) -> None:
@@ -147,7 +142,7 @@ def test_a_damaged_image_is_never_given_out(pool: PoolCluster, cache: ModelCache
     assert cache.store("m@1", SIZE, filling(1))
     spoil(pool, 0, "m@1")
     assert cache.load("m@1") is None
-    assert cache.is_cached("m@1") is Where.NOWHERE
+    assert place(pool.view(), "m@1") == "nowhere"
     assert cache.store("m@1", SIZE, filling(1))
     assert loaded(cache, "m@1").data == content(1)
 
@@ -155,11 +150,11 @@ def test_a_damaged_image_is_never_given_out(pool: PoolCluster, cache: ModelCache
 def test_an_image_that_its_user_distrusts_is_looked_at_by_its_server(pool: PoolCluster, cache: ModelCache) -> None:
     assert cache.store("m@1", SIZE, filling(1))
     loaded(cache, "m@1").distrust()
-    assert cache.is_cached("m@1") is Where.MEMORY  # its bytes are what was stored
+    assert place(pool.view(), "m@1") == "memory"  # its bytes are what was stored
     image = loaded(cache, "m@1")
     spoil(pool, 0, "m@1")
     image.distrust()
-    assert cache.is_cached("m@1") is Where.NOWHERE
+    assert place(pool.view(), "m@1") == "nowhere"
 
 
 def test_one_makes_it_and_the_others_wait(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
@@ -237,7 +232,7 @@ def test_what_is_mapped_is_not_evicted(pool: PoolCluster, cache: ModelCache, a_c
     assert image.data == second.data == content(1, size)
     second.release()
     assert other.store("m@2", size, filling(2))
-    assert other.is_cached("m@1") is Where.NOWHERE
+    assert place(pool.view(), "m@1") == "nowhere"
     assert loaded(other, "m@2").data == content(2, size)
 
 
@@ -287,13 +282,12 @@ def test_from_disk(tmp_path: Path, a_cache: Open) -> None:
         cache = a_cache(pool.view)
         assert cache.store("m@1", size, filling(1))
         assert cache.store("m@2", size, filling(2))  # the first one makes room
-        assert cache.is_cached("m@1") is Where.SSD
-        cache.prefetch("m@1")
-        wait_for(lambda: cache.is_cached("m@1") is Where.MEMORY)
+        assert place(pool.view(), "m@1") == "ssd"
         assert loaded(cache, "m@1").data == content(1, size)
+        assert place(pool.view(), "m@1") == "memory"
         pool.kill(0)
         pool.replace(0)
-        assert a_cache(pool.view).is_cached("m@2") is Where.SSD
+        assert place(pool.view(), "m@2") == "ssd"
         assert loaded(a_cache(pool.view), "m@2").data == content(2, size)
 
 
@@ -316,22 +310,12 @@ def test_from_a_peer(nodes: Nodes, a_cache: Open) -> None:
     far, _near, view = nodes
     there, here = a_cache(view, N0), a_cache(view, N1)
     assert there.store("m@1", SIZE, filling(1))
-    assert here.is_cached("m@1") is Where.PEER
+    assert place(view(), "m@1", N1) == "peer"
     assert a_cache(view, N1, "node").load("m@1") is None
     assert loaded(here, "m@1").data == content(1)
-    assert here.is_cached("m@1") is Where.MEMORY
+    assert place(view(), "m@1", N1) == "memory"
     far.kill(0)
     assert loaded(a_cache(view, N1), "m@1").data == content(1)
-
-
-def test_prefetch_from_a_peer(nodes: Nodes, a_cache: Open) -> None:
-    _far, _near, view = nodes
-    there, here = a_cache(view, N0), a_cache(view, N1)
-    assert there.store("m@1", SIZE, filling(1))
-    here.prefetch("m@1")
-    wait_for(lambda: here.is_cached("m@1") is Where.MEMORY)
-    here.prefetch("nobody has it")
-    assert here.is_cached("nobody has it") is Where.NOWHERE
 
 
 def test_a_damaged_image_of_a_peer_is_not_taken(nodes: Nodes, a_cache: Open) -> None:
@@ -340,7 +324,7 @@ def test_a_damaged_image_of_a_peer_is_not_taken(nodes: Nodes, a_cache: Open) -> 
     assert there.store("m@1", SIZE, filling(1))
     spoil(far, 0, "m@1")
     assert here.load("m@1") is None
-    assert here.is_cached("m@1") is Where.NOWHERE
+    assert place(view(), "m@1", N1) == "nowhere"
 
 
 def test_a_peer_of_a_node_without_servers(nodes: Nodes, a_cache: Open) -> None:
@@ -349,7 +333,7 @@ def test_a_peer_of_a_node_without_servers(nodes: Nodes, a_cache: Open) -> None:
     assert there.store("m@1", SIZE, filling(1))
     near.kill(0)
     assert here.load("m@1") is None
-    assert here.is_cached("m@1") is Where.PEER
+    assert place(view(), "m@1", N1) == "peer"
 
 
 def test_a_draining_server_gets_nothing_new(pool: PoolCluster, cache: ModelCache) -> None:

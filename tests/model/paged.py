@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from serving.engine.step_batch import build_step_batch
+from serving.engine.step_batch import build_batch, step_feeds
 from serving.ids import BlockId, SequenceId
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
@@ -34,7 +34,7 @@ class PagedRunner:
     def step(self, pieces: Sequence[tuple[str, Sequence[int]]]) -> list[Tensor]:
         """One pass over (sequence, next tokens) pairs: logits `[tokens, vocab]` of each piece."""
         steps = tuple(self._step(name, tokens) for name, tokens in pieces)
-        batch = build_step_batch(StepPlan(0, steps), self.cache, self.model.config.num_attention_heads)
+        batch = build_batch(step_feeds(StepPlan(0, steps)), self.cache, self.model.config.num_attention_heads)
         with torch.inference_mode():
             logits = self.model.logits(self.model.forward(batch.forward, self.cache))
         for name, tokens in pieces:

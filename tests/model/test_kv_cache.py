@@ -27,7 +27,7 @@ def test_a_block_is_one_contiguous_run_of_bytes(config: ModelConfig) -> None:
     assert cache.block_bytes == 3 * 4 * 40 * 2
     assert cache.size_bytes == 5 * cache.block_bytes == cache.tensor.nbytes
     assert cache.tensor[2].is_contiguous()
-    assert cache.tensor[2].data_ptr() - cache.tensor.data_ptr() == cache.block_offset(2)
+    assert cache.tensor[2].data_ptr() - cache.tensor.data_ptr() == 2 * cache.block_bytes
     assert (cache.used_bytes(0), cache.used_bytes(1), cache.used_bytes(4)) == (0, cache.block_bytes, cache.block_bytes)
 
 
@@ -50,7 +50,7 @@ def test_lies_on_a_given_buffer_and_zeroes_it(config: ModelConfig) -> None:
     assert memory[:size] == bytes(size)
     assert memory[size:] == b"\xff" * 7
     cache.tensor[1] = 1.0
-    assert memory[cache.block_offset(1) : size] == torch.ones(size // 8).numpy().tobytes()
+    assert memory[cache.block_bytes : size] == torch.ones(size // 8).numpy().tobytes()
 
 
 @pytest.mark.parametrize("buffer", [memoryview(bytes(10_000_000)), memoryview(bytearray(100))])

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import DeepseekV3ForCausalLM
 
-from serving.engine.step_batch import build_step_batch
+from serving.engine.step_batch import build_batch, step_feeds
 from serving.ids import BlockId, SequenceId
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
@@ -34,7 +34,7 @@ def draft(model: DeepseekModel, size: int) -> tuple[Tensor, Tensor]:
         pair = []
         for tokens in (TOKENS, NEXT):
             step = SequenceStep(SequenceId("s"), tokens[start : start + n], start, table, None, absorbed=n <= 4)
-            pair.append(build_step_batch(StepPlan(0, (step,)), cache, model.config.num_attention_heads).forward)
+            pair.append(build_batch(step_feeds(StepPlan(0, (step,))), cache, model.config.num_attention_heads).forward)
         with torch.inference_mode():
             hidden = model.forward(pair[0], cache)
             drafted = model.mtp[0].forward(hidden, pair[1], cache, model.rope)

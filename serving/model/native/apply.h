@@ -73,15 +73,4 @@ static void apply(Team& team, const Application& application) {
     }
 }
 
-// Reads memory as fast as it comes, in whole lines.
-static uint64_t read(const void* memory, int64_t bytes) {
-    constexpr int kLanes = 64;
-    uint64_t sums[kLanes] = {}, sum = 0;
-    const auto* words = static_cast<const uint64_t*>(memory);
-    for (int64_t i = 0; i + kLanes <= bytes / 8; i += kLanes)
-        for (int lane = 0; lane < kLanes; ++lane) sums[lane] += words[i + lane];
-    for (const uint64_t each : sums) sum += each;
-    return sum;
-}
-
 }  // namespace cm::CM_ISA_NAMESPACE

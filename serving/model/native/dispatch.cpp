@@ -165,27 +165,3 @@ int32_t cm_apply(const cm_linear* linear, const void* x, int32_t rows, int32_t f
     }
     return CM_OK;
 }
-
-double cm_read_bandwidth(int64_t bytes, int32_t threads) {
-    if (bytes < 1 || threads < 1 || threads > 1024) return 0;
-    try {
-        const int64_t share = cm::round_up((bytes + threads - 1) / threads, 4096);
-        const cm::Memory memory = cm::reserve(share * threads, cm::kHugePage);
-#ifdef MADV_HUGEPAGE
-        madvise(memory.get(), static_cast<size_t>(share * threads), MADV_HUGEPAGE);  // as weights lie
-#endif
-        std::memset(memory.get(), 1, static_cast<size_t>(share * threads));
-        std::atomic<uint64_t> sum{0};
-        cm::Team team(threads);
-        const auto begin = std::chrono::steady_clock::now();
-        team.open();
-        team.each(threads, [&](int item, int) {
-            sum += cm::kernels().read(static_cast<const char*>(memory.get()) + share * item, share);
-        });
-        team.close();
-        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-        return static_cast<double>(share * threads) / taken.count();
-    } catch (const std::exception&) {
-        return 0;
-    }
-}

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 6  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 7  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -159,8 +159,6 @@ int32_t cm_step(cm_engine* engine, const cm_batch* batch, const cm_answer* answe
 
 // One product outside a step: x [rows, groups * in_features] -> y [rows, groups * out_features], both of `form`.
 int32_t cm_apply(const cm_linear* linear, const void* x, int32_t rows, int32_t form, void* y, int32_t threads);
-
-double cm_read_bandwidth(int64_t bytes, int32_t threads);  // bytes per second, reading a buffer of this size once
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

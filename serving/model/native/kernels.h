@@ -22,7 +22,6 @@ struct Application {
 struct Kernels {
     const char* name;
     void (*apply)(Team& team, const Application& application);
-    uint64_t (*read)(const void* memory, int64_t bytes);  // a number that depends on every byte
     size_t (*scratch_bytes)(const cm_engine& engine);
     int32_t (*step)(cm_engine& engine, const cm_batch& batch, const cm_answer& answer);
 };

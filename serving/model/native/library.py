@@ -90,10 +90,6 @@ class Library:
         """
         self.check(self.functions.cm_apply(ctypes.byref(linear), x, rows, form, y, threads))
 
-    def read_bandwidth(self, nbytes: int, threads: int) -> float:
-        """Bytes per second at which threads together read a buffer of this size, once."""
-        return float(self.functions.cm_read_bandwidth(nbytes, threads))
-
     def check(self, result: int) -> None:
         """Raises: ModelError with the library's words if a function did not return 0."""
         if result:
@@ -148,7 +144,6 @@ def _declare(functions: ctypes.CDLL) -> None:
         "cm_engine_free": (None, [_Address]),
         "cm_step": (_Int, [_Address, _Address, _Address]),
         "cm_apply": (_Int, [_Address, _Address, _Int, _Int, _Address, _Int]),
-        "cm_read_bandwidth": (ctypes.c_double, [ctypes.c_int64, _Int]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(functions, name)

@@ -46,12 +46,6 @@ class Fragmentation:
     free_bytes: int
     largest_run_bytes: int
 
-    @property
-    def scattered(self) -> float:
-        """Share of what is free that large objects cannot have now, 0 to 1."""
-        free = self.idle_bytes + self.free_bytes
-        return 1 - self.largest_run_bytes / free if free else 0.0
-
 
 class Span:
     """Neighbouring slabs that hold blocks of one size. Read it; only the allocator changes it."""

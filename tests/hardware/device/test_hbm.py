@@ -37,18 +37,6 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.reserve(name, nbytes)
             self.held[name] = nbytes
 
-    @rule(name=names, nbytes=sizes)
-    def resize(self, name: str, nbytes: int) -> None:
-        if name not in self.held:
-            with pytest.raises(HbmReservationError):
-                self.ledger.resize(name, nbytes)
-        elif nbytes - self.held[name] > self.free():
-            with pytest.raises(HbmExhaustedError):
-                self.ledger.resize(name, nbytes)
-        else:
-            self.ledger.resize(name, nbytes)
-            self.held[name] = nbytes
-
     @rule(name=names)
     def release(self, name: str) -> None:
         if name in self.held:
@@ -93,8 +81,6 @@ def test_names_and_sizes_that_cannot_be() -> None:
     with pytest.raises(HbmReservationError, match="cannot be negative"):
         ledger.reserve("weights", -1)
     ledger.reserve("weights", 4)
-    with pytest.raises(HbmReservationError, match="cannot be negative"):
-        ledger.resize("weights", -1)
     with pytest.raises(HbmReservationError, match="already holds 4 B"):
         ledger.reserve("weights", 1)
     with pytest.raises(HbmReservationError, match="holders: weights"):

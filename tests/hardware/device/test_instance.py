@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware.clock import VirtualClock
 from hardware.device import KV_CACHE, WEIGHTS, WORKSPACE, VirtualInstance, VirtualNpu
 from hardware.errors import HbmExhaustedError, HbmReservationError, SpecError
 from hardware.spec import Plane
 from hardware.spec.catalog import ASCEND_910C
 from hardware.topology import NpuId
 from hardware.units import MIB
+from tests.fakes.clock import ManualClock
 
 
 def make(npus: int = 2, hbm_bytes: int = 1000) -> VirtualInstance:
     spec = ASCEND_910C.with_hbm_per_die(hbm_bytes)
-    return VirtualInstance("decode-0", [VirtualNpu(NpuId(0, index), spec, VirtualClock()) for index in range(npus)])
+    return VirtualInstance("decode-0", [VirtualNpu(NpuId(0, index), spec, ManualClock()) for index in range(npus)])
 
 
 def test_weights_are_spread_to_the_byte() -> None:
@@ -114,7 +114,7 @@ def test_unknown_names_and_sizes_are_refused() -> None:
 
 
 def test_an_instance_needs_equal_npus_each_once() -> None:
-    clock, npu_id = VirtualClock(), NpuId(0, 0)
+    clock, npu_id = ManualClock(), NpuId(0, 0)
     npu = VirtualNpu(npu_id, ASCEND_910C, clock)
     for npus in ([], [npu, VirtualNpu(npu_id, ASCEND_910C, clock)]):
         with pytest.raises(SpecError, match="each only once"):

@@ -4,24 +4,24 @@ import json
 
 import pytest
 
-from hardware.clock import VirtualClock
 from hardware.device import VirtualNpu
 from hardware.errors import HbmExhaustedError, SpecError
 from hardware.spec import Plane
 from hardware.spec.catalog import ASCEND_910C
 from hardware.topology import DieId, NpuId
 from hardware.units import GIB, MIB
+from tests.fakes.clock import ManualClock
 
 
 def test_a_real_one_has_two_dies_of_64_gib() -> None:
-    npu = VirtualNpu(NpuId(0, 3), ASCEND_910C, VirtualClock())
+    npu = VirtualNpu(NpuId(0, 3), ASCEND_910C, ManualClock())
     assert npu.dies == (DieId(NpuId(0, 3), 0), DieId(NpuId(0, 3), 1))
     assert npu.free_bytes == 128 * GIB
     assert npu.used_bytes == 0
 
 
 def test_a_reservation_has_to_fit_on_one_die() -> None:
-    npu = VirtualNpu(NpuId(0, 0), ASCEND_910C.with_hbm_per_die(MIB), VirtualClock())
+    npu = VirtualNpu(NpuId(0, 0), ASCEND_910C.with_hbm_per_die(MIB), ManualClock())
     first = npu.ledgers[npu.dies[0]]
     with pytest.raises(HbmExhaustedError, match=r"n0\.npu0\.die0"):
         first.reserve("weights", MIB + 1)
@@ -31,14 +31,14 @@ def test_a_reservation_has_to_fit_on_one_die() -> None:
 
 
 def test_counters_add_up() -> None:
-    clock = VirtualClock(10.0)
+    clock = ManualClock(10.0)
     npu = VirtualNpu(NpuId(0, 0), ASCEND_910C, clock)
     npu.record_step(tokens=5, busy_s=0.5, predicted_s=0.001)
     npu.record_step(tokens=0, busy_s=0.25)
     npu.record_moved(Plane.UB, 100)
     npu.record_moved(Plane.UB, 1)
     npu.record_moved(Plane.RDMA, 7)
-    clock.advance_to(13.0)
+    clock.seconds = 13.0
     state = npu.snapshot()
     assert (state["steps"], state["tokens"], state["busy_s"], state["predicted_s"]) == (2, 5, 0.75, 0.001)
     assert state["moved_bytes"] == {"ub": 101, "rdma": 7, "vpc": 0}
@@ -46,7 +46,7 @@ def test_counters_add_up() -> None:
 
 
 def test_a_snapshot_is_plain_and_tells_the_scaled_size() -> None:
-    npu = VirtualNpu(NpuId(2, 1), ASCEND_910C.with_hbm_per_die(128 * MIB), VirtualClock())
+    npu = VirtualNpu(NpuId(2, 1), ASCEND_910C.with_hbm_per_die(128 * MIB), ManualClock())
     npu.ledgers[npu.dies[1]].reserve("kv_cache", 3)
     state = json.loads(json.dumps(npu.snapshot()))
     assert state["id"] == "n2.npu1"
@@ -58,7 +58,7 @@ def test_a_snapshot_is_plain_and_tells_the_scaled_size() -> None:
 
 
 def test_negative_counts_are_refused_and_not_counted() -> None:
-    npu = VirtualNpu(NpuId(0, 0), ASCEND_910C, VirtualClock())
+    npu = VirtualNpu(NpuId(0, 0), ASCEND_910C, ManualClock())
     for step in ((-1, 0.0, 0.0), (1, -0.1, 0.0), (1, 0.1, -1.0)):
         with pytest.raises(SpecError, match="cannot be negative"):
             npu.record_step(*step)
@@ -68,7 +68,7 @@ def test_negative_counts_are_refused_and_not_counted() -> None:
 
 
 def test_check_finds_a_broken_die() -> None:
-    npu = VirtualNpu(NpuId(0, 0), ASCEND_910C, VirtualClock())
+    npu = VirtualNpu(NpuId(0, 0), ASCEND_910C, ManualClock())
     npu.ledgers[npu.dies[1]]._used = 1
     with pytest.raises(AssertionError, match="die1"):
         npu.check()

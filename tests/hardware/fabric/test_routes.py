@@ -4,26 +4,23 @@ import pytest
 
 from hardware.errors import TopologyError
 from hardware.fabric import Fabric, FabricError, TransferId
-from hardware.fabric.routes import Direction, handoff_routes, link_id, route, source_rank, topology_links, ub_measure
+from hardware.fabric.link import LinkId
+from hardware.fabric.routes import Direction, link_id, rdma_links, route, source_rank, ub_links, ub_measure
 from hardware.spec.catalog import CLOUDMATRIX384
 from hardware.spec.plane import Plane
 from hardware.topology import CpuId, DieId, NodeId, NpuId, Topology
-from serving.policy.handoff_map import HandoffMap
 
 TOPOLOGY = Topology(CLOUDMATRIX384)
+DIES = tuple(TOPOLOGY.die_ids())
 
 
-def test_a_supernode_has_two_links_for_each_port_of_each_plane() -> None:
-    links = {link.name: link for link in topology_links(TOPOLOGY)}
-    assert len(links) == 2 * (768 + 384 + 192 + 48)
-    for name, rate in {
-        "rdma/n47.npu7.die1/in": 25e9,
-        "ub/n0.npu0/out": 392e9,
-        "ub/n3.cpu2/in": 160e9,
-        "vpc/n5/out": 50e9,
-    }.items():
-        assert links[name].bytes_per_s == rate  # type: ignore[index]
-        assert links[name].plane == name.split("/")[0]  # type: ignore[index]
+def test_each_port_of_the_rdma_and_ub_planes_has_two_links() -> None:
+    ports = (*rdma_links(TOPOLOGY, DIES), *ub_links(TOPOLOGY, TOPOLOGY.npu_ids(), TOPOLOGY.cpu_ids()))
+    links = {link.name: link for link in ports}
+    assert len(links) == 2 * (768 + 384 + 192)
+    for name, rate in {"rdma/n47.npu7.die1/in": 25e9, "ub/n0.npu0/out": 392e9, "ub/n3.cpu2/in": 160e9}.items():
+        assert links[LinkId(name)].bytes_per_s == rate
+        assert links[LinkId(name)].plane == name.split("/")[0]
 
 
 def test_a_route_goes_out_of_one_end_and_into_the_other() -> None:
@@ -35,7 +32,7 @@ def test_a_route_goes_out_of_one_end_and_into_the_other() -> None:
 
 
 def test_two_dies_of_an_npu_have_one_ub_port_and_no_route_over_it() -> None:
-    die, twin = TOPOLOGY.die_at(0), TOPOLOGY.die_at(1)
+    die, twin = DIES[0], DIES[1]
     with pytest.raises(FabricError, match="one port on the ub plane"):
         route(Plane.UB, die, twin)
     assert len(route(Plane.RDMA, die, twin)) == 2
@@ -45,9 +42,9 @@ def test_source_ranks_are_those_of_the_published_map() -> None:
     ranks = [source_rank(rank, 320, 32) for rank in range(320)]
     assert (ranks[9], ranks[10], ranks[319]) == (0, 1, 31)
     for decode, prefill in ((320, 32), (32, 32), (64, 16), (8, 1)):
-        policy = HandoffMap(prefill_tp_size=prefill, decode_tp_size=1, decode_dp_size=decode)
+        group = decode // prefill
         assert [source_rank(rank, decode, prefill) for rank in range(decode)] == [
-            policy.prefill_rank(rank) for rank in range(decode)
+            rank // group for rank in range(decode)
         ]
 
 
@@ -62,11 +59,9 @@ def test_source_ranks_that_do_not_divide_are_as_even_as_can_be() -> None:
 
 
 def test_a_handoff_of_a_4k_prompt_takes_the_published_time_and_ten_on_one_source_ten_times_that() -> None:
-    dies = list(TOPOLOGY.die_ids())
-    routes = handoff_routes(dies[:32], dies[32:352])
-    assert len(routes) == 320
+    routes = [route(Plane.RDMA, DIES[source_rank(rank, 320, 32)], DIES[32 + rank]) for rank in range(320)]
     assert len({out for out, _ in routes}) == 32
-    fabric = Fabric(topology_links(TOPOLOGY))
+    fabric = Fabric(rdma_links(TOPOLOGY, DIES))
     kv_bytes = 4096 * 70_272
     assert fabric.start(0, TransferId("t0"), routes[0], kv_bytes, 5.5e-6) == pytest.approx(11.5e-3, rel=0.01)
     for rank in range(1, 10):
@@ -81,19 +76,9 @@ def test_a_handoff_of_a_4k_prompt_takes_the_published_time_and_ten_on_one_source
         fabric.finish(*first)
 
 
-def test_a_handoff_needs_dies_that_differ() -> None:
-    dies = list(TOPOLOGY.die_ids())
-    with pytest.raises(FabricError, match="dies on both sides"):
-        handoff_routes([], dies[:2])
-    with pytest.raises(FabricError, match="dies on both sides"):
-        handoff_routes(dies[:2], [])
-    with pytest.raises(FabricError, match="one port"):
-        handoff_routes(dies[:2], dies[:2])
-
-
 def test_ub_transfers_are_as_fast_as_measured() -> None:
-    die = TOPOLOGY.die_at(0)
-    near, far = TOPOLOGY.die_at(2), TOPOLOGY.die_at(16)
+    die = DIES[0]
+    near, far = DIES[2], DIES[16]
     got = [
         ub_measure(TOPOLOGY, die, end, write=write).bytes_per_s / 1e9
         for end in (near, far, CpuId(0, 0), CpuId(1, 0))

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.search.backlog import latency_grows, running_grows
+from loadgen.search.backlog import running_grows
 from loadgen.search.saturation import Found, Probe, ProbeResult, SearchSettings, next_step
 
 
@@ -35,8 +35,7 @@ class Queue:
             value=probe.value,
             good=int((waits <= limit_s).sum()),
             counted=len(waits),
-            overloaded=self.grows(arrivals, waits, probe.value)
-            or latency_grows(arrivals.tolist(), waits.tolist(), limit_s=limit_s),
+            overloaded=self.grows(arrivals, waits, probe.value),
         )
 
     def grows(self, arrivals: NDArray[np.float64], waits: NDArray[np.float64], rate_per_s: float) -> str:

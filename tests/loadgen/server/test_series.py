@@ -10,7 +10,6 @@ from loadgen.server.series import (
     HIT_SHARE,
     Look,
     ServerSeries,
-    deltas_of,
     read_series,
     series_of,
     write_series,
@@ -67,16 +66,6 @@ def test_columns() -> None:
         f"{QUEUE}_mean": [None, 0.5, None],
         HIT_SHARE: [None, 0.2, None],
     }
-
-
-def test_deltas() -> None:
-    deltas = deltas_of(LOOKS, 100.0)
-    assert deltas is not None
-    assert (deltas.from_s, deltas.to_s) == (-1.0, 2.0)
-    assert (deltas.prefix_queries, deltas.prefix_hits, deltas.hit_share) == (500.0, 100.0, 0.2)
-    assert (deltas.prompt_tokens, deltas.queue_mean_s) == (500.0, 0.5)
-    assert (deltas.generation_tokens, deltas.ttft_mean_s, deltas.requests) == (None, None, None)
-    assert deltas_of(LOOKS[:1], 100.0) is None
 
 
 def test_a_restarted_server_gives_gaps_not_negative_rates() -> None:

@@ -31,6 +31,18 @@ def common(one: list[str], other: list[str]) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
+def shared_by_tree(source: SharedPrefix, one: int, other: int) -> int:
+    """Tokens that two tenants' system prompts have in common: those of the levels from the root to where they part."""
+    branching = source.branching or next(b for b in itertools.count(1) if b**source.depth >= source.tenants)
+    levels = np.array_split(range(source.system_prompt_tokens), source.depth)
+    height = range(source.depth - 1, -1, -1)
+    return sum(
+        len(level)
+        for level, below in zip(levels, height, strict=True)
+        if one // branching**below == other // branching**below
+    )
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 4), st.one_of(st.none(), st.integers(1, 4)), st.integers(8, 40))
 def test_shared_beginnings_are_those_of_the_tree(
@@ -39,27 +51,33 @@ def test_shared_beginnings_are_those_of_the_tree(
     source = SharedPrefix(WORDS, SHORT, tenants, n_tokens, depth, branching)
     drawn = prompts(source, 40)
     for (one, first), (other, second) in itertools.combinations(drawn[:20], 2):
-        shared = source.shared_tokens(one, other)
+        shared = shared_by_tree(source, one, other)
         assert common(first, second) >= shared
         # Two random words are the same once in a thousand times, so that a little more can be shared by chance.
         assert common(first, second) <= shared + 2
     assert all(len(words) == n_tokens + 3 for _, words in drawn)
 
 
+def shared_with(source: SharedPrefix, tenant: int) -> list[int]:
+    """Words that each tenant's system prompt shares with one tenant's."""
+    first = dict(reversed(prompts(source, 200)))
+    length = source.system_prompt_tokens
+    return [common(first[tenant][:length], first[other][:length]) for other in range(source.tenants)]
+
+
 def test_the_drawing_in_the_docstring() -> None:
     source = SharedPrefix(WORDS, SHORT, tenants=8, system_prompt_tokens=12, depth=3)
-    assert [source.shared_tokens(0, other) for other in range(8)] == [12, 8, 4, 4, 0, 0, 0, 0]
-    assert source.shared_tokens(6, 7) == 8
+    assert shared_with(source, 0) == [12, 8, 4, 4, 0, 0, 0, 0]
+    assert shared_with(source, 6)[7] == 8
 
 
 def test_depth_one_shares_nothing() -> None:
-    source = SharedPrefix(WORDS, SHORT, tenants=5)
-    assert [source.shared_tokens(2, other) for other in range(5)] == [0, 0, 256, 0, 0]
+    assert shared_with(SharedPrefix(WORDS, SHORT, tenants=5), 2) == [0, 0, 256, 0, 0]
 
 
 def test_branching_decides_who_shares() -> None:
     source = SharedPrefix(WORDS, SHORT, tenants=6, system_prompt_tokens=10, depth=2, branching=3)
-    assert [source.shared_tokens(0, other) for other in range(6)] == [10, 5, 5, 0, 0, 0]
+    assert shared_with(source, 0) == [10, 5, 5, 0, 0, 0]
 
 
 @pytest.mark.parametrize("zipf", [0.0, 1.0, 2.5])

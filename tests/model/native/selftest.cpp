@@ -148,7 +148,6 @@ int main() {
     for (const char* name : {"portable", "avx2", "avx512", "amx"}) {
         if (cm_use_instructions(name) != CM_OK) continue;
         products += check_products(random);
-        if (!(cm_read_bandwidth(100'000, 2) > 0)) Product::fail("no bandwidth");
     }
     std::printf("%d products\n", products);
     return products > 0 ? 0 : 1;

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from serving.engine.step_batch import build_step_batch
+from serving.engine.step_batch import build_batch, step_feeds
 from serving.ids import BlockId, SequenceId
 from serving.model.attention import AttentionWeights, LatentAttention
 from serving.model.config import ModelConfig
@@ -78,7 +78,7 @@ def test_both_paths_give_the_same_heads(
             )
             for name, rows in pieces.items()
         )
-        batch = build_step_batch(StepPlan(0, steps), cache, case.heads)
+        batch = build_batch(step_feeds(StepPlan(0, steps)), cache, case.heads)
         positions = batch.forward.positions
         rotations = rope.rotations(positions)
         x = torch.randn(len(positions), layer.w.into.in_features, generator=generator).to(dtype)
