@@ -16,7 +16,7 @@ import sys
 from serving.cli import decisions, main, status_table
 
 class System:
-    def decisions(self, pool, after):
+    def decisions(self, question):
         words = dict.fromkeys(("pool", "kind", "by", "reason"), "")
         return [{"id": 1, "at": 0, "before": 1, "target": 2, **words}]
 

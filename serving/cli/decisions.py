@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from serving.cli.system_options import add_dashboard_options, system_of
 from serving.errors import SilentError
+from serving.values.scaling import ReadDecisions
 
 if TYPE_CHECKING:
     from serving.cli.pools_client import PoolsClient
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(system: "PoolsClient", arguments: argparse.Namespace) -> None:
-    known = system.decisions(arguments.pool, 0)
+    known = system.decisions(ReadDecisions(arguments.pool))
     entries = known[: max(0, arguments.last)]
     after = known[0]["id"] if known else 0
     if not known and not arguments.follow:
@@ -72,6 +73,6 @@ def _newer(system: "PoolsClient", pool: str | None, after: int) -> list[dict[str
     Raises: UnavailableError when the system has ended.
     """
     try:
-        return system.decisions(pool, after)
+        return system.decisions(ReadDecisions(pool, after))
     except SilentError:
         return []

@@ -8,11 +8,14 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import asdict
+
 from hardware.nesting import parse_json
 from serving.cli.ask_again import ask_again
 from serving.cli.http_question import fetch, is_timeout
 from serving.deployments.session import running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
+from serving.values.scaling import ReadDecisions, ScalePool
 
 DEADLINE_S = 12.0
 """The dashboard connects to Ray when it is first asked, which takes a moment."""
@@ -27,26 +30,26 @@ class PoolsClient:
     token: str
 
     def state(self) -> dict[str, Any]:
-        """As `scale_path.pools_state`.
+        """Answer of `ReadPools`.
 
         Raises: UnavailableError, ScaleError in one line.
         """
         return self._ask("GET", "/api/pools")
 
-    def scale(self, pool: str, replicas: int, hold_s: float | None) -> dict[str, Any]:
-        """As `scale_path.scale_pool`.
+    def scale(self, wish: ScalePool) -> dict[str, Any]:
+        """Answer of `ScalePool`, as it came.
 
         Raises: UnavailableError, ScaleError in one line.
         """
-        body = {"replicas": replicas, "hold_s": hold_s, "by": "cli"}
-        return self._ask("POST", f"/api/pools/{urllib.parse.quote(pool, safe='')}/scale", body)
+        body = asdict(wish)
+        return self._ask("POST", f"/api/pools/{urllib.parse.quote(body.pop('pool'), safe='')}/scale", body)
 
-    def decisions(self, pool: str | None, after: int) -> list[dict[str, Any]]:
-        """As `scale_path.decisions`, newest first.
+    def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:
+        """Answer of `ReadDecisions`.
 
         Raises: UnavailableError, ScaleError in one line.
         """
-        query = urllib.parse.urlencode({"pool": pool or "", "after": after})
+        query = urllib.parse.urlencode({name: value for name, value in asdict(question).items() if value is not None})
         answer: list[dict[str, Any]] = self._ask("GET", f"/api/pools/decisions?{query}")["decisions"]
         return answer
 

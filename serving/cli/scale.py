@@ -7,6 +7,7 @@ import time
 from loadgen.quantities import Duration
 from serving.cli.system_options import add_dashboard_options, system_of
 from serving.errors import ScaleError
+from serving.values.scaling import ScalePool
 
 DESCRIPTION = """\
 Ask for so many replicas of a pool. What does not fit is refused, with the number that would.
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     system = system_of(arguments)
     begun = time.monotonic()
-    answer = system.scale(arguments.pool, arguments.replicas, arguments.hold)
+    answer = system.scale(ScalePool(arguments.pool, arguments.replicas, arguments.hold, "cli"))
     print(json.dumps(answer) if arguments.json else answer["message"], flush=True)
     if arguments.wait:
         if not system.wait(arguments.pool, WAIT_S):

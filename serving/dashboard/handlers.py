@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from serving.dashboard.answers import error_answer, file_answer, json_answer, ray_refusal, refusal
-from serving.dashboard.commands import DecisionsQuery, Hold, RayScale, Release, Scale, from_json, from_query
+from serving.dashboard.commands import BY_PAGE, RayScale, from_json, from_query
 from serving.dashboard.guard import NONCE_HEADER, Guard
 from serving.dashboard.port import JsonObject, PoolsPort
 from serving.errors import ScaleError
+from serving.values.scaling import PoolOperation, ReadDecisions, ReadPools, ScaleAnswer, ScalePool
 
 FRESH_S = 0.4
 """However many pages and scripts look, the system is asked about twice a second."""
 MOST_BYTES = 4096
 """A command is two numbers."""
-BY_PAGE = "page"
 
 Refuse = Callable[[ScaleError], web.Response]
 
@@ -32,7 +32,7 @@ class PoolsApi:
     def __init__(self, port: PoolsPort, guard: Guard, clock: Callable[[], float] = time.monotonic) -> None:
         self._port = port
         self._guard = guard
-        self._look = SharedLook(port.state, clock)
+        self._look = SharedLook(lambda: port.ask(ReadPools()), clock)
 
     def file(self, name: str) -> web.Response:
         """The page, or a file of it.
@@ -55,82 +55,50 @@ class PoolsApi:
     async def decisions(self, request: web.Request) -> web.Response:
         """`{"decisions": [...]}`, newest first; query `pool`, `after`, `limit`."""
 
-        async def ask() -> object:
-            query = from_query(request.query, DecisionsQuery)
-            return {"decisions": await self._port.decisions(query.pool, query.after, query.limit)}
-
         stranger = self._guard.stranger(request.headers)
-        return await self._answer(ask()) if stranger is None else error_answer(*stranger, 403)
-
-    # ---- scripts: POST and DELETE with the token as a header; Ray lets no browser through --------------------------
-
-    async def post_scale(self, request: web.Request) -> web.Response:
-        """Body `{"replicas": 3, "hold_s": 600}`."""
+        if stranger is not None:
+            return error_answer(*stranger, 403)
 
         async def ask() -> object:
-            command = from_json(await _body(request), Scale)
-            return await self._port.scale(_pool(request), command.replicas, command.hold_s, command.by)
+            return {"decisions": await self._port.ask(from_query(request.query, ReadDecisions))}
+
+        return await self._answer(ask())
+
+    async def by_script(self, request: web.Request, kind: type[PoolOperation[ScaleAnswer]]) -> web.Response:
+        """A change by a script: its fields are in the body, of DELETE in the query.
+
+        Scripts send the token as a header; Ray lets no browser through.
+        """
+
+        async def ask() -> object:
+            if request.method == "DELETE":
+                return await self._port.ask(from_query(request.query, kind, pool=_pool(request)))
+            return await self._port.ask(from_json(await _body(request), kind, pool=_pool(request)))
 
         return await self._change(ask())
 
-    async def ray_scale(self, request: web.Request) -> web.Response:
+    async def by_ray(self, request: web.Request) -> web.Response:
         """Body `{"target_num_replicas": 3}`: Ray's own route, for our application, with our check for room.
 
         Scripts for Ray read `error` as a string; our own fields stand beside it.
         """
 
         async def ask() -> object:
-            command = from_json(await _body(request), RayScale)
-            return await self._port.scale(_pool(request), command.target_num_replicas, None, "rest")
+            wanted = from_json(await _body(request), RayScale)
+            return await self._port.ask(ScalePool(_pool(request), wanted.target_num_replicas))
 
         return await self._change(ask(), ray_refusal)
 
-    async def post_hold(self, request: web.Request) -> web.Response:
-        """Body `{"hold_s": 600}`."""
-
-        async def ask() -> object:
-            command = from_json(await _body(request), Hold)
-            return await self._port.hold(_pool(request), command.hold_s, command.by)
-
-        return await self._change(ask())
-
-    async def delete_hold(self, request: web.Request) -> web.Response:
-        """Gives the pool back to the autoscaler."""
-
-        async def ask() -> object:
-            return await self._port.release(_pool(request), from_query(request.query, Release).by)
-
-        return await self._change(ask())
-
-    # ---- the page: GET with the nonce ------------------------------------------------------------------------------
-
-    async def page_scale(self, request: web.Request) -> web.Response:
-        """Query `replicas`, `hold_s`."""
-
-        async def ask() -> object:
-            command = from_query(request.query, Scale)
-            return await self._port.scale(_pool(request), command.replicas, command.hold_s, BY_PAGE)
-
-        return await self._page_change(request, ask)
-
-    async def page_hold(self, request: web.Request) -> web.Response:
-        """Query `hold_s`."""
-
-        async def ask() -> object:
-            return await self._port.hold(_pool(request), from_query(request.query, Hold).hold_s, BY_PAGE)
-
-        return await self._page_change(request, ask)
-
-    async def page_release(self, request: web.Request) -> web.Response:
-        """Gives the pool back to the autoscaler."""
-        return await self._page_change(request, lambda: self._port.release(_pool(request), BY_PAGE))
-
-    # ----------------------------------------------------------------------------------------------------------------
-
-    async def _page_change(self, request: web.Request, ask: Callable[[], Awaitable[object]]) -> web.Response:
+    async def by_page(self, request: web.Request, kind: type[PoolOperation[ScaleAnswer]]) -> web.Response:
+        """A change by the page: a GET with the nonce, its fields in the query."""
         objection = self._guard.objection(request.headers)
         if objection is not None:
             return error_answer(*objection, 403)
+
+        async def ask() -> object:
+            given = {name: value for name, value in request.query.items() if name != "by"}
+            return await self._port.ask(from_query(given, kind, pool=_pool(request), by=BY_PAGE))
+
         return await self._change(ask())
 
     async def _change(self, answer: Awaitable[object], refuse: Refuse = refusal) -> web.Response:

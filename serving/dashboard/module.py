@@ -16,6 +16,7 @@ from serving.dashboard.guard import Guard
 from serving.dashboard.handlers import PoolsApi
 from serving.dashboard.port import PoolsPort
 from serving.dashboard.ray_port import RayPools, connect
+from serving.values.scaling import HoldPool, ReleasePool, ScalePool
 
 
 class PoolsHead(SubprocessModule):
@@ -52,34 +53,34 @@ class PoolsHead(SubprocessModule):
     @routes.post("/api/pools/{pool}/scale")
     async def post_scale(self, request: web.Request) -> web.Response:
         """A new target, from a script."""
-        return await self._api.post_scale(request)
+        return await self._api.by_script(request, ScalePool)
 
     @routes.post("/api/v1/applications/cloudmatrix/deployments/{pool}/scale")
     async def ray_scale(self, request: web.Request) -> web.Response:
         """Ray's own route for this application: the dashboard's router prefers a path that says more literally."""
-        return await self._api.ray_scale(request)
+        return await self._api.by_ray(request)
 
     @routes.post("/api/pools/{pool}/hold")
     async def post_hold(self, request: web.Request) -> web.Response:
         """A hold, from a script."""
-        return await self._api.post_hold(request)
+        return await self._api.by_script(request, HoldPool)
 
     @routes.delete("/api/pools/{pool}/hold")
     async def delete_hold(self, request: web.Request) -> web.Response:
         """The end of a hold, from a script."""
-        return await self._api.delete_hold(request)
+        return await self._api.by_script(request, ReleasePool)
 
     @routes.get("/api/pools/{pool}/scale")
     async def page_scale(self, request: web.Request) -> web.Response:
         """A new target, from the page."""
-        return await self._api.page_scale(request)
+        return await self._api.by_page(request, ScalePool)
 
     @routes.get("/api/pools/{pool}/hold")
     async def page_hold(self, request: web.Request) -> web.Response:
         """A hold, from the page."""
-        return await self._api.page_hold(request)
+        return await self._api.by_page(request, HoldPool)
 
     @routes.get("/api/pools/{pool}/release")
     async def page_release(self, request: web.Request) -> web.Response:
         """The end of a hold, from the page."""
-        return await self._api.page_release(request)
+        return await self._api.by_page(request, ReleasePool)

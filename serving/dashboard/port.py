@@ -2,47 +2,17 @@
 
 from typing import Protocol, TypeAlias
 
+from serving.values.scaling import Answer, PoolOperation
+
 JsonObject: TypeAlias = dict[str, object]
 
 
 class PoolsPort(Protocol):
-    """The running system. Every call ends within a deadline of the port's.
+    """The running system."""
 
-    `by` names who asks, for the ledger: `page`, `cli` or `rest`.
+    async def ask(self, operation: PoolOperation[Answer]) -> Answer:
+        """Have one operation done; ends within a deadline of the port's.
 
-    Raises: all: ScaleError, of kind `unavailable` when nobody answers in time.
-    """
-
-    async def state(self) -> JsonObject:
-        """Everything that the page shows."""
-        ...
-
-    async def scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> JsonObject:
-        """Give a pool a new target, which then stands against the autoscaler.
-
-        Args:
-            hold_s: for how long [s]; None = as configured, 0 = not at all.
-        """
-        ...
-
-    async def hold(self, pool: str, hold_s: float | None, by: str) -> JsonObject:
-        """Keep the pool's target as it is.
-
-        Args:
-            hold_s: for how long [s]; None = as configured.
-        """
-        ...
-
-    async def release(self, pool: str, by: str) -> JsonObject:
-        """Give the pool back to the autoscaler."""
-        ...
-
-    async def decisions(self, pool: str | None, after: int, limit: int) -> list[JsonObject]:
-        """What was decided lately, newest first.
-
-        Args:
-            pool: only this one's; None = all.
-            after: only entries with a larger id.
-            limit: at most so many.
+        Raises: ScaleError: what the operation is refused with; `unavailable` when nobody answers in time.
         """
         ...

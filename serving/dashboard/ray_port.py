@@ -7,14 +7,13 @@ thread; the page's own event loop goes on and says so.
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import ray
 
-from serving.dashboard.port import JsonObject
 from serving.errors import ScaleError
+from serving.values.scaling import Answer, PoolOperation
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +21,6 @@ DEADLINE_S = 6.0
 """For an answer; the path's own deadline is shorter and says more."""
 CONNECT_DEADLINE_S = 10.0
 """For the first answer, which waits for the connection."""
-
-Answer = TypeVar("Answer")
 
 
 class RayPools:
@@ -48,29 +45,10 @@ class RayPools:
         self._path: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def state(self) -> JsonObject:
+    async def ask(self, operation: PoolOperation[Answer]) -> Answer:
         """See PoolsPort."""
-        return await self._ask(lambda path: path.pools_state())
-
-    async def scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> JsonObject:
-        """See PoolsPort."""
-        return asdict(await self._ask(lambda path: path.scale_pool(pool, replicas, hold_s, by)))
-
-    async def hold(self, pool: str, hold_s: float | None, by: str) -> JsonObject:
-        """See PoolsPort."""
-        return asdict(await self._ask(lambda path: path.hold_pool(pool, hold_s, by)))
-
-    async def release(self, pool: str, by: str) -> JsonObject:
-        """See PoolsPort."""
-        return asdict(await self._ask(lambda path: path.release_hold(pool, by)))
-
-    async def decisions(self, pool: str | None, after: int, limit: int) -> list[JsonObject]:
-        """See PoolsPort."""
-        return await self._ask(lambda path: path.decisions(pool, after, limit))
-
-    async def _ask(self, call: Callable[[Any], Awaitable[Answer]]) -> Answer:
         deadline_s = self._connect_deadline_s if self._path is None else self._deadline_s
-        future = asyncio.run_coroutine_threadsafe(self._on_thread(call), self._thread_loop())
+        future = asyncio.run_coroutine_threadsafe(self._on_thread(operation), self._thread_loop())
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), deadline_s)
         except ScaleError:
@@ -82,10 +60,11 @@ class RayPools:
             first_line = str(error).strip().partition("\n")[0] or type(error).__name__
             raise ScaleError(f"Ray cannot be asked: {first_line}", kind="unavailable") from error
 
-    async def _on_thread(self, call: Callable[[Any], Awaitable[Answer]]) -> Answer:
+    async def _on_thread(self, operation: PoolOperation[Answer]) -> Answer:
         if self._path is None:
             self._path = self._connect()
-        return await call(self._path)
+        answer: Answer = await self._path.ask(operation)
+        return answer
 
     def _thread_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

@@ -5,9 +5,8 @@ holds are in the folder of this start.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,13 @@ from serving.deployments.lookup import Lookup
 from serving.deployments.nodes import ON_HEAD_NODE
 from serving.deployments.pool_control import Complaint
 from serving.deployments.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
-from serving.deployments.scaling.answers import ScaleAnswer, ScaleRefusal
 from serving.deployments.scaling.board import ClusterSilentError, ScalingBoard
 from serving.deployments.scaling.observe import RayCluster
 from serving.deployments.scaling.signals import sizes_of
 from serving.policy.scaling.decision import PoolTarget
 from serving.policy.scaling.signals import ScalingSignals
 from serving.runtime.traffic import BoardNews, GatewayReport
+from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
 
 logger = logging.getLogger(__name__)
 
@@ -68,29 +67,11 @@ class ScalingBoardActor:
         """As `ScalingBoard.apply`."""
         await self._board.apply(targets)
 
-    async def scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> ScaleAnswer | ScaleRefusal:
-        """As `scale_path.scale_pool`."""
-        return await self._answered(self._board.scale(pool, replicas, hold_s, by))
-
-    async def hold(self, pool: str, hold_s: float | None, by: str) -> ScaleAnswer | ScaleRefusal:
-        """As `scale_path.hold_pool`."""
-        return await self._answered(self._board.hold(pool, hold_s, by))
-
-    async def state(self) -> dict[str, Any]:
-        """As `scale_path.pools_state`."""
-        await self.start()
-        with contextlib.suppress(ClusterSilentError):
-            await self._board.look_first()
-        return self._board.state()
-
-    async def decisions(self, pool: str | None, after: int, limit: int) -> list[dict[str, Any]]:
-        """As `scale_path.decisions`."""
-        return self._board.decisions(pool, after, limit)
-
-    async def _answered(self, answer: Awaitable[ScaleAnswer | ScaleRefusal]) -> ScaleAnswer | ScaleRefusal:
+    async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
+        """As `ScalingBoard.answer`; a cluster that is silent is a refusal."""
         await self.start()
         try:
-            return await answer
+            return await self._board.answer(operation)
         except ClusterSilentError as error:
             logger.warning("%s", error)
             return ScaleRefusal("unavailable", SILENT)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from serving.cli.pools_client import PoolsClient
+from serving.values.scaling import ScalePool
 from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
 from tests.benchmarks.served import Served, Setup
 
@@ -60,12 +61,12 @@ def scale_up(setup: Setup, repeats: int) -> tuple[list[float], list[float]]:
         pools.state()  # the dashboard connects to Ray when it is first asked
         for repeat in range(repeats):
             begun = time.perf_counter()
-            pools.scale("decode", 3, 0.0)
+            pools.scale(ScalePool("decode", 3, 0.0, "cli"))
             asked.append((time.perf_counter() - begun) * 1e3)
             wait(lambda: listed(served, "decode") == 3)
             up.append(time.perf_counter() - begun)
             progress(f"1 -> 3, {repeat + 1}: {up[-1]:.2f} s")
-            pools.scale("decode", 1, 0.0)
+            pools.scale(ScalePool("decode", 1, 0.0, "cli"))
             wait(lambda: settled(pools, "decode", 1))
             time.sleep(REST_S)
     return asked, up

@@ -12,6 +12,7 @@ from typing import Any
 
 from serving.dashboard.port import JsonObject
 from serving.errors import ScaleError
+from serving.values.scaling import Answer, HoldPool, PoolOperation, ReadDecisions, ReadPools, ReleasePool, ScalePool
 
 NPUS = 32
 EACH = {"prefill": 2, "decode": 4, "kvcache": 0}
@@ -63,8 +64,32 @@ class FakePools:
         self._note("prefill", 1, 2, "burst", "14,200 prompt tokens queued, 3.1 s of work: one more", "autoscaler")
         self._note("decode", 4, 3, "forecast", "load of 0.41 for 120 s; 3 instances would be at 0.55", "autoscaler")
 
-    async def state(self) -> JsonObject:
+    async def ask(self, operation: PoolOperation[Answer]) -> Answer:
         """See PoolsPort."""
+        told: Any
+        asked: Any = operation
+        match asked:
+            case ReadPools():
+                told = self._state()
+            case ReadDecisions(pool, after, limit):
+                self._look()
+                told = [d for d in self._decisions if pool in (None, d["pool"]) and int(str(d["id"])) > after][:limit]
+            case ScalePool(pool, replicas, hold_s, by):
+                told = self._scale(pool, replicas, hold_s, by)
+            case HoldPool(pool, hold_s, by):
+                found = self._find(pool)
+                self._hold(found, hold_s, by)
+                self._note(pool, found.target, found.target, "held", f"held by {by}", by)
+                told = {"pool": pool, "target": found.target, "message": f"{pool}: {found.target} stands"}
+            case ReleasePool(pool, by):
+                found = self._find(pool)
+                found.held_until = 0.0
+                self._note(pool, found.target, found.target, "stay", f"released by {by}", by)
+                told = {"pool": pool, "target": found.target, "message": f"{pool}: the autoscaler may act again"}
+        answer: Answer = told
+        return answer
+
+    def _state(self) -> JsonObject:
         wishes, now = self._look(), time.time()
         load = wishes.get("load", 0.0)
         busy = load > 0
@@ -87,8 +112,7 @@ class FakePools:
             "pools": pools, "decisions": self._decisions[:50],
         }  # fmt: skip
 
-    async def scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> JsonObject:
-        """See PoolsPort."""
+    def _scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> JsonObject:
         found = self._find(pool)
         fits = self._fits(found)
         if replicas > max(fits, found.target):
@@ -102,26 +126,6 @@ class FakePools:
             "pool": pool, "before": before, "target": replicas, "fits": fits, "hold_left_s": left_s,
             "message": f"{pool}: {before} → {replicas}, held for {left_s / 60:.0f} minutes",
         }  # fmt: skip
-
-    async def hold(self, pool: str, hold_s: float | None, by: str) -> JsonObject:
-        """See PoolsPort."""
-        found = self._find(pool)
-        self._hold(found, hold_s, by)
-        self._note(pool, found.target, found.target, "held", f"held by {by}", by)
-        return {"pool": pool, "target": found.target, "message": f"{pool}: {found.target} stands"}
-
-    async def release(self, pool: str, by: str) -> JsonObject:
-        """See PoolsPort."""
-        found = self._find(pool)
-        found.held_until = 0.0
-        self._note(pool, found.target, found.target, "stay", f"released by {by}", by)
-        return {"pool": pool, "target": found.target, "message": f"{pool}: the autoscaler may act again"}
-
-    async def decisions(self, pool: str | None, after: int, limit: int) -> list[JsonObject]:
-        """See PoolsPort."""
-        self._look()
-        wanted = [d for d in self._decisions if pool in (None, d["pool"]) and int(str(d["id"])) > after]
-        return wanted[:limit]
 
     # ------------------------------------------------------------------------------------------------------------------
 

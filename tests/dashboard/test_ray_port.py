@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,62 +10,36 @@ import pytest
 
 from serving.dashboard.ray_port import RayPools
 from serving.errors import ScaleError
+from serving.values.scaling import ReadPools, ReleasePool, ScalePool
 
 pytestmark = pytest.mark.asyncio
-
-
-@dataclass
-class Answer:
-    """As `ScaleAnswer`."""
-
-    target: int
 
 
 class Path:
     """`scale_path`, as far as it matters here."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[str, Any]] = []
 
-    async def pools_state(self) -> dict[str, Any]:
-        self.calls.append(("state", threading.current_thread().name))
+    async def ask(self, operation: Any) -> Any:
+        self.calls.append((threading.current_thread().name, operation))
+        if isinstance(operation, ReleasePool):
+            raise ScaleError("there is no such pool", kind="unknown_pool")
         return {"pools": []}
 
-    async def scale_pool(self, *arguments: Any) -> Answer:
-        self.calls.append(("scale", *arguments))
-        return Answer(arguments[1])
 
-    async def hold_pool(self, *arguments: Any) -> Answer:
-        self.calls.append(("hold", *arguments))
-        return Answer(1)
-
-    async def release_hold(self, pool: str, by: str) -> Answer:
-        raise ScaleError("there is no such pool", kind="unknown_pool")
-
-    async def decisions(self, *arguments: Any) -> list[dict[str, Any]]:
-        self.calls.append(("decisions", *arguments))
-        return [{"id": 1}]
-
-
-async def test_calls_go_to_the_path_on_a_thread_of_their_own() -> None:
+async def test_operations_go_to_the_path_on_a_thread_of_their_own() -> None:
     path = Path()
     pools = RayPools(lambda: path)
-    assert await pools.state() == {"pools": []}
-    assert await pools.scale("decode", 3, None, "cli") == {"target": 3}
-    assert await pools.hold("decode", 60.0, "page") == {"target": 1}
-    assert await pools.decisions("decode", 4, 9) == [{"id": 1}]
-    assert path.calls == [
-        ("state", "pools-ray"),
-        ("scale", "decode", 3, None, "cli"),
-        ("hold", "decode", 60.0, "page"),
-        ("decisions", "decode", 4, 9),
-    ]
+    assert await pools.ask(ReadPools()) == {"pools": []}
+    await pools.ask(ScalePool("decode", 3, None, "cli"))
+    assert path.calls == [("pools-ray", ReadPools()), ("pools-ray", ScalePool("decode", 3, None, "cli"))]
 
 
 async def test_a_no_comes_through_as_it_is() -> None:
     pools = RayPools(Path)
     with pytest.raises(ScaleError, match="no such pool") as caught:
-        await pools.release("x", "page")
+        await pools.ask(ReleasePool("x", "page"))
     assert caught.value.kind == "unknown_pool"
 
 
@@ -80,26 +53,26 @@ async def test_a_connection_that_blocks_is_said_and_blocks_nobody_else() -> None
     pools = RayPools(connect, connect_deadline_s=0.2)
     begun = time.monotonic()
     with pytest.raises(ScaleError, match=r"Ray does not answer within 0\.2 s") as caught:
-        await pools.state()
+        await pools.ask(ReadPools())
     assert caught.value.kind == "unavailable"
     assert time.monotonic() - begun < 5
     may.set()
-    assert await RayPools(Path).state() == {"pools": []}
+    assert await RayPools(Path).ask(ReadPools()) == {"pools": []}
     while True:  # the one that was blocked goes on as soon as it can
         try:
-            assert await pools.state() == {"pools": []}
+            assert await pools.ask(ReadPools()) == {"pools": []}
             break
         except ScaleError:
             assert time.monotonic() - begun < 10
 
 
 async def test_a_call_that_never_ends_is_given_up() -> None:
-    async def forever() -> None:
+    async def forever(_operation: object) -> None:
         await asyncio.sleep(60)
 
-    pools = RayPools(lambda: SimpleNamespace(pools_state=forever), deadline_s=0.1, connect_deadline_s=0.1)
+    pools = RayPools(lambda: SimpleNamespace(ask=forever), deadline_s=0.1, connect_deadline_s=0.1)
     with pytest.raises(ScaleError, match="does not answer"):
-        await pools.state()
+        await pools.ask(ReadPools())
 
 
 async def test_a_connection_that_fails_is_tried_again() -> None:
@@ -113,6 +86,6 @@ async def test_a_connection_that_fails_is_tried_again() -> None:
 
     pools = RayPools(connect)
     with pytest.raises(ScaleError, match=r"Ray cannot be asked: no Ray there$") as caught:
-        await pools.state()
+        await pools.ask(ReadPools())
     assert caught.value.kind == "unavailable"
-    assert await pools.state() == {"pools": []}
+    assert await pools.ask(ReadPools()) == {"pools": []}

@@ -18,6 +18,7 @@ from serving.deployments.scaling.sight import Sight
 from serving.errors import HandoffTimeoutError, ScaleError
 from serving.ids import NodeId
 from serving.kvpool.controller import ControlSettings
+from serving.values.scaling import ReadPools
 from tests.kvpool.pool_records import server_record
 
 
@@ -132,7 +133,7 @@ def test_who_asks_the_board_again_and_again_takes_one_thread(
 ) -> None:
     monkeypatch.setattr(scale_path, "CALL_DEADLINE_S", 0.01)
     monkeypatch.setattr(scale_path, "_BOARD", Lookup(store.find))
-    ask_thrice(scale_path.pools_state, ScaleError)
+    ask_thrice(lambda: scale_path.ask(ReadPools()), ScaleError)
     assert len(store.asked) == 1
 
 

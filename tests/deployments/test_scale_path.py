@@ -8,8 +8,17 @@ import pytest
 import ray
 
 from serving.deployments import scale_path
-from serving.deployments.scaling.answers import ScaleAnswer, ScaleRefusal
 from serving.errors import ScaleError
+from serving.values.scaling import (
+    HoldPool,
+    PoolOperation,
+    ReadDecisions,
+    ReadPools,
+    ReleasePool,
+    ScaleAnswer,
+    ScalePool,
+    ScaleRefusal,
+)
 
 DONE = ScaleAnswer("decode", 1, 2, 3, 0.0, "done")
 
@@ -44,30 +53,28 @@ def found(monkeypatch: pytest.MonkeyPatch, answer: Any) -> Board:
     return board
 
 
-def test_answers_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    board = found(monkeypatch, DONE)
-    assert asyncio.run(scale_path.scale_pool("decode", 2, None, "cli")) == DONE
-    assert asyncio.run(scale_path.hold_pool("decode", 60.0, "page")) == DONE
-    assert asyncio.run(scale_path.release_hold("decode", "page")) == DONE
-    assert board.asked == [
-        ("scale", "decode", 2, None, "cli"),
-        ("hold", "decode", 60.0, "page"),
-        ("hold", "decode", 0.0, "page"),
-    ]
-
-
-def test_what_is_told_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(monkeypatch, {"pools": []}).asked == []
-    assert asyncio.run(scale_path.pools_state()) == {"pools": []}
-    board = found(monkeypatch, [{"id": 4}])
-    assert asyncio.run(scale_path.decisions("decode", 3, 10)) == [{"id": 4}]
-    assert board.asked == [("decisions", "decode", 3, 10)]
+@pytest.mark.parametrize(
+    ("operation", "answer"),
+    [
+        (ScalePool("decode", 2, None, "cli"), DONE),
+        (HoldPool("decode", 60.0, "page"), DONE),
+        (ReleasePool("decode", "page"), DONE),
+        (ReadPools(), {"pools": []}),
+        (ReadDecisions("decode", 3, 10), [{"id": 4}]),
+    ],
+)
+def test_operations_and_answers_are_passed_on(
+    monkeypatch: pytest.MonkeyPatch, operation: PoolOperation[object], answer: object
+) -> None:
+    board = found(monkeypatch, answer)
+    assert asyncio.run(scale_path.ask(operation)) == answer
+    assert board.asked == [("answer", operation)]
 
 
 def test_a_refusal_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, ScaleRefusal("no_room", "too many", 3))
     with pytest.raises(ScaleError, match="too many") as refused:
-        asyncio.run(scale_path.scale_pool("decode", 9, None, "cli"))
+        asyncio.run(scale_path.ask(ScalePool("decode", 9, None, "cli")))
     assert (refused.value.kind, refused.value.fits) == ("no_room", 3)
 
 
@@ -77,7 +84,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ray, "get_actor", nobody)
     with pytest.raises(ScaleError, match="no CloudMatrix system") as missing:
-        asyncio.run(scale_path.pools_state())
+        asyncio.run(scale_path.ask(ReadPools()))
     assert missing.value.kind == "no_system"
 
 
@@ -85,17 +92,17 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_silence_ends(monkeypatch: pytest.MonkeyPatch, trouble: Exception) -> None:
     found(monkeypatch, trouble)
     with pytest.raises(ScaleError, match="does not answer") as silent:
-        asyncio.run(scale_path.hold_pool("decode", None, "page"))
+        asyncio.run(scale_path.ask(HoldPool("decode", None, "page")))
     assert silent.value.kind == "unavailable"
 
 
 def test_each_question_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     class Frozen:
         @property
-        def state(self) -> Method:
-            return Method(lambda: asyncio.sleep(60))
+        def answer(self) -> Method:
+            return Method(lambda _operation: asyncio.sleep(60))
 
     monkeypatch.setattr(ray, "get_actor", lambda name, namespace: Frozen())
     monkeypatch.setattr(scale_path, "CALL_DEADLINE_S", 0.05)
     with pytest.raises(ScaleError, match="TimeoutError"):
-        asyncio.run(scale_path.pools_state())
+        asyncio.run(scale_path.ask(ReadPools()))

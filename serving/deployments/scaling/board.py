@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from serving.config.serve import ServeConfig
-from serving.deployments.scaling.answers import ScaleAnswer, ScaleRefusal
 from serving.deployments.scaling.clock import steady_s
 from serving.deployments.scaling.gateways import Gateways
 from serving.deployments.scaling.holds import Holds
@@ -21,16 +20,28 @@ from serving.deployments.scaling.ledger import Ledger
 from serving.deployments.scaling.measure import Abilities
 from serving.deployments.scaling.page_state import SHOWN, hardware, pool_rows
 from serving.deployments.scaling.policy_time import PolicyTime
-from serving.deployments.scaling.room import MOST, fits
+from serving.deployments.scaling.room import fits
 from serving.deployments.scaling.sight import ReplicaPhase, Sight
 from serving.deployments.scaling.signals import KVCACHE, CacheTotals, scaling_signals, sizes_of
 from serving.policy.scaling.decision import PoolTarget, ScaleKind
 from serving.policy.scaling.signals import ScalingSignals
 from serving.runtime.traffic import BoardNews, GatewayReport
+from serving.values.scaling import (
+    LONGEST_HOLD_S,
+    MOST_REPLICAS,
+    Answer,
+    HoldPool,
+    PoolOperation,
+    ReadDecisions,
+    ReadPools,
+    ReleasePool,
+    ScaleAnswer,
+    ScalePool,
+    ScaleRefusal,
+)
 
 logger = logging.getLogger(__name__)
 
-LONGEST_HOLD_S = 30 * 86400.0
 REST, AUTOSCALER = "rest", "autoscaler"
 ALIVE_PERIODS = 3
 """An autoscaler that has not looked for so many periods (and two seconds) does not live."""
@@ -145,20 +156,41 @@ class ScalingBoard:
 
     # ---- scaling -----------------------------------------------------------------------------------------------------
 
-    async def scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> ScaleAnswer | ScaleRefusal:
-        """As `scale_path.scale_pool`.
+    async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
+        """Do or tell what is asked.
 
         Raises: ClusterSilentError; nothing was changed then.
         """
+        told: Any
+        match operation:
+            case ReadPools():
+                with contextlib.suppress(ClusterSilentError):
+                    await self.look_first()
+                told = self.state()
+            case ReadDecisions():
+                told = self.decisions(operation)
+            case ScalePool():
+                told = await self._scale(operation)
+            case HoldPool():
+                told = await self._hold(operation)
+            case ReleasePool():
+                told = await self._hold(HoldPool(operation.pool, 0.0, operation.by))
+            case _:
+                raise TypeError(f"{operation!r} is no operation on the pools")
+        answer: Answer | ScaleRefusal = told
+        return answer
+
+    async def _scale(self, wish: ScalePool) -> ScaleAnswer | ScaleRefusal:
+        pool, replicas = wish.pool, wish.replicas
         await self.look_first()
-        if pool in self._sight.others and by == REST:
+        if pool in self._sight.others and wish.by == REST:
             await self._port.set_target(pool, replicas)  # gateways, the autoscaler: nothing to check or to hold
-            return ScaleAnswer(pool, self._sight.others[pool], replicas, MOST, 0.0, f"{pool}: {replicas}")
-        refusal = self._refusal(pool, hold_s)
+            return ScaleAnswer(pool, self._sight.others[pool], replicas, MOST_REPLICAS, 0.0, f"{pool}: {replicas}")
+        refusal = self._refusal(pool, wish.hold_s)
         if refusal is not None:
             return refusal
-        if not 0 <= replicas <= MOST:
-            return ScaleRefusal("invalid", f"{replicas!r} is no number of replicas: give 0 to {MOST}")
+        if not 0 <= replicas <= MOST_REPLICAS:
+            return ScaleRefusal("invalid", f"{replicas!r} is no number of replicas: give 0 to {MOST_REPLICAS}")
         async with self._lock:
             await self._look()
             room, before = self._fits(pool), self._sight.deployments[pool].target
@@ -166,22 +198,19 @@ class ScalingBoard:
                 need = "a memory server" if pool == KVCACHE else "an instance"
                 message = f"{replicas} replicas of {pool} do not fit, {room} would: {need} lies whole on one node"
                 return ScaleRefusal("no_room", message, room)
-            held_s = self._default_hold_s if hold_s is None else hold_s
+            held_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
             reason = f"asked for by hand{f', held for {words(held_s)}' if held_s else ''}"
-            await self._set(pool, before, replicas, ScaleKind.HELD, reason, by, held_s)
-            self._holds.set(pool, held_s, by, self._clock())
+            await self._set(pool, before, replicas, ScaleKind.HELD, reason, wish.by, held_s)
+            self._holds.set(pool, held_s, wish.by, self._clock())
             return self._answer(pool, before, f"{pool}: {before} -> {replicas}; {reason}")
 
-    async def hold(self, pool: str, hold_s: float | None, by: str) -> ScaleAnswer | ScaleRefusal:
-        """As `scale_path.hold_pool`; 0 releases.
-
-        Raises: ClusterSilentError; nothing was changed then.
-        """
+    async def _hold(self, wish: HoldPool) -> ScaleAnswer | ScaleRefusal:
+        pool, by = wish.pool, wish.by
         await self.look_first()
-        refusal = self._refusal(pool, hold_s)
+        refusal = self._refusal(pool, wish.hold_s)
         if refusal is not None:
             return refusal
-        held_s = self._config.autoscaler.manual_hold_s if hold_s is None else hold_s
+        held_s = self._config.autoscaler.manual_hold_s if wish.hold_s is None else wish.hold_s
         async with self._lock:  # not while the policy's target is on its way
             now, target = self._clock(), self._sight.deployments[pool].target
             was_held = self._holds.hold(pool, now) is not None
@@ -213,7 +242,7 @@ class ScalingBoard:
     # ---- telling -----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """As `scale_path.pools_state`."""
+        """Answers `ReadPools` from the last look."""
         now, config = self._clock(), self._config
         traffic = self._gateways.traffic(now)
         holds = {pool: self._hold_row(pool, now) for pool in self._holds.until(now)}
@@ -233,12 +262,12 @@ class ScalingBoard:
             },
             "autoscaler": self._autoscaler_row(now),
             "pools": pool_rows(config, self._sight, room, holds, hits),
-            "decisions": self.decisions(None, 0, SHOWN),
+            "decisions": self.decisions(ReadDecisions(limit=SHOWN)),
         }
 
-    def decisions(self, pool: str | None, after: int, limit: int) -> list[dict[str, Any]]:
-        """As `scale_path.decisions`."""
-        return [entry.row() for entry in self._ledger.newest(pool, after, limit)]
+    def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:
+        """Answers `ReadDecisions`."""
+        return [entry.row() for entry in self._ledger.newest(question.pool, question.after, question.limit)]
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

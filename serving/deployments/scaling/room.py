@@ -10,9 +10,7 @@ from serving.config.cluster import NodeConfig
 from serving.config.packing import Need, can_pack
 from serving.deployments.scaling.sight import ReplicaPhase, SeenDeployment, SeenNode
 from serving.ids import NodeId
-
-MOST = 384
-"""As many as the configuration allows of any pool."""
+from serving.values.scaling import MOST_REPLICAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def fits(
             low = middle
         else:
             high = middle - 1
-    return min(MOST, low)
+    return min(MOST_REPLICAS, low)
 
 
 def used(sizes: Mapping[str, Size], deployments: Mapping[str, SeenDeployment]) -> Size:
@@ -89,5 +87,5 @@ def _free(
 
 
 def _most(size: Size, node: NodeConfig) -> int:
-    by_npus = node.npus // size.npus if size.npus else MOST
+    by_npus = node.npus // size.npus if size.npus else MOST_REPLICAS
     return min(by_npus, node.ub_memory_mib // size.memory_mib)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from serving.deployments.scaling.board import ScalingBoard
 from serving.policy.scaling.signals import Traffic
 from serving.runtime.traffic import GatewayReport
+from serving.values.scaling import HoldPool
 from tests.deployments.scaling.case import FakeCluster
 from tests.deployments.scaling.test_board import EMPTY, board_of
 
@@ -26,9 +27,9 @@ def test_a_pool_sleeps_only_where_a_policy_that_lives_would_wake_it() -> None:
     assert asleep(board) == (), "no policy has looked yet"
     asyncio.run(board.next_signals(0.0))
     assert asleep(board) == ("decode",)
-    asyncio.run(board.hold("decode", 30.0, "cli"))
+    asyncio.run(board.answer(HoldPool("decode", 30.0, "cli")))
     assert asleep(board) == (), "held at zero"
-    asyncio.run(board.hold("decode", 0.0, "cli"))
+    asyncio.run(board.answer(HoldPool("decode", 0.0, "cli")))
     assert asleep(board) == ("decode",)
     cluster.now += 60
     assert asleep(board) == (), "the policy is dead"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from serving.deployments.scaling.answers import ScaleAnswer, ScaleRefusal
 from serving.deployments.scaling.board import ClusterSilentError, ScalingBoard, words
 from serving.policy.scaling.decision import PoolTarget, ScaleKind
 from serving.policy.scaling.signals import Traffic
 from serving.runtime.traffic import BOUNDS_S, BoardNews, GatewayReport
+from serving.values.scaling import HoldPool, ReadDecisions, ReadPools, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from tests.deployments.scaling.case import DRAINING, FakeCluster, config, member, replica
 
 EMPTY = (0,) * (len(BOUNDS_S) + 1)
@@ -32,7 +32,7 @@ def board_of(cluster: FakeCluster, folder: Path | None = None, policy: str = "sl
 
 def rows(board: ScalingBoard) -> list[tuple[Any, ...]]:
     """The ledger, oldest first, without times and reasons."""
-    entries = board.decisions(None, 0, 100)
+    entries = board.decisions(ReadDecisions(limit=100))
     return [(e["pool"], e["before"], e["target"], e["kind"], e["by"]) for e in reversed(entries)]
 
 
@@ -49,7 +49,7 @@ def pool_row(board: ScalingBoard, pool: str) -> dict[str, Any]:
 
 def test_a_target_by_hand_holds_its_pool(cluster: FakeCluster) -> None:
     board = board_of(cluster, manual_hold_s=600.0)
-    answer = asyncio.run(board.scale("decode", 3, None, "cli"))
+    answer = asyncio.run(board.answer(ScalePool("decode", 3, None, "cli")))
     assert answer == ScaleAnswer("decode", 1, 3, 3, 600.0, "decode: 1 -> 3; asked for by hand, held for 10 min")
     assert cluster.calls == [("decode", 3)]
     assert rows(board) == [("decode", 1, 3, "held", "cli")]
@@ -62,23 +62,23 @@ def test_a_target_by_hand_holds_its_pool(cluster: FakeCluster) -> None:
 
 def test_its_own_time_of_holding(cluster: FakeCluster) -> None:
     board = board_of(cluster)
-    asyncio.run(board.scale("decode", 2, 30.0, "cli"))
+    asyncio.run(board.answer(ScalePool("decode", 2, 30.0, "cli")))
     assert pool_row(board, "decode")["hold"] == {"left_s": 30.0, "by": "cli"}
-    asyncio.run(board.scale("decode", 2, 0.0, "page"))
+    asyncio.run(board.answer(ScalePool("decode", 2, 0.0, "page")))
     assert pool_row(board, "decode")["hold"] is None
     assert cluster.calls == [("decode", 2)], "nothing to change the second time"
 
 
 def test_without_a_policy_nothing_has_to_be_held(cluster: FakeCluster) -> None:
     board = board_of(cluster, policy="none")
-    asyncio.run(board.scale("decode", 2, None, "rest"))
+    asyncio.run(board.answer(ScalePool("decode", 2, None, "rest")))
     assert pool_row(board, "decode")["hold"] is None
     assert board.state()["autoscaler"]["alive"] is False
 
 
 def test_what_does_not_fit_is_refused_with_the_number_that_would(cluster: FakeCluster) -> None:
     board = board_of(cluster)
-    refusal = asyncio.run(board.scale("decode", 4, None, "cli"))
+    refusal = asyncio.run(board.answer(ScalePool("decode", 4, None, "cli")))
     assert isinstance(refusal, ScaleRefusal)
     assert (refusal.kind, refusal.fits) == ("no_room", 3)
     assert "3 would" in refusal.message
@@ -88,9 +88,9 @@ def test_what_does_not_fit_is_refused_with_the_number_that_would(cluster: FakeCl
 
 def test_fewer_of_too_many_is_always_possible(cluster: FakeCluster) -> None:
     board = board_of(cluster)
-    asyncio.run(board.scale("decode", 3, None, "cli"))
+    asyncio.run(board.answer(ScalePool("decode", 3, None, "cli")))
     cluster.sight = replace(cluster.sight, nodes=cluster.sight.nodes[:1])  # a node is lost
-    assert isinstance(asyncio.run(board.scale("decode", 2, None, "cli")), ScaleAnswer)
+    assert isinstance(asyncio.run(board.answer(ScalePool("decode", 2, None, "cli"))), ScaleAnswer)
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def test_fewer_of_too_many_is_always_possible(cluster: FakeCluster) -> None:
     ],
 )
 def test_nonsense_is_refused(cluster: FakeCluster, pool: str, replicas: int, hold_s: float | None, kind: str) -> None:
-    refusal = asyncio.run(board_of(cluster).scale(pool, replicas, hold_s, "page"))
+    refusal = asyncio.run(board_of(cluster).answer(ScalePool(pool, replicas, hold_s, "page")))
     assert isinstance(refusal, ScaleRefusal)
     assert refusal.kind == kind
 
 
 def test_a_pool_that_is_not_there_yet(cluster: FakeCluster) -> None:
     cluster.sight = replace(cluster.sight, deployments={})
-    refusal = asyncio.run(board_of(cluster).scale("decode", 2, None, "cli"))
+    refusal = asyncio.run(board_of(cluster).answer(ScalePool("decode", 2, None, "cli")))
     assert isinstance(refusal, ScaleRefusal)
     assert "not deployed yet" in refusal.message
 
@@ -121,31 +121,41 @@ def test_a_pool_that_is_not_there_yet(cluster: FakeCluster) -> None:
 def test_rays_own_route_may_scale_what_is_no_pool(cluster: FakeCluster) -> None:
     cluster.sight = replace(cluster.sight, others={"gateway": 1})
     board = board_of(cluster)
-    answer = asyncio.run(board.scale("gateway", 2, None, "rest"))
+    answer = asyncio.run(board.answer(ScalePool("gateway", 2, None, "rest")))
     assert isinstance(answer, ScaleAnswer)
     assert cluster.calls == [("gateway", 2)]
-    assert isinstance(asyncio.run(board.scale("gateway", 2, None, "page")), ScaleRefusal)
+    assert isinstance(asyncio.run(board.answer(ScalePool("gateway", 2, None, "page"))), ScaleRefusal)
 
 
 def test_hold_and_release(cluster: FakeCluster) -> None:
     board = board_of(cluster, manual_hold_s=600.0)
-    held = asyncio.run(board.hold("prefill", None, "page"))
+    held = asyncio.run(board.answer(HoldPool("prefill", None, "page")))
     assert held == ScaleAnswer("prefill", 1, 1, 6, 600.0, "prefill stays at 1: held for 10 min")
-    released = asyncio.run(board.hold("prefill", 0.0, "page"))
+    released = asyncio.run(board.answer(ReleasePool("prefill", "page")))
     assert isinstance(released, ScaleAnswer)
     assert (released.hold_left_s, released.message) == (0.0, "prefill: released")
-    again = asyncio.run(board.hold("prefill", 0.0, "page"))
+    again = asyncio.run(board.answer(HoldPool("prefill", 0.0, "page")))
     assert isinstance(again, ScaleAnswer)
     assert again.message == "prefill: was not held"
     assert [row[3] for row in rows(board)] == ["held", "held"], "what changes nothing is not written down"
-    assert isinstance(asyncio.run(board.hold("nope", 1.0, "page")), ScaleRefusal)
+    assert isinstance(asyncio.run(board.answer(HoldPool("nope", 1.0, "page"))), ScaleRefusal)
+
+
+def test_questions_may_come_before_the_first_look(cluster: FakeCluster) -> None:
+    board = ScalingBoard(config(), cluster, None, cluster.clock)
+    state: Any = asyncio.run(board.answer(ReadPools()))
+    assert [row["target"] for row in state["pools"] if row["pool"] == "decode"] == [1]
+    for pool in ("prefill", "decode"):
+        asyncio.run(board.answer(HoldPool(pool, 9.0, "cli")))
+    found: Any = asyncio.run(board.answer(ReadDecisions(after=1)))
+    assert [entry["pool"] for entry in found] == ["decode"]
 
 
 def test_when_serve_is_silent_nothing_changes(cluster: FakeCluster) -> None:
     board = board_of(cluster)
     cluster.silent = True
     with pytest.raises(ClusterSilentError):
-        asyncio.run(board.scale("decode", 2, None, "cli"))
+        asyncio.run(board.answer(ScalePool("decode", 2, None, "cli")))
     cluster.silent = False
     asyncio.run(board.look())
     assert pool_row(board, "decode")["hold"] is None
@@ -186,7 +196,7 @@ def test_a_person_whose_target_comes_late_gets_the_hold_that_was_asked_for(
     with monkeypatch.context() as patch:
         patch.setattr(cluster, "set_target", late)
         with pytest.raises(ClusterSilentError):
-            asyncio.run(board.scale("decode", 2, 86400.0, "cli"))
+            asyncio.run(board.answer(ScalePool("decode", 2, 86400.0, "cli")))
     cluster.set_past_the_board("decode", 2)
     asyncio.run(board.look())
     assert rows(board) == [("decode", 1, 2, "held", "cli")]
@@ -207,7 +217,7 @@ def test_a_hold_waits_for_the_target_that_is_on_its_way(cluster: FakeCluster, mo
         monkeypatch.setattr(cluster, "set_target", slow)
         growing = asyncio.create_task(board.apply([wanted("decode", 1, 2)]))
         await asyncio.sleep(0)
-        answer = await board.hold("decode", 600.0, "cli")
+        answer = await board.answer(HoldPool("decode", 600.0, "cli"))
         await growing
         return answer
 
@@ -269,14 +279,14 @@ def test_the_policy_gets_no_more_than_fits(cluster: FakeCluster) -> None:
     board = board_of(cluster)
     asyncio.run(board.apply([wanted("decode", 1, 9)]))
     assert cluster.calls == [("decode", 3)]
-    assert board.decisions(None, 0, 1)[0]["reason"] == "because; 9 wanted, 3 fit"
+    assert board.decisions(ReadDecisions(limit=1))[0]["reason"] == "because; 9 wanted, 3 fit"
     asyncio.run(board.apply([wanted("decode", 3, 9)]))
     assert len(rows(board)) == 1, "asking again changes nothing"
 
 
 def test_a_decision_upon_another_target_is_too_late(cluster: FakeCluster) -> None:
     board = board_of(cluster)
-    asyncio.run(board.scale("decode", 2, 0.0, "cli"))
+    asyncio.run(board.answer(ScalePool("decode", 2, 0.0, "cli")))
     asyncio.run(board.apply([wanted("decode", 1, 0), wanted("nope", 1, 2)]))
     assert cluster.calls == [("decode", 2)]
 
@@ -321,7 +331,7 @@ def test_what_a_scaler_is_told(cluster: FakeCluster) -> None:
     cluster.set_past_the_board("decode", 2)
     cluster.place("decode", replica("d1"), replica("d0", "b", DRAINING))
     board = board_of(cluster, manual_hold_s=600.0, max_decode=9)
-    asyncio.run(board.hold("decode", 50.0, "cli"))
+    asyncio.run(board.answer(HoldPool("decode", 50.0, "cli")))
     signals = asyncio.run(board.next_signals(0.0))
     decode = signals.pool("decode")
     assert (decode.target, decode.running, decode.starting, decode.draining) == (2, 1, 1, 1)
@@ -344,7 +354,7 @@ def test_it_tells_whether_replicas_come_or_go(cluster: FakeCluster) -> None:
     moving = [ScalingBoard(config(), cluster, None, cluster.clock).moving]
     board = board_of(cluster)
     moving.append(board.moving)
-    asyncio.run(board.scale("decode", 2, None, "cli"))
+    asyncio.run(board.answer(ScalePool("decode", 2, None, "cli")))
     moving.append(board.moving)
     cluster.place("decode", replica("d1"), replica("d2"), replica("d0", "b", DRAINING))
     asyncio.run(board.look())
@@ -354,18 +364,19 @@ def test_it_tells_whether_replicas_come_or_go(cluster: FakeCluster) -> None:
 
 def test_the_first_question_may_come_before_the_first_look(cluster: FakeCluster) -> None:
     assert isinstance(
-        asyncio.run(ScalingBoard(config(), cluster, None, cluster.clock).hold("decode", 9.0, "cli")), ScaleAnswer
+        asyncio.run(ScalingBoard(config(), cluster, None, cluster.clock).answer(HoldPool("decode", 9.0, "cli"))),
+        ScaleAnswer,
     )
     cluster.silent = True
     with pytest.raises(ClusterSilentError):
-        asyncio.run(ScalingBoard(config(), cluster, None, cluster.clock).hold("decode", 9.0, "cli"))
+        asyncio.run(ScalingBoard(config(), cluster, None, cluster.clock).answer(HoldPool("decode", 9.0, "cli")))
 
 
 # ---- its own death ---------------------------------------------------------------------------------------------------
 
 
 def test_a_successor_knows_holds_ledger_and_targets(cluster: FakeCluster, tmp_path: Path) -> None:
-    asyncio.run(board_of(cluster, tmp_path).scale("decode", 2, 60.0, "cli"))
+    asyncio.run(board_of(cluster, tmp_path).answer(ScalePool("decode", 2, 60.0, "cli")))
     cluster.set_past_the_board("prefill", 3)  # while there is no board
     again = board_of(cluster, tmp_path)
     assert rows(again) == [("decode", 1, 2, "held", "cli"), ("prefill", 1, 3, "held", "rest")]

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.deployments.scaling.room import MOST, Size, fits, offered, used
+from serving.deployments.scaling.room import Size, fits, offered, used
 from serving.deployments.scaling.sight import SeenDeployment
+from serving.values.scaling import MOST_REPLICAS
 from tests.deployments.scaling.case import DRAINING, STARTING, deployment, nodes, replica, started
 
 SIZES = {"prefill": Size(2, 128), "decode": Size(4, 256), "kvcache": Size(0, 64)}
@@ -54,7 +55,7 @@ def test_replicas_of_a_lost_node_need_another_place() -> None:
 
 
 def test_never_more_than_the_configuration_allows() -> None:
-    assert fits("kvcache", SIZES, {"kvcache": deployment(0)}, nodes(1, memory_mib=10**6)) == MOST
+    assert fits("kvcache", SIZES, {"kvcache": deployment(0)}, nodes(1, memory_mib=10**6)) == MOST_REPLICAS
 
 
 def test_use_counts_those_that_leave() -> None:

@@ -24,6 +24,7 @@ from serving.policy.autoscaler import make_scaler
 from serving.policy.scaling.decision import Scaler, ScalingDecision
 from serving.policy.scaling.signals import PoolSignals, ScalingSignals
 from serving.runtime.traffic import BOUNDS_S, GatewayReport
+from serving.values.scaling import HoldPool
 from tests.deployments.scaling.case import STARTING, FakeCluster, config, deployment, member, nodes, replica
 from tests.policy.scaling.fluid import Fluid, FluidPool, burst
 
@@ -174,7 +175,7 @@ def test_a_hold_by_hand_is_real_time(scale: float) -> None:
     live = Live(settings(scale))
     live.decide(traffic().signals())
     began = live.cluster.now
-    asyncio.run(live.board.hold("decode", 600.0, "cli"))
+    asyncio.run(live.board.answer(HoldPool("decode", 600.0, "cli")))
     for passed_s, left_s in ((0.0, 600.0), (100.0, 500.0), (599.0, 1.0)):
         live.cluster.now = began + passed_s
         signals = asyncio.run(live.board.next_signals(0.0))

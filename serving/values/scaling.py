@@ -1,0 +1,111 @@
+"""Operations on the pools' sizes, each with the type of its answer.
+
+    cloudmatrix scale ─┐
+    page /pools ───────┼─► HTTP ─► one of these ─► the scaling board, which carries it out
+    REST …/scale ──────┘
+
+The caller makes one of these, everything on the way passes it on unread, and `ScalingBoard.answer` carries it out.
+Fields have the names, types and bounds of the HTTP interface, where `pool` is in the path.
+"""
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from msgspec import Meta, Struct
+
+MOST_REPLICAS = 384
+"""NPUs of a supernode: as many as the configuration allows of any pool."""
+LONGEST_HOLD_S = 30 * 86_400.0
+MOST_DECISIONS = 200
+
+Replicas = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
+HoldSeconds = Annotated[float, Meta(ge=0, le=LONGEST_HOLD_S)]
+Caller = Literal["cli", "page", "rest"]
+"""Who asks, for the ledger."""
+
+
+class ScaleAnswer(Struct, frozen=True):
+    """What became of a change.
+
+    Args:
+        before, target: replicas asked for until now, and from now on.
+        fits: the most replicas that would fit now.
+        hold_left_s: how long the policy leaves the pool alone from now on [s]; 0 = it may act at once.
+        message: the same in words, one line.
+    """
+
+    pool: str
+    before: int
+    target: int
+    fits: int
+    hold_left_s: float
+    message: str
+
+
+class ScaleRefusal(Struct, frozen=True):
+    """Why nothing was done; the board answers it instead of raising, since errors lose their fields on the way.
+
+    Args:
+        kind: `unknown_pool`, `invalid`, `no_room` or `unavailable`.
+        fits: the most replicas that would fit; None where that is not the question.
+    """
+
+    kind: str
+    message: str
+    fits: int | None = None
+
+
+Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class PoolOperation(Struct, Generic[Answer_co], frozen=True, forbid_unknown_fields=True):
+    """Something that the scaling board does or tells, with the type of its answer, unless it refuses."""
+
+
+class ReadPools(PoolOperation[dict[str, Any]], frozen=True):
+    """Pools, replicas, NPUs, SLOs, holds and the last decisions, ready for JSON."""
+
+
+class ReadDecisions(PoolOperation[list[dict[str, Any]]], frozen=True):
+    """Entries of the ledger, newest first: of one pool, with a larger id than `after`, at most `limit`.
+
+    Ids count up from 1.
+    """
+
+    pool: Annotated[str, Meta(max_length=64)] | None = None
+    after: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_DECISIONS)] = MOST_DECISIONS
+
+
+class ScalePool(PoolOperation[ScaleAnswer], frozen=True):
+    """Give a pool so many replicas, and keep the policy away from it for `hold_s` [s].
+
+    Refused as `unknown_pool`, `invalid` (a number out of bounds), `no_room` (with `fits`) or `unavailable`.
+
+    Args:
+        hold_s: 0 = the policy may act at once; None = `[autoscaler] manual_hold_s`.
+    """
+
+    pool: str
+    replicas: Replicas
+    hold_s: HoldSeconds | None = None
+    by: Caller = "rest"
+
+
+class HoldPool(PoolOperation[ScaleAnswer], frozen=True):
+    """Keep the policy away from a pool as it is. Refused as `unknown_pool`, `invalid` or `unavailable`.
+
+    Args:
+        hold_s: for how long [s]; None = `[autoscaler] manual_hold_s`, 0 = release it.
+    """
+
+    pool: str
+    hold_s: HoldSeconds | None = None
+    by: Caller = "rest"
+
+
+class ReleasePool(PoolOperation[ScaleAnswer], frozen=True):
+    """Let the policy act on a pool again; nothing happens if it may already. Refused as `HoldPool` is."""
+
+    pool: str
+    by: Caller = "rest"
