@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 _DIGITS = 6
 """Significant digits kept in the page: far below what a plot can show, and half the size."""
@@ -194,6 +195,13 @@ def thin(
                 chosen.update((min(told)[1], max(told)[1]) if told else (part.start,))
         kept = sorted(chosen)
     return [xs[at] for at in kept], [[column[at] for at in kept] for column in columns]
+
+
+def tidy(chart: LineChart) -> LineChart:
+    """The same chart as small as a plot needs it: no more positions than can be seen, no more digits, gaps for nan."""
+    xs, columns = thin(chart.xs, [compact_all(line.values) for line in chart.lines])
+    lines = [replace(line, values=values) for line, values in zip(chart.lines, columns, strict=True)]
+    return replace(chart, xs=[compact(x) or 0.0 for x in xs], lines=lines)
 
 
 def percentile_position(percentile: float, count: int) -> float:

@@ -57,34 +57,37 @@ class Table:
     note: str = ""
 
 
-def number_columns(*names: str) -> list[Column]:
-    """Columns of figures."""
-    return [Column(name) for name in names]
+def columns(*names: str, text: Sequence[str] = (), long: Sequence[str] = ()) -> list[Column]:
+    """Columns in this order: of figures, but for those that are named again as `text` or `long`."""
+    return [Column(name, "text" if name in text else "long" if name in long else "number") for name in names]
 
 
-def text_columns(*names: str) -> list[Column]:
-    """Columns of short text."""
-    return [Column(name, "text") for name in names]
-
-
-def long_columns(*names: str) -> list[Column]:
-    """Columns of long text."""
-    return [Column(name, "long") for name in names]
-
-
-def table_of(columns: Sequence[Column], rows: Iterable[Sequence[object]], note: str = "") -> Table:
+def table_of(heads: Sequence[Column], rows: Iterable[Sequence[object]], note: str = "") -> Table:
     """A table whose rows are just cells."""
-    return Table(columns, [Row(cells) for cells in rows], note)
+    return Table(heads, [Row(cells) for cells in rows], note)
+
+
+def select(table: Table, *names: str) -> Table:
+    """Some columns of a table, in this order.
+
+    Raises: ValueError if there is no such column.
+    """
+    heads = [column.name for column in table.columns]
+    places = [heads.index(name) for name in names]
+    rows = [Row([row.cells[place] for place in places], row.tone, row.kind) for row in table.rows]
+    return Table([table.columns[place] for place in places], rows, table.note)
 
 
 def html_table(table: Table, *, anchor: str = "", tall: bool = False, stack: bool = False) -> Html:
-    """A table in a panel that scrolls by itself.
+    """A table in a panel that scrolls by itself; empty if it has no rows.
 
     Args:
         anchor: id of its rows, for a filter.
         tall: many rows, scrolled inside the panel with the heads in view.
         stack: on a narrow page the cells of a row stand below each other.
     """
+    if not table.rows:
+        return Html("")
     kinds = [column.kind for column in table.columns]
     figures = all(kind != "long" for kind in kinds)
     panel = ["panel", "scroll", *(["tall"] if tall else [])]
@@ -108,6 +111,8 @@ def filtered_table(table: Table, anchor: str, what: str) -> Html:
     Args:
         what: the rows' kind in words, such as "decision".
     """
+    if not table.rows:
+        return Html("")
     options = "".join(f"<option>{html(kind)}</option>" for kind in sorted({row.kind for row in table.rows}))
     bar = Html(
         f'<div class="filter" data-rows="{escape(anchor)}" hidden>'

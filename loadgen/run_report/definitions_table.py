@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from loadgen.metrics.definitions import DEFINITIONS
 from loadgen.report.fragments import Html, element
-from loadgen.report.table import html_table, long_columns, table_of, text_columns
+from loadgen.report.table import columns, html_table, table_of
 from loadgen.run_report.names import metric_title
 
 
@@ -15,5 +15,5 @@ def definitions_table(names: Sequence[str]) -> Html:
         for metric in DEFINITIONS
         if metric.name in names
     ]
-    columns = [*text_columns("metric"), *long_columns("meaning", "formula")]
-    return html_table(table_of(columns, rows), stack=True) if rows else Html("")
+    heads = columns("metric", "meaning", "formula", text=("metric",), long=("meaning", "formula"))
+    return html_table(table_of(heads, rows), stack=True) if rows else Html("")

@@ -6,7 +6,7 @@ from loadgen.record import RequestRecord
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, details, element, html, join
 from loadgen.report.page import Page, facts
-from loadgen.report.table import html_table, long_columns, table_of, text_columns
+from loadgen.report.table import columns, html_table, table_of
 from loadgen.result import Generator, RunResult
 from loadgen.run_report.definitions_table import definitions_table
 from loadgen.run_report.generator_text import generator_figures
@@ -122,8 +122,8 @@ def _settings(result: RunResult) -> list[Html]:
     command = Html(f'<code class="command">{html(result.command)}</code>') if result.command else Html("")
     if not rows:
         return [command] if command else []
-    columns = [*text_columns("setting"), *long_columns("value")]
-    return [command, details(f"All {len(rows)} settings", html_table(table_of(columns, rows)))]
+    heads = columns("setting", "value", text=("setting",), long=("value",))
+    return [command, details(f"All {len(rows)} settings", html_table(table_of(heads, rows)))]
 
 
 def _value(value: object) -> str:

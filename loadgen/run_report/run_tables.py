@@ -2,7 +2,7 @@
 
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, details, element, join
-from loadgen.report.table import Cell, html_table, long_columns, number_columns, table_of, text_columns
+from loadgen.report.table import Cell, columns, html_table, table_of
 from loadgen.result import Distribution, RunResult
 from loadgen.run_report.latency_table import (
     TOKEN_METRICS,
@@ -26,12 +26,12 @@ def latency_tables(result: RunResult) -> Html:
     main = [(name, values) for name, values in present(result, MAIN_METRICS) if both or not name.endswith("_sent")]
     shown = {name for name, _ in main}
     others = [(name, values) for name, values in all_metrics(result) if name not in shown]
-    columns = percentile_columns(result)
-    parts = [_metric_table(main, columns, both)] if main else []
+    shown_at = percentile_columns(result)
+    parts = [_metric_table(main, shown_at, both)] if main else []
     if any(values.with_failures for _, values in main) and count_by_kind(result.outcomes)["failed"]:
-        parts.append(_failure_table(main, columns, both))
+        parts.append(_failure_table(main, shown_at, both))
     if others:
-        parts.append(details(f"{len(others)} more metrics", _metric_table(others, columns, both)))
+        parts.append(details(f"{len(others)} more metrics", _metric_table(others, shown_at, both)))
     return join(parts)
 
 
@@ -68,7 +68,7 @@ def steady_state(result: RunResult) -> Html:
                 for percentile in ("50", "99")
                 if percentile in whole.percentiles and percentile in part.percentiles
             )
-    compared = html_table(table_of(number_columns("", "whole run", "steady state"), rows))
+    compared = html_table(table_of(columns("", "whole run", "steady state"), rows))
     return details("Steady state", element("p", text, "soft"), compared)
 
 
@@ -108,10 +108,8 @@ def lengths_table(result: RunResult) -> Html:
         ]
         for name, side in result.lengths.items()
     ]
-    columns = number_columns(
-        "tokens", "mean asked for", "mean sent", "longest asked for", "longest sent", "shortened", "raised"
-    )
-    return html_table(table_of(columns, rows)) if rows else Html("")
+    heads = columns("tokens", "mean asked for", "mean sent", "longest asked for", "longest sent", "shortened", "raised")
+    return html_table(table_of(heads, rows)) if rows else Html("")
 
 
 def errors_table(result: RunResult) -> Html:
@@ -126,8 +124,8 @@ def errors_table(result: RunResult) -> Html:
         for error in result.errors
         if outcome_kind(error.outcome) != "ok"
     ]
-    columns = [*text_columns("error"), *number_columns("count"), *text_columns("status"), *long_columns("example")]
-    return html_table(table_of(columns, rows), stack=True) if rows else Html("")
+    heads = columns("error", "count", "status", "example", text=("error", "status"), long=("example",))
+    return html_table(table_of(heads, rows), stack=True) if rows else Html("")
 
 
 def repetitions_table(result: RunResult) -> Html:
@@ -149,34 +147,34 @@ def repetitions_table(result: RunResult) -> Html:
         for name in names:
             row += [numbers.duration(run.means[name]), numbers.duration(run.p99.get(name))]
         rows.append(row)
-    return html_table(table_of(number_columns(*head), rows))
+    return html_table(table_of(columns(*head), rows))
 
 
-def _metric_table(metrics: list[tuple[str, Distribution]], columns: list[str], both: bool) -> Html:
+def _metric_table(metrics: list[tuple[str, Distribution]], percentiles: list[str], both: bool) -> Html:
     """Mean with its interval, percentiles and the maximum of each metric."""
     rows = [
         [
             title(name, both),
             numbers.quantity(values.mean, _unit(name, values)),
             _interval(values, _unit(name, values)),
-            *(numbers.quantity(values.percentiles.get(column), _unit(name, values)) for column in columns),
+            *(numbers.quantity(values.percentiles.get(column), _unit(name, values)) for column in percentiles),
             numbers.quantity(values.max, _unit(name, values)),
         ]
         for name, values in metrics
     ]
-    heads = number_columns("", "mean", "95 % interval", *map(numbers.percentile_name, columns), "max")
+    heads = columns("", "mean", "95 % interval", *map(numbers.percentile_name, percentiles), "max")
     return html_table(table_of(heads, rows))
 
 
-def _failure_table(metrics: list[tuple[str, Distribution]], columns: list[str], both: bool) -> Html:
+def _failure_table(metrics: list[tuple[str, Distribution]], percentiles: list[str], both: bool) -> Html:
     """Percentiles when a failed request counts as one that never came."""
     rows = [
-        [title(name, both), *(_with_failure(values, column) for column in columns)]
+        [title(name, both), *(_with_failure(values, column) for column in percentiles)]
         for name, values in metrics
         if values.with_failures
     ]
     text = "Failed requests are missing above. Here each counts as infinitely late: failing fast must not look good."
-    heads = number_columns("with failures", *map(numbers.percentile_name, columns))
+    heads = columns("with failures", *map(numbers.percentile_name, percentiles))
     return join([element("p", text, "soft"), html_table(table_of(heads, rows))])
 
 

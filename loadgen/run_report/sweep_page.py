@@ -5,7 +5,7 @@ from html import escape
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, element, join, tile
 from loadgen.report.page import Page, facts, tiles
-from loadgen.report.table import Cell, Row, Table, html_table, number_columns
+from loadgen.report.table import Cell, Row, Table, columns, html_table
 from loadgen.result import SweepPoint, SweepResult
 from loadgen.run_folder import REPORT
 from loadgen.run_report.names import METRIC_TITLES, count_by_kind
@@ -88,7 +88,7 @@ def _points_table(sweep: SweepResult) -> Html:
     rows = [
         Row(_point_row(sweep, point, tested), "best" if point.value == sweep.best else "") for point in sweep.points
     ]
-    return html_table(Table(number_columns(*head), rows))
+    return html_table(Table(columns(*head), rows))
 
 
 def _point_row(sweep: SweepResult, point: SweepPoint, tested: bool) -> list[object]:

@@ -27,7 +27,6 @@ OUR_OWN = {
     "serving.sim.compilation.build": "the log of the compiler that it started",
     "serving.sim.paper.page": "the package's assets",
     "serving.sim.planning.files": "the package's assets",
-    "serving.sim.report.page": "the package's assets",
 }
 
 

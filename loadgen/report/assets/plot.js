@@ -85,7 +85,7 @@ function baseOptions(view) {
   const group = view.spec.group;
   return {
     width: view.plotBox.clientWidth || 300, height: view.height,
-    legend: { show: false }, padding: [10, 14, 0, 0],
+    legend: { show: false }, padding: [10, view.spec.x.unit === "clock" ? 26 : 14, 0, 0],
     cursor: {
       y: false, drag: { x: true, y: false, setScale: false, dist: 6 }, points: { size: 7, width: 1.5 },
       bind: { dblclick: () => () => { zoom(view, null); return null; } },
@@ -145,7 +145,7 @@ function drawMarksOf(plot, view) {
     ctx.save();
     ctx.strokeStyle = color(marks.color, 0.8);
     ctx.lineWidth = uPlot.pxRatio;
-    if (marks.dash) ctx.setLineDash([3 * uPlot.pxRatio, 2 * uPlot.pxRatio]);
+    ctx.setLineDash(marks.dash ? [3 * uPlot.pxRatio, 2 * uPlot.pxRatio] : []);
     for (const x of marks.xs) {
       const at = Math.round(plot.valToPos(x, "x", true)) + 0.5;
       if (at >= bbox.left && at <= bbox.left + bbox.width) strokeLine(ctx, at, bbox.top, at, bbox.top + bbox.height);

@@ -6,28 +6,22 @@ the shorter stream waits. Without microbatches the streams follow each other. Th
 their runs; a bar is one run.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
-
 from hardware.cost.loads import CostPart, StepCost
-from serving.sim.report import axis, numbers
-from serving.sim.report.svg import PALETTE, empty, legend, panel, style, to_svg
+from loadgen.report import numbers
+from loadgen.report.chart import Axis, Bar, BarChart, Key
 
 STREAMS = ("attention stream", "expert stream")
-_WIDTH, _HEIGHT = 1120, 400
-_LANE, _GAP = 1.0, 0.28
-_LETTER_PX, _LINE_PX = 5.9, 13
-_LANE_PX = 135
+_LANE_PX = 150
+_NO_BREAK = "\u00a0"
 _COLORS = ("blue", "orange")
 _ROUNDING = 1e-9
 _ORDER = (0, 1, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class LayerBar:
     """One run of one operator. `microbatch`: 0 or 1."""
 
     name: str
@@ -37,7 +31,7 @@ class Bar:
     length_s: float
 
 
-def layer_bars(cost: StepCost) -> list[Bar]:
+def layer_bars(cost: StepCost) -> list[LayerBar]:
     """Where each operator of one layer lies in time.
 
     Returns: bars; those of one stream and microbatch follow each other and add up to `cost.streams_s[stream]`.
@@ -50,43 +44,25 @@ def layer_bars(cost: StepCost) -> list[Bar]:
         for turn in range(2 if cost.microbatch else 1):
             at = first[stream] + turn * half_s
             for name, length_s in runs:
-                bars.append(Bar(name, stream, (turn + stream) % 2 if cost.microbatch else 0, at, length_s))
+                bars.append(LayerBar(name, stream, (turn + stream) % 2 if cost.microbatch else 0, at, length_s))
                 at += length_s
     return bars
 
 
-def layer_gantt(cost: StepCost, name: str = "gantt") -> str:
-    """Draw one layer.
-
-    Args:
-        name: unique in its page.
-    Returns: an SVG; each bar is a group `<name>-bar-<stream>-<microbatch>-<n>` with its operator and time as tooltip.
-    """
+def layer_chart(cost: StepCost) -> BarChart:
+    """One layer as bars in two lanes; each says its operator and time."""
     bars = layer_bars(cost)
-    title = f"One decode layer: {numbers.duration(cost.layer_s)}"
-    with style():
-        figure, axes = panel(_WIDTH, _HEIGHT, title, left=126)
-        if not bars:
-            empty(axes)
-            return to_svg(figure, name, title)
-        end_s = max(cost.layer_s, *(bar.start_s + bar.length_s for bar in bars))
-        axes.set_xlim(0, end_s)
-        axes.set_ylim(2 * _LANE + _GAP, -0.06)
-        tooltips: dict[str, str] = {}
-        counters: dict[tuple[int, int], int] = {}
-        for bar in bars:
-            key = (bar.stream, bar.microbatch)
-            counters[key] = counters.get(key, 0) + 1
-            group = f"bar-{bar.stream}-{bar.microbatch}-{counters[key] - 1}"
-            _draw(axes, bar, group, odd=counters[key] % 2 == 0, width_px=bar.length_s / end_s * (_WIDTH - 142))
-            tooltips[group] = f"{bar.name}: {numbers.duration(bar.length_s)}"
-        names = [f"{stream}\n{numbers.duration(cost.streams_s[n])}" for n, stream in enumerate(STREAMS)]
-        axes.set_yticks([_middle(0), _middle(1)], names)
-        axes.grid(visible=False, axis="y")
-        axis.format_axis(axes.xaxis, "seconds", ticks=10)
-        _microbatches(axes, cost)
-        legend(figure, axes)
-        return to_svg(figure, name, title, tooltips)
+    end_s = max([cost.layer_s, *(bar.start_s + bar.length_s for bar in bars)])
+    names = ("microbatch A", "microbatch B") if cost.microbatch else ("operators",)
+    return BarChart(
+        id="layer-bars",
+        title=f"One decode layer: {numbers.duration(cost.layer_s)}",
+        x=Axis(unit="s", low=0.0, high=end_s),
+        lanes=[f"{stream}, {numbers.duration(cost.streams_s[place])}" for place, stream in enumerate(STREAMS)],
+        lane_px=_LANE_PX,
+        keys=[Key(name=name, color=color) for name, color in zip(names, _COLORS, strict=False)],
+        bars=[_drawn(bar) for bar in bars],
+    )
 
 
 def layer_parts(cost: StepCost) -> list[CostPart]:
@@ -116,57 +92,8 @@ def _runs(cost: StepCost, stream: int) -> list[tuple[str, float]]:
     return [*runs, ("other", rest_s)] if rest_s > length_s * _ROUNDING else runs
 
 
-def _draw(axes: Axes, bar: Bar, group: str, *, odd: bool, width_px: float) -> None:
-    """One bar, with its name where it fits: along, or upwards in a narrow one."""
-    top = bar.stream * (_LANE + _GAP)
-    axes.add_patch(
-        Rectangle(
-            (bar.start_s, top), bar.length_s, _LANE, facecolor=PALETTE[_COLORS[bar.microbatch]],
-            alpha=0.76 if odd else 0.95, gid=group, edgecolor=PALETTE["card"], linewidth=0.8,
-        )
-    )  # fmt: skip
-    along = _fitting(bar, width_px)
-    text, turned = (along, False) if along else (_upright(bar, width_px), True)
-    if text:
-        axes.text(
-            bar.start_s + bar.length_s / 2, _middle(bar.stream), text, ha="center", va="center", fontsize=10,
-            color=PALETTE["card"], rotation=90 if turned else 0, linespacing=1.3,
-        )  # fmt: skip
-
-
-def _fitting(bar: Bar, width_px: float) -> str:
-    """Name and time under each other, if the bar is wide enough for both."""
-    words = [*_wrapped(bar.name, width_px), numbers.duration(bar.length_s)]
-    return "\n".join(words) if max(map(len, words)) * _LETTER_PX + 6 < width_px else ""
-
-
-def _upright(bar: Bar, width_px: float) -> str:
-    """Name (and time, if it fits) in a line from bottom to top; nothing in a bar narrower than a line."""
-    if width_px < _LINE_PX:
-        return ""
-    texts = (f"{bar.name}, {numbers.duration(bar.length_s)}", bar.name)
-    return next(
-        (text for text in texts if len(text) * _LETTER_PX < _LANE_PX), bar.name[: int(_LANE_PX / _LETTER_PX) - 1] + "…"
-    )
-
-
-def _wrapped(text: str, width_px: float) -> Sequence[str]:
-    """A name in lines that fit, broken at spaces."""
-    lines: list[str] = []
-    for word in text.split():
-        if lines and (len(lines[-1]) + 1 + len(word)) * _LETTER_PX + 6 < width_px:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
-
-
-def _microbatches(axes: Axes, cost: StepCost) -> None:
-    """Names of the colours."""
-    if cost.microbatch:
-        for color, text in zip(_COLORS, ("microbatch A", "microbatch B"), strict=True):
-            axes.plot([], [], color=PALETTE[color], linewidth=6, label=text)
-
-
-def _middle(stream: int) -> float:
-    return stream * (_LANE + _GAP) + _LANE / 2
+def _drawn(bar: LayerBar) -> Bar:
+    """A bar with its name and time inside; a time is not broken."""
+    time = numbers.duration(bar.length_s)
+    inside = f"{bar.name} {time.replace(' ', _NO_BREAK)}"
+    return Bar(bar.stream, bar.start_s, bar.start_s + bar.length_s, bar.microbatch, f"{bar.name}: {time}", inside)

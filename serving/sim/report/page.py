@@ -1,29 +1,29 @@
-"""report.html: the whole result on one page that needs nothing else, neither beside it nor from a network.
+"""report.html: the whole result on one page that needs nothing else. The same result gives the same bytes."""
 
-Plots are drawn here, as SVG inside the page; the template escapes every text. The page's own content security policy
-forbids every request. The same result gives the same bytes.
-"""
-
-import importlib.resources
 from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from hardware.cost.loads import StepCost
-from serving.sim.report import numbers, tables
-from serving.sim.report.gantt import layer_gantt
+from loadgen.report import numbers
+from loadgen.report.fragments import element
+from loadgen.report.html import render
+from loadgen.report.page import Page, facts, tiles
+from loadgen.report.table import filtered_table, html_table
+from serving.sim.report import tables
+from serving.sim.report.gantt import layer_chart
 from serving.sim.report.goodput import Slo
 from serving.sim.report.latencies import latencies
-from serving.sim.report.plots import PLOT_LEFT, PLOT_RIGHT
-from serving.sim.report.request_plots import cdf_plots
+from serving.sim.report.request_charts import distribution_charts
 from serving.sim.report.result_json import write_file
 from serving.sim.report.summary import Summary, summarize
-from serving.sim.report.tiles import tiles
-from serving.sim.report.time_lines import time_line_plots
+from serving.sim.report.tiles import summary_tiles
+from serving.sim.report.time_charts import time_charts
 from serving.sim.result import SimResult
 from serving.version import VERSION
+
+_FOOTNOTE = (
+    "Times are virtual. TTFT: arrival to first token. TPOT: first to last token, over output tokens less one. Goodput: "
+    "requests per second that finished within every SLO."
+)
 
 
 def report_page(
@@ -39,31 +39,25 @@ def report_page(
     """
     times = latencies(result.requests)
     summary = summary or summarize(result, slo, times=times)
-    values: dict[str, Any] = {
-        "title": result.name,
-        "facts": _facts(result, summary),
-        "tiles": tiles(summary),
-        "cdfs": [Markup(plot) for plot in cdf_plots(times, slo)],
-        "time_lines": [Markup(plot) for plot in time_line_plots(result, times, slo)],
-        "plot_left": PLOT_LEFT,
-        "plot_right": PLOT_RIGHT,
-        "end_s": result.totals.end_s,
-        "latency_table": tables.latency_table(summary),
-        "pool_table": tables.pool_table(summary),
-        "plane_table": tables.plane_table(summary),
-        "count_table": tables.count_table(result),
-        "decision_table": (decisions := tables.decision_table(result)),
-        "kinds": tables.kinds_of(decisions.rows),
-        "scaling_sums": tables.scaling_sums(result),
-        "scaling_table": tables.scaling_table(result),
-        "fault_sums": tables.fault_sums(summary),
-        "fault_table": tables.fault_table(result),
-        "instance_table": tables.instance_table(result),
-        "config_table": tables.config_table(result),
-        "gantt": None,
-        **_layer(step_cost),
-    }
-    return _render(values | {"navigation": _navigation(result, step_cost)})
+    page = Page(f"{result.name} – simulation", footnote=_FOOTNOTE)
+    page.body += [element("h1", result.name), facts(_facts(result, summary)), tiles(summary_tiles(summary))]
+    page.add(
+        "latency", "Latency", page.draw(distribution_charts(times, slo), three=True),
+        html_table(tables.latency_table(summary)),
+    )  # fmt: skip
+    page.add("time", "Over time", page.draw(time_charts(result, times, slo)))
+    page.add(
+        "pools", "Pools and planes", html_table(tables.pool_table(summary)), html_table(tables.plane_table(summary))
+    )
+    if step_cost is not None:
+        page.add(
+            "layer", "One decode layer", element("p", _layer_note(step_cost), "soft"),
+            page.draw([layer_chart(step_cost)], single=True), html_table(tables.parts_table(step_cost)),
+        )  # fmt: skip
+    _add_events(page, result, summary)
+    page.add("instances", "Instances", html_table(tables.instance_table(result), tall=True))
+    page.add("configuration", "Configuration", html_table(tables.config_table(result)))
+    return render(page, f"cloudmatrix {VERSION}")
 
 
 def write_page(
@@ -81,48 +75,42 @@ def write_page(
     write_file(path, report_page(result, slo, step_cost=step_cost, summary=summary).encode())
 
 
-def _render(values: dict[str, Any]) -> str:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False, keep_trailing_newline=True)
-    template = environment.from_string(_asset("report.html.j2"))
-    return template.render(
-        css=Markup(_asset("report.css")), script=Markup(_asset("report.js")), version=VERSION, **values
-    )
+def _add_events(page: Page, result: SimResult, summary: Summary) -> None:
+    """Sections of what was decided and of what happened."""
+    decisions = tables.decision_table(result)
+    page.add(
+        "decisions", "Decisions", html_table(tables.count_table(result)),
+        filtered_table(decisions, "decision-rows", "decision"),
+    )  # fmt: skip
+    if result.scaling:
+        page.add(
+            "scaling", "Scaling", html_table(tables.scaling_sums(result)),
+            html_table(tables.scaling_table(result), tall=True),
+        )  # fmt: skip
+    if result.faults:
+        page.add(
+            "faults", "Faults", html_table(tables.fault_sums(summary)),
+            html_table(tables.fault_table(result), tall=True),
+        )  # fmt: skip
 
 
-def _asset(name: str) -> str:
-    """A file that the page is made of."""
-    return (importlib.resources.files("serving.sim.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _facts(result: SimResult, summary: Summary) -> list[tuple[str, str]]:
+def _facts(result: SimResult, summary: Summary) -> list[tuple[str, object]]:
     """What ran."""
-    facts = [
+    return [
         ("workload", result.workload),
         ("requests", numbers.count(summary.requests)),
         ("lasted", numbers.clock(summary.duration_s)),
-        ("seed", str(result.seed)),
+        ("seed", result.seed),
+        ("supernodes", numbers.count(result.supernodes) if result.supernodes > 1 else ""),
     ]
-    return facts + ([("supernodes", numbers.count(result.supernodes))] if result.supernodes > 1 else [])
 
 
-def _layer(cost: StepCost | None) -> dict[str, Any]:
-    if cost is None:
-        return {}
+def _layer_note(cost: StepCost) -> str:
+    """How the streams of a layer share the machine."""
     overlap = (
         "Two microbatches take turns: while one has the attention stream, the other has the expert stream; the shorter "
         f"stream waits. The attention stream has {numbers.share(cost.cube_split)} of the cube cores."
         if cost.microbatch
         else "Without microbatches the streams follow each other, each with all the cores."
     )
-    note = f"{overlap} A whole step lasts {numbers.duration(cost.total_s)}. Point at a bar for its name and time."
-    return {"gantt": Markup(layer_gantt(cost)), "gantt_note": note, "parts_table": tables.parts_table(cost)}
-
-
-def _navigation(result: SimResult, cost: StepCost | None) -> list[tuple[str, str]]:
-    """Sections that there are."""
-    places = [("latency", "Latency"), ("time", "Over time"), ("pools", "Pools")]
-    places += [("layer", "Layer")] if cost else []
-    places += [("decisions", "Decisions")]
-    places += [("scaling", "Scaling")] if result.scaling else []
-    places += [("faults", "Faults")] if result.faults else []
-    return [*places, ("instances", "Instances"), ("configuration", "Configuration")]
+    return f"{overlap} A whole step lasts {numbers.duration(cost.total_s)}. Point at a bar for its name and time."

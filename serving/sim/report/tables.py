@@ -1,10 +1,10 @@
-"""Tables of the page, as text in cells; the template makes them HTML and escapes it."""
+"""Tables of a simulation, for page and terminal."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from hardware.cost.loads import StepCost
-from serving.sim.report import numbers
+from loadgen.report import numbers
+from loadgen.report.table import Row, Table, columns, table_of
 from serving.sim.report.gantt import layer_parts, stream_name
 from serving.sim.report.latencies import Distribution
 from serving.sim.report.pools import life_s
@@ -17,37 +17,12 @@ _MOST_LETTERS = 400
 """Of a reason; a page of a thousand long ones would be slow to open."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A column. `css`: "" for numbers, "text", or "long" for sentences."""
-
-    name: str
-    css: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row; `kind` is what the filter asks for."""
-
-    cells: Sequence[str]
-    kind: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """What one table shows, with a sentence under it."""
-
-    heads: list[Head]
-    rows: list[Row] = field(default_factory=list)
-    note: str = ""
-
-
 def latency_table(summary: Summary) -> Table:
     """Percentiles of each metric."""
     rows = (("TTFT", summary.ttft_s), ("TPOT", summary.tpot_s), ("end to end", summary.e2e_s))
     note = f"{summary.one_token:,} answers of one token have no TPOT." if summary.one_token else ""
     return Table(
-        _heads("", "requests", "mean", "p50", "p90", "p99", "max"),
+        columns("", "requests", "mean", "p50", "p90", "p99", "max"),
         [Row([name, numbers.count(of.count), *latency_cells(of)]) for name, of in rows],
         note,
     )
@@ -60,16 +35,17 @@ def latency_cells(of: Distribution) -> list[str]:
 
 def pool_table(summary: Summary) -> Table:
     """Every pool of instances."""
-    heads = _heads(
-        "pool", "instances", "peak NPUs", "NPU-hours", "busy", "steps", "prompt tok/s", "output tok/s", "tok/s per NPU",
-        "… while busy", "peak batch", "peak KV", "preemptions",
+    heads = columns(
+        "pool", "instances", "peak NPUs", "NPU-hours", "busy", "steps", "prompt tokens/s", "output tokens/s",
+        "tokens/s per NPU", "… while busy", "peak batch", "peak KV", "preemptions",
     )  # fmt: skip
     rows = [
         Row([
-            pool.name, numbers.count(pool.instances), numbers.count(pool.peak_npus), numbers.figure(pool.npu_hours),
-            numbers.share(pool.busy_share), numbers.count(pool.steps), numbers.figure(pool.prompt_tokens_per_s),
-            numbers.figure(pool.output_tokens_per_s), numbers.figure(pool.tokens_per_npu_s),
-            numbers.figure(pool.tokens_per_busy_npu_s), numbers.count(pool.peak_batch),
+            pool.name, numbers.count(pool.instances), numbers.count(pool.peak_npus),
+            numbers.significant(pool.npu_hours), numbers.share(pool.busy_share), numbers.count(pool.steps),
+            numbers.significant(pool.prompt_tokens_per_s),
+            numbers.significant(pool.output_tokens_per_s), numbers.significant(pool.tokens_per_npu_s),
+            numbers.significant(pool.tokens_per_busy_npu_s), numbers.count(pool.peak_batch),
             numbers.share(pool.peak_kv_share), numbers.count(pool.preemptions),
         ])
         for pool in summary.pools
@@ -91,15 +67,15 @@ def plane_table(summary: Summary) -> Table:
         for plane in summary.planes
         if plane.nbytes
     ]
-    return Table(_heads("plane", "moved", "mean use", "peak use"), rows)
+    return Table(columns("plane", "moved", "mean use", "peak use"), rows)
 
 
 def parts_table(cost: StepCost) -> Table:
     """Operators of the layer, with their formula."""
-    heads = [
-        Head("operator"), Head("stream", "text"), Head("one run"), Head("runs in a step"), Head("in a step"),
-        Head("bound by", "text"), Head("formula", "long"),
-    ]  # fmt: skip
+    heads = columns(
+        "operator", "stream", "one run", "runs in a step", "in a step", "bound by", "formula",
+        text=("stream", "bound by"), long=("formula",),
+    )  # fmt: skip
     rows = [
         Row([
             part.name, stream_name(part.stream), numbers.duration(part.time_s / max(1, part.runs)),
@@ -113,16 +89,17 @@ def parts_table(cost: StepCost) -> Table:
 def count_table(result: SimResult) -> Table:
     """Decisions by kind."""
     rows = [Row([kind, numbers.count(number)]) for kind, number in sorted(result.decision_counts.items())]
-    return Table(_heads("decision", "how often"), rows)
+    return Table(columns("decision", "how often"), rows)
 
 
 def decision_table(result: SimResult) -> Table:
     """The newest decisions of each kind, in order of time."""
     chosen = _newest(result.decisions)
     whole = max(sum(result.decision_counts.values()), len(result.decisions))
-    heads = [Head("at"), Head("kind", "text"), Head("about", "text"), Head("decision", "text"), Head("reason", "long")]
+    heads = columns("at", "kind", "about", "decision", "reason", text=("kind", "about", "decision"), long=("reason",))
     rows = [
-        Row([numbers.clock(one.at_s), one.kind, one.subject, one.choice, _cut(one.reason)], one.kind) for one in chosen
+        Row([numbers.clock(one.at_s), one.kind, one.subject, one.choice, _cut(one.reason)], kind=one.kind)
+        for one in chosen
     ]
     note = f"The newest of each kind: {len(rows):,} of {whole:,}." if len(rows) < whole else ""
     return Table(heads, rows, note)
@@ -137,12 +114,12 @@ def scaling_sums(result: SimResult) -> Table:
         targets = [changes[0].before, *(one.target for one in changes)]
         cells = [pool, numbers.count(len(changes)), numbers.count(min(targets)), numbers.count(max(targets))]
         rows.append(Row(cells + [numbers.count(sum(one.kind == kind for one in changes)) for kind in kinds]))
-    return Table(_heads("scaling", "changes", "least", "most", *kinds), rows)
+    return Table(columns("scaling", "changes", "least", "most", *kinds), rows)
 
 
 def scaling_table(result: SimResult) -> Table:
     """Every change of a target, the first ones if there are too many."""
-    heads = [Head("at"), Head("pool", "text"), *_heads("from", "to"), Head("kind", "text"), Head("reason", "long")]
+    heads = columns("at", "pool", "from", "to", "kind", "reason", text=("pool", "kind"), long=("reason",))
     rows = [
         Row([
             numbers.clock(one.at_s), one.pool, numbers.count(one.before), numbers.count(one.target), one.kind,
@@ -158,24 +135,23 @@ def fault_sums(summary: Summary) -> Table:
     rows = [
         Row([
             one.kind, numbers.count(one.count), numbers.count(one.sequences_hit), numbers.count(one.tokens_lost),
-            numbers.figure(one.npu_seconds_lost),
+            numbers.significant(one.npu_seconds_lost),
         ])
         for one in summary.faults
     ]  # fmt: skip
-    heads = _heads("kind", "how often", "sequences hit", "tokens lost", "NPU-seconds lost")
+    heads = columns("fault", "how often", "sequences hit", "tokens lost", "NPU-seconds lost")
     return Table(heads, rows, f"Together {numbers.share(summary.lost_npu_share)} of all NPU time.")
 
 
 def fault_table(result: SimResult) -> Table:
     """Every fault, the first ones if there are too many."""
-    heads = [
-        Head("at"), Head("kind", "text"), Head("target", "text"), Head("until"), Head("sequences hit"),
-        Head("tokens lost"), Head("NPU-seconds lost"),
-    ]  # fmt: skip
+    heads = columns(
+        "at", "kind", "target", "until", "sequences hit", "tokens lost", "NPU-seconds lost", text=("kind", "target")
+    )
     rows = [
         Row([
             numbers.clock(one.at_s), one.kind, one.target, _until(one.until_s), numbers.count(one.sequences_hit),
-            numbers.count(one.tokens_lost), numbers.figure(one.npu_seconds_lost),
+            numbers.count(one.tokens_lost), numbers.significant(one.npu_seconds_lost),
         ])
         for one in result.faults[:MOST_ROWS]
     ]  # fmt: skip
@@ -184,10 +160,10 @@ def fault_table(result: SimResult) -> Table:
 
 def instance_table(result: SimResult) -> Table:
     """Every instance, the first ones if there are too many."""
-    heads = [Head("instance"), Head("pool", "text"), *_heads(
-        "NPUs", "from", "until", "busy", "steps", "prompt tokens", "output tokens", "preemptions", "peak batch",
-        "peak KV",
-    )]  # fmt: skip
+    heads = columns(
+        "instance", "pool", "NPUs", "from", "until", "busy", "steps", "prompt tokens", "output tokens", "preemptions",
+        "peak batch", "peak KV", text=("pool",),
+    )  # fmt: skip
     rows = []
     for one in result.instances[:MOST_ROWS]:
         life = life_s(one, result.totals.end_s)
@@ -202,7 +178,7 @@ def instance_table(result: SimResult) -> Table:
 
 def config_table(result: SimResult) -> Table:
     """What was simulated."""
-    return Table([Head("setting"), Head("value", "long")], [Row([name, text]) for name, text in result.config.items()])
+    return table_of(columns("setting", "value", long=("value",)), result.config.items())
 
 
 def _newest(decisions: Sequence[DecisionRecord]) -> list[DecisionRecord]:
@@ -216,10 +192,6 @@ def _newest(decisions: Sequence[DecisionRecord]) -> list[DecisionRecord]:
     return chosen[:MOST_ROWS][::-1]
 
 
-def _heads(*names: str) -> list[Head]:
-    return [Head(name) for name in names]
-
-
 def _until(moment_s: float) -> str:
     """An end; nan: the end of the run."""
     return "end" if moment_s != moment_s else numbers.clock(moment_s)
@@ -231,8 +203,3 @@ def _of(shown: int, whole: int) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
-
-
-def kinds_of(rows: Iterable[Row]) -> list[str]:
-    """Kinds that a table has, sorted."""
-    return sorted({row.kind for row in rows})

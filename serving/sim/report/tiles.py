@@ -1,24 +1,13 @@
 """The main figures at the top of the page."""
 
-from dataclasses import dataclass, field
-
-from serving.sim.report import numbers
+from loadgen.report import numbers
+from loadgen.report.fragments import Html, tile
 from serving.sim.report.goodput import Goodput, Slo
 from serving.sim.report.latencies import Distribution
 from serving.sim.report.summary import Summary
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One figure with its unit and what belongs to it in small print."""
-
-    name: str
-    figure: str
-    unit: str = ""
-    lines: list[str] = field(default_factory=list)
-
-
-def tiles(summary: Summary) -> list[Tile]:
+def summary_tiles(summary: Summary) -> list[Html]:
     """Tiles in the order of interest."""
     rates, cache = summary.throughput, summary.cache
     slo = summary.goodput.slo if summary.goodput else Slo()
@@ -27,22 +16,22 @@ def tiles(summary: Summary) -> list[Tile]:
         _requests(summary),
         _latency("TTFT, median", summary.ttft_s, slo.ttft_s),
         _latency("TPOT, median", summary.tpot_s, slo.tpot_s),
-        Tile(
-            "Output", numbers.figure(rates.output_tokens_per_s), "tokens/s",
+        tile(
+            "Output", numbers.significant(rates.output_tokens_per_s), "tokens/s",
             [
-                f"{numbers.figure(rates.output_tokens_per_npu_s)} per NPU of all pools",
-                f"{numbers.figure(rates.input_tokens_per_s)} prompt tokens/s",
+                f"{numbers.significant(rates.output_tokens_per_npu_s)} per NPU of all pools",
+                f"{numbers.significant(rates.input_tokens_per_s)} prompt tokens/s",
             ],
         ),
-        Tile("Cached prompt tokens", numbers.share(cache.hit_share), "", _cache_lines(summary)),
-        Tile("NPUs", numbers.count(npus), "at the peak", [f"{numbers.figure(summary.npu_hours)} NPU-hours"]),
+        tile("Cached prompt tokens", numbers.share(cache.hit_share), "", _cache_lines(summary)),
+        tile("NPUs", numbers.count(npus), "at the peak", [f"{numbers.significant(summary.npu_hours)} NPU-hours"]),
     ]  # fmt: skip
     if summary.goodput:
         found.insert(1, _goodput(summary.goodput))
     if summary.faults:
         number = sum(fault.count for fault in summary.faults)
         lost = f"{numbers.share(summary.lost_npu_share)} of NPU time lost"
-        found.append(Tile("Faults", numbers.count(number), "", [lost, f"{summary.retried:,} requests sent again"]))
+        found.append(tile("Faults", numbers.count(number), "", [lost, f"{summary.retried:,} requests sent again"]))
     return found
 
 
@@ -52,31 +41,32 @@ def outcome_text(summary: Summary) -> str:
     return ", ".join(ends) or "none rejected or failed"
 
 
-def _requests(summary: Summary) -> Tile:
-    return Tile(
+def _requests(summary: Summary) -> Html:
+    return tile(
         "Requests finished", numbers.count(summary.outcomes["finished"]), f"of {summary.requests:,}",
-        [outcome_text(summary), f"{numbers.figure(summary.throughput.requests_per_s)} per second"],
+        [outcome_text(summary), f"{numbers.significant(summary.throughput.requests_per_s)} per second"],
     )  # fmt: skip
 
 
-def _goodput(goodput: Goodput) -> Tile:
+def _goodput(goodput: Goodput) -> Html:
     limits = [
-        f"{name} {numbers.duration(limit_s)}: {numbers.share(share)}"
+        f"{name} {numbers.limit(limit_s)}: {numbers.share(share)}"
         for name, limit_s, share in (
             ("TTFT", goodput.slo.ttft_s, goodput.ttft_attainment),
             ("TPOT", goodput.slo.tpot_s, goodput.tpot_attainment),
         )
         if limit_s is not None
     ]
-    rate = f"{numbers.figure(goodput.good_per_s)} requests/s"
-    return Tile("Within the SLOs", numbers.share(goodput.attainment), "", [rate, *limits])
+    rate = f"{numbers.significant(goodput.good_per_s)} requests/s"
+    return tile("Within the SLOs", numbers.share(goodput.attainment), "", [rate, *limits])
 
 
-def _latency(name: str, of: Distribution, limit_s: float | None) -> Tile:
+def _latency(name: str, of: Distribution, limit_s: float | None) -> Html:
+    figure, _, unit = numbers.duration(of.p50).partition(" ")
     lines = [f"p90 {numbers.duration(of.p90)}", f"p99 {numbers.duration(of.p99)}"]
     if limit_s is not None:
-        lines.append(f"SLO {numbers.duration(limit_s)}")
-    return Tile(name, numbers.duration(of.p50), "", lines)
+        lines.append(f"SLO {numbers.limit(limit_s)}")
+    return tile(name, figure, unit, lines)
 
 
 def _cache_lines(summary: Summary) -> list[str]:

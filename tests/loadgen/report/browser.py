@@ -70,8 +70,15 @@ addEventListener("load", () => setTimeout(() => {
     for (const figure of document.querySelectorAll("figure.chart")) {
       figures[figure.id] = { drawn: figure.dataset.drawn || "", colours: inked(figure), ...touch(figure) };
     }
+    const filters = [...document.querySelectorAll(".filter")].flatMap((bar) => {
+      const [words, shown] = [bar.querySelector("input"), bar.querySelector(".shown")];
+      const all = shown.textContent;
+      words.value = "scale TTFT";
+      words.dispatchEvent(new Event("input"));
+      return [all, shown.textContent];
+    });
     const names = ["blue", "orange", "green", "red", "violet", "grey"];
-    const seen = { theme,
+    const seen = { theme, filters,
       ready: document.documentElement.dataset.ready || "", overflow: document.documentElement.scrollWidth - innerWidth,
       palette: Object.fromEntries(names.map((name) => [name, rgb(name)])), figures };
     document.getElementById("theme").click();

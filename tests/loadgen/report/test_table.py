@@ -9,18 +9,16 @@ from loadgen.report.table import (
     Cell,
     Row,
     Table,
+    columns,
     filtered_table,
     html_table,
-    long_columns,
     markdown_table,
-    number_columns,
     table_of,
     terminal_table,
-    text_columns,
 )
 
 TABLE = Table(
-    [*number_columns("pool", "tokens per s"), *text_columns("state"), *long_columns("why")],
+    columns("pool", "tokens per s", "state", "why", text=("state",), long=("why",)),
     [
         Row(["prefill", "1,234", Cell("late", "bad"), "<b>[red]x[/]</b> | y"], kind="one"),
         Row(["decode", "5.00", "fine", "z"], "best", "two"),
@@ -69,7 +67,7 @@ def test_alignment_tones_and_notes_on_a_page() -> None:
     assert '<tbody id="rows">' in text
     assert "&lt;b&gt;[red]x" in text
     assert '<p class="soft">A note &amp; more.</p>' in text
-    assert "<thead>" not in html_table(table_of(number_columns("", ""), [["a", "b"]]))
+    assert "<thead>" not in html_table(table_of(columns("", ""), [["a", "b"]]))
 
 
 def test_a_filter_knows_the_kinds() -> None:
@@ -80,7 +78,7 @@ def test_a_filter_knows_the_kinds() -> None:
 
 
 def test_a_narrow_terminal_breaks_heads_and_no_figure() -> None:
-    table = table_of(number_columns("pool", "tokens per s"), [["prefill", "1,234,567,890 tokens"]])
+    table = table_of(columns("pool", "tokens per s"), [["prefill", "1,234,567,890 tokens"]])
     wide, narrow = printed(table, 120), printed(table, 40)
     assert "tokens per s" in wide
     assert "tokens per s" not in narrow

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.errors import OutputError
 from loadgen.report.fragments import Html, html
-from loadgen.report.table import html_table, number_columns, table_of
+from loadgen.report.table import columns, html_table, table_of
 from loadgen.result import Generator, Repetition, SweepResult
 from loadgen.run_report.latency_table import all_metrics, has_both_clocks
 from loadgen.run_report.report_file import write_report
@@ -54,7 +54,7 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     assert "&lt;k&gt;" in text
     assert html("<") == "&lt;"
     assert html(Html("<p>")) == "<p>"
-    assert "<td>&lt;x&gt;</td>" in html_table(table_of(number_columns("a", "b"), [["1", "<x>"]]))
+    assert "<td>&lt;x&gt;</td>" in html_table(table_of(columns("a", "b"), [["1", "<x>"]]))
 
 
 def test_data_cannot_end_its_script(tmp_path: Path) -> None:

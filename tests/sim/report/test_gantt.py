@@ -2,8 +2,6 @@
 
 import dataclasses
 import itertools
-import re
-import xml.etree.ElementTree as ET
 from collections import defaultdict
 
 import pytest
@@ -11,24 +9,8 @@ import pytest
 from hardware.cost import DEEPSEEK_R1, CostModel, load_device
 from hardware.cost.loads import DecodeLoad, StepCost
 from hardware.units import Seconds
-from serving.sim.report.gantt import layer_bars, layer_gantt, layer_parts
+from serving.sim.report.gantt import layer_bars, layer_chart, layer_parts
 from tests.sim.report.made import made_step
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-Extent = tuple[float, float]
-
-
-def extents(svg: str) -> dict[tuple[int, int], list[Extent]]:
-    """Left and right end of every drawn bar, by stream and microbatch."""
-    found: dict[tuple[int, int], list[Extent]] = defaultdict(list)
-    for group in ET.fromstring(svg).iter(f"{SVG}g"):
-        named = re.fullmatch(r"gantt-bar-(\d)-(\d)-\d+", group.get("id", ""))
-        if named:
-            path = next(group.iter(f"{SVG}path")).get("d", "")
-            xs = [float(x) for x in re.findall(r"[ML] ([\d.]+) [\d.]+", path)]
-            found[int(named[1]), int(named[2])].append((min(xs), max(xs)))
-    return found
 
 
 def variants() -> list[StepCost]:
@@ -42,17 +24,17 @@ def variants() -> list[StepCost]:
 
 @pytest.mark.parametrize("step", variants())
 def test_drawn_bars_never_overlap_and_add_up(step: StepCost) -> None:
-    drawn = extents(layer_gantt(step))
-    streams: dict[int, list[Extent]] = defaultdict(list)
-    for (stream, _), bars in drawn.items():
-        streams[stream] += bars
-    px_per_s = (max(end for bars in drawn.values() for _, end in bars) - 126) / step.layer_s
+    chart = layer_chart(step)
+    streams: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for bar in chart.bars:
+        streams[bar.lane].append((bar.start, bar.end))
     for stream, bars in streams.items():
         bars.sort()
-        assert all(end <= start + 1e-3 for (_, end), (start, _) in itertools.pairwise(bars))
+        assert all(end <= start + 1e-12 for (_, end), (start, _) in itertools.pairwise(bars))
         turns = 2 if step.microbatch else 1
-        whole = sum(end - start for start, end in bars)
-        assert whole / px_per_s == pytest.approx(turns * step.streams_s[stream], rel=5e-3)
+        assert sum(end - start for start, end in bars) == pytest.approx(turns * step.streams_s[stream])
+    assert chart.x.high == pytest.approx(max(bar.end for bar in chart.bars), rel=1e-6)
+    assert len(chart.keys) == turns
 
 
 @pytest.mark.parametrize("step", variants())
@@ -76,11 +58,13 @@ def test_a_microbatch_is_never_in_both_streams_at_once() -> None:
 
 
 def test_bars_say_what_they_are() -> None:
-    svg = layer_gantt(made_step())
-    titles = [title.text for title in ET.fromstring(svg).iter(f"{SVG}title")]
-    assert titles.count("core attention: 344 µs") == 2
-    assert titles.count("gate: 12 µs") == 2  # too narrow for a name
-    assert not any("dense" in str(title) for title in titles)  # in no layer that is like the others
+    chart = layer_chart(made_step())
+    said = [bar.text for bar in chart.bars]
+    assert said.count("core attention: 344 µs") == 2
+    assert said.count("gate: 12.0 µs") == 2
+    assert not any("dense" in text for text in said)  # in no layer that is like the others
+    assert chart.lanes[0].startswith("attention stream, ")
+    assert chart.bars[0].name.endswith("\u00a0µs")
 
 
 def test_what_the_parts_do_not_explain_is_shown() -> None:
@@ -91,7 +75,7 @@ def test_a_step_without_parts_is_drawn() -> None:
     step = dataclasses.replace(made_step(), parts=())
     assert {bar.name for bar in layer_bars(step)} == {"other"}
     nothing = dataclasses.replace(step, streams_s=(Seconds(0.0), Seconds(0.0)), layer_s=Seconds(0.0))
-    assert "nothing to show" in layer_gantt(nothing)
+    assert layer_chart(nothing).bars == []
 
 
 def test_the_table_has_every_part() -> None:
