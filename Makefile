@@ -26,8 +26,18 @@ ARGS        ?=
 PYTEST_ARGS ?=
 TORCH_PIP_ARGS ?=
 
+# These tests only compute: what they find does not depend on when. Whatever is not named here may wait for a clock.
+COMPUTING := tests/sim tests/policy tests/model tests/engine tests/quantize tests/evaluate tests/config \
+	tests/architecture tests/gateway tests/telemetry tests/contract
+# With a real Ray cluster, or minutes of a compiler. Named, since to read all other tests takes longer than a cluster.
+SLOW      := $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort)
+# A process that dies is a failure; started again, it would leave the others waiting for ever.
+PARALLEL  := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# One process more than cores: many tests wait for a moment.
+MANY      := --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
+
 .NOTPARALLEL: # tests, after lint and one kind after the other
-.PHONY: help serve test quick slow lint docs bench lock clean
+.PHONY: help serve test quick slow waiting beside lint docs bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -36,18 +46,30 @@ serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ct
 	@exec $(BIN)/cloudmatrix serve $(ARGS)
 
 ifeq ($(strip $(PYTEST_ARGS)),)
-test: lint quick slow ## lint, then all tests: a process per core for most, then real Ray clusters one by one
+test: lint waiting beside ## lint, then all tests: many at once, then real Ray clusters one by one, the rest beside them
 else
 test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif
 
 quick: $(VENV)/.installed-test ## the tests without a cluster
-	@# A process that dies is a failure; started again, it would leave the others waiting for ever.
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses logical --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	@$(BIN)/python -m pytest -m "not slow" $(MANY)
 
-slow: $(VENV)/.installed-test ## the tests with a real Ray cluster
-	@$(BIN)/python -m pytest -m slow
+slow: $(VENV)/.installed-test ## the tests with a real Ray cluster, and those with a C compiler
+	@$(BIN)/python -m pytest -m slow $(SLOW)
+
+waiting: $(VENV)/.installed-test
+	@$(BIN)/python -m pytest -m "not slow" $(MANY) $(COMPUTING:%=--ignore=%)
+
+# Clusters wait most of their time. What only computes takes the processor when they leave it, and tells of it at the end.
+# A shell starts what runs in the background deaf to Ctrl-C, and so would be all that the tests start: env undoes that.
+beside: $(VENV)/.installed-test
+	@told=$$(mktemp) && \
+	{ nice env --default-signal=INT,QUIT $(BIN)/python -m pytest -m "not slow or builds" \
+		--numprocesses logical $(PARALLEL) $(COMPUTING) > "$$told" 2>&1 & } && computing=$$! && \
+	trap 'kill $$computing 2> /dev/null || true; rm "$$told"' EXIT && result=0 && \
+	{ $(BIN)/python -m pytest -m "slow and not builds" $(SLOW) || result=$$?; } && \
+	{ wait $$computing || result=$$?; } && cat "$$told" && exit $$result
 
 lint: docs ## ruff, mypy, and whether the documentation can be built
 	@$(BIN)/ruff check

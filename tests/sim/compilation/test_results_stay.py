@@ -11,7 +11,7 @@ from serving.compiled import build_name
 from serving.sim.compilation.build import build
 from tests.sim.core.case import CONFIG
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(900)]
 
 AUTOSCALED = CONFIG.with_name("cloudmatrix384-autoscaled.toml")
 LOAD = ("--poisson", "6", "--prompt", "3000", "--output", "120", "--reuse", "0.4")
