@@ -3,6 +3,7 @@
 import argparse
 
 from loadgen.quantities import Duration
+from serving.cli.cost_flags import DECODE_FLAGS, PREFILL_FLAGS
 
 DESCRIPTION = """\
 Predict how long one step takes on a device, without running anything. Decode by default: --batch sequences per NPU,
@@ -15,9 +16,6 @@ Examples:
   cloudmatrix cost --prefill 65536 --reuse 0.5
   cloudmatrix cost --calibrate --device h100
 """
-DECODE_FLAGS = {"batch": 96, "context": 4096, "drafts": 1, "acceptance": 0.7, "microbatch": None}
-PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False}
-"""Flags that only one kind of step has, with their defaults."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ from hardware.cost.calibrate import Calibrated, calibrate, has_rows
 from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
 from hardware.units import format_bytes
-from serving.cli.cost import DECODE_FLAGS, PREFILL_FLAGS
+from serving.cli.cost_flags import check_flags
 from serving.errors import ConfigError
 from serving.terminal import table_console
 
@@ -82,25 +82,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.reuse < 1:
         raise ConfigError(f"--reuse is {arguments.reuse:g}; it is a share: 0 up to, but not including, 1")
     mtp_tokens_per_step(arguments.drafts, arguments.acceptance)
-    _check_flags(arguments)
-
-
-def _check_flags(arguments: argparse.Namespace) -> None:
-    """Flags of a question that was not asked.
-
-    Raises: ConfigError.
-    """
-    flags = DECODE_FLAGS | PREFILL_FLAGS
-    given = {name for name, default in flags.items() if getattr(arguments, name) != default}
-    if arguments.prefill is not None:
-        of_both = {"microbatch"} if arguments.microbatch is False else set()
-        idle, needed, here = (given & DECODE_FLAGS.keys()) - of_both, "decode", "with --prefill"
-    elif idle := given & PREFILL_FLAGS.keys():
-        needed, here = "--prefill", "without it,"
-    else:
-        idle, needed, here = given & {"batch"} if arguments.tpot else set(), "a step", "with --tpot"
-    for name in sorted(idle):
-        raise ConfigError(f"--{name.replace('_', '-')} goes with {needed}; {here} it would change nothing")
+    check_flags(arguments)
 
 
 def _decode_dies(model: CostModel, arguments: argparse.Namespace) -> int:

@@ -1,9 +1,7 @@
 """What an instance computes with: real tensors, or predicted time. The instance around it is the same.
 
-    make_compute ──► memory of the dies booked ──► arena of blocks ──► attach ──► executor
-                                                                  └──► transport, cache: as they are, or timed
-
-An implementation is imported only by who uses it: a simulated replica never pays for the tensor library.
+make_compute ──► memory of the dies booked ──► arena of blocks ──► attach ──► executor
+                                                              └──► transport, cache: as they are, or timed
 """
 
 from dataclasses import dataclass
@@ -13,12 +11,10 @@ from typing import Any, Protocol
 from hardware.clock import Clock
 from hardware.device.instance import VirtualInstance
 from hardware.topology import NpuId
-from serving.config.serve import ServeConfig
 from serving.engine.ports import ContextCache, KvTransport, StepExecutor
 from serving.errors import ConfigError
 from serving.ids import NodeId, ReplicaId
 from serving.kvpool.context_cache import ArenaMirror, PoolContextCache
-from serving.runtime.pool_access import PoolAccess
 from serving.runtime.ub_transport import UbTransport
 
 
@@ -153,21 +149,6 @@ class Compute(Protocol):
     def stop(self) -> None:
         """End whatever waits."""
         ...
-
-
-def make_compute(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> Compute:
-    """The compute that `[engine] executor` names, with its model and its dies' memory booked; may be slow.
-
-    Raises: ModelError, ConfigError, HardwareError (no room in HBM).
-    Effects: those of the implementation.
-    """
-    if config.engine.executor == "simulated":
-        from serving.runtime.compute_simulated import SimulatedCompute
-
-        return SimulatedCompute(config, place)
-    from serving.runtime.compute_torch import TorchCompute
-
-    return TorchCompute(config, place, access)
 
 
 def blocks_in_ub(ub_bytes: int, block_bytes: int) -> int:

@@ -18,11 +18,12 @@ from serving.link.messages import Welcome
 from serving.policy.health import StepLimits
 from serving.policy.link_health import LinkLimits
 from serving.policy.pool.view import PoolView
-from serving.runtime.compute import Attached, InstanceCache, InstancePlace, make_compute
+from serving.runtime.compute import Attached, InstanceCache, InstancePlace
 from serving.runtime.decision_recorder import recorded_engine
 from serving.runtime.engine_loop import EngineLoop
 from serving.runtime.faulty_ports import FaultyPorts
 from serving.runtime.instance_server import InstanceServer
+from serving.runtime.make_compute import make_compute
 from serving.runtime.pool_access import PoolAccess
 from serving.runtime.ub_transport import LinkFaults, RemoteReader, UbTransport
 

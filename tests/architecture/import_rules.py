@@ -110,3 +110,29 @@ def reached_outside(sources: Sequence[Source], package: str, whole: str, allowed
             if within(name, whole) and name != whole and not any(within(name, fine) for fine in allowed)
         ]
     return found
+
+
+def import_circles(sources: Sequence[Source]) -> list[str]:
+    """Circles of imports, those inside functions included, each as the shortest way from a module back to itself."""
+    modules = {source.module: source for source in sources}
+    targets = {
+        source.module: [found for name in source.imports if (found := known_module(name, modules))]
+        for source in sources
+    }
+    circles: dict[frozenset[str], str] = {}
+    for source in sources:
+        if way := _way_back(source.module, targets):
+            circles.setdefault(frozenset(way), f"{source.path}: {' -> '.join(way)}")
+    return list(circles.values())
+
+
+def _way_back(start: str, targets: Mapping[str, Sequence[str]]) -> list[str]:
+    queue, seen = [[start]], {start}
+    for way in queue:  # grows while it is read: breadth first
+        for target in targets[way[-1]]:
+            if target == start and way != [start]:
+                return [*way, start]
+            if target not in seen:
+                seen.add(target)
+                queue.append([*way, target])
+    return []

@@ -5,6 +5,7 @@ import pytest
 from tests.architecture.import_rules import (
     banned_imports,
     foreign_imports,
+    import_circles,
     importers_outside,
     reached_outside,
     upward_imports,
@@ -124,6 +125,10 @@ def test_imports_go_down_the_layers() -> None:
     assert upward_imports(SOURCES, LAYERS, ROOTS) == []
 
 
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert import_circles(SOURCES) == []
+
+
 @pytest.mark.parametrize("package", BANNED)
 def test_banned_modules_are_out_of_reach(package: str) -> None:
     assert banned_imports(SOURCES, package, frozenset(BANNED[package]), frozenset((*SHARED, *LEAVES))) == []
@@ -158,6 +163,15 @@ def test_the_checker_sees_an_import_upwards() -> None:
         "low/a.py: imports high.b.thing, which is above low",
         "other.py: has no layer; give it a place in LAYERS",
     ]
+
+
+def test_the_checker_sees_a_circle_once_wherever_it_is_entered() -> None:
+    bad = sample(
+        pkg__a="from pkg import b\n",
+        pkg__b="def late():\n    from pkg.c import thing\n",
+        pkg__c="import pkg.b\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pkg.a\nthing = 1\n",
+    )
+    assert import_circles(bad) == ["pkg/b.py: pkg.b -> pkg.c -> pkg.b"]
 
 
 def test_the_checker_follows_imports_to_a_banned_module() -> None:

@@ -17,8 +17,9 @@ from serving.config.simulation import SimulationConfig
 from serving.errors import ConfigError
 from serving.ids import NodeId, ReplicaId
 from serving.runtime.accounted import LEAST_BYTES, accounted_kv
-from serving.runtime.compute import InstancePlace, blocks_in_ub, make_compute
+from serving.runtime.compute import InstancePlace, blocks_in_ub
 from serving.runtime.compute_simulated import plain_words
+from serving.runtime.make_compute import make_compute
 from serving.runtime.npu_of import npu_of
 from serving.runtime.slowdown import slowdown_of
 from tests.runtime.harness import small_config

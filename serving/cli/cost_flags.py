@@ -1,0 +1,27 @@
+"""Flags of `cloudmatrix cost` that belong to one kind of step."""
+
+import argparse
+
+from serving.errors import ConfigError
+
+DECODE_FLAGS = {"batch": 96, "context": 4096, "drafts": 1, "acceptance": 0.7, "microbatch": None}
+PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False}
+"""Flags that only one kind of step has, with their defaults."""
+
+
+def check_flags(arguments: argparse.Namespace) -> None:
+    """Refuse flags of a question that was not asked.
+
+    Raises: ConfigError.
+    """
+    flags = DECODE_FLAGS | PREFILL_FLAGS
+    given = {name for name, default in flags.items() if getattr(arguments, name) != default}
+    if arguments.prefill is not None:
+        of_both = {"microbatch"} if arguments.microbatch is False else set()
+        idle, needed, here = (given & DECODE_FLAGS.keys()) - of_both, "decode", "with --prefill"
+    elif idle := given & PREFILL_FLAGS.keys():
+        needed, here = "--prefill", "without it,"
+    else:
+        idle, needed, here = given & {"batch"} if arguments.tpot else set(), "a step", "with --tpot"
+    for name in sorted(idle):
+        raise ConfigError(f"--{name.replace('_', '-')} goes with {needed}; {here} it would change nothing")
