@@ -16,7 +16,7 @@ from serving.chaos.targets import (
     segments,
     sizes,
 )
-from serving.cli.gateway_client import ask_gateway
+from serving.cli.http_client import ask_gateway
 from serving.errors import UnavailableError
 
 REPLICA_COUNTS = ("running", "waiting", "held", "pulling", "fetching", "queued_tokens", "kv_blocks_used")
@@ -109,7 +109,7 @@ def _audit_pool(url: str, api_key: str | None, leaks: Leaks, bits: int) -> None:
         if servers is None:
             return
         body = {"repair": bits > 0}
-        found = ask_gateway(url, "/pool/audit", api_key, method="POST", body=body, deadline_s=POOL_AUDIT_DEADLINE_S)
+        found = ask_gateway(url, "/pool/audit", api_key, body=body, deadline_s=POOL_AUDIT_DEADLINE_S)
     except UnavailableError as error:
         leaks.pool.append(f"KV-cache pool: no audit ({error})")
         return

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from serving.chaos.result import ChaosRun, Down
-from serving.cli.gateway_client import ask_gateway
+from serving.cli.http_client import ask_gateway
 from serving.errors import UnavailableError
 
 PERIOD_S = 0.25

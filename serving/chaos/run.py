@@ -19,7 +19,7 @@ from serving.chaos.scenario import Scenario
 from serving.chaos.schedule import PlannedFault, plan_faults
 from serving.chaos.targets import SHARED_MEMORY, find_session, sizes
 from serving.chaos.watch import Watch
-from serving.cli.gateway_client import ask_gateway
+from serving.cli.http_client import ask_gateway
 from serving.errors import ConfigError
 from serving.runtime.injected_faults import FaultWriter, faults_path
 from serving.terminal import ending_signals, leave_closed_terminal

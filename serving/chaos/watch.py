@@ -10,7 +10,7 @@ from serving.chaos.parts import find_parts
 from serving.chaos.result import ChaosRun, Event, Sample
 from serving.chaos.schedule import GRAVE
 from serving.chaos.targets import Target, alive, listed, sizes, target_of
-from serving.cli.gateway_client import ask_gateway
+from serving.cli.http_client import ask_gateway
 from serving.errors import UnavailableError
 
 PERIOD_S = 0.5

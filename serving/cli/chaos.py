@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
-from serving.cli.http_question import server_address
+from serving.cli.address import server_address
 
 if TYPE_CHECKING:
     from serving.chaos.result import ChaosRun
@@ -144,7 +144,7 @@ def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s:
 
 def _pools_at(arguments: argparse.Namespace) -> tuple[str, ...]:
     from serving.chaos.targets import sizes
-    from serving.cli.gateway_client import ask_gateway
+    from serving.cli.http_client import ask_gateway
 
     return tuple(sizes(ask_gateway(arguments.url, "/cluster", arguments.api_key)))
 

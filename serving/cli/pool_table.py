@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hardware.units import MIB
-from serving.cli.ask_again import ask_again
-from serving.cli.gateway_client import ask_gateway
+from serving.cli.http_client import ask_again, ask_gateway
 from serving.cli.status_table import plain_table, server_table
 from serving.terminal import table_console
 
@@ -34,7 +33,7 @@ def audit_pool(url: str, api_key: str | None, *, repair: bool) -> dict[str, Any]
     Raises: UnavailableError.
     """
     body = {"repair": repair}
-    return ask_gateway(url, "/pool/audit", api_key, method="POST", body=body, deadline_s=AUDIT_DEADLINE_S)
+    return ask_gateway(url, "/pool/audit", api_key, body=body, deadline_s=AUDIT_DEADLINE_S)
 
 
 def forget_namespace(url: str, api_key: str | None, name: str) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def set_quota(url: str, api_key: str | None, name: str, quota_mib: int | None, w
     """
     path = f"/pool/namespaces/{quote(name, safe='')}"
     body = {"quota_mib": quota_mib, "weight": weight}
-    return ask_gateway(url, path, api_key, method="POST", body=body, deadline_s=10.0)
+    return ask_gateway(url, path, api_key, body=body, deadline_s=10.0)
 
 
 def print_quota(answer: dict[str, Any]) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from hardware.units import MIB
-from serving.cli.ask_again import ask_again
-from serving.cli.gateway_client import ask_gateway
+from serving.cli.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
 
 NAME_WIDTH = 14

@@ -19,7 +19,7 @@ from typing import TextIO
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from serving.cli.http_question import fetch
+from serving.cli.http_client import fetch
 from serving.config.serve import ServeConfig
 from serving.deployments.app import APP_NAME, GATEWAY, KVCACHE, build
 from serving.deployments.cluster import LocalCluster

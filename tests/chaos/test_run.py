@@ -15,7 +15,7 @@ from serving.chaos.result import ChaosRun, Event
 from serving.chaos.run import Order, run_chaos
 from serving.chaos.scenario import FaultConfig, LoadConfig, PoolsConfig, Scenario, TimesConfig
 from serving.chaos.targets import find_session, listed, send, target_of
-from serving.cli.gateway_client import ask_gateway
+from serving.cli.http_client import ask_gateway
 from serving.errors import ConfigError, UnavailableError
 from tests.chaos.fake_system import FakeSystem
 

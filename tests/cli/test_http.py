@@ -3,14 +3,16 @@
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from serving.cli import ask_again, http_question, main
-from serving.cli.gateway_client import ask_gateway
+from serving.cli import http_client, main
+from serving.cli.address import server_address
+from serving.cli.http_client import RefusedError, ask_again, ask_dashboard, ask_gateway
 from serving.cli.pools_client import PoolsClient
 from serving.cli.status_table import fetch_status
 from serving.config.model import ModelConfig
@@ -62,7 +64,7 @@ def stranger(said: bytes) -> Iterator[str]:
 
         def answer() -> None:
             connection, _ = listening.accept()
-            with connection:
+            with connection, suppress(OSError):  # it may be left in the middle
                 connection.recv(4096)
                 connection.sendall(said)
 
@@ -98,7 +100,7 @@ def test_other_machines_are_asked_through_the_proxy() -> None:
 def test_a_start_asks_its_own_gateway_through_no_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where it does not listen on loopback."""
     monkeypatch.setattr(launch, "endpoint", lambda _: url)
-    monkeypatch.setattr(http_question, "_is_here", lambda _: False)
+    monkeypatch.setattr(http_client, "_is_here", lambda _: False)
     launch.wait_ready(ServeConfig(ModelConfig(Path("somewhere"))), Path("logs"), deadline_s=2.0)
     assert Answering.asked == ["/ready"]
 
@@ -120,7 +122,7 @@ def pointing(to: str) -> bytes:
 def test_a_token_goes_to_no_other_server_although_an_answer_points_there(
     here: bool, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_question, "_is_here", lambda _: here)
+    monkeypatch.setattr(http_client, "_is_here", lambda _: here)
     with stranger(pointing(f"{url}/cluster")) as first, pytest.raises(UnavailableError, match=f"it points to {url}"):
         ask_gateway(first, "/cluster", "key")
     with stranger(pointing(f"{url}/api/pools")) as first, pytest.raises(UnavailableError, match=f"it points to {url}"):
@@ -144,7 +146,7 @@ def test_within_a_server_an_answer_may_point_elsewhere(url: str) -> None:
     ],
 )
 def test_an_address_as_people_type_it(typed: str, meant: str) -> None:
-    assert http_question.server_address(typed) == meant
+    assert server_address(typed) == meant
 
 
 @pytest.mark.parametrize(
@@ -174,21 +176,108 @@ def test_a_late_answer_is_no_absence() -> None:
 def test_a_command_waits_for_a_busy_system_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ask_again, "PAUSE_S", 0.0)
+    monkeypatch.setattr(http_client, "PAUSE_S", 0.0)
     answers: Iterator[object] = iter((SilentError("it is busy"), SilentError("it is busy"), {"pools": []}))
 
-    def ask(*_: object) -> object:
+    def ask() -> object:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr("serving.cli.status_table.ask_gateway", ask)
-    assert fetch_status("http://there", None) == {"pools": []}
+    assert ask_again(ask) == {"pools": []}
     assert capsys.readouterr().err == "cloudmatrix: it is busy; waiting for up to 60 s\n"
 
 
+def test_status_asks_again_while_nothing_is_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first connection is accepted and left alone."""
+    monkeypatch.setattr("serving.cli.status_table.ask_gateway", partial(ask_gateway, deadline_s=0.2))
+    monkeypatch.setattr(http_client, "PAUSE_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def answer() -> None:
+            silent, _ = listening.accept()
+            with silent, listening.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\nConnection: close\r\n\r\n{"model":""}')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert fetch_status(url, None) == {"model": ""}
+        thread.join()
+    assert capsys.readouterr().err.count("does not answer within 0.2 s; waiting for up to 60 s") == 1
+
+
 def test_an_address_that_is_none() -> None:
-    for address in ("http://127.0.0.1:80a0", "127.0.0.1:8000", "http://[::1", ""):
+    for address in ("http://127.0.0.1:80a0", "ftp://127.0.0.1:8000", "http://[::1", ""):
         with pytest.raises(UnavailableError, match="no gateway at"):
             ask_gateway(address, "/cluster", None)
+
+
+def test_an_address_needs_no_scheme(url: str) -> None:
+    assert ask_gateway(url.removeprefix("http://"), "/cluster", None) == {"pools": []}
+
+
+def refusing(status: int, body: str) -> bytes:
+    """An answer that is a refusal."""
+    return f"HTTP/1.1 {status} No\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "gateway", "dashboard"),
+    [
+        (401, '{"error": {"message": "who?"}}', "answered 401: give its key with --api-key", "not accept the token"),
+        (403, "no", "answered 403: give its key with --api-key", "answered 403: it does not accept the token"),
+        (403, '{"error": {"message": "not yours"}}', "answered 403: not yours", "answered 403: not yours"),
+        (404, "nothing", "404: is that a CloudMatrix gateway?", "404: is that a CloudMatrix dashboard?"),
+        (500, '{"error": 7}', "500: is that a CloudMatrix gateway?", "500: is that a CloudMatrix dashboard?"),
+    ],
+)
+def test_refusals_say_what_to_do(status: int, body: str, gateway: str, dashboard: str) -> None:
+    for ask, words in ((ask_gateway, gateway), (ask_dashboard, dashboard)):
+        with stranger(refusing(status, body)) as url, pytest.raises(RefusedError) as caught:
+            ask(url, "/cluster", "key")
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_answer_that_is_no_object_is_no_answer() -> None:
+    for body in ("[1]", "7", "null"):
+        said = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
+        with stranger(said.encode()) as url, pytest.raises(UnavailableError, match=r"no gateway .* no JSON object"):
+            ask_gateway(url, "/cluster", None)
+
+
+def test_an_answer_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "MOST_ANSWER_BYTES", 1 << 20)
+    said = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * (2 << 20)
+    with stranger(said) as url, pytest.raises(UnavailableError, match="longer than 1 MiB"):
+        ask_gateway(url, "/cluster", None)
+
+
+def test_an_answer_that_never_ends_is_left_at_the_deadline() -> None:
+    """Each piece comes in time, the whole does not."""
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+
+        def drip() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+                while not stop.wait(0.02):
+                    connection.sendall(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            with pytest.raises(SilentError, match=r"does not answer within 0\.3 s"):
+                ask_gateway(f"http://127.0.0.1:{listening.getsockname()[1]}", "/cluster", None, deadline_s=0.3)
+        finally:
+            stop.set()
+            thread.join()

@@ -1,0 +1,232 @@
+"""The HTTP client of every command: one question, one JSON answer, mistakes in one line.
+
+    ask_gateway, ask_dashboard ──► ask ──► fetch ──► urllib
+        who is asked; its words      key, deadline, repetition, refusals
+
+What is on this machine is asked directly, whatever proxy the environment names: a proxy does not reach this machine's
+loopback, and the keys that such questions carry are none of its business. Nor are they any other server's to which an
+answer points. Every question has a deadline, every answer a largest size. A question is repeated only where its caller
+says that it may be, and only while nothing is answered.
+"""
+
+import argparse
+import http.client
+import ipaddress
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from hardware.nesting import parse_json
+from serving.cli.address import server_address
+from serving.errors import SilentError, UnavailableError
+
+MOST_ANSWER_BYTES = 256 << 20
+"""Far more than the decisions and pools of the largest system; who sends more is something else."""
+PATIENCE_S = 60.0
+"""How long a question is repeated. Ctrl-C ends it sooner."""
+PAUSE_S = 0.5
+_PIECE_BYTES = 1 << 16
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """A kind of server, and what to say of it.
+
+    Args:
+        name: in messages.
+        deadline_s: for an answer, where the question has none of its own.
+        absent: what to do when nothing is there.
+        wants_key: what to do when it does not accept the key, and does not say so itself.
+    """
+
+    name: str
+    deadline_s: float
+    absent: str
+    wants_key: str
+
+
+GATEWAY: Final = ServerKind(
+    "gateway", 5.0, "start one with `cloudmatrix serve`, or give --url", "give its key with --api-key"
+)
+DASHBOARD: Final = ServerKind(
+    "dashboard",
+    12.0,  # it connects to Ray when it is first asked, which takes a moment
+    "`cloudmatrix serve` prints its address, for --dashboard",
+    "it does not accept the token; `cloudmatrix serve` prints it at its start, for --token",
+)
+
+
+class RefusedError(UnavailableError):
+    """A server has answered, and not with what was asked for.
+
+    Args:
+        error: the object "error" of its answer; empty if there is none.
+    """
+
+    def __init__(self, message: str, error: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def ask(
+    server: ServerKind,
+    url: str,
+    path: str,
+    key: str | None,
+    *,
+    method: str | None = None,
+    body: dict[str, Any] | None = None,
+    deadline_s: float | None = None,
+) -> dict[str, Any]:
+    """Ask a server once.
+
+    Args:
+        url: its address, with or without http://.
+        path: from the address's root, already quoted.
+        key: sent as a bearer token.
+        method: GET, or POST with a body, unless it is another one.
+        deadline_s: for the answer, instead of the usual one of such a server.
+    Raises: UnavailableError, in one line, when it cannot be reached or is no such server; RefusedError when it refuses;
+        SilentError when it gives no answer in time.
+    """
+    deadline_s = server.deadline_s if deadline_s is None else deadline_s
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    data = None if body is None else json.dumps(body).encode()
+    if data is not None:
+        headers["Content-Type"] = "application/json"
+    try:
+        request = urllib.request.Request(f"{server_address(url)}{path}", data=data, headers=headers, method=method)
+        answer = parse_json(fetch(request, deadline_s))
+        if not isinstance(answer, dict):
+            raise ValueError("the answer is no JSON object")
+    except urllib.error.HTTPError as error:
+        raise _refusal(server, url, error) from error
+    except (OSError, ValueError, argparse.ArgumentTypeError) as error:
+        if is_timeout(error):
+            raise SilentError(f"the {server.name} at {url} does not answer within {deadline_s:g} s") from error
+        raise UnavailableError(f"no {server.name} at {url} ({error}); {server.absent}") from error
+    return answer
+
+
+ask_gateway: Final = partial(ask, GATEWAY)
+ask_dashboard: Final = partial(ask, DASHBOARD)
+
+
+def ask_again(question: Callable[[], Answer]) -> Answer:
+    """Ask until there is an answer.
+
+    Args:
+        question: asks once, with a deadline of its own; must be harmless when it is repeated.
+    Raises: SilentError if there is no answer within `PATIENCE_S`; whatever else `question` raises, at once.
+    Effects: writes one line to standard error when the first answer is late.
+    """
+    end = time.monotonic() + PATIENCE_S
+    waiting = False
+    while True:
+        try:
+            return question()
+        except SilentError as error:
+            if time.monotonic() + PAUSE_S >= end:
+                raise
+            if not waiting:
+                waiting = True
+                print(f"cloudmatrix: {error}; waiting for up to {PATIENCE_S:.0f} s", file=sys.stderr, flush=True)
+        time.sleep(PAUSE_S)
+
+
+def fetch(request: urllib.request.Request, deadline_s: float, *, direct: bool = False) -> bytes:
+    """The body of a good answer.
+
+    Args:
+        direct: ask without a proxy wherever it is.
+    Raises: urllib.error.HTTPError for any other answer; OSError, ValueError if there is none, or it is no HTTP, or it
+        points to another server, or is larger than `MOST_ANSWER_BYTES`.
+    """
+    end = time.monotonic() + deadline_s
+    opener = _DIRECT if direct or _is_here(request.full_url) else urllib.request.build_opener(_SameOrigin)
+    try:
+        with opener.open(request, timeout=deadline_s) as response:
+            return _read(response, end)
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"the answer is no HTTP: {str(error).strip() or type(error).__name__}") from error
+
+
+def is_timeout(error: Exception) -> bool:
+    """Whether a question failed because no answer came in time."""
+    return isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
+
+
+class _SameOrigin(urllib.request.HTTPRedirectHandler):
+    """Follows redirects within a server only: the question goes along with its key."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """As the base class. Raises: ConnectionError where it leads to another server."""
+        if _origin(newurl) != _origin(req.full_url):
+            fp.close()
+            raise ConnectionError(f"it points to {newurl}, and nobody else is asked")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _SameOrigin)
+
+
+def _read(response: "http.client.HTTPResponse | urllib.error.HTTPError", end: float) -> bytes:
+    """A whole body. Raises: TimeoutError when it still comes after its deadline; ValueError for one without end."""
+    pieces: list[bytes] = []
+    size = 0
+    while piece := response.read1(_PIECE_BYTES):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MOST_ANSWER_BYTES:
+            raise ValueError(f"its answer is longer than {MOST_ANSWER_BYTES >> 20} MiB")
+        if time.monotonic() > end:
+            raise TimeoutError("its answer does not end")
+    if getattr(response, "length", 0):  # `read1` ends early without a word
+        raise http.client.IncompleteRead(b"", response.length)
+    return b"".join(pieces)
+
+
+def _refusal(server: ServerKind, url: str, error: urllib.error.HTTPError) -> RefusedError:
+    """What to do about an answer that is none: the server's own words, if it is such a server."""
+    told: dict[str, Any] = {}
+    with error:
+        try:
+            told = dict(parse_json(_read(error, time.monotonic() + server.deadline_s))["error"])
+            message = str(told["message"])
+        except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
+            message = server.wants_key if error.code in (401, 403) else f"is that a CloudMatrix {server.name}?"
+    if error.code == 401:
+        message = server.wants_key
+    return RefusedError(f"{url} answered {error.code}: {message}", told)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.lower()
+
+
+def _is_here(url: str) -> bool:
+    """Whether an address means this machine, whatever its name service says."""
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_loopback or address.is_unspecified
