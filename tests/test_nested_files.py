@@ -14,10 +14,11 @@ from hardware.faults import read_faults
 from loadgen.cli.values import json_object
 from loadgen.errors import TraceFormatError
 from loadgen.run_folder import RESULT, SENT, read_bodies, read_result
-from loadgen.trace.file import TraceHeader, header_line, read_header, read_trace
+from loadgen.trace import TraceHeader, open_trace
 from loadgen.trace.lines import json_lines
+from loadgen.trace.recorded import header_line
+from loadgen.trace.servegen_files import Client
 from loadgen.workload.datasets.json_stream import entries
-from loadgen.workload.datasets.servegen_files import Client
 from loadgen.workload.lengths import read_histogram
 from serving.api.tokenizer import read_json
 from serving.config.load import load_config
@@ -29,7 +30,6 @@ from serving.model.checkpoint import Checkpoint
 from serving.model.config import ModelConfig
 from serving.sim.workload.errors import TraceError
 from serving.sim.workload.open import open_workload
-from serving.sim.workload.servegen_files import Client as SimulatedClient
 from tests.nested import arrays
 
 HEADER = header_line(TraceHeader(block_tokens=16, hash_ids="given", requests=1)) + "\n"
@@ -49,11 +49,11 @@ def lines(path: Path) -> object:
 
 
 def client(path: Path) -> object:
-    return Client(0, (), path).lengths(0.0)
+    return Client(0, {}, path).lengths(0.0)
 
 
-def simulated_client(path: Path) -> object:
-    return SimulatedClient(0, {}, path).lengths(0.0)
+def requests(path: Path) -> object:
+    return list(open_trace(path).requests())
 
 
 def device(path: Path) -> object:
@@ -82,9 +82,8 @@ READERS: dict[str, tuple[Callable[[Path], Any], str, str, type[Exception]]] = {
     "questions in a list": (split, "docs.json", '[{"q": DEEP}]', ConfigError),
     "documents": (read_documents, "text.jsonl", '{"text": DEEP}', ConfigError),
     "a simulator's trace": (open_workload, "trace.jsonl", '{"input_length": 1, "odd": DEEP}', TraceError),
-    "a simulator's lengths": (simulated_client, "chunk-0-dataset.json", '{"0": {"input_tokens": DEEP}}', TraceError),
-    "a trace's header": (read_header, "trace.jsonl", '{"schema": DEEP}', TraceFormatError),
-    "a trace's line": (listed(read_trace), "trace.jsonl", HEADER + '{"turn": DEEP}', TraceFormatError),
+    "a trace's header": (requests, "trace.jsonl", '{"schema": DEEP}', TraceFormatError),
+    "a trace's line": (requests, "trace.jsonl", HEADER + '{"turn": DEEP}', TraceFormatError),
     "lengths of a load": (client, "chunk-0-dataset.json", '{"0": {"input_tokens": DEEP}}', TraceFormatError),
     "a histogram": (read_histogram, "lengths.json", '{"1": DEEP}', TraceFormatError),
     "a data set in lines": (lines, "d.jsonl", '{"a": DEEP}', TraceFormatError),

@@ -106,7 +106,7 @@ def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
                 *facts.warnings,
                 *_length_warnings(content, counter),
                 *_choice_warnings(flags),
-                *idle_flag_warnings(flags),
+                *idle_flag_warnings(flags, bodies=content.bodies),
             ),
         )
 

@@ -3,6 +3,7 @@
 import argparse
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from loadgen.arrivals import Arrivals, Ramp, RampShape, Replay, Steady, Steps
 from loadgen.errors import UsageError
@@ -82,10 +83,8 @@ def _arrivals(
         return Steady(rate, shape), f"rate {rate:g}/s"
     if flags.arrival == "trace" or (timed and flags.arrival is None and flags.concurrency is None):
         if not timed:
-            raise UsageError("--arrival trace needs a data set with times: mooncake, azure, servegen or trace")
+            raise UsageError("--arrival trace needs a data set with times: --dataset-name trace")
         window = (flags.trace_from or 0.0, math.inf if flags.trace_to is None else flags.trace_to)
-        if flags.dataset_name == "servegen":
-            window = (0.0, math.inf)  # the workload makes the window only
         return Replay(flags.rate_scale, *window), f"recorded times x {flags.rate_scale:g}"
     if flags.arrival is not None:
         raise UsageError(f"--arrival {flags.arrival} needs --request-rate")
@@ -97,7 +96,8 @@ def _refuse_replay_flags(flags: argparse.Namespace) -> None:
 
     Raises: UsageError.
     """
-    window = flags.dataset_name != "servegen" and (flags.trace_from is not None or flags.trace_to is not None)
+    made_up = flags.dataset_path is not None and Path(flags.dataset_path).is_dir()  # ServeGen: the stretch is made
+    window = not made_up and (flags.trace_from is not None or flags.trace_to is not None)
     if window or flags.rate_scale != 1:
         raise UsageError(
             "--trace-from, --trace-to and --rate-scale belong to a replay of a data set's own times; leave them out, "

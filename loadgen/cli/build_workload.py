@@ -6,19 +6,20 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from loadgen.cli.workload_flags import TRACES
 from loadgen.endpoint import Backend, Endpoint
 from loadgen.errors import UsageError
+from loadgen.trace import Reading, RecordedTrace, Trace, open_trace
 from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.calibrate import calibrate
 from loadgen.workload.cycle import Cycled
 from loadgen.workload.datasets.fit import Fit
+from loadgen.workload.datasets.traces import TraceWorkload
 from loadgen.workload.lengths import Lengths, lengths, parse, parse_times
 from loadgen.workload.ports import TokenCounter, Workload
 from loadgen.workload.words import PromptKind, Words
 
 SYNTHETIC = ("random", "shared-prefix", "text")
-TIMED = ("mooncake", "azure", "servegen", "trace")
-WITH_OWN_OUTPUT_LENGTHS = ("sharegpt", "mooncake", "azure", "servegen", "trace")
 DEFAULT_OUTPUT = "64"
 
 
@@ -47,13 +48,15 @@ class Content:
     """What is sent.
 
     Attributes:
-        timed: it has times of its own. endless: it never ends by itself. fit: counts what had to be cut.
+        timed: it has times of its own. endless: it never ends by itself. bodies: its requests are sent as recorded.
+        fit: counts what had to be cut.
     """
 
     workload: Workload
     timed: bool
     endless: bool
     exact_lengths: bool
+    bodies: bool = False
     fit: Fit = field(default_factory=Fit)
 
 
@@ -123,10 +126,17 @@ def build_content(flags: argparse.Namespace, model: Model, words: Words, seed: i
     if name in SYNTHETIC:
         return Content(_sessions(flags, model, words, chat), timed=False, endless=True, exact_lengths=words.exact)
     fit = Fit(flags.length_scale, model.room_tokens)
-    workload = _data_set(flags, model, words, fit)
+    workload: Workload
+    bodies = False
+    if name in TRACES:
+        trace = _trace(flags, seed)
+        bodies = isinstance(trace, RecordedTrace)
+        workload = TraceWorkload(trace, words, fit, flags.model if bodies else None)
+    else:
+        workload = _data_set(flags, model, fit)
     if flags.cycle:
         workload = Cycled(workload)
-    return Content(workload, name in TIMED, endless=flags.cycle, exact_lengths=words.exact, fit=fit)
+    return Content(workload, name in TRACES, flags.cycle, words.exact, bodies, fit)
 
 
 def _sessions(flags: argparse.Namespace, model: Model, words: Words, chat: bool) -> Workload:
@@ -171,37 +181,30 @@ def _output_lengths(flags: argparse.Namespace) -> Lengths:
     return lengths(flags.output_len or DEFAULT_OUTPUT, range_ratio=flags.random_range_ratio)
 
 
-def _data_set(flags: argparse.Namespace, model: Model, words: Words, fit: Fit) -> Workload:
-    """A workload read from files."""
-    from loadgen.workload.datasets.azure import Azure
+def _trace(flags: argparse.Namespace, seed: int) -> Trace:
+    """The trace, of which only the stretch that is asked for need be made up.
+
+    Raises: UsageError, TraceFormatError.
+    """
+    end_s = math.inf if flags.trace_to is None else flags.trace_to
+    reading = Reading(flags.block_tokens, start_s=flags.trace_from or 0.0, end_s=end_s, seed=seed)
+    return open_trace(Path(flags.dataset_path), reading)
+
+
+def _data_set(flags: argparse.Namespace, model: Model, fit: Fit) -> Workload:
+    """A workload of texts that are read from files."""
     from loadgen.workload.datasets.custom import Custom
     from loadgen.workload.datasets.measure import Measure
-    from loadgen.workload.datasets.mooncake import Mooncake
-    from loadgen.workload.datasets.servegen import ServeGen
     from loadgen.workload.datasets.sharegpt import ShareGpt
 
     path, measure = Path(flags.dataset_path), Measure(model.counter)
-    match flags.dataset_name:
-        case "sharegpt":
-            return ShareGpt(
-                path,
-                measure,
-                _output_lengths(flags) if flags.output_len else None,
-                whole=flags.turns not in ("1", "1.0"),
-                think_s=parse_times(flags.think_time),
-                fit=fit,
-            )
-        case "custom":
-            return Custom(path, _output_lengths(flags), measure, fit)
-        case "mooncake":
-            return Mooncake(path, words, fit)
-        case "azure":
-            return Azure(path, words, fit)
-        case "servegen":
-            # The recorded days are cut here, not while replaying: days of requests need not be drawn first.
-            until = math.inf if flags.trace_to is None else flags.trace_to
-            return ServeGen(path, words, fit, from_s=flags.trace_from or 0.0, to_s=until)
-        case _:
-            from loadgen.workload.datasets.replay import TraceReplay
-
-            return TraceReplay(path, flags.model, words)
+    if flags.dataset_name == "custom":
+        return Custom(path, _output_lengths(flags), measure, fit)
+    return ShareGpt(
+        path,
+        measure,
+        _output_lengths(flags) if flags.output_len else None,
+        whole=flags.turns not in ("1", "1.0"),
+        think_s=parse(flags.think_time),
+        fit=fit,
+    )

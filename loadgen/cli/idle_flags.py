@@ -3,13 +3,16 @@
 import argparse
 
 from loadgen.cli.load_flags import add_form_flags
-from loadgen.cli.workload_flags import DATASETS, add_workload_flags
+from loadgen.cli.workload_flags import DATASETS, TRACES, add_workload_flags
 
 _SYNTHETIC = frozenset({"random", "shared-prefix", "text"})
 _GIVEN = frozenset({"sharegpt", "custom"})
 _TENANTS = frozenset({"shared-prefix"})
 _ALL = frozenset(DATASETS)
-_RENDERED = _ALL - {"trace"}
+_OF_BODIES = "trace"
+"""Stands for a trace that has its bodies, with all that they ask for, in the file; all other traces are like any."""
+_WRITTEN = frozenset(TRACES) - {_OF_BODIES}
+_RENDERED = _ALL - {_OF_BODIES}
 USED_BY = {
     "dataset_path": _ALL - {"random", "shared-prefix"},
     "input_len": _SYNTHETIC,
@@ -18,7 +21,8 @@ USED_BY = {
     "random_prefix_len": frozenset({"random"}),
     "prompt_kind": _ALL - {"text"} - _GIVEN,
     "max_model_len": _RENDERED,
-    "length_scale": frozenset({"mooncake", "azure", "servegen"}),
+    "length_scale": _WRITTEN,
+    "block_tokens": frozenset(TRACES),
     "tenants": _TENANTS,
     "system_prompt_len": _TENANTS,
     "prefix_depth": _TENANTS,
@@ -32,20 +36,25 @@ USED_BY = {
         _RENDERED,
     ),
 }
-"""Flag -> data sets in which it has an effect. A trace has its bodies, with all that they ask for, in the file."""
+"""Flag -> data sets in which it has an effect."""
 _WORKLOADS_OWN = ("prompt", "messages", "max_tokens", "max_completion_tokens")
 
 
-def idle_flag_warnings(flags: argparse.Namespace) -> tuple[str, ...]:
-    """What to say of flags that change nothing in this run, or something that another flag claims to set."""
+def idle_flag_warnings(flags: argparse.Namespace, *, bodies: bool) -> tuple[str, ...]:
+    """What to say of flags that change nothing in this run, or something that another flag claims to set.
+
+    Args:
+        bodies: the data set is a trace that has its bodies.
+    """
     parser = argparse.ArgumentParser(add_help=False)
     add_workload_flags(parser)
     add_form_flags(parser)
     name = flags.dataset_name
+    kind = name if name not in TRACES else _OF_BODIES if bodies else min(_WRITTEN)
     idle = [
         flag
         for flag, used_by in USED_BY.items()
-        if name not in used_by and getattr(flags, flag) != parser.get_default(flag)
+        if kind not in used_by and getattr(flags, flag) != parser.get_default(flag)
     ]
     found = [f"--{flag.replace('_', '-')} has no effect with --dataset-name {name}" for flag in idle]
     if name == "sharegpt":

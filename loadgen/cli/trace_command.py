@@ -4,8 +4,10 @@ import argparse
 from pathlib import Path
 
 from loadgen.cli import values
-from loadgen.recording.record import DEFAULT_BLOCK_TOKENS, TraceFormat, record_trace
-from loadgen.trace.describe import describe
+from loadgen.recording.record import DEFAULT_BLOCK_TOKENS, record_trace
+from loadgen.trace import KEEPS_IDS, Reading, TraceForm, convert, describe, open_trace
+
+_FORMS = list(TraceForm)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -16,10 +18,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     record.add_argument("-o", "--out", type=Path, metavar="FILE", help="default: DIR/trace.jsonl")
     record.add_argument(
         "--format",
-        type=TraceFormat,
-        choices=list(TraceFormat),
-        default=TraceFormat.LOADGEN,
-        help="mooncake: times, lengths and hash_ids only, for other tools (default: loadgen, which replays exactly)",
+        type=TraceForm,
+        choices=_FORMS,
+        default=TraceForm.LOADGEN,
+        help="for other tools: times, lengths and, in mooncake and bailian, hash_ids (default: loadgen, which replays "
+        "exactly)",
     )
     record.add_argument(
         "--block-tokens",
@@ -28,18 +31,41 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens of a block of hash_ids, where the workload had none (default %(default)s)",
     )
-    info = commands.add_parser("info", help="say what a trace file holds", allow_abbrev=False)
-    info.add_argument("file", type=Path, metavar="FILE")
+    info = commands.add_parser("info", help="say what a trace of any format holds", allow_abbrev=False)
+    info.add_argument("file", type=Path, metavar="FILE", help="file, or folder of a ServeGen model")
+    _add_reading_flags(info)
+    other = commands.add_parser("convert", help="write a trace of any format in another", allow_abbrev=False)
+    other.add_argument("file", type=Path, metavar="FILE", help="file, or folder of a ServeGen model")
+    other.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="file to write")
+    other.add_argument("--format", type=TraceForm, choices=_FORMS, required=True, help="of the file to write")
+    _add_reading_flags(other)
+
+
+def _add_reading_flags(parser: argparse.ArgumentParser) -> None:
+    """What the format of the file that is read leaves open."""
+    parser.add_argument("--block-tokens", type=values.count, metavar="N", help="tokens of a block of its hash_ids")
+    parser.add_argument("--seed", type=values.whole, default=0, metavar="N", help="of a ServeGen folder's requests")
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Record or describe.
+    """Record, describe or convert.
 
     Raises: UsageError, TraceFormatError, OutputError.
     """
+    if flags.action == "record":
+        return _record(flags)
+    trace = open_trace(flags.file, Reading(flags.block_tokens, seed=flags.seed))
     if flags.action == "info":
-        print(*describe(flags.file).lines(), sep="\n")
+        print(*describe(trace).lines(), sep="\n")
         return 0
+    count = convert(trace, flags.out, flags.format)
+    lost = "" if flags.format in KEEPS_IDS or trace.block_tokens is None else "; it holds no hash_ids"
+    print(f"{flags.out}: {count} requests{lost}", *trace.notes.values(), sep="\n")
+    return 0
+
+
+def _record(flags: argparse.Namespace) -> int:
+    """Write the trace of a run."""
     path = flags.out or flags.folder / "trace.jsonl"
     done = record_trace(flags.folder, path, form=flags.format, block_tokens=flags.block_tokens)
     left_out = f"; {done.left_out} left out" if done.left_out else ""

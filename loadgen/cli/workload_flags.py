@@ -5,7 +5,9 @@ import argparse
 from loadgen.cli import values
 from loadgen.quantities import Duration, Size
 
-DATASETS = ("random", "shared-prefix", "text", "sharegpt", "custom", "mooncake", "azure", "servegen", "trace")
+TRACES = ("trace", "mooncake", "bailian", "azure", "burstgpt", "servegen")
+"""All read a trace of any format, which is found from its content; the names of formats are for people."""
+DATASETS = ("random", "shared-prefix", "text", "sharegpt", "custom", *TRACES)
 
 
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +23,9 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         choices=DATASETS,
         default="random",
         help="random words | shared-prefix: tenants with system prompts | text files | sharegpt JSON | custom JSONL | "
-        "mooncake JSONL | azure CSV | servegen folder | trace: file of `loadgen trace record` (default random)",
+        "trace: Mooncake, Qwen-Bailian or `loadgen trace` JSON lines, CSV of Azure, BurstGPT or with arrival_s,"
+        "prompt_tokens,output_tokens, or a ServeGen folder; told by its content, the names of formats are synonyms "
+        "(default random)",
     )
     group.add_argument("--dataset-path", metavar="PATH", help="file or folder; several text files: comma between them")
     group.add_argument(
@@ -66,6 +70,13 @@ def _add_text_flags(group: "argparse._ArgumentGroup") -> None:
         default=1.0,
         metavar="X",
         help="data sets: lengths (and block sizes of hash_ids) times X; 0.03125 makes Mooncake's 512-token blocks 16",
+    )
+    group.add_argument(
+        "--block-tokens",
+        type=values.count,
+        metavar="N",
+        help="traces: tokens that one of the hash_ids stands for (default: as the format has it: Mooncake 512, "
+        "Bailian 16); checked against the lengths",
     )
     group.add_argument(
         "--cycle", action="store_true", help="begin a data set again when it ends (default: the run ends with it)"

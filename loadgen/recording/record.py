@@ -7,32 +7,22 @@ think times the pauses that were planned, ids those of the workload or computed 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 from urllib.parse import urlsplit
-
-import msgspec
 
 from loadgen.errors import UsageError
 from loadgen.plan import Conduct
 from loadgen.record import Outcome, RequestRecord
 from loadgen.recording.hashing import BlockHasher, RecordedPrompt, prompt_of
 from loadgen.run_folder import read_bodies, read_records, read_result
-from loadgen.trace.file import TraceHeader, TraceRequest, mooncake_line, write_lines, write_trace
+from loadgen.trace import TraceForm, TraceHeader, TraceRecord, write_recorded, write_requests
 
 DEFAULT_BLOCK_TOKENS = 16
 """Block of most servers' prefix caches."""
 _BYTES_PER_TOKEN = 4.0
 """Of English text, where not one prompt's tokens are known."""
 _COMPLETE = frozenset({Outcome.OK, Outcome.SHORT})
-
-
-class TraceFormat(StrEnum):
-    """Form of the file; the names are those of `--format`."""
-
-    LOADGEN = "loadgen"
-    MOONCAKE = "mooncake"
 
 
 @dataclass(frozen=True)
@@ -65,13 +55,13 @@ class _Sent:
 
 
 def record_trace(
-    folder: Path, out: Path, *, form: TraceFormat = TraceFormat.LOADGEN, block_tokens: int = DEFAULT_BLOCK_TOKENS
+    folder: Path, out: Path, *, form: TraceForm = TraceForm.LOADGEN, block_tokens: int = DEFAULT_BLOCK_TOKENS
 ) -> Recorded:
     """Write the trace of a run.
 
     Args:
-        folder: of the run. form: Mooncake's has no header, whole milliseconds, real times of later turns, and nothing
-            but the four keys.
+        folder: of the run. form: in all but our own, later turns stand at their real times, as whole milliseconds, and
+            what the format does not hold is lost.
         block_tokens: of `hash_ids`, where the workload had none of its own.
     Raises: UsageError if the folder is not that of a run with saved bodies, or nothing in it was sent;
         TraceFormatError if its files cannot be read; OutputError if the trace cannot be written.
@@ -91,10 +81,10 @@ def record_trace(
         requests=len(sent),
     )
     requests = _requests(sent, header)
-    if form is TraceFormat.MOONCAKE:
-        _write_mooncake(out, sent, requests)
+    if form is TraceForm.LOADGEN:
+        write_recorded(out, header, requests)
     else:
-        write_trace(out, header, requests)
+        write_requests(out, form, _at_real_times(sent, requests))
     return Recorded(len(sent), sent[-1].session + 1, len(records) - len(sent))
 
 
@@ -129,20 +119,20 @@ def _turns(session: int, turns: list[RequestRecord], bodies: list[str]) -> list[
     return found
 
 
-def _requests(sent: list[_Sent], header: TraceHeader) -> list[TraceRequest]:
+def _requests(sent: list[_Sent], header: TraceHeader) -> list[TraceRecord]:
     """The lines of the trace."""
     bytes_per_token = _bytes_per_token(sent)
     hasher = BlockHasher(header.block_tokens, header.bytes_per_block)
     return [
-        TraceRequest(
-            timestamp_us=one.timestamp_us,
-            input_length=(tokens := _input_tokens(one, bytes_per_token)),
-            output_length=_output_tokens(one.record),
+        TraceRecord(
+            arrival_s=one.timestamp_us / 1e6,
+            input_tokens=(tokens := _input_tokens(one, bytes_per_token)),
+            output_tokens=_output_tokens(one.record),
             hash_ids=_hash_ids(one, tokens, None if header.hash_ids == "given" else hasher),
             session=one.session,
-            turn=one.turn,
-            input_length_estimated=one.known_tokens is None and not isinstance(one.prompt, list),
-            think_us=one.think_us,
+            follows=one.turn > 0,
+            input_estimated=one.known_tokens is None and not isinstance(one.prompt, list),
+            think_s=one.think_us / 1e6,
             tenant=one.record.tenant,
             conduct=one.record.conduct,
             body=one.body,
@@ -159,12 +149,12 @@ def _hash_ids(one: _Sent, tokens: int, hasher: BlockHasher | None) -> list[int]:
 
 
 def _input_tokens(one: _Sent, bytes_per_token: float) -> int:
-    """Tokens of the whole prompt, an estimate if nobody counted."""
+    """Tokens of the whole prompt, an estimate if nobody counted; at least 1, as a trace needs it."""
     if one.known_tokens is not None:
-        return one.known_tokens
+        return max(1, one.known_tokens)
     if isinstance(one.prompt, list):
-        return len(one.prompt)
-    return 0 if one.prompt is None else max(1, round(_bytes(one.prompt) / bytes_per_token))
+        return max(1, len(one.prompt))
+    return 1 if one.prompt is None else max(1, round(_bytes(one.prompt) / bytes_per_token))
 
 
 def _output_tokens(record: RequestRecord) -> int:
@@ -194,17 +184,18 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _write_mooncake(out: Path, sent: list[_Sent], requests: list[TraceRequest]) -> None:
-    """Whole milliseconds, in the order in which requests really were due.
-
-    Raises: OutputError.
-    """
+def _at_real_times(sent: list[_Sent], requests: list[TraceRecord]) -> list[TraceRecord]:
+    """Each request by itself, at the whole millisecond at which it really was due, in that order."""
     timed = [
-        msgspec.structs.replace(request, timestamp_us=round(one.record.intended_s * 1000) * 1000)
+        TraceRecord(
+            arrival_s=max(0, round(one.record.intended_s * 1000)) / 1000,
+            input_tokens=request.input_tokens,
+            output_tokens=request.output_tokens,
+            hash_ids=request.hash_ids,
+        )
         for one, request in zip(sent, requests, strict=True)
     ]
-    timed.sort(key=lambda request: request.timestamp_us)
-    write_lines(out, map(mooncake_line, timed))
+    return sorted(timed, key=lambda request: request.arrival_s)
 
 
 def _microseconds(time_s: float) -> int:

@@ -1,10 +1,31 @@
 """Traces of requests: read and written here for every tool.
 
-Imports nothing of ours but the leaf modules of this package (`errors`, `json_text`, `output`, `regular_file`), so that
-the simulator can read what the load generator reads.
+Imports nothing of ours but leaf modules of this package, so that the simulator reads with it what the load generator
+reads. A format is a module with a reader (see `request.Trace`) and what writes its lines.
 """
 
 from loadgen.trace.describe import TraceSummary, describe
-from loadgen.trace.file import TraceHeader, TraceRequest, read_trace, write_trace
+from loadgen.trace.find import FORMATS, Reading, open_trace
+from loadgen.trace.recorded import RecordedTrace, TraceHeader, write_recorded
+from loadgen.trace.request import Trace, TraceRecord, in_sessions
+from loadgen.trace.servegen import ServeGenTrace
+from loadgen.trace.write import KEEPS_IDS, TraceForm, convert, write_requests
 
-__all__ = ["TraceHeader", "TraceRequest", "TraceSummary", "describe", "read_trace", "write_trace"]
+__all__ = [
+    "FORMATS",
+    "KEEPS_IDS",
+    "Reading",
+    "RecordedTrace",
+    "ServeGenTrace",
+    "Trace",
+    "TraceForm",
+    "TraceHeader",
+    "TraceRecord",
+    "TraceSummary",
+    "convert",
+    "describe",
+    "in_sessions",
+    "open_trace",
+    "write_recorded",
+    "write_requests",
+]

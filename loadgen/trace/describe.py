@@ -1,9 +1,10 @@
-"""What is in a trace file, in a few lines."""
+"""What is in a trace, in a few lines."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.trace.file import read_header, read_trace
+from loadgen.trace.recorded import RecordedTrace
+from loadgen.trace.request import Trace
 
 
 @dataclass(frozen=True)
@@ -13,9 +14,10 @@ class TraceSummary:
     Attributes:
         duration_s: from the first session's beginning to the last one's. blocks: of all prompts, partial ones included.
         repeated_blocks: of these, seen before in the file: what an endless prefix cache would have had.
-        with_body: requests that replay exactly.
+        with_body: requests that replay exactly. notes: what had to be made sense of.
     """
 
+    path: Path
     requests: int = 0
     sessions: int = 0
     duration_s: float = 0.0
@@ -26,47 +28,55 @@ class TraceSummary:
     repeated_blocks: int = 0
     with_body: int = 0
     endpoint: str = ""
+    notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """For people."""
         share = f"{self.repeated_blocks / self.blocks:.1%}" if self.blocks else "unknown"
         mean = max(1, self.requests)
+        to = f", to {self.endpoint}" if self.endpoint else ""
         return [
-            f"{self.requests} requests in {self.sessions} sessions over {self.duration_s:.1f} s, to {self.endpoint}",
+            f"{self.requests} requests in {self.sessions} sessions over {self.duration_s:.1f} s{to}",
             f"{self.input_tokens / mean:.0f} tokens of prompt and {self.output_tokens / mean:.0f} of answer on average",
-            f"{share} of {self.blocks} blocks of {self.block_tokens} tokens repeat earlier prefixes",
+            f"{share} of {self.blocks} blocks of {self.block_tokens} tokens repeat earlier prefixes"
+            if self.block_tokens
+            else "nothing is known of prefixes",
             f"{self.with_body} requests have their exact body",
+            *self.notes,
         ]
 
 
-def describe(path: Path) -> TraceSummary:
-    """Read a trace and sum it up.
+def describe(trace: Trace) -> TraceSummary:
+    """Read a trace and sum it up. Memory grows with the blocks that differ.
 
-    Raises: UsageError if the file cannot be read; TraceFormatError if it is no trace.
+    Raises: TraceFormatError as reading does.
     """
-    header = read_header(path)
     seen: set[int] = set()
-    requests = sessions = input_tokens = output_tokens = blocks = with_body = first_us = last_us = 0
-    for request in read_trace(path):
+    requests = sessions = input_tokens = output_tokens = blocks = with_body = 0
+    first_s = last_s = 0.0
+    for request in trace.requests():
         if not requests:
-            first_us = request.timestamp_us
+            first_s = request.arrival_s
         requests += 1
-        sessions += request.turn == 0
-        last_us = request.timestamp_us if request.turn == 0 else last_us
-        input_tokens += request.input_length
-        output_tokens += request.output_length
+        if not request.follows:
+            sessions += 1
+            last_s = request.arrival_s
+        input_tokens += request.input_tokens
+        output_tokens += request.output_tokens
         blocks += len(request.hash_ids)
         with_body += request.body is not None
         seen.update(request.hash_ids)
     return TraceSummary(
+        path=trace.path,
         requests=requests,
         sessions=sessions,
-        duration_s=(last_us - first_us) / 1e6,
+        duration_s=last_s - first_s,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        block_tokens=header.block_tokens,
+        block_tokens=trace.block_tokens or 0,
         blocks=blocks,
         repeated_blocks=blocks - len(seen),
         with_body=with_body,
-        endpoint=header.endpoint,
+        endpoint=trace.header.endpoint if isinstance(trace, RecordedTrace) else "",
+        notes=tuple(trace.notes.values()),
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
 from serving.cli.set_option import add_set, configured
+from serving.cli.trace_flags import add_block_tokens
 from serving.errors import ConfigError
 from serving.sim.compilation.choose import prefer_compiled
 
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", type=Path, required=True, help="trace file or ServeGen folder")
     parser.add_argument("--rate", type=float, default=1.0, help="factor on the trace's arrivals (default: 1)")
     parser.add_argument("--limit", type=int, help="first requests of the trace only")
+    add_block_tokens(parser)
     parser.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="begin of the stretch of the trace")
     parser.add_argument("--duration", type=Duration(), metavar="T", help="length of the stretch (default: to its end)")
     _add_goal(parser)
@@ -100,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.sim.planning.files import as_json, write_all
     from serving.sim.planning.planner import plan
     from serving.sim.planning.show import show
+    from serving.sim.report.console import print_notes
     from serving.sim.report.result_json import make_folder
     from serving.terminal import table_console
 
@@ -111,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         make_folder(arguments.out)
     told = Console(stderr=True)
+    print_notes(order.trace.open().notes, told)
     found = _with_progress(order, arguments.processes, told, plan)
     if arguments.json:
         sys.stdout.write(as_json(found).decode())
@@ -144,7 +148,8 @@ def order_of(arguments: argparse.Namespace) -> "Order":
     return Order(
         config=_seeded(config, seed),
         trace=TraceChoice(
-            arguments.trace, arguments.rate, arguments.limit, arguments.start, arguments.duration, seed
+            arguments.trace, arguments.rate, arguments.limit, arguments.start, arguments.duration, seed,
+            arguments.block_tokens,
         ),
         target=Target(
             config.slo.ttft_s if arguments.ttft is None else arguments.ttft,

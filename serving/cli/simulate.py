@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration, parse_duration
 from serving.cli.set_option import add_set, configured
+from serving.cli.trace_flags import add_block_tokens
 from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Play a trace of requests on simulated supernodes: the live gateway's, scheduler's and KV-cache pool's decisions, with
-times from the cost model (`cloudmatrix cost --explain`). Reads Mooncake JSONL, Azure CSV, ServeGen folders, traces of
-`loadgen trace`, and CSV with arrival_s,prompt_tokens,output_tokens; or makes requests up with --poisson.
+times from the cost model (`cloudmatrix cost --explain`). Reads the traces that `loadgen` reads: JSON lines of Mooncake,
+Qwen-Bailian and `loadgen trace`, CSV of Azure, BurstGPT or with arrival_s,prompt_tokens,output_tokens, and ServeGen
+folders; or makes requests up with --poisson.
 """
 EPILOG = """\
 Examples:
@@ -36,7 +38,15 @@ Examples:
 """
 
 
-_TRACE_FLAGS = {"start": 0.0, "limit": None, "rate": 1.0, "volume": 1.0, "length": 1.0, "repeat": 1}
+_TRACE_FLAGS = {
+    "start": 0.0,
+    "limit": None,
+    "rate": 1.0,
+    "volume": 1.0,
+    "length": 1.0,
+    "repeat": 1,
+    "block_tokens": None,
+}
 _POISSON_FLAGS = {"prompt": 4096, "output": 256, "reuse": 0.0}
 """Flags that only one kind of load has, with their defaults."""
 
@@ -55,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--rate", type=float, default=1.0, metavar="X", help="play the trace X times as fast")
     load.add_argument("--volume", type=float, default=1.0, metavar="X", help="X times a ServeGen folder's requests")
     load.add_argument("--length", type=float, default=1.0, metavar="X", help="prompts and answers X times as long")
+    add_block_tokens(load)
     load.add_argument("--repeat", type=int, default=1, metavar="N", help="play it N times, each with other prefixes")
     load.add_argument("--prompt", type=int, default=4096, metavar="N", help="with --poisson: prompt tokens (4096)")
     load.add_argument("--output", type=int, default=256, metavar="N", help="with --poisson: answer tokens (256)")
@@ -90,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.cli.simulate_progress import SimulationProgress
     from serving.sim.core.run import cost_model
     from serving.sim.core.shards import Plan, simulate_supernodes
-    from serving.sim.report.console import print_speed, print_summary
+    from serving.sim.report.console import print_notes, print_speed, print_summary
     from serving.sim.report.goodput import Slo
     from serving.sim.report.page import write_page
     from serving.sim.report.result_json import make_folder, result_json, write_json
@@ -119,6 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_summary(result, summary, table_console())
     told = Console(stderr=True)
+    print_notes(whole.notes, told)
     print_speed(result, told)
     if arguments.out:
         told.print(f"wrote {folder / 'report.html'} and result.json", highlight=False, soft_wrap=True)
@@ -143,7 +155,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for name, default in (_TRACE_FLAGS if made_up else _POISSON_FLAGS).items():
         if getattr(arguments, name) != default:
             needed, given = ("--trace", "--poisson") if made_up else ("--poisson", "--trace")
-            raise ConfigError(f"--{name} goes with {needed}; with {given} it would change nothing")
+            raise ConfigError(f"--{name.replace('_', '-')} goes with {needed}; with {given} it would change nothing")
 
 
 def _with_flags(config: "ServeConfig", arguments: argparse.Namespace) -> "ServeConfig":
@@ -174,6 +186,7 @@ def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: i
             seed=seed,
             repeat=f.repeat,
             shard=(number, count),
+            block_tokens=f.block_tokens,
         )
     if f.duration is None:
         raise ConfigError("--poisson needs --duration: for how many seconds requests arrive")

@@ -13,9 +13,6 @@ NEED_NONE = {
     "serving.api.tokenizer": "reads what `tokenizers` wrote a moment before",
     "serving.kvpool.redis_store": "its records are typed, and written by the control service alone",
     "serving.runtime.injected_faults": "its rows are typed, and written by this user alone",
-    "serving.sim.workload.open": "`decoded` looks first",
-    "serving.sim.workload.recorded": "`decoded` looks first",
-    "serving.sim.workload.mooncake": "`decoded` looks first",
 }
 
 

@@ -8,15 +8,18 @@ deploy/cloudmatrix384-autoscaled.toml; larger decode instances serve more per NP
 
   python -m tests.benchmarks.bench_autoscaler --traces DIR [--plot day.svg]
   python -m tests.benchmarks.bench_autoscaler --traces DIR --quick
+  python -m tests.benchmarks.bench_autoscaler --trace FILE
 
 DIR holds servegen_deepseek_r1/ (github.com/alibaba/ServeGen, data/reason/deepseek-r1), azure_llm_2023/ (github.com/
 Azure/AzurePublicDataset) and mooncake/conversation_trace.jsonl (github.com/kvcache-ai/Mooncake). Without it only the
-made-up loads are played. `cloudmatrix compile` makes it faster.
+made-up loads are played. FILE is any trace that `simulate` reads; it alone is played, as it stands.
+`cloudmatrix compile` makes it faster.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from serving.sim.compilation.choose import prefer_compiled
@@ -25,7 +28,7 @@ from tests.benchmarks.conditions import conditions, show_conditions
 
 def main() -> int:
     """Play and print."""
-    arguments = _arguments()
+    arguments = command_line()
     compiled = not arguments.interpreted and prefer_compiled()
     from tests.benchmarks.autoscaling.play import chosen_loads, play_all  # simulates: not before that choice
 
@@ -37,13 +40,17 @@ def main() -> int:
     return 0
 
 
-def _arguments() -> argparse.Namespace:
+def command_line(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """What is asked for; by whoever started this, if no words are given."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.bench_autoscaler",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of the traces")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--traces", type=Path, metavar="DIR", help="folder of the traces")
+    which.add_argument("--trace", type=Path, metavar="FILE", help="any trace that `simulate` reads")
+    parser.add_argument("--block-tokens", type=int, metavar="N", help="tokens that one of FILE's hash_ids stands for")
     parser.add_argument("--quick", action="store_true", help="half of an evening instead of the day; under a minute")
     parser.add_argument("--load", action="append", metavar="NAME", help="only loads whose name begins like this")
     parser.add_argument("--day-speed", type=float, default=8.0, help="the R1 day so many times as fast (default 8)")
@@ -53,7 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--slo-only", action="store_true", help="neither baseline nor static splits")
     parser.add_argument("--interpreted", action="store_true", help="run the sources, even if they have been compiled")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the first load's run, SVG or PNG")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,20 @@
-"""What the load generator writes, the simulator reads, to the same requests. Neither imports the other."""
+"""What the load generator writes, the simulator reads, to the same requests."""
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.errors import TraceFormatError
-from loadgen.trace import TraceHeader, read_trace, write_trace
-from loadgen.trace import TraceRequest as Recorded
-from loadgen.trace.file import SCHEMA as WRITTEN_SCHEMA
-from loadgen.trace.file import mooncake_line, write_lines
-from loadgen.workload.datasets.mooncake import BLOCK_TOKENS as WRITTEN_BLOCK_TOKENS
-from serving.sim.workload.errors import TraceError
-from serving.sim.workload.mooncake import BLOCK_TOKENS
+from loadgen.trace import TraceForm, TraceHeader, TraceRecord, open_trace, write_recorded, write_requests
 from serving.sim.workload.open import open_workload
-from serving.sim.workload.recorded import SCHEMA
 from serving.sim.workload.request import TraceRequest
 
 BLOCK = 16
 
 
 @st.composite
-def recordings(draw: st.DrawFn) -> list[Recorded]:
+def recordings(draw: st.DrawFn) -> list[TraceRecord]:
     """Sessions as the recorder writes them: together, in order of their beginnings, turns with pauses."""
     requests = []
     begun_us = 0
@@ -34,14 +25,14 @@ def recordings(draw: st.DrawFn) -> list[Recorded]:
             length = draw(st.integers(1, 100))
             known = draw(st.sampled_from([0, length // BLOCK, -(-length // BLOCK)]))
             requests.append(
-                Recorded(
-                    timestamp_us=at_us,
-                    input_length=length,
-                    output_length=draw(st.integers(0, 50)),
+                TraceRecord(
+                    arrival_s=at_us / 1e6,
+                    input_tokens=length,
+                    output_tokens=draw(st.integers(0, 50)),
                     hash_ids=draw(st.lists(st.integers(0, 2**63 - 1), min_size=known, max_size=known)),
                     session=session,
-                    turn=turn,
-                    think_us=think_us,
+                    follows=turn > 0,
+                    think_s=think_us / 1e6,
                     tenant=draw(st.sampled_from(["", "a"])),
                     body=draw(st.sampled_from([None, '{"prompt": "é"}'])),
                 )
@@ -51,28 +42,24 @@ def recordings(draw: st.DrawFn) -> list[Recorded]:
     return requests
 
 
-def recorded(folder: Path, requests: list[Recorded]) -> Path:
+def recorded(folder: Path, requests: list[TraceRecord]) -> Path:
     """A trace file, written by the load generator."""
-    header = TraceHeader(block_tokens=BLOCK, hash_ids="given", endpoint="/v1/completions", requests=len(requests))
+    header = TraceHeader(block_tokens=BLOCK, endpoint="/v1/completions", requests=len(requests))
     path = folder / "trace.jsonl"
-    write_trace(path, header, requests)
+    write_recorded(path, header, requests)
     return path
 
 
-def meant(request: Recorded, arrival_s: float) -> TraceRequest:
+def meant(request: TraceRecord, arrival_s: float) -> TraceRequest:
     """What the simulator should make of it."""
-    return TraceRequest(arrival_s, request.input_length, max(1, request.output_length), tuple(request.hash_ids))
-
-
-def test_both_mean_the_same_format() -> None:
-    assert (SCHEMA, BLOCK_TOKENS) == (WRITTEN_SCHEMA, WRITTEN_BLOCK_TOKENS)
+    return TraceRequest(arrival_s, request.input_tokens, max(1, request.output_tokens), tuple(request.hash_ids))
 
 
 @given(recordings())
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, requests: list[Recorded]) -> None:
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, requests: list[TraceRecord]) -> None:
     path = recorded(tmp_path_factory.mktemp("trace"), requests)
     workload = open_workload(path)
-    expected = [meant(request, request.timestamp_us / 1000 / 1000) for request in read_trace(path)]
+    expected = [meant(request, request.arrival_s) for request in open_trace(path).requests()]
     assert sorted(workload.requests) == sorted(expected)
     arrivals = [request.arrival_s for request in workload.requests]
     assert arrivals == sorted(arrivals)
@@ -81,14 +68,14 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, reque
 
 @given(recordings(), st.floats(0, 0.5))
 def test_turns_wait_for_answers(
-    tmp_path_factory: pytest.TempPathFactory, requests: list[Recorded], token_s: float
+    tmp_path_factory: pytest.TempPathFactory, requests: list[TraceRecord], token_s: float
 ) -> None:
     path = recorded(tmp_path_factory.mktemp("trace"), requests)
     expected, free_s = [], 0.0
     for request in requests:
-        arrival_s = request.timestamp_us / 1e6 if request.turn == 0 else free_s + request.think_us / 1e6
+        arrival_s = free_s + request.think_s if request.follows else request.arrival_s
         expected.append(meant(request, arrival_s))
-        free_s = arrival_s + max(1, request.output_length) * token_s
+        free_s = arrival_s + max(1, request.output_tokens) * token_s
     read = sorted(open_workload(path, token_s=token_s).requests)
     expected.sort()
     assert [r.arrival_s for r in read] == pytest.approx([r.arrival_s for r in expected], abs=1e-6)
@@ -96,35 +83,25 @@ def test_turns_wait_for_answers(
 
 
 @given(recordings())
-def test_mooncake_lines_are_read(tmp_path_factory: pytest.TempPathFactory, requests: list[Recorded]) -> None:
-    first = [r for r in requests if r.turn == 0 and r.output_length]
-    lines = [mooncake_line(msgspec.structs.replace(r, hash_ids=r.hash_ids[:1])) for r in first]
-    path = tmp_path_factory.mktemp("trace") / "mooncake.jsonl"
-    write_lines(path, lines)
-    if not lines:
-        with pytest.raises(TraceError, match="no request in it"):
-            open_workload(path)
-        return
-    read = list(open_workload(path).requests)
-    assert [r.arrival_s for r in read] == [r.timestamp_us / 1000 / 1000 for r in first]
-    assert [r.blocks for r in read] == [tuple(r.hash_ids[:1]) for r in first]
+def test_sessions_in_a_mooncake_file_are_read_as_those_in_ours(
+    tmp_path_factory: pytest.TempPathFactory, requests: list[TraceRecord]
+) -> None:
+    folder = tmp_path_factory.mktemp("trace")
+    write_requests(folder / "mooncake.jsonl", TraceForm.MOONCAKE, requests)
+    read, ours = (
+        sorted(one._replace(arrival_s=round(one.arrival_s, 6)) for one in workload.requests)
+        for workload in (
+            open_workload(folder / "mooncake.jsonl", block_tokens=BLOCK),
+            open_workload(recorded(folder, requests)),
+        )
+    )
+    assert read == ours
 
 
 def test_ids_beyond_the_counted_prompt_are_dropped(tmp_path: Path) -> None:
     """Ids are planned, lengths are counted by a server: they may differ, and the trace is good nevertheless."""
     requests = [
-        Recorded(timestamp_us=0, input_length=17, output_length=1, hash_ids=[1, 2, 3], session=0),
-        Recorded(timestamp_us=5, input_length=90, output_length=1, hash_ids=[1, 2, 3], session=1),
+        TraceRecord(arrival_s=0, input_tokens=17, output_tokens=1, hash_ids=[1, 2, 3], session=0),
+        TraceRecord(arrival_s=5e-6, input_tokens=90, output_tokens=1, hash_ids=[1, 2, 3], session=1),
     ]
     assert [r.blocks for r in open_workload(recorded(tmp_path, requests)).requests] == [(1, 2), (1, 2, 3)]
-
-
-@pytest.mark.parametrize("cut", [1, 2])
-def test_both_refuse_a_file_that_was_cut_off(tmp_path: Path, cut: int) -> None:
-    requests = [Recorded(timestamp_us=at, input_length=9, output_length=1, session=at) for at in range(2)]
-    path = recorded(tmp_path, requests)
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-cut]))
-    with pytest.raises(TraceFormatError, match=f"says 2 requests, there are {2 - cut}"):
-        list(read_trace(path))
-    with pytest.raises(TraceError, match=f"says 2 requests, there are {2 - cut}"):
-        open_workload(path)

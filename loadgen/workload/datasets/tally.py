@@ -1,6 +1,6 @@
 """How many entries of a data set were left out, so that a run can say so. Those made shorter say it themselves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -9,15 +9,16 @@ class Tally:
 
     Attributes:
         taken: conversations drawn. left_out: entries with nothing to send, or which cannot be made shorter and do not
-            fit.
+            fit. notes: what a trace's reader had to make sense of.
     """
 
     taken: int = 0
     left_out: int = 0
+    notes: dict[str, str] = field(default_factory=dict)
 
     def warnings(self) -> list[str]:
         """What a reader of the result must know, one sentence each."""
-        found = []
+        found = [*self.notes.values()]
         if self.left_out:
             found.append(
                 f"{self.left_out} entries of the data set were left out (nothing to send, or too long for the model); "

@@ -16,8 +16,7 @@ from serving.sim.paper.experiment import Experiment
 from serving.sim.paper.rows import Curve, Findings, How, Plot, Row
 from serving.sim.paper.setting import Setting
 from serving.sim.result import Outcome
-from serving.sim.workload.draws import LogNormal
-from serving.sim.workload.synthetic import synthetic_workload
+from serving.sim.workload.synthetic import LogNormal, synthetic_workload
 
 _SOURCE = "xDeepServe 7.2"
 _MODEL = Path(__file__).resolve().parents[3] / "deploy" / "models" / "deepseek-r1-shape"

@@ -27,12 +27,13 @@ class TraceChoice:
     start_s: float = 0.0
     duration_s: float | None = None
     seed: int = 0
+    block_tokens: int | None = None
 
     def open(self) -> Workload:
         """Read it. Raises: TraceError."""
         return open_workload(
             self.path, rate=self.rate, limit=self.limit, start_s=self.start_s, duration_s=self.duration_s,
-            seed=self.seed,
+            seed=self.seed, block_tokens=self.block_tokens,
         )  # fmt: skip
 
     def faster(self, factor: float) -> "TraceChoice":

@@ -1,5 +1,7 @@
 """The summary in a terminal. The text is the same for the same result; only the speed is real time, and goes apart."""
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.text import Text
 
@@ -54,6 +56,15 @@ def print_summary(result: SimResult, summary: Summary, console: Console) -> None
     for table in _tables(result, summary):
         console.print()
         console.print(terminal_table(table, console.width))
+
+
+def print_notes(notes: Mapping[str, str], console: Console) -> None:
+    """Print what the trace's reader had to make sense of.
+
+    Effects: writes to the console.
+    """
+    for note in notes.values():
+        console.print(f"trace: {note}", highlight=False, soft_wrap=True)
 
 
 def print_speed(result: SimResult, console: Console) -> None:

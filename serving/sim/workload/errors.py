@@ -1,7 +1,9 @@
 """What can be wrong with a trace."""
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from loadgen.errors import TraceFormatError, UsageError
 from serving.errors import ConfigError
 
 
@@ -9,6 +11,15 @@ class TraceError(ConfigError):
     """A trace cannot be read, or holds what no request can be. The message names file and line, and what to do."""
 
 
-def trace_error(path: Path, line: int, problem: str) -> TraceError:
-    """A `TraceError` about one line, in the form that editors jump to."""
-    return TraceError(f"{path}:{line}: {problem}")
+@contextmanager
+def refused_in_our_terms() -> Iterator[None]:
+    """What the trace's reader refuses is refused here, in the same words.
+
+    Raises: TraceError, ConfigError.
+    """
+    try:
+        yield
+    except TraceFormatError as error:
+        raise TraceError(str(error)) from None
+    except UsageError as error:
+        raise ConfigError(str(error)) from None

@@ -1,25 +1,18 @@
-"""Opening a trace whatever its format, which is found from its content."""
+"""A trace of any format as a workload: `loadgen.trace` reads it, here it is cut, repeated, scaled and shared out."""
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
-import msgspec
-
+from loadgen.trace import Reading, ServeGenTrace, Trace, open_trace
 from serving.errors import ConfigError
 from serving.sim.workload.columns import Columns
-from serving.sim.workload.errors import trace_error
-from serving.sim.workload.lines import decoded, empty, numbered_lines, unreadable
-from serving.sim.workload.mooncake import MooncakeTrace
-from serving.sim.workload.recorded import RecordedTrace, read_header
+from serving.sim.workload.errors import TraceError, refused_in_our_terms
+from serving.sim.workload.reading import batches
 from serving.sim.workload.replay import Portion, Replay, Stretch
 from serving.sim.workload.request import Workload
 from serving.sim.workload.scaling import Scaling
-from serving.sim.workload.servegen import ServeGenTrace
 from serving.sim.workload.sharding import sharded
-from serving.sim.workload.tables import AZURE, PLAIN, TableTrace
 
 KEPT_BYTES = 64 << 20
 """Traces up to this size are read once and kept, which takes about as much memory; larger ones are read as they go."""
@@ -27,24 +20,7 @@ KEPT_BYTES = 64 << 20
 _MADE_BYTES = 40
 """Memory of a request that is made up from windows: three columns, the end of its ids, its shard."""
 
-_FORMATS = (
-    "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), a load generator's trace, "
-    f"CSV with {','.join(AZURE)} or {','.join(PLAIN)}, a ServeGen folder"
-)
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_IDS_BLOCK_TOKENS = 512
-_MOST_VOLUME = 1e6
-
-
-class Trace(Protocol):
-    """What each format's reader is."""
-
-    @property
-    def block_tokens(self) -> int | None:
-        """Tokens that one id stands for; None = the format has no ids."""
-
-    def batches(self) -> Iterator[Columns]:
-        """All requests, read anew, in order of arrival. Raises: TraceError."""
 
 
 def open_workload(
@@ -63,6 +39,7 @@ def open_workload(
     clients: Sequence[int] = (),
     volume: float = 1.0,
     token_s: float = 0.0,
+    block_tokens: int | None = None,
     kept_bytes: int = KEPT_BYTES,
 ) -> Workload:
     """A trace as a workload that can be read any number of times.
@@ -78,6 +55,7 @@ def open_workload(
         shard: (which, of how many); see `sharding`. Together, shards are the whole.
         clients: of a ServeGen folder; empty = all. volume: so many times its requests in the same time.
         token_s: time that answers take per token [s], where a trace has sessions whose turns wait for answers.
+        block_tokens: that one id of the trace stands for; None = as its format has it.
         kept_bytes: traces up to this size are read and checked here, and kept; larger ones as they go, in each pass.
     Returns: count and last arrival are known for traces that are kept; of others, when the stretch ends if it does.
     Raises: TraceError if the trace is no such thing, in one line; ConfigError for what else cannot be.
@@ -89,69 +67,19 @@ def open_workload(
     if not 0 <= token_s < math.inf:
         raise ConfigError(f"answers of {token_s:g} s per token; that is not negative")
     portion = Portion(repeat, limit, shard)
-    trace = find_trace(path, clients=clients, volume=volume, stretch=stretch, seed=seed, token_s=token_s)
-    block_tokens = trace.block_tokens
-    scaled_block = _NO_IDS_BLOCK_TOKENS if block_tokens is None else scaling.block_tokens(block_tokens)
+    reading = Reading(block_tokens, clients, volume, stretch.start_s, stretch.end_s, seed)
+    with refused_in_our_terms():
+        trace = open_trace(path, reading)
+    own_block = trace.block_tokens
+    scaled_block = _NO_IDS_BLOCK_TOKENS if own_block is None else scaling.block_tokens(own_block)
     keeps = _size_bytes(path, trace) <= kept_bytes
-    source = _source(trace, stretch, portion.shard[1], keeps)
-    replay = Replay(str(path), source, block_tokens, stretch, scaling, portion)
+    source = _source(trace, token_s, stretch, portion.shard[1], keeps)
+    replay = Replay(str(path), source, own_block, stretch, scaling, portion)
     count, last_s = replay.measure() if keeps else (None, replay.ends_s())
-    return Workload(_name(path, replay, volume), replay, count=count, duration_s=last_s, block_tokens=scaled_block)
-
-
-def find_trace(
-    path: Path,
-    *,
-    clients: Sequence[int] = (),
-    volume: float = 1.0,
-    stretch: Stretch | None = None,
-    seed: int = 0,
-    token_s: float = 0.0,
-) -> Trace:
-    """The reader of a trace, whose format is that of its first line, or of its being a folder.
-
-    Raises: TraceError if it is nothing that is known, or cannot be read.
-    """
-    if path.is_dir():
-        stretch = stretch or Stretch()
-        if not 0 < volume <= _MOST_VOLUME:
-            raise ConfigError(f"a volume of {volume:g}; it must be above 0 (and at most {_MOST_VOLUME:g})")
-        return ServeGenTrace(path, tuple(clients), stretch.start_s, stretch.end_s, seed, volume)
-    if clients:
-        raise ConfigError(f"{path}: only ServeGen folders have clients to choose from; leave them out")
-    if volume != 1:
-        raise ConfigError(f"{path}: only a ServeGen folder's requests are made up, at any volume; set a rate instead")
-    for number, line in numbered_lines(path):
-        if line.lstrip().startswith(b"{"):
-            return _json_trace(path, number, line, token_s)
-        return _table(path, number, line)
-    raise empty(path)
-
-
-def _json_trace(path: Path, number: int, line: bytes, token_s: float) -> Trace:
-    """The reader of JSON lines.
-
-    Raises: TraceError.
-    """
-    keys = decoded(path, number, line, _OBJECT, "a JSON object")
-    if "schema" in keys:
-        header = read_header(path, line)
-        return RecordedTrace(path, header.block_tokens, header.requests, token_s)
-    if "input_length" in keys:
-        return MooncakeTrace(path, token_s)
-    raise trace_error(path, number, f"JSON without input_length, so no trace that is known; known are {_FORMATS}")
-
-
-def _table(path: Path, number: int, line: bytes) -> Trace:
-    """The reader of CSV: of the format with which it shares most columns.
-
-    Raises: TraceError if that is none.
-    """
-    names = {name.strip() for name in re.split("[,\n]", line.decode(errors="replace"))}
-    best = max((AZURE, PLAIN), key=lambda columns: len(names.intersection(columns)))
-    if not names.intersection(best):
-        raise trace_error(path, number, f"the first line tells of no trace that is known; known are {_FORMATS}")
-    return TableTrace(path, best)
+    return Workload(
+        _name(path, replay, volume), replay, count=count, duration_s=last_s, block_tokens=scaled_block,
+        notes=trace.notes,
+    )  # fmt: skip
 
 
 def _size_bytes(path: Path, trace: Trace) -> float:
@@ -160,19 +88,22 @@ def _size_bytes(path: Path, trace: Trace) -> float:
     Raises: TraceError.
     """
     if isinstance(trace, ServeGenTrace):
-        return trace.expected() * _MADE_BYTES
+        with refused_in_our_terms():
+            return trace.expected() * _MADE_BYTES
     try:
         return path.stat().st_size
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def _source(trace: Trace, stretch: Stretch, shards: int, keeps: bool) -> Callable[[], Iterable[Columns]]:
+def _source(
+    trace: Trace, token_s: float, stretch: Stretch, shards: int, keeps: bool
+) -> Callable[[], Iterable[Columns]]:
     """One pass through the stretch of a trace, shards assigned: from memory, or read anew."""
     if keeps:
-        kept = list(sharded(stretch.of(trace.batches()), shards))
+        kept = list(sharded(stretch.of(batches(trace, token_s)), shards))
         return lambda: kept
-    return lambda: sharded(stretch.of(trace.batches()), shards)
+    return lambda: sharded(stretch.of(batches(trace, token_s)), shards)
 
 
 def _name(path: Path, replay: Replay, volume: float) -> str:

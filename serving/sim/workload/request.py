@@ -1,7 +1,7 @@
 """What a simulation is fed with: requests with lengths, arrival times and, where a trace has them, prefix names."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -33,6 +33,7 @@ class Workload:
         count: how many there are, for progress; None = not known.
         duration_s: last arrival [s], for progress; None = not known.
         block_tokens: tokens that one entry of `blocks` stands for.
+        notes: what the trace's reader had to make sense of, one sentence each; filled as requests are read.
     """
 
     name: str
@@ -40,3 +41,4 @@ class Workload:
     count: int | None = None
     duration_s: float | None = None
     block_tokens: int = 512
+    notes: Mapping[str, str] = field(default_factory=dict, compare=False)

@@ -6,10 +6,36 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadgen.trace.draws import Gaps, Histogram, histogram, random_stream
 from serving.errors import ConfigError
 from serving.sim.workload.columns import BATCH, FloatArray, IntArray
-from serving.sim.workload.draws import Gaps, Histogram, LogNormal, histogram, random_stream
 from serving.sim.workload.request import TraceRequest, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Lengths as chats have them: many short ones, few very long ones.
+
+    Attributes:
+        mean: [tokens], before `low` and `high` cut. cv: standard deviation over mean. low, high: [tokens], inclusive.
+    """
+
+    mean: float
+    cv: float
+    low: int = 1
+    high: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError."""
+        if not (0 < self.mean < math.inf and 0 <= self.cv < math.inf and 1 <= self.low <= self.high):
+            raise ConfigError(f"{self} is no distribution of lengths: mean above 0, cv at least 0, 1 <= low <= high")
+
+    def draw(self, count: int, rng: np.random.Generator) -> IntArray:
+        """Lengths: [count] int64. Effects: advances `rng`."""
+        variance = math.log1p(self.cv**2)
+        drawn = rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
+        return np.clip(np.rint(drawn), self.low, self.high).astype(np.int64)
+
 
 Lengths = int | Sequence[int] | LogNormal
 """One length for all; lengths to draw from, each as likely as the others; or a distribution. [tokens]"""

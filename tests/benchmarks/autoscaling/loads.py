@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from loadgen.trace import Reading, open_trace
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
 from serving.sim.workload.open import open_workload
@@ -70,6 +71,15 @@ def trace_loads(traces: Path, *, day_speed: float, day_sample: int, day_volume: 
         opened = partial(open_workload, traces / path, rate=4.0, length=4.0)
         loads.append(Load(f"Azure {Path(path).stem[-4:]}", "4 x as fast, lengths x 4", alone, opened))
     return loads
+
+
+def file_load(path: Path, block_tokens: int | None) -> Load:
+    """Any trace as it stands, with a KV-cache pool if it says what prompts share."""
+    config = load_config(CONFIG)
+    reading = Reading(block_tokens)
+    known = open_trace(path, reading).block_tokens is not None
+    opened = partial(open_workload, path, block_tokens=block_tokens)
+    return Load(path.name, "as it stands", config if known else without_prefixes(config), opened)
 
 
 def steady_loads(hours: float) -> list[Load]:

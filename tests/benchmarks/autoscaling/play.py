@@ -8,7 +8,7 @@ import numpy as np
 
 from serving.sim.result import SimResult
 from tests.benchmarks.autoscaling.best_split import best_split
-from tests.benchmarks.autoscaling.loads import Load, resized, steady_loads, trace_loads
+from tests.benchmarks.autoscaling.loads import Load, file_load, resized, steady_loads, trace_loads
 from tests.benchmarks.autoscaling.plot import write_plot
 from tests.benchmarks.autoscaling.trial import Split, Trial, autoscaled, static
 from tests.benchmarks.conditions import progress
@@ -36,6 +36,8 @@ def play_all(loads: list[Load], plot: Path | None, *, baseline: bool) -> dict[st
 
 def chosen_loads(arguments: argparse.Namespace) -> list[Load]:
     """Those that the command line asks for."""
+    if arguments.trace is not None:
+        return [resized(file_load(arguments.trace, arguments.block_tokens), arguments.decode_npus)]
     loads: list[Load] = []
     if arguments.traces is not None:
         speed, sample = (16.0, 32) if arguments.quick else (arguments.day_speed, arguments.day_sample)

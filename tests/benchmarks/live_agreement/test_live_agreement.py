@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.workload.datasets.mooncake import MooncakeLine
+from loadgen.trace import TraceRecord, open_trace
 from serving.config.load import load_config
 from serving.sim.workload.open import open_workload
 from tests.benchmarks.bench_live_agreement import virtual_rows
@@ -18,10 +18,8 @@ from tests.benchmarks.live_agreement.trace import Shape, write_cut, write_made
 SHAPE = Shape(requests=400, rate=50.0, most_prompt=8192, most_answer=128, seed=3)
 
 
-def lines(path: Path) -> list[MooncakeLine]:
-    import msgspec
-
-    return [msgspec.json.decode(line, type=MooncakeLine) for line in path.read_bytes().splitlines()]
+def lines(path: Path) -> list[TraceRecord]:
+    return list(open_trace(path).requests())
 
 
 def test_a_made_trace_follows_from_its_seed_and_keeps_its_bounds(tmp_path: Path) -> None:
@@ -32,11 +30,11 @@ def test_a_made_trace_follows_from_its_seed_and_keeps_its_bounds(tmp_path: Path)
     assert first.read_bytes() == again.read_bytes() != other.read_bytes()
     made = lines(first)
     assert len(made) == 400
-    assert max(one.input_length for one in made) <= 8192
-    assert 8 <= min(one.output_length for one in made)
-    assert max(one.output_length for one in made) <= 128
-    assert all(len(one.hash_ids) == -(-one.input_length // 512) for one in made)
-    assert made[-1].timestamp == pytest.approx(8000, rel=0.2)
+    assert max(one.input_tokens for one in made) <= 8192
+    assert 8 <= min(one.output_tokens for one in made)
+    assert max(one.output_tokens for one in made) <= 128
+    assert all(len(one.hash_ids) == -(-one.input_tokens // 512) for one in made)
+    assert made[-1].arrival_s == pytest.approx(8, rel=0.2)
     blocks = [block for one in made for block in one.hash_ids]
     assert 0.1 < 1 - len(set(blocks)) / len(blocks) < 0.6, "prefixes are shared"
 
@@ -44,7 +42,7 @@ def test_a_made_trace_follows_from_its_seed_and_keeps_its_bounds(tmp_path: Path)
 def test_bursts_keep_the_rate(tmp_path: Path) -> None:
     path = tmp_path / "bursts"
     write_made(path, Shape(4000, 50.0, 8192, 128, seed=3, burstiness=0.1))
-    times = [one.timestamp for one in lines(path)]
+    times = [one.arrival_s * 1000 for one in lines(path)]
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert times[-1] == pytest.approx(80_000, rel=0.2)
     assert sum(gap < 1.0 for gap in gaps) > 0.5 * len(gaps)
@@ -58,7 +56,7 @@ def test_a_cut_trace_claims_whole_blocks_only(tmp_path: Path) -> None:
     source.write_text("".join(json.dumps(one) + "\n" for one in whole))
     write_cut(path, source, Shape(8, 10.0, 1000, 64, seed=1))
     cut = lines(path)
-    assert [(one.input_length, one.output_length, one.hash_ids) for one in cut] == [(512, 64, [0])] * 8
+    assert [(one.input_tokens, one.output_tokens, one.hash_ids) for one in cut] == [(512, 64, [0])] * 8
     assert open_workload(path).count == 8
 
 
@@ -77,7 +75,7 @@ def test_virtual_time_tells_every_request(tmp_path: Path) -> None:
     path.write_text(live_setup(0.1, 0).toml(1234))
     write_made(trace, SHAPE)
     rows = virtual_rows(load_config(path), trace)
-    assert [row.output_tokens for row in rows] == [one.output_length for one in lines(trace)]
+    assert [row.output_tokens for row in rows] == [one.output_tokens for one in lines(trace)]
     assert all(0.04 < row.ttft_s < row.e2e_s for row in rows)
     assert sum(row.cached_tokens for row in rows) > 0
 

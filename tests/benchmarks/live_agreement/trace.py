@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.workload.datasets.mooncake import BLOCK_TOKENS
+from loadgen.trace.mooncake import MOONCAKE_BLOCK_TOKENS as BLOCK_TOKENS
 
 MEDIAN_NEW_TOKENS = 2500
 SPREAD = 1.1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from loadgen.workload.datasets.mooncake import BLOCK_TOKENS
+from loadgen.trace.mooncake import MOONCAKE_BLOCK_TOKENS as BLOCK_TOKENS
 from serving.ids import NodeId, ReplicaId
 from serving.policy.locality import PrefixHistory, route_prefill_by_locality
 from serving.policy.router import InstanceView, RouteDecision, route_prefill

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 
-from loadgen.errors import UsageError
-from loadgen.trace.lines import json_lines
-from loadgen.workload.datasets.mooncake import BLOCK_TOKENS, MooncakeLine
+from loadgen.trace import open_trace
+from loadgen.trace.mooncake import MOONCAKE_BLOCK_TOKENS as BLOCK_TOKENS
 from serving.ids import BlockHash
 
 
@@ -42,15 +42,11 @@ def read_trace(path: Path, speed: float = 1.0, limit: int | None = None) -> list
     Args:
         speed: 2 = all gaps half as long.
         limit: only so many, from the start.
-    Raises: UsageError if the file cannot be read or holds nothing; TraceFormatError naming the line that is no request.
+    Raises: TraceFormatError if the file cannot be read or holds nothing, or naming the line that is no request.
     """
-    lines = [line for _, line in json_lines(path, MooncakeLine, "a request of a Mooncake trace")]
-    if not lines:
-        raise UsageError(f"{path} holds no request")
-    lines.sort(key=lambda line: line.timestamp)
     return [
-        Request(line.timestamp / 1000 / speed, line.input_length, tuple(map(_hash, line.hash_ids)))
-        for line in lines[:limit]
+        Request(one.arrival_s / speed, one.input_tokens, tuple(map(_hash, one.hash_ids)))
+        for one in islice(open_trace(path).requests(), limit)
     ]
 
 

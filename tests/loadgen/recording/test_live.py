@@ -13,7 +13,8 @@ from loadgen.recording import record_trace
 from loadgen.result import Generator, RunResult, Throughput
 from loadgen.run_folder import RunFolder
 from loadgen.selftest.process import start_blast_server
-from loadgen.workload.datasets.replay import TraceReplay
+from loadgen.trace import open_trace
+from loadgen.workload.datasets.traces import TraceWorkload
 from loadgen.workload.distributions import Uniform
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.plan_jobs import plan_jobs
@@ -43,7 +44,7 @@ def test_a_real_replay_recorded_again_is_the_same_file(tmp_path: Path, words: Wo
         endpoint = Endpoint(base_url=server.url, path="/v1/completions", model=server.model)
         jobs = plan_jobs(sessions, seed=1, arrivals=Steady(40.0), count=20)
         recorded = record_trace(_drive(tmp_path / "run", endpoint, jobs), first)
-        replay = plan_jobs(TraceReplay(first), seed=2, arrivals=Replay())
+        replay = plan_jobs(TraceWorkload(open_trace(first)), seed=2, arrivals=Replay())
         assert record_trace(_drive(tmp_path / "again", endpoint, replay), second) == recorded
     assert (recorded.sessions, recorded.left_out) == (20, 0)
     assert recorded.requests > 20

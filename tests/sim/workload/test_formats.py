@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import pytest
-
-from serving.sim.workload.mooncake import MooncakeTrace
+from loadgen.trace import open_trace
 from serving.sim.workload.open import open_workload
 from serving.sim.workload.request import TraceRequest
-from tests.sim.workload.traces import CHAT, line, listed, mooncake, written
+from tests.cases.traces import CHAT, line, mooncake, written
+from tests.sim.workload.traces import listed
 
 
 def test_mooncake(tmp_path: Path) -> None:
@@ -31,33 +30,6 @@ def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path: Path) -> None:
     assert len(listed(open_workload(written(tmp_path, text)))) == 4
 
 
-def test_azure_counts_from_its_first_request(tmp_path: Path) -> None:
-    text = (
-        "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
-        "2023-11-16 18:15:46.6805900,374,44\r\n"
-        "2023-11-16 18:15:50.9951690,396,109\r\n"
-    )
-    workload = open_workload(written(tmp_path, text))
-    first, second = listed(workload)
-    assert first == TraceRequest(0.0, 374, 44, ())
-    assert second == TraceRequest(second.arrival_s, 396, 109, ())
-    assert workload.duration_s == pytest.approx(4.314579, abs=1e-6)
-
-
-def test_azure_with_zones(tmp_path: Path) -> None:
-    text = (
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        "2024-05-10 00:00:00.009930+00:00,2162,5\n"
-        "2024-05-10 00:00:01.009930+00:00,2399,6\n"
-    )
-    assert [request.arrival_s for request in listed(open_workload(written(tmp_path, text)))] == [0.0, 1.0]
-
-
-def test_plain_table_in_any_order_among_other_columns(tmp_path: Path) -> None:
-    text = "user,output_tokens, arrival_s,prompt_tokens\na,3,0.5,10\n\nb,4,0.75,20\n"
-    assert listed(open_workload(written(tmp_path, text))) == [TraceRequest(0.5, 10, 3), TraceRequest(0.75, 20, 4)]
-
-
 def test_sessions_in_a_mooncake_trace_wait_for_answers_and_pauses(tmp_path: Path) -> None:
     text = mooncake(
         line(0, 100, 20, session_id="a"),
@@ -74,5 +46,5 @@ def test_sessions_in_a_mooncake_trace_wait_for_answers_and_pauses(tmp_path: Path
 
 
 def test_a_reader_reads_anew_each_time(tmp_path: Path) -> None:
-    trace = MooncakeTrace(written(tmp_path, CHAT))
-    assert [len(columns) for columns in trace.batches()] == [len(columns) for columns in trace.batches()] == [4]
+    trace = open_trace(written(tmp_path, CHAT))
+    assert list(trace.requests()) == list(trace.requests())

@@ -16,7 +16,8 @@ from serving.sim.workload.open import open_workload
 from serving.sim.workload.replay import Portion, Replay, Stretch
 from serving.sim.workload.request import TraceRequest
 from serving.sim.workload.sharding import Sharder, sharded
-from tests.sim.workload.traces import CHAT, line, listed, mooncake, written
+from tests.cases.traces import CHAT, line, mooncake, written
+from tests.sim.workload.traces import listed
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2000)), min_size=1, max_size=12)
 

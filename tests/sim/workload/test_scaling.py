@@ -12,7 +12,8 @@ from serving.sim.workload.columns import Row, columns_of
 from serving.sim.workload.open import open_workload
 from serving.sim.workload.request import TraceRequest
 from serving.sim.workload.scaling import Scaling
-from tests.sim.workload.traces import CHAT, listed, written
+from tests.cases.traces import CHAT, written
+from tests.sim.workload.traces import listed
 
 BLOCK = 512
 FACTORS = st.floats(1 / BLOCK, 20)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.errors import TraceFormatError
+from loadgen.trace import ServeGenTrace
+from loadgen.trace.servegen_files import read_clients
 from serving.errors import ConfigError
 from serving.sim.workload.errors import TraceError
 from serving.sim.workload.open import open_workload
-from serving.sim.workload.servegen import ServeGenTrace
-from serving.sim.workload.servegen_files import read_clients
 from tests.sim.workload.traces import listed
 
 
@@ -159,5 +160,5 @@ def test_a_dataset_that_is_missing_matters_only_if_its_client_is_wanted(folder: 
 
 
 def test_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="cannot be read"):
+    with pytest.raises(TraceFormatError, match="cannot be read"):
         read_clients(tmp_path / "nowhere")

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadgen.trace.draws import Gaps, histogram, random_stream, stationary_events
 from serving.errors import ConfigError
-from serving.sim.workload.draws import Gaps, LogNormal, histogram, random_stream, stationary_events
-from serving.sim.workload.synthetic import Lengths, synthetic_workload
+from serving.sim.workload.synthetic import Lengths, LogNormal, synthetic_workload
 from tests.sim.workload.traces import listed
 
 

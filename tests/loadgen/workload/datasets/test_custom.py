@@ -61,5 +61,5 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         list(Custom(tmp_path / "nowhere", _64).conversations(np.random.default_rng(0)))

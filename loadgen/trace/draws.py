@@ -7,9 +7,10 @@ from enum import StrEnum
 from hashlib import blake2b
 
 import numpy as np
+import numpy.typing as npt
 
-from serving.errors import ConfigError
-from serving.sim.workload.columns import FloatArray, IntArray
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 
 def random_stream(seed: int, name: str) -> np.random.Generator:
@@ -86,28 +87,3 @@ def histogram(values: Sequence[float], weights: Sequence[float]) -> Histogram:
         raise ValueError("lengths must be finite")
     whole = np.maximum(1, np.rint(np.array(values, np.float64))).astype(np.int64)
     return Histogram(whole, np.cumsum(np.array(weights, np.float64)) / total)
-
-
-@dataclass(frozen=True, slots=True)
-class LogNormal:
-    """Lengths as chats have them: many short ones, few very long ones.
-
-    Attributes:
-        mean: [tokens], before `low` and `high` cut. cv: standard deviation over mean. low, high: [tokens], inclusive.
-    """
-
-    mean: float
-    cv: float
-    low: int = 1
-    high: int = 1 << 20
-
-    def __post_init__(self) -> None:
-        """Raises: ConfigError."""
-        if not (0 < self.mean < math.inf and 0 <= self.cv < math.inf and 1 <= self.low <= self.high):
-            raise ConfigError(f"{self} is no distribution of lengths: mean above 0, cv at least 0, 1 <= low <= high")
-
-    def draw(self, count: int, rng: np.random.Generator) -> IntArray:
-        """Lengths: [count] int64. Effects: advances `rng`."""
-        variance = math.log1p(self.cv**2)
-        drawn = rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
-        return np.clip(np.rint(drawn), self.low, self.high).astype(np.int64)

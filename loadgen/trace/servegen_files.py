@@ -16,11 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from hardware.nesting import check_depth
-from serving.regular_file import check_regular
-from serving.sim.workload.draws import Gaps, Histogram, histogram
-from serving.sim.workload.errors import TraceError, trace_error
-from serving.sim.workload.lines import numbered_lines, unreadable
+from loadgen import json_text
+from loadgen.errors import TraceFormatError
+from loadgen.regular_file import check_regular
+from loadgen.trace.draws import Gaps, Histogram, histogram
+from loadgen.trace.lines import numbered_lines, trace_error, unreadable
+from loadgen.trace.times import LONGEST_S
 
 _TRACE_NAME = re.compile(r"chunk-(\d+)-trace\.csv")
 _ONE_WINDOW_S = 600.0
@@ -38,13 +39,13 @@ class Window:
 
 
 class _Lengths(msgspec.Struct):
-    """One window of lengths: mappings as text, with bare numbers as keys."""
+    """One window of lengths: mappings, or the text of one with bare numbers as keys."""
 
-    input_tokens: str
-    output_tokens: str
+    input_tokens: str | dict[str, float]
+    output_tokens: str | dict[str, float]
 
 
-_DATASET = msgspec.json.Decoder(dict[str, _Lengths])
+_DATASET = json_text.Decoder(dict[str, _Lengths])
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class Client:
     def lengths(self, at_s: float) -> tuple[Histogram, Histogram]:
         """Lengths of prompts and of answers at a time: of the latest window that has some, else of the first.
 
-        Raises: TraceError if the file cannot be read or holds no such thing.
+        Raises: TraceFormatError if the file cannot be read or holds no such thing.
         Effects: remembers what was read.
         """
         if self._texts is None:
@@ -71,7 +72,7 @@ class Client:
             try:
                 self._found[place] = _parsed(texts.input_tokens), _parsed(texts.output_tokens)
             except ValueError as error:
-                raise TraceError(
+                raise TraceFormatError(
                     f"{self.dataset}: window {start_s:g} has no lengths like {{35: 0.25, 36: 0.75}} ({error}); "
                     "fetch the file again"
                 ) from None
@@ -80,28 +81,26 @@ class Client:
     def _read(self) -> list[tuple[float, _Lengths]]:
         """Windows with lengths, ascending.
 
-        Raises: TraceError.
+        Raises: TraceFormatError.
         """
         try:
             check_regular(self.dataset)
-            content = self.dataset.read_bytes()
-            check_depth(content)
-            windows = _DATASET.decode(content)
+            windows = _DATASET.decode(self.dataset.read_bytes())
             texts = sorted(
-                ((float(start), texts) for start, texts in windows.items() if ":" in texts.input_tokens),
+                ((float(start), texts) for start, texts in windows.items() if _has_any(texts.input_tokens)),
                 key=lambda window: window[0],
             )
         except OSError as error:
-            raise TraceError(
+            raise TraceFormatError(
                 f"{self.dataset}: cannot be read ({error.strerror or error}); fetch it, or leave client "
                 f"{self.number} out"
             ) from None
         except (msgspec.DecodeError, ValueError) as error:
-            raise TraceError(
+            raise TraceFormatError(
                 f"{self.dataset}: not windows of input_tokens and output_tokens ({error}); fetch the file again"
             ) from None
         if not texts:
-            raise TraceError(f"{self.dataset}: no lengths in any window; leave client {self.number} out")
+            raise TraceFormatError(f"{self.dataset}: no lengths in any window; leave client {self.number} out")
         return texts
 
 
@@ -110,7 +109,7 @@ def read_clients(folder: Path, wanted: Sequence[int] = ()) -> tuple[list[Client]
 
     Args:
         wanted: only these; empty = all.
-    Raises: TraceError if the folder has no such files or lacks a client, or naming the line that is no window.
+    Raises: TraceFormatError if the folder has no such files or lacks a client, or naming the line that is no window.
     """
     try:
         names = sorted(path.name for path in folder.iterdir())
@@ -118,10 +117,10 @@ def read_clients(folder: Path, wanted: Sequence[int] = ()) -> tuple[list[Client]
         raise unreadable(folder, error) from None
     present = sorted(int(match[1]) for name in names if (match := _TRACE_NAME.fullmatch(name)))
     if not present:
-        raise TraceError(f"{folder}: a folder without chunk-N-trace.csv; name a ServeGen folder or a trace file")
+        raise TraceFormatError(f"{folder}: a folder without chunk-N-trace.csv; name a ServeGen folder or a trace file")
     missing = sorted(set(wanted) - set(present))
     if missing:
-        raise TraceError(f"{folder}: no client {missing[0]}; its clients are {', '.join(map(str, present))}")
+        raise TraceFormatError(f"{folder}: no client {missing[0]}; its clients are {', '.join(map(str, present))}")
     starts: set[float] = set()
     clients = [
         Client(number, _windows(folder / f"chunk-{number}-trace.csv", starts), folder / f"chunk-{number}-dataset.json")
@@ -134,7 +133,7 @@ def read_clients(folder: Path, wanted: Sequence[int] = ()) -> tuple[list[Client]
 def _windows(path: Path, starts: set[float]) -> dict[float, Window]:
     """The windows with requests.
 
-    Raises: TraceError.
+    Raises: TraceFormatError.
     Effects: adds the start of every window to `starts`.
     """
     windows: dict[float, Window] = {}
@@ -142,8 +141,8 @@ def _windows(path: Path, starts: set[float]) -> dict[float, Window]:
         try:
             start, rate, _, family, shape, _ = line.decode().strip().split(",")
             start_s, rate_per_s = float(start), float(rate)
-            if not (0 <= start_s < float("inf") and 0 <= rate_per_s < float("inf")):
-                raise ValueError("starts and rates are not negative")
+            if not (0 <= start_s <= LONGEST_S and 0 <= rate_per_s < float("inf")):
+                raise ValueError("starts are seconds from the first day, and neither they nor rates are negative")
             starts.add(start_s)
             if rate_per_s > 0:
                 windows[start_s] = Window(start_s, rate_per_s, Gaps(family), float(shape))
@@ -156,7 +155,14 @@ def _windows(path: Path, starts: set[float]) -> dict[float, Window]:
     return windows
 
 
-def _parsed(text: str) -> Histogram:
+def _has_any(written: str | dict[str, float]) -> bool:
+    """Whether there are lengths in a histogram, as far as one sees without reading it."""
+    return ":" in written if isinstance(written, str) else bool(written)
+
+
+def _parsed(written: str | dict[str, float]) -> Histogram:
     """Raises: ValueError."""
-    pairs = [pair.partition(":") for pair in text.strip("{} \n").split(",")]
+    if not isinstance(written, str):
+        return histogram([float(length) for length in written], list(written.values()))
+    pairs = [pair.partition(":") for pair in written.strip("{} \n").split(",")]
     return histogram([float(pair[0].strip(" '\"")) for pair in pairs], [float(pair[2]) for pair in pairs])

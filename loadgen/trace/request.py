@@ -1,0 +1,88 @@
+"""One request of a trace, whatever its format, and what the reader of each format is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+NORMAL = "normal"
+
+
+class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One request.
+
+    Attributes:
+        arrival_s: from the start of the trace [s]. Of one that follows: when it would come if answers took no time.
+        input_tokens: of the whole prompt, at least 1. output_tokens: of the answer; 0 if it is not known to have any.
+        hash_ids: prefix identity of each of the prompt's leading blocks of `Trace.block_tokens` tokens, the last of
+            which may be partial: equal numbers at equal places mean an equal prompt up to there. Empty = unknown.
+        session: what it belongs to; None = it stands alone.
+        follows: sent `think_s` after the answer of the request in front of it in its session, not at a time.
+        tenant: group that it belongs to; may be empty.
+        input_estimated: nobody counted the prompt's tokens.
+        conduct: how its client behaved, see `plan.Conduct`. body: the exact request body as text; None = not recorded.
+    """
+
+    arrival_s: float
+    input_tokens: int
+    output_tokens: int
+    hash_ids: list[int] = []
+    session: int | str | None = None
+    follows: bool = False
+    think_s: float = 0.0
+    tenant: str = ""
+    input_estimated: bool = False
+    conduct: str = NORMAL
+    body: str | None = None
+
+
+class Trace(Protocol):
+    """What each format's reader is."""
+
+    @property
+    def path(self) -> Path:
+        """File or folder."""
+
+    @property
+    def block_tokens(self) -> int | None:
+        """Tokens that one hash id stands for; None = the format has no ids."""
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether requests of other sessions may stand between one and those that follow it."""
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What had to be made sense of while reading, one sentence each; filled as the requests are read."""
+
+    def requests(self) -> Iterator[TraceRecord]:
+        """All requests, read anew, lazily; those that do not follow another ascend in time.
+
+        Raises: TraceFormatError naming file and line, and what to do.
+        """
+
+
+def in_sessions(trace: Trace) -> Iterator[list[TraceRecord]]:
+    """Requests, each with those that follow it, in order of their first.
+
+    Raises: TraceFormatError as `Trace.requests`.
+    Effects: of a trace with interleaved sessions, all is held from the first of them on, since the last line may belong
+        to it.
+    """
+    held: list[list[TraceRecord]] = []
+    latest: dict[int | str | None, list[TraceRecord]] = {}
+    for request in trace.requests():
+        if request.follows:
+            latest[request.session].append(request)
+            continue
+        if held and not trace.interleaved:
+            yield held.pop()
+            latest.clear()
+        begun = [request]
+        if request.session is None and not held:
+            yield begun
+            continue
+        held.append(begun)
+        latest[request.session] = begun
+    yield from held

@@ -1,0 +1,166 @@
+"""Traces that are CSV: arrivals and lengths, and no word on prefixes.
+
+    TIMESTAMP,ContextTokens,GeneratedTokens           Azure, 2023 to 2025; dates, which count from the first
+    2023-11-16 18:15:46.6805900,374,44                of 2023
+    2024-05-10 00:00:00.009930+00:00,2162,5           of 2024; that of 2025 has a column NumImages, too
+
+    Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type        BurstGPT; seconds
+    5,ChatGPT,472,18,490,Conversation log             a request with a length of 0 failed; it is left out
+
+    arrival_s,prompt_tokens,output_tokens             plain; seconds from the trace's beginning
+    0.25,374,44
+
+Columns may stand in any order and among others.
+"""
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from loadgen.errors import TraceFormatError
+from loadgen.regular_file import check_regular
+from loadgen.trace.lines import check_lengths, empty, trace_error, unreadable
+from loadgen.trace.request import TraceRecord
+from loadgen.trace.times import LATEST_FIRST_S, Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One kind of CSV.
+
+    Attributes:
+        columns: of time, prompt and answer. dates: times are dates. failed: a length of 0 is a failed request.
+        header: columns as they are written.
+    """
+
+    columns: tuple[str, str, str]
+    dates: bool = False
+    failed: bool = False
+    header: tuple[str, ...] = ()
+
+
+AZURE = Table(("TIMESTAMP", "ContextTokens", "GeneratedTokens"), dates=True)
+PLAIN = Table(("arrival_s", "prompt_tokens", "output_tokens"))
+BURSTGPT = Table(
+    ("Timestamp", "Request tokens", "Response tokens"),
+    failed=True,
+    header=("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type"),
+)
+TABLES = (AZURE, PLAIN, BURSTGPT)
+_SPARSE_S = 60.0
+_WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
+"""Azure's traces have dates; those that are written need some day to begin at."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableTrace:
+    """Reader of one file. `block_tokens`: None, since there are no prefix ids."""
+
+    path: Path
+    table: Table
+    block_tokens: None = None
+    interleaved: bool = False
+    notes: dict[str, str] = field(default_factory=dict, compare=False)
+
+    def requests(self) -> Iterator[TraceRecord]:
+        """See `Trace`."""
+        seconds = Clock(self.path, self.notes, dates_expected=self.table.dates).seconds
+        count = failed = 0
+        whole, arrival_s = not self.table.dates and not self.table.failed, 0.0
+        for number, at, input_tokens, output_tokens in self._rows():
+            if self.table.failed and not (input_tokens and output_tokens):
+                failed += 1
+                continue
+            value = _time(at)
+            arrival_s = seconds(number, value)
+            check_lengths(self.path, number, input_tokens, output_tokens)
+            whole = whole and isinstance(value, float) and at.strip().isdecimal()
+            count += 1
+            yield TraceRecord(arrival_s=arrival_s, input_tokens=input_tokens, output_tokens=output_tokens)
+        if failed:
+            self.notes["failed"] = f"{failed} requests that failed when they were recorded (no tokens) are left out"
+        if not count:
+            raise empty(self.path)
+        if whole and arrival_s > max(LATEST_FIRST_S, count * _SPARSE_S):
+            raise TraceFormatError(
+                f"{self.path}: {count} requests in {arrival_s / 86_400:.1f} days, all at whole seconds: are these "
+                "milliseconds? Divide them by 1000; if they are seconds, write them with a decimal point"
+            )
+
+    def _rows(self) -> Iterator[tuple[int, str, int, int]]:
+        """Number, time and lengths of each line.
+
+        Raises: TraceFormatError.
+        """
+        number = 1
+        columns = ",".join(self.table.columns)
+        try:
+            check_regular(self.path)
+            with self.path.open(newline="", encoding="utf-8-sig") as file:
+                lines = csv.reader(file)
+                when, prompt, output = self._places(next(lines, []))
+                for line in lines:
+                    if not line:
+                        continue
+                    number = lines.line_num
+                    try:
+                        yield number, line[when], int(line[prompt]), int(line[output])
+                    except (ValueError, IndexError) as error:
+                        raise trace_error(self.path, number, f"not a line of {columns} ({error})") from None
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        except UnicodeDecodeError as error:
+            raise TraceFormatError(f"{self.path}: not text in UTF-8 ({error}); save it as CSV in UTF-8") from None
+        except csv.Error as error:
+            raise trace_error(self.path, number + 1, f"not CSV ({error}); save it as CSV again") from None
+
+    def _places(self, header: Sequence[str]) -> list[int]:
+        """Where the three columns are.
+
+        Raises: TraceFormatError if one is missing.
+        """
+        names = [name.strip() for name in header]
+        columns = self.table.columns
+        missing = [column for column in columns if column not in names]
+        if missing:
+            raise trace_error(self.path, 1, f"no column {', '.join(missing)}; the first line names {','.join(columns)}")
+        return [names.index(column) for column in columns]
+
+
+def _time(text: str) -> float | str:
+    """A number, or else what may be a date."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def table_lines(table: Table, requests: Iterable[TraceRecord]) -> Iterator[str]:
+    """A trace as CSV: times, lengths, nothing else."""
+    yield ",".join(table.header or table.columns)
+    row = _ROWS[table.columns]
+    for request in requests:
+        yield row(request)
+
+
+def _azure_row(request: TraceRecord) -> str:
+    at = _WRITTEN_FROM + timedelta(microseconds=round(request.arrival_s * 1e6))
+    return f"{at:%Y-%m-%d %H:%M:%S.%f}+00:00,{request.input_tokens},{request.output_tokens}"
+
+
+def _plain_row(request: TraceRecord) -> str:
+    return f"{round(request.arrival_s, 6)!r},{request.input_tokens},{request.output_tokens}"
+
+
+def _burstgpt_row(request: TraceRecord) -> str:
+    asked, given = request.input_tokens, max(1, request.output_tokens)
+    return f"{round(request.arrival_s, 6)!r},unknown,{asked},{given},{asked + given},API log"
+
+
+_ROWS: dict[tuple[str, ...], Callable[[TraceRecord], str]] = {
+    AZURE.columns: _azure_row,
+    PLAIN.columns: _plain_row,
+    BURSTGPT.columns: _burstgpt_row,
+}

@@ -1,0 +1,67 @@
+"""Writing a trace in any format that holds requests."""
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from loadgen.trace.bailian import bailian_lines
+from loadgen.trace.mooncake import mooncake_line
+from loadgen.trace.recorded import TraceHeader, write_recorded
+from loadgen.trace.request import Trace, TraceRecord, in_sessions
+from loadgen.trace.tables import AZURE, BURSTGPT, PLAIN, table_lines
+from loadgen.trace.whole_file import write_lines
+
+
+class TraceForm(StrEnum):
+    """Format of a file; the names are those of `--format`."""
+
+    LOADGEN = "loadgen"
+    MOONCAKE = "mooncake"
+    BAILIAN = "bailian"
+    AZURE = "azure"
+    BURSTGPT = "burstgpt"
+    PLAIN = "plain"
+
+
+_TABLES = {TraceForm.AZURE: AZURE, TraceForm.BURSTGPT: BURSTGPT, TraceForm.PLAIN: PLAIN}
+KEEPS_IDS = frozenset({TraceForm.LOADGEN, TraceForm.MOONCAKE, TraceForm.BAILIAN})
+"""Formats that hold `hash_ids`; of the others it is nothing but times and lengths that is kept."""
+
+
+def convert(trace: Trace, path: Path, form: TraceForm) -> int:
+    """Write a trace in another format; how many requests there are.
+
+    Raises: TraceFormatError as reading does; OutputError if it cannot be written.
+    Effects: replaces `path`.
+    """
+    if form is TraceForm.LOADGEN:
+        requests = list(_numbered(trace))
+        write_recorded(path, TraceHeader(block_tokens=trace.block_tokens or 1, requests=len(requests)), requests)
+        return len(requests)
+    requests = list(trace.requests())
+    write_requests(path, form, requests)
+    return len(requests)
+
+
+def write_requests(path: Path, form: TraceForm, requests: Iterable[TraceRecord]) -> None:
+    """Write requests in a format without a header of ours. Later turns are put where they come without answers.
+
+    Raises: OutputError.
+    Effects: replaces `path`.
+    """
+    if form is TraceForm.MOONCAKE:
+        write_lines(path, map(mooncake_line, requests))
+        return
+    ordered = sorted(requests, key=lambda request: request.arrival_s)
+    write_lines(path, bailian_lines(ordered) if form is TraceForm.BAILIAN else table_lines(_TABLES[form], ordered))
+
+
+def _numbered(trace: Trace) -> Iterator[TraceRecord]:
+    """Requests with sessions as our own file has them: numbers that ascend, together with what follows."""
+    sessions = enumerate(in_sessions(trace))
+    return chain.from_iterable(
+        (msgspec.structs.replace(request, session=number) for request in requests) for number, requests in sessions
+    )

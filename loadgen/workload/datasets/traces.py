@@ -1,0 +1,143 @@
+"""A trace of any format as a workload: its requests at its times, with their exact bodies or with words of our own.
+
+Where a trace knows its prefixes, prompts are rebuilt from the ids of their blocks. Scaled to a smaller model, lengths
+then shrink together with the block: with a scale of 1/32 a block of 512 tokens has 16, which is also the block of most
+servers' prefix caches. Whole blocks stay whole and partial ones partial, so that the share of blocks that repeat is
+exactly that of the trace. Where nothing is known of prefixes, each prompt has words of its own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from loadgen import json_text
+from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
+from loadgen.plan import Conversation, Turn, if_changed
+from loadgen.trace import RecordedTrace, Trace, TraceRecord, in_sessions
+from loadgen.workload.datasets.blocks import BlockPrompts
+from loadgen.workload.datasets.fit import Fit
+from loadgen.workload.ports import WordSource
+from loadgen.workload.source import draw_seed
+
+
+@dataclass(frozen=True)
+class TraceWorkload:
+    """Workload of a trace. Finite; `arrival_s` is the trace's own time.
+
+    Draws nothing from the random stream for blocks that have an id: their text is the same in every run and every
+    round, as the ids say. A server that has seen the trace before therefore knows all of it; salt the words to prevent
+    that. A later turn is sent its pause after the answer in front of it, with its own whole prompt, whatever that
+    answer was.
+
+    Attributes:
+        words: writes prompts for requests without a body; None = such requests are an error.
+        fit: scales and clips the lengths of these; its scale is rounded so that a block has a whole number of tokens.
+        model: put into each recorded body in place of its name, so that a trace can be replayed against another server;
+            None = the exact bytes.
+    """
+
+    trace: Trace
+    words: WordSource | None = None
+    fit: Fit = field(default_factory=Fit)
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError if a block would have less than one token."""
+        if self.block_tokens < 1:
+            raise UsageError(
+                f"--length-scale {self.fit.length_scale:g} leaves nothing of the trace's blocks of "
+                f"{self.trace.block_tokens} tokens"
+            )
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block after scaling; 1 if the trace has none."""
+        if self.trace.block_tokens is None:
+            return 1
+        return int(self.trace.block_tokens * self.fit.length_scale + 0.5)
+
+    def conversations(self, rng: np.random.Generator) -> Iterator[Conversation]:
+        """See `Workload`.
+
+        Raises: TraceFormatError naming the line that is no request, or if the file cannot be read; UsageError if a
+            request has no body and there are no words for it.
+        """
+        for requests in in_sessions(self.trace):
+            self.fit.tally.taken += 1
+            self.fit.tally.notes.update(self.trace.notes)
+            turns = [self._replayed(one) if one.body is not None else self._written(one, rng) for one in requests]
+            yield Conversation(turns=turns, tenant=requests[0].tenant, arrival_s=requests[0].arrival_s, history=False)
+        self.fit.tally.notes.update(self.trace.notes)
+
+    def _replayed(self, request: TraceRecord) -> Turn:
+        """A request with its recorded body.
+
+        Raises: TraceFormatError.
+        """
+        # Computed ids are computed again when the replay is recorded: the bodies are the same, so they are, too.
+        computed = isinstance(self.trace, RecordedTrace) and self.trace.header.hash_ids == "computed"
+        ids = [] if computed else request.hash_ids
+        return Turn(
+            prompt="",
+            output_tokens=max(1, request.output_tokens),
+            input_tokens=None if request.input_estimated else request.input_tokens,
+            think_s=request.think_s,
+            hash_ids=ids,
+            block_tokens=(self.trace.block_tokens or 0) if ids else 0,
+            body=self._body(request.body or ""),
+        )
+
+    def _body(self, recorded: str) -> bytes:
+        """The body to send.
+
+        Raises: TraceFormatError if the model's name is to be replaced in what is no JSON object.
+        """
+        if self.model is None:
+            return recorded.encode()
+        try:
+            fields = json_text.decode(recorded, dict[str, msgspec.Raw])
+        except NOT_JSON as error:
+            raise TraceFormatError(f"{self.trace.path}: a body is no JSON object ({error})") from None
+        fields["model"] = msgspec.Raw(msgspec.json.encode(self.model))
+        return msgspec.json.encode(fields)
+
+    def _written(self, request: TraceRecord, rng: np.random.Generator) -> Turn:
+        """A request, scaled, clipped and written. Effects: advances `rng` if not all of it is named by ids.
+
+        Raises: UsageError without words to make it of.
+        """
+        if self.words is None:
+            raise UsageError(f"{self.trace.path} has requests without a body; their prompts need a tokenizer")
+        block, ids = self.block_tokens, request.hash_ids
+        asked = self._scaled_input(request.input_tokens)
+        scaled = max(asked, self.words.overhead_tokens + 1)
+        input_tokens, output_tokens = self.fit.clipped(scaled, self.fit.scaled(request.output_tokens), block)
+        if input_tokens < scaled:
+            # An id may only be claimed for a block that is all there; what the trace had behind it is gone.
+            kept = ids[: input_tokens // block]
+            rest_seed = ids[0] if ids else draw_seed(rng)
+        else:
+            kept = ids[: -(-input_tokens // block)]
+            rest_seed = 0 if len(ids) * block >= input_tokens else draw_seed(rng)
+        return Turn(
+            prompt=BlockPrompts(self.words, block).prompt(kept, input_tokens, rest_seed),
+            output_tokens=output_tokens,
+            input_tokens=input_tokens if self.words.exact and not request.input_estimated else None,
+            asked_input_tokens=if_changed(asked, input_tokens),
+            asked_output_tokens=if_changed(self.fit.asked(request.output_tokens), output_tokens),
+            think_s=request.think_s,
+            hash_ids=kept,
+            block_tokens=block if kept else 0,
+        )
+
+    def _scaled_input(self, tokens: int) -> int:
+        """Whole blocks stay whole; the rest stays less than a block and more than nothing."""
+        if self.trace.block_tokens is None:
+            return self.fit.asked(tokens)
+        whole, rest = divmod(tokens, self.trace.block_tokens)
+        if not rest:
+            return whole * self.block_tokens
+        scaled = int(rest * self.block_tokens / self.trace.block_tokens + 0.5)
+        return whole * self.block_tokens + max(1, min(scaled, self.block_tokens - 1))

@@ -1,0 +1,14 @@
+"""What `simulate` and `plan` ask of a trace in the same words."""
+
+import argparse
+
+
+def add_block_tokens(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """Effects: adds `--block-tokens`."""
+    group.add_argument(
+        "--block-tokens",
+        type=int,
+        metavar="N",
+        help="tokens that one of the trace's hash_ids stands for (default: as its format has it: Mooncake 512, "
+        "Bailian 16); checked against the lengths",
+    )

@@ -1,0 +1,1 @@
+"""Builders and samples that tests of several packages share."""
