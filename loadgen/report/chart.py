@@ -156,7 +156,7 @@ class BarChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     x: Axis
     lanes: list[str]
     lane_texts: list[str] = []
-    lane_px: int = 26
+    lane_px: int
     parts: int = 1
     keys: list[Key]
     bars: list[Bar]

@@ -19,8 +19,8 @@ _STYLES: dict[Tone, str] = {
 }  # fmt: skip
 _NARROW_COLUMNS = 6
 """Fewer columns of figures than this do not take the page's whole width."""
-_WORDS_FROM = 110
-"""Terminals that are narrower get headers below each other, a word a line, so that no figure is broken or cut off."""
+_GAP = 2
+"""Between the columns of a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +123,15 @@ def filtered_table(table: Table, anchor: str, what: str) -> Html:
     return join([bar, html_table(table, anchor=anchor, tall=True)])
 
 
-def terminal_table(table: Table, width: int = _WORDS_FROM) -> TerminalTable:
-    """A table for rich.
+def terminal_table(table: Table, width: int) -> TerminalTable:
+    """A table for rich. Where its heads do not fit, each stands a word a line, so that no figure is cut off.
 
     Args:
         width: of the terminal.
     """
-    shown = TerminalTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    narrow = width < _WORDS_FROM
+    shown = TerminalTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    lines = [[column.name for column in table.columns], *([_plain(cell) for cell in row.cells] for row in table.rows)]
+    narrow = sum(max(map(len, cells)) + _GAP for cells in zip(*lines, strict=True)) > width
     for place, column in enumerate(table.columns):
         shown.add_column(
             Text(column.name.replace(" ", "\n") if narrow else column.name),

@@ -4,22 +4,26 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from serving.chaos.findings import Findings, Pauses, cut_with_gateway
-from serving.chaos.progress import minutes
+from loadgen.report import numbers
+from loadgen.report.table import select, terminal_table
+from serving.chaos.findings import Findings, cut_with_gateway
 from serving.chaos.result import ChaosRun
-from serving.chaos.scenario import ENGINES
-from serving.chaos.schedule import GRAVE
+from serving.chaos.tables import downtime, kind_table, pauses, share
 
 _MOST_LINES = 20
+_KIND_COLUMNS = (
+    "fault", "pool", "times", "nobody to hit", "replaced", "survived", "replaced after p50", "replaced after max",
+    "streams stopped", "fault to token p50", "fault to token max",
+)  # fmt: skip
+"""Those that a terminal has room for."""
 
 
 def print_report(run: ChaosRun, found: Findings, console: Console) -> None:
     """Prints what a run proved."""
     console.print(f"[bold]{escape(run.scenario)}[/], seed {run.seed}, {run.model}: {verdict(run, found)}")
     console.print(
-        f"duration      {minutes(run.duration_s).strip()} of {minutes(run.asked_s).strip()}, {found.hits} faults"
+        f"duration      {numbers.clock(run.duration_s)} of {numbers.clock(run.asked_s)}, {found.hits} faults"
         f"{', ended early' if run.interrupted else ''}"
     )
     console.print(
@@ -34,7 +38,7 @@ def print_report(run: ChaosRun, found: Findings, console: Console) -> None:
     console.print(f"not ready     {downtime(found)}")
     console.print(f"leaks         {'none' if not found.leaks else len(found.leaks)}{_flips(run)}")
     console.print()
-    console.print(kind_table(found))
+    console.print(terminal_table(select(kind_table(found), *_KIND_COLUMNS), console.width))
     for line in problems(run, found)[:_MOST_LINES]:
         console.print(f"  {line}", markup=False)
 
@@ -48,7 +52,7 @@ def verdict(run: ChaosRun, found: Findings) -> str:
         f"{found.compared - found.exact} different" if found.compared > found.exact else "",
         f"{len(found.leaks)} left behind" if found.leaks else "",
         f"{found.not_replaced} not replaced" if found.not_replaced else "",
-        f"down for {found.longest_down_s:.1f} s" if found.down_too_long else "",
+        f"down for {numbers.duration(found.longest_down_s)}" if found.down_too_long else "",
         "nothing finished" if not found.finished else "",
         "no fault hit anybody" if not found.hits else "",
     ]
@@ -60,15 +64,15 @@ def problems(run: ChaosRun, found: Findings) -> list[str]:
     lines = [f"{count} x failed: {reason}" for reason, count in sorted(found.reasons.items())]
     for lost in lost_requests(run):
         lines.append(
-            f"request {lost['number']} ({lost['form']}), sent at {minutes(lost['sent_s']).strip()}, failed at "
-            f"{minutes(lost['ended_s']).strip()} after {lost['tokens']} tokens: {lost['reason']}"
+            f"request {lost['number']} ({lost['form']}), sent at {numbers.clock(lost['sent_s'])}, failed at "
+            f"{numbers.clock(lost['ended_s'])} after {lost['tokens']} tokens: {lost['reason']}"
         )
     for index, other in sorted(run.differences.items()):
         answer = run.answers[index]
-        at = minutes(answer.sent_s - run.begun_s).strip()
+        at = numbers.clock(answer.sent_s - run.begun_s)
         lines.append(f"request {index} sent at {at} ({answer.ask.form}): {other}")
     lines += [
-        f"{minutes(e.at_s).strip()} {e.kind} {e.target}: not replaced" for e in run.events if e.fate == "not replaced"
+        f"{numbers.clock(e.at_s)} {e.kind} {e.target}: not replaced" for e in run.events if e.fate == "not replaced"
     ]
     return [*lines, *found.leaks]
 
@@ -87,47 +91,6 @@ def lost_requests(run: ChaosRun) -> list[dict[str, Any]]:
         for number, answer in enumerate(run.answers)
         if answer.outcome in ("failed", "open") and not cut_with_gateway(answer, run)
     ]
-
-
-def kind_table(found: Findings) -> Table:
-    """What the faults of each kind did at each pool."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("fault", "pool", "times", "replaced", "survived", "replaced after", "streams", "fault to next token"):
-        table.add_column(name, justify="left" if name in ("fault", "pool") else "right", no_wrap=True)
-    for kind in found.kinds:
-        hurt = kind.kind in GRAVE
-        table.add_row(
-            kind.kind,
-            kind.pool or "-",
-            f"{kind.events - kind.skipped}" + (f" (+{kind.skipped} nobody)" if kind.skipped else ""),
-            str(kind.replaced) if hurt else "-",
-            str(kind.survived) if hurt else "-",
-            _middle(kind.replacement) if hurt else "-",
-            str(kind.resumed.count) if hurt and kind.pool in ENGINES else "-",
-            _middle(kind.resumed) if hurt and kind.pool in ENGINES else "-",
-        )
-    return table
-
-
-def pauses(found: Pauses) -> str:
-    """Quantiles in words. Effects: none."""
-    if not found.count:
-        return "(no stream stood still)"
-    return f"p50 {found.p50_s:.2f} s, p99 {found.p99_s:.2f} s, max {found.max_s:.2f} s ({found.count} streams)"
-
-
-def downtime(found: Findings) -> str:
-    """How long the system would not have served a request. Effects: none."""
-    return f"{found.downs} times, at most {found.longest_down_s:.1f} s" if found.downs else "never"
-
-
-def share(part: int, whole: int) -> str:
-    """Per cent, rounded down: 100 % means all. Effects: none."""
-    return f"{int(1000 * part / whole) / 10:g} %" if whole else "nothing to compare"
-
-
-def _middle(found: Pauses) -> str:
-    return "-" if not found.count else f"{found.p50_s:.1f} s, max {found.max_s:.1f} s"
 
 
 def _cut(found: Findings) -> str:

@@ -1,112 +1,70 @@
 """report.html: a run on one page that needs nothing else, neither beside it nor from a network."""
 
-import importlib.resources
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
-from serving.chaos.console import downtime, pauses, problems, share
-from serving.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Findings, KindFindings, Pauses
-from serving.chaos.plots import time_line
-from serving.chaos.progress import minutes
+from loadgen.report import numbers
+from loadgen.report.fragments import Html, element, tile
+from loadgen.report.html import render
+from loadgen.report.page import Page, facts, tiles
+from loadgen.report.table import columns, html_table, table_of
+from serving.chaos.charts import time_line
+from serving.chaos.console import problems
+from serving.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Findings
 from serving.chaos.result import ChaosRun
-from serving.chaos.scenario import ENGINES
-from serving.chaos.schedule import GRAVE
+from serving.chaos.tables import downtime, event_table, kind_table, pauses, share
 from serving.version import VERSION
+
+_FOOTNOTE = (
+    "Every answer was compared, token by token, with what the same request was answered twice before the first fault."
+)
+_STOPPED = (
+    f"The loss of an instance has stopped a stream if it got no token for more than {RESUMED_GAP_S:g} s, in a gap that "
+    f"began within {FELT_S:g} s of the fault, and the system says that the request went on elsewhere; or for more than "
+    f"{PAUSE_S:g} s, whatever the system says: then the instance was frozen for a moment, or the machine was busy, "
+    "which counts against the system, too."
+)
 
 
 def report_page(run: ChaosRun, found: Findings) -> str:
     """The page: HTML of one file. Every text is escaped; it can load nothing."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
-    template = environment.from_string(_asset("serving.chaos", "report.html.j2"))
-    return template.render(
-        css=Markup(_asset("serving.sim.report", "report.css")),
-        title=f"chaos: {run.scenario}",
-        version=VERSION,
-        clean=found.clean,
-        facts=_facts(run),
-        tiles=_tiles(run, found),
-        plots=[Markup(plot) for plot in time_line(run)],
-        kinds=[_kind_row(kind) for kind in found.kinds],
-        events=[_event_row(run, index) for index in range(len(run.events))],
-        problems=problems(run, found),
-        pause_s=f"{PAUSE_S:g}",
-        resumed_gap_s=f"{RESUMED_GAP_S:g}",
-        felt_s=f"{FELT_S:g}",
-    )
+    page = Page(f"chaos: {run.scenario}", footnote=_FOOTNOTE)
+    page.body += [element("h1", page.title), facts(_facts(run)), _verdict(found), tiles(_tiles(run, found))]
+    wrong = table_of(columns("", long=("",)), [[line] for line in problems(run, found)])
+    page.add("problems", "What is wrong", html_table(wrong, tall=True))
+    note = "Upright lines are moments at which instances were lost. Point at a fault for its target and its fate."
+    page.add("time", "Over time", element("p", note, "soft"), page.draw(time_line(run), single=True))
+    page.add("kinds", "Faults by kind and pool", html_table(kind_table(found)), element("p", _STOPPED, "soft"))
+    page.add("events", "Every fault", html_table(event_table(run), tall=True))
+    return render(page, f"cloudmatrix {VERSION}")
 
 
-def _asset(package: str, name: str) -> str:
-    return (importlib.resources.files(package) / "assets" / name).read_text(encoding="utf-8")
+def _verdict(found: Findings) -> Html:
+    if found.clean:
+        return element("p", "Nothing lost, nothing different, nothing left behind", "lead good")
+    return element("p", "Not clean", "lead bad")
 
 
-def _facts(run: ChaosRun) -> list[tuple[str, str]]:
+def _facts(run: ChaosRun) -> list[tuple[str, object]]:
     early = " (ended early)" if run.interrupted else ""
     return [
         ("model", run.model),
-        ("seed", str(run.seed)),
-        ("lasted", f"{minutes(run.duration_s).strip()} of {minutes(run.asked_s).strip()}{early}"),
-        ("distinct requests", str(run.references)),
+        ("seed", run.seed),
+        ("lasted", f"{numbers.clock(run.duration_s)} of {numbers.clock(run.asked_s)}{early}"),
+        ("distinct requests", numbers.count(run.references)),
     ]
 
 
-def _tiles(run: ChaosRun, found: Findings) -> list[dict[str, Any]]:
-    none = "no stream stood still"
+def _tiles(run: ChaosRun, found: Findings) -> list[Html]:
+    pause, _, unit = numbers.duration(found.resumed.p50_s).partition(" ")
+    down, _, down_unit = numbers.duration(found.longest_down_s).partition(" ")
+    waited = f"median; {pauses(found.resumed)}" if found.resumed.count else "no stream stood still"
+    allowed = f"{downtime(found)}; {numbers.limit(run.most_down_s)} are allowed"
+    finished = f"{found.finished:,} finished, {found.tokens:,} tokens"
+    exact = f"{found.exact:,} of {found.compared:,} compared"
     return [
-        {"name": "requests failed", "figure": f"{found.failed:,}", "line": f"of {found.sent:,} sent"},
-        {
-            "name": "token-exact",
-            "figure": share(found.exact, found.compared),
-            "line": f"{found.exact:,} of {found.compared:,} compared",
-        },
-        {
-            "name": "fault to next token",
-            "figure": f"{found.resumed.p50_s:.2f} s" if found.resumed.p50_s is not None else "-",
-            "line": f"median; {pauses(found.resumed)}" if found.resumed.count else none,
-        },
-        {
-            "name": "longest time not ready",
-            "figure": f"{found.longest_down_s:.1f} s",
-            "line": f"{downtime(found)}; {run.most_down_s:g} s are allowed",
-        },
-        {"name": "leaks", "figure": str(len(found.leaks)), "line": "counts, segments, processes, pool"},
-        {"name": "faults", "figure": str(found.hits), "line": f"{found.not_replaced} not replaced"},
-        {
-            "name": "cancelled by us",
-            "figure": f"{found.cancelled:,}",
-            "line": f"{found.finished:,} finished, {found.tokens:,} tokens",
-        },
+        tile("requests failed", numbers.count(found.failed), "", [f"of {found.sent:,} sent"]),
+        tile("token-exact", share(found.exact, found.compared), "", [exact]),
+        tile("fault to next token", pause, unit, [waited]),
+        tile("longest time not ready", down, down_unit, [allowed]),
+        tile("leaks", numbers.count(len(found.leaks)), "", ["counts, segments, processes, pool"]),
+        tile("faults", numbers.count(found.hits), "", [f"{found.not_replaced:,} not replaced"]),
+        tile("cancelled by us", numbers.count(found.cancelled), "", [finished]),
     ]
-
-
-def _kind_row(kind: KindFindings) -> list[str]:
-    hurt = kind.kind in GRAVE
-    streams = hurt and kind.pool in ENGINES
-    return [
-        kind.kind.replace("_", " "),
-        kind.pool or "-",
-        str(kind.events - kind.skipped),
-        str(kind.skipped),
-        str(kind.replaced) if hurt else "-",
-        str(kind.survived) if hurt else "-",
-        _times(kind.replacement) if hurt else "-",
-        str(kind.resumed.count) if streams else "-",
-        _times(kind.resumed) if streams else "-",
-    ]
-
-
-def _event_row(run: ChaosRun, index: int) -> list[str]:
-    event = run.events[index]
-    return [
-        minutes(event.at_s).strip(),
-        event.kind.replace("_", " "),
-        event.target or "-",
-        f"{event.lasts_s:.1f} s" if event.lasts_s else "-",
-        event.fate,
-        f"{event.replaced_s:.1f} s" if event.replaced_s is not None else "-",
-    ]
-
-
-def _times(found: Pauses) -> str:
-    return f"{found.p50_s:.2f} / {found.p99_s:.2f} / {found.max_s:.2f} s" if found.count else "-"

@@ -8,6 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from loadgen.report import numbers
 from serving.chaos.result import ChaosRun, Event
 from serving.terminal import silence
 
@@ -58,10 +59,10 @@ class ChaosProgress:
             return
         self._seen[event.number] = event.fate
         whom = f" {event.target} (process {event.pid})" if event.target else ""
-        lasts = f" for {event.lasts_s:.1f} s" if event.lasts_s else ""
-        took = f" after {event.replaced_s:.1f} s" if event.replaced_s is not None else ""
+        lasts = f" for {numbers.duration(event.lasts_s)}" if event.lasts_s else ""
+        took = f" after {numbers.duration(event.replaced_s)}" if event.replaced_s is not None else ""
         fate = "" if event.fate in ("under way", "passed") else f": {event.fate}{took}"
-        self._console.print(f"{minutes(event.at_s)} {event.kind}{whom}{lasts}{fate}", markup=False)
+        self._console.print(f"{numbers.clock(event.at_s):>7} {event.kind}{whom}{lasts}{fate}", markup=False)
 
     def tick(self, run: ChaosRun, at_s: float, in_flight: int, faults: int) -> None:
         """Time passes under load."""
@@ -74,8 +75,3 @@ class ChaosProgress:
             f"other tokens {len(run.differences)}"
         )
         self._bar.update(self._task, completed=at_s, told=told)
-
-
-def minutes(seconds: float) -> str:
-    """Time since the load began, as 12:34. Effects: none."""
-    return f"{int(seconds) // 60:2}:{int(seconds) % 60:02}"

@@ -131,14 +131,14 @@ def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:
 
 def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> int:
     """The schedule, against the very system that would be hurt."""
-    from serving.chaos.progress import minutes
+    from loadgen.report.numbers import clock
     from serving.chaos.scenario import POOLS_OF
     from serving.chaos.schedule import plan_faults
 
     pools = _pools_at(arguments) if arguments.url else _pools_of(_config(scenario, arguments))
     for planned in plan_faults(scenario, arguments.seed, duration_s, pools):
         whom = f" {' or '.join(planned.pools)}" if POOLS_OF[planned.kind] else ""
-        print(f"{minutes(planned.at_s)} {planned.kind}{whom}")
+        print(f"{clock(planned.at_s):>7} {planned.kind}{whom}")
     return EXIT_CLEAN
 
 

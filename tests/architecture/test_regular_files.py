@@ -10,7 +10,6 @@ LOOKS = ("hardware.regular_file", "serving.regular_file", "loadgen.regular_file"
 OUR_OWN = {
     "loadgen.report.html": "the package's assets",
     "serving.chaos.own_system": "the log of the system that it started",
-    "serving.chaos.page": "the package's assets",
     "serving.chaos.parts": "/proc",
     "serving.chaos.targets": "/proc",
     "serving.compiled": "the package's sources",

@@ -44,7 +44,7 @@ def test_a_clean_run_exits_with_zero_and_leaves_its_reports(
     assert "token-exact" in printed.out
     assert "kill" in printed.err, "every fault has a line"
     assert json.loads((out / "report.json").read_bytes())["clean"] is True
-    assert "<svg" in (out / "report.html").read_text()
+    assert 'id="faults"' in (out / "report.html").read_text()
 
 
 def test_a_lost_request_exits_with_one(scenario: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,12 @@ from rich.console import Console
 
 from serving.chaos.answer import Answer, ChoiceSoFar
 from serving.chaos.asks import COMPLETIONS, Ask
-from serving.chaos.console import print_report, share
+from serving.chaos.console import print_report
 from serving.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Pauses, find, pauses_of, quantile
 from serving.chaos.page import report_page
 from serving.chaos.report_json import report_json
 from serving.chaos.result import ChaosRun, Down, Event, Leaks, Sample
+from serving.chaos.tables import share
 
 ASK = Ask(0, "greedy", COMPLETIONS, {"stream": True, "max_tokens": 8})
 FAULT_S = 100.0
@@ -149,7 +150,7 @@ def test_a_node_is_back_when_the_system_is_ready() -> None:
     assert not find(run).clean
     console = Console(width=160, record=True, file=io.StringIO())
     print_report(run, find(run), console)
-    assert "down for 9.2 s" in console.export_text()
+    assert "down for 9.25 s" in console.export_text()
 
 
 def test_a_different_answer_makes_it_unclean() -> None:
@@ -178,8 +179,8 @@ def test_of_nothing_there_is_no_quantile() -> None:
     assert Pauses.of([]) == Pauses(0, None, None, None)
 
 
-def test_per_cent_are_rounded_down() -> None:
-    assert share(9999, 10000) == "99.9 %"
+def test_what_is_not_all_is_never_shown_as_all() -> None:
+    assert share(9999, 10000) == "99.99 %"
     assert share(5, 5) == "100 %"
     assert share(0, 0) == "nothing to compare"
 
@@ -224,13 +225,31 @@ def test_json_has_all_numbers_and_no_machine_clock() -> None:
     assert len(value["samples"]) == 5
 
 
+def charts_of(page: str) -> list[dict[str, Any]]:
+    """The data of its plots."""
+    found: list[dict[str, Any]] = json.loads(page.split('id="charts">')[1].split("</script>")[0])
+    return found
+
+
+def test_the_page_shows_faults_over_time() -> None:
+    events = (kill(), kill(2, "kvcache"), kill(3, fate="nobody to hit"))
+    faults, flight, *_ = charts_of(report_page(run := run_of(stream(99.0), events=events), find(run)))
+    assert faults["lanes"] == ["decode", "kvcache"]
+    assert [bar[:2] + bar[4:5] for bar in faults["bars"]] == [
+        [0, 50.0, "kill decode#1: replaced"],
+        [1, 50.0, "kill kvcache#1: replaced"],
+    ]
+    assert flight["marks"] == [{"name": "kill", "color": "red", "xs": [50.0]}]
+    assert flight["x"] == {"unit": "clock", "low": 0.0, "high": 60.0}
+
+
 def test_the_page_stands_alone_and_escapes_what_it_is_told() -> None:
     run = bad_run()
     page = report_page(run, find(run))
-    assert page.count("<svg") == 5
+    assert [chart["id"] for chart in charts_of(page)] == ["faults", "flight", "tokens", "resumed", "replicas"]
     assert "<b>no</b>" not in page
     assert "&lt;model&gt;" in page
-    assert not re.search(r"(src|href)=\"(?!data:|#)", page)
+    assert not re.search(r"<[^<>]+ (src|href)=\"(?!data:|#)", page)
     assert "Not clean" in page
     clean = run_of(stream(99.0), events=(kill(),))
     assert "Nothing lost, nothing different" in report_page(clean, find(clean))
@@ -238,4 +257,4 @@ def test_the_page_stands_alone_and_escapes_what_it_is_told() -> None:
 
 def test_the_page_of_an_empty_run_can_be_drawn() -> None:
     run = ChaosRun("test", 0, "abc", "model")
-    assert "<svg" in report_page(run, find(run))
+    assert len(charts_of(report_page(run, find(run)))) == 5

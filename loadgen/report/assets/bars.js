@@ -25,7 +25,7 @@ function makeBars(view) {
 // In long names room is kept for the bars: a name takes two fifths of the width at most.
 function laneNamesWidth(view) {
   const longest = Math.max(0, ...view.spec.lanes.map((name) => name.length));
-  return Math.min(16 + 6.4 * longest, 0.4 * view.plotBox.clientWidth);
+  return Math.min(Math.max(54, 10 + 6.2 * longest), 0.4 * view.plotBox.clientWidth);
 }
 
 // Lanes that have something to show in the zoomed range, as [first, behind the last]; the rest gives them its room.
@@ -42,7 +42,7 @@ function lanesInView(view) {
 function barPlace(view, lane, part) {
   const [from, to] = lanesInView(view);
   const parts = view.spec.parts || 1;
-  const full = view.plot ? view.plot.over.clientHeight / (to - from) : view.spec.lane_px || 26;
+  const full = view.plot ? view.plot.over.clientHeight / (to - from) : view.spec.lane_px;
   const used = full < 4 ? 0.8 : Math.min(1 - 1.5 / full, view.spec.lane_texts ? 14 / full : 0.8);
   const top = lane - from + (1 - used) / 2 + (used * part) / parts;
   return [top / (to - from), used / parts / (to - from)];

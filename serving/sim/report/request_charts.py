@@ -4,9 +4,9 @@ import numpy as np
 
 from loadgen.report.chart import Axis, Limit, Line, LineChart, tidy
 from loadgen.report.numbers import limit
+from loadgen.report.time_axis import TimeAxis
 from serving.sim.report.goodput import Slo, good_requests
 from serving.sim.report.latencies import Flags, Floats, Latencies, floats, ints
-from serving.sim.report.time_axis import TimeAxis
 from serving.sim.result import SimResult
 
 _QUANTILES = 400

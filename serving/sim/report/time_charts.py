@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from loadgen.report.chart import Line, LineChart, Marks
+from loadgen.report.time_axis import TimeAxis
 from serving.sim.report.goodput import Slo
 from serving.sim.report.latencies import Latencies
 from serving.sim.report.request_charts import cache_chart, latency_chart, rate_chart
-from serving.sim.report.time_axis import TimeAxis
 from serving.sim.result import SimResult
 
 _MOST_MARKS = 60

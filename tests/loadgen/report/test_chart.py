@@ -34,7 +34,7 @@ def test_what_is_not_finite_is_a_gap() -> None:
 
 def test_bars_are_short_in_the_page() -> None:
     chart = BarChart(
-        id="b", title="t", x=Axis(unit="s"), lanes=["a"], keys=[Key(name="k", color="blue")],
+        id="b", title="t", x=Axis(unit="s"), lanes=["a"], lane_px=20, keys=[Key(name="k", color="blue")],
         bars=[Bar(0, 1.0, 2.0, 0), Bar(0, 2.0, 3.0, 0, "says", part=1)],
     )  # fmt: skip
     sent = msgspec.json.decode(msgspec.json.encode(chart))

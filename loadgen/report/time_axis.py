@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from loadgen.report.chart import Axis, Limit, Line, LineChart, Marks, tidy
 
-GROUP = "time"
-
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
@@ -14,6 +12,7 @@ class TimeAxis:
 
     end_s: float
     marks: Sequence[Marks] = ()
+    group: str = "time"
 
     @property
     def x(self) -> Axis:
@@ -41,6 +40,6 @@ class TimeAxis:
                 lines=list(lines),
                 limits=list(limits),
                 marks=[one for one in self.marks if one.xs],
-                group=GROUP,
+                group=self.group,
             )
         )
