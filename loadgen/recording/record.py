@@ -84,7 +84,7 @@ def record_trace(
     if form is TraceForm.LOADGEN:
         write_recorded(out, header, requests)
     else:
-        write_requests(out, form, _at_real_times(sent, requests))
+        write_requests(out, form, _at_real_times(sent, requests), header.block_tokens)
     return Recorded(len(sent), sent[-1].session + 1, len(records) - len(sent))
 
 

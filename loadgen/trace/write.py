@@ -1,13 +1,14 @@
 """Writing a trace in any format that holds requests."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 import msgspec
 
 from loadgen.trace.bailian import bailian_lines
+from loadgen.trace.lines import LARGEST_ID
 from loadgen.trace.mooncake import mooncake_line
 from loadgen.trace.recorded import TraceHeader, write_recorded
 from loadgen.trace.request import Trace, TraceRecord, in_sessions
@@ -42,16 +43,22 @@ def convert(trace: Trace, path: Path, form: TraceForm) -> int:
         write_recorded(path, TraceHeader(block_tokens=trace.block_tokens or 1, requests=len(requests)), requests)
         return len(requests)
     requests = list(trace.requests())
-    write_requests(path, form, requests)
+    write_requests(path, form, requests, trace.block_tokens)
     return len(requests)
 
 
-def write_requests(path: Path, form: TraceForm, requests: Iterable[TraceRecord]) -> None:
+def write_requests(
+    path: Path, form: TraceForm, requests: Sequence[TraceRecord], block_tokens: int | None = None
+) -> None:
     """Write requests in a format without a header of ours. Later turns are put where they come without answers.
 
+    Args:
+        block_tokens: that a hash id stands for; None = there are none.
     Raises: OutputError.
     Effects: replaces `path`.
     """
+    if form in KEEPS_IDS and block_tokens is not None:
+        requests = _covered(requests, block_tokens)
     if form is TraceForm.MOONCAKE:
         write_lines(path, map(mooncake_line, requests))
         return
@@ -65,3 +72,22 @@ def _numbered(trace: Trace) -> Iterator[TraceRecord]:
     return chain.from_iterable(
         (msgspec.structs.replace(request, session=number) for request in requests) for number, requests in sessions
     )
+
+
+def _covered(requests: Sequence[TraceRecord], block_tokens: int) -> list[TraceRecord]:
+    """Requests of which each has an id for every block of its prompt, or none at all, as other formats want it.
+
+    Ids are planned, lengths are counted by a server: what is beyond the prompt goes, what no id covers gets one that
+    nothing else has.
+    """
+    used = {one for request in requests for one in request.hash_ids}
+    fresh = (LARGEST_ID - number for number in count() if LARGEST_ID - number not in used)
+    covered = []
+    for request in requests:
+        ids, whole = request.hash_ids, request.input_tokens // block_tokens
+        blocks = -(-request.input_tokens // block_tokens)
+        if ids and not whole <= len(ids) <= blocks:
+            ids = [*ids[:blocks], *(next(fresh) for _ in range(blocks - len(ids)))]
+            request = msgspec.structs.replace(request, hash_ids=ids)
+        covered.append(request)
+    return covered

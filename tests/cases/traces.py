@@ -131,7 +131,7 @@ GOOD: dict[str, tuple[str, list[Request]]] = {
 NOTES = {
     "mooncake, milliseconds since 1970": "milliseconds since 1970; they count from the first, 2023-11-14 22:13:20 UTC",
     "mooncake, dates": "times are dates; they count from the first, 2024-05-10T18:15:46.5Z",
-    "burstgpt": "1 requests that failed when they were recorded (no tokens) are left out",
+    "burstgpt": "requests left out, since they failed when they were recorded (no tokens): 1",
     "burstgpt, later days": "comes 225.0 days after the start; times count from it instead",
     "plain, seconds since 1970": "times are seconds since 1970; they count from the first, 2023-11-14",
     "plain, milliseconds since 1970": "times are milliseconds since 1970; they count from the first, 2023-11-14",

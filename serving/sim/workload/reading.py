@@ -60,4 +60,4 @@ def _in_order(trace: Trace, token_s: float) -> Iterator[Row]:
     while waiting:
         yield heapq.heappop(waiting)[2]
     if zero:
-        trace.notes["answers"] = f"{zero} answers of 0 tokens are asked for with 1"
+        trace.notes["answers"] = f"answers of 0 tokens, asked for with 1: {zero}"
