@@ -5,6 +5,7 @@ A command's module is imported when it is chosen, so that `--help` and every mis
 
 import argparse
 import importlib
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Protocol
@@ -75,13 +76,25 @@ def command_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
-        below = commands.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+        below = commands.add_parser(name, help=text, formatter_class=_Formatter)
         if chosen in (name, None):
             command: Command = importlib.import_module(f"serving.cli.{name}")
             below.description, below.epilog = command.DESCRIPTION, command.EPILOG
             command.add_arguments(below)
             below.set_defaults(run=command.run)
     return parser
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Wraps the sentences of a text to the terminal's width, and leaves indented lines as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        runs = itertools.groupby(text.splitlines(), key=lambda line: (bool(line.strip()), line[:1].isspace()))
+        return "\n".join(
+            fill("\n".join(lines), width, indent) if is_text and not is_indented else "\n".join(lines)
+            for (is_text, is_indented), lines in runs
+        )
 
 
 class _Version(argparse.Action):

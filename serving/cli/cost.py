@@ -38,10 +38,12 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--calibrate", action="store_true", help="refit to the published rows; print every error")
     what.add_argument("--list", action="store_true", help="devices that come with the package")
-    cost.add_argument("--batch", type=float, help="decode: sequences per NPU (default 96)")
-    cost.add_argument("--context", type=float, help="decode: tokens of each sequence (default 4096)")
-    cost.add_argument("--prompt", type=float, help="prefill: tokens of each prompt (default 4096)")
-    cost.add_argument("--reuse", type=float, help="prefill: share of each prompt that is cached (default 0)")
+    cost.add_argument("--batch", type=float, metavar="N", help="decode: sequences per NPU (default 96)")
+    cost.add_argument("--context", type=float, metavar="TOKENS", help="decode: tokens of each sequence (default 4096)")
+    cost.add_argument("--prompt", type=float, metavar="TOKENS", help="prefill: tokens of each prompt (default 4096)")
+    cost.add_argument(
+        "--reuse", type=float, metavar="SHARE", help="prefill: share of each prompt that is cached (default 0)"
+    )
     cost.add_argument("--perfect-balance", action="store_true", help="prefill: all experts equally busy")
     cost.add_argument("--explain", action="store_true", help="every operator: runs, time, what bounds it, formula")
     cost.add_argument("--markdown", action="store_true", help="with --calibrate: the error table for a README")
@@ -49,11 +51,17 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
 
 
 def _add_system(cost: argparse.ArgumentParser) -> None:
-    cost.add_argument("--device", default="ascend-910c", help="a name from --list, or a TOML file of your own")
+    cost.add_argument(
+        "--device", default="ascend-910c", metavar="NAME", help="a name from --list, or a TOML file of your own"
+    )
     cost.add_argument("--model", default="deepseek-r1", metavar="DIR", help="checkpoint folder (default: DeepSeek-R1)")
-    cost.add_argument("--dies", type=int, help="of the instance (default: 320 or 144 for decode, 32 for prefill)")
-    cost.add_argument("--drafts", type=int, help="tokens that MTP drafts per step; 0 = off (default 1)")
-    cost.add_argument("--acceptance", type=float, help="share of drafts that are accepted (default 0.7)")
+    cost.add_argument(
+        "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"
+    )
+    cost.add_argument("--drafts", type=int, metavar="N", help="tokens that MTP drafts per step; 0 = off (default 1)")
+    cost.add_argument(
+        "--acceptance", type=float, metavar="SHARE", help="share of drafts that are accepted (default 0.7)"
+    )
     half = cost.add_mutually_exclusive_group()
     half.add_argument("--no-microbatch", dest="microbatch", action="store_false", help="never half batches")
     half.add_argument(

@@ -38,19 +38,25 @@ Exit code 1: nothing holds the limits; the closest plans are shown.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--config", type=Path, required=True, help="TOML file; its pools are replaced by the plan's")
+    parser.add_argument(
+        "--config", type=Path, required=True, metavar="FILE", help="TOML file; its pools are replaced by the plan's"
+    )
     add_set(parser, "simulation.drafts=2")
-    parser.add_argument("--trace", type=Path, required=True, help="trace file or ServeGen folder")
-    parser.add_argument("--rate", type=float, default=1.0, help="factor on the trace's arrivals (default: 1)")
-    parser.add_argument("--limit", type=int, help="first requests of the trace only")
+    parser.add_argument("--trace", type=Path, required=True, metavar="FILE", help="trace file or ServeGen folder")
+    parser.add_argument(
+        "--rate", type=float, default=1.0, metavar="X", help="factor on the trace's arrivals (default: 1)"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="first requests of the trace only")
     add_block_tokens(parser)
     parser.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="begin of the stretch of the trace")
     parser.add_argument("--duration", type=Duration(), metavar="T", help="length of the stretch (default: to its end)")
     _add_goal(parser)
     _add_choices(parser)
-    parser.add_argument("--seed", type=int, help="instead of the configuration's")
+    parser.add_argument("--seed", type=int, metavar="N", help="instead of the configuration's")
     parser.add_argument("--quick", action="store_true", help="the busiest third of the trace stands for the whole")
-    parser.add_argument("--processes", type=int, default=2, help="simulations at a time (default: 2); same answer")
+    parser.add_argument(
+        "--processes", type=int, default=2, metavar="N", help="simulations at a time (default: 2); same answer"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write plan.md, plan.html and plan.json there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
@@ -63,9 +69,13 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
     goal.add_argument(
         "--tpot", type=Duration(above_zero=True), metavar="T", help="time per further token (default: the file's [slo])"
     )
-    goal.add_argument("--attainment", type=float, help="share of requests that keep both (default: the file's [slo])")
+    goal.add_argument(
+        "--attainment", type=float, metavar="SHARE", help="share of requests that keep both (default: the file's [slo])"
+    )
     question = parser.add_argument_group("what to find")
-    question.add_argument("--npus", type=int, help="NPUs at most; alone: the split of them with the highest goodput")
+    question.add_argument(
+        "--npus", type=int, metavar="N", help="NPUs at most; alone: the split of them with the highest goodput"
+    )
     which = question.add_mutually_exclusive_group()
     which.add_argument("--least", action="store_true", help="the fewest NPUs that hold (default without --npus)")
     which.add_argument("--highest-rate", action="store_true", help="the split that holds at the highest rate")
@@ -87,7 +97,9 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "--batch", type=_numbers, default="", metavar="N,N", help="sequences for each decode die, the preferred one "
         "first (default: as configured, and what TPOT allows by the cost model)",
     )  # fmt: skip
-    choices.add_argument("--cache-nodes", type=int, help="memory servers (default: one on each node that is filled)")
+    choices.add_argument(
+        "--cache-nodes", type=int, metavar="N", help="memory servers (default: one on each node that is filled)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

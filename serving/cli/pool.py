@@ -13,7 +13,9 @@ its memory and its SSD tier are, what was found there, and who holds how much.
 """
 EPILOG = """\
 With a tenant's key you see that tenant's namespace; with one of `[gateway] admin_keys`, or on a server without keys,
-all. Examples:
+all.
+
+Examples:
   cloudmatrix pool --json
   cloudmatrix pool audit
   cloudmatrix pool forget acme
@@ -52,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="most that it may hold, memory and SSD together, e.g. 512 (MiB) or 2GiB; 0 = no limit",
     )
-    quota.add_argument("--weight", type=float, help="of each of its keys where requests wait for their turn")
+    quota.add_argument(
+        "--weight", type=float, metavar="X", help="of each of its keys where requests wait for their turn"
+    )
     for name, action in (("audit", audit), ("forget", forget), ("quota", quota)):
         add_gateway_options(action, inherited=True)
         action.set_defaults(action=name)

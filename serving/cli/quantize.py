@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-trials", action="store_true", help="do not measure what each step is worth: several times quicker"
     )
-    parser.add_argument("--seed", type=int, default=0, help="chooses among a long text's passages (default 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="chooses among a long text's passages (default 0)"
+    )
     report_help = "where the report goes too (Markdown, or JSON if it ends in .json); always in --out"
     parser.add_argument("--report", type=Path, metavar="FILE", help=report_help)
 

@@ -23,11 +23,17 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="TOML file (default: deploy/small.toml)")
-    parser.add_argument("--model", type=Path, help="Hugging Face checkpoint folder, instead of the file's model")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", default=DEFAULT_CONFIG, help="TOML file (default: deploy/small.toml)"
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR", help="Hugging Face checkpoint folder, instead of the file's model"
+    )
     add_set(parser, "engine.draft_tokens=3")
-    parser.add_argument("--host", help="address to listen on, instead of the file's (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on, instead of the file's (default 8000)")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", help="address to listen on, instead of the file's (default 127.0.0.1)"
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="port to listen on, instead of the file's (default 8000)")
     parser.add_argument(
         "--api-key-file", type=Path, metavar="FILE", help="require one of these bearer tokens, one a line in a file"
     )

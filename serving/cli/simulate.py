@@ -53,7 +53,9 @@ _POISSON_FLAGS = {"prompt": 4096, "output": 256, "reuse": 0.0}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--config", required=True, metavar="FILE", help="topology, e.g. deploy/cloudmatrix384.toml")
+    parser.add_argument(
+        "--config", type=Path, required=True, metavar="FILE", help="topology, e.g. deploy/cloudmatrix384.toml"
+    )
     add_set(parser, "simulation.drafts=2")
     load = parser.add_argument_group("load")
     source = load.add_mutually_exclusive_group(required=True)

@@ -42,10 +42,26 @@ def test_a_command_is_a_module_of_one_shape(name: str, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert module.DESCRIPTION.strip() in shown
-    assert module.EPILOG.strip() in shown
+    shown = unspaced(capsys.readouterr().out)
+    assert unspaced(module.DESCRIPTION) in shown
+    assert unspaced(module.EPILOG) in shown
     assert max(map(len, (module.DESCRIPTION + module.EPILOG).splitlines())) <= 120
+
+
+def unspaced(text: str) -> str:
+    """Without blanks and line breaks, which the terminal's width decides."""
+    return "".join(text.split())
+
+
+def test_sentences_are_wrapped_and_examples_are_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines if line[:1] != " ")
+    assert "  cloudmatrix evaluate --model DIR-int8 --reference DIR --text held-out.jsonl --json report.json" in lines
 
 
 def test_every_module_with_the_shape_of_a_command_is_one() -> None:
