@@ -183,7 +183,7 @@ def _seeded(config: "ServeConfig", seed: int) -> "ServeConfig":
 
 def _with_progress(order: "Order", processes: int, told: "Console", plan: "_PlanFunction") -> "Plan":
     """Plan, with what was tried last on a status line; on a terminal only."""
-    from serving.sim.report import numbers
+    from loadgen.report import numbers
 
     if not told.is_terminal:
         return plan(order, processes=processes)

@@ -25,7 +25,6 @@ OUR_OWN = {
     "serving.runtime.injected_faults": "looks itself",
     "serving.sim.compilation.build": "the log of the compiler that it started",
     "serving.sim.paper.page": "the package's assets",
-    "serving.sim.planning.files": "the package's assets",
 }
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from hardware.cost import CostModel
 from hardware.cost.cost_model import mtp_tokens_per_step
+from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.sim.planning import bounds
@@ -16,7 +17,6 @@ from serving.sim.planning.candidate import Candidate, Shape, Space
 from serving.sim.planning.demand import Demand
 from serving.sim.planning.knowledge import Floor
 from serving.sim.planning.verdict import Target
-from serving.sim.report import numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class _Side:
     @property
     def limit(self) -> str:
         """In words, as in "TTFT of 2 s"."""
-        return f"{self.metric} of {numbers.duration(self.limit_s)}"
+        return f"{self.metric} of {numbers.limit(self.limit_s)}"
 
 
 def _prefill_side(cost: CostModel, config: ServeConfig, demand: Demand, target: Target) -> _Side:

@@ -1,18 +1,24 @@
 """A plan as files: Markdown, one self-contained page, JSON for programs. The same plan gives the same bytes."""
 
-import importlib.resources
 from pathlib import Path
 
 import msgspec
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
+from loadgen.report.fragments import element
+from loadgen.report.html import render
+from loadgen.report.page import Page, facts
+from loadgen.report.table import html_table, markdown_table
 from serving.sim.planning import words
+from serving.sim.planning.charts import plans_chart
 from serving.sim.planning.plan import Plan
 from serving.sim.report.result_json import make_folder, plain, write_file
 from serving.version import VERSION
 
 SCHEMA = "cloudmatrix-plan/1"
+_FOOTNOTE = (
+    "Every plan in the table is a simulation of the whole workload that is named above. Goodput: requests per second, "
+    "over the time in which they arrive, that finished within every limit."
+)
 
 
 def write_all(plan: Plan, folder: Path) -> list[Path]:
@@ -37,32 +43,23 @@ def markdown(plan: Plan) -> str:
     """The answer, a table, and why the others lose."""
     lines = ["# Plan", "", f"**{words.headline(plan)}**", ""]
     lines += [f"- {name}: {text}" for name, text in words.facts(plan)]
-    lines += ["", _cells(words.HEADS), _cells(["---", *["---:"] * (len(words.HEADS) - 1)])]
-    rows = words.rows(plan)
-    lines += [_cells(row.cells) for row in rows]
-    lines += ["", words.LEGEND, "", "## Why", ""]
-    for row in rows:
+    lines += ["", *markdown_table(words.plan_table(plan)), "", words.LEGEND, "", "## Why", ""]
+    for row in words.rows(plan):
         lines.append(f"- {row.cells[0]} ({row.limits}){', the best' if row.best else ''}: {row.why}")
     if plan.dropped:
         lines += ["", "## Not simulated on the whole trace", ""]
-        lines += [f"- {one.what}: {one.why}" for one in words.dropped(plan)]
+        lines += [f"- {one.what}: {one.why}" for one in plan.dropped]
     return "\n".join(lines) + "\n"
 
 
 def page(plan: Plan) -> str:
-    """HTML that needs nothing else; its own content security policy forbids every request."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
-    template = environment.from_string(_asset("serving.sim.planning", "plan.html.j2"))
-    return template.render(
-        css=Markup(_asset("serving.sim.report", "report.css")), headline=words.headline(plan), facts=words.facts(plan),
-        heads=words.HEADS, legend=words.LEGEND, rows=words.rows(plan), plot=Markup(words.plot(plan)),
-        dropped=words.dropped(plan), name=plan.name, version=VERSION,
-    )  # fmt: skip
-
-
-def _asset(package: str, name: str) -> str:
-    return (importlib.resources.files(package) / "assets" / name).read_text(encoding="utf-8")
-
-
-def _cells(cells: tuple[str, ...] | list[str]) -> str:
-    return f"| {' | '.join(one.replace('|', '/') for one in cells)} |"
+    """HTML that needs nothing else."""
+    whole = Page(f"{plan.name} – plan", footnote=_FOOTNOTE)
+    lead = element("p", words.headline(plan), "lead")
+    whole.body += [element("h1", f"Plan: {plan.name}"), lead, facts(words.facts(plan))]
+    chart = plans_chart(plan)
+    drawn = whole.draw([] if chart is None else [chart], single=True)
+    whole.add("plans", "Plans", drawn, html_table(words.plan_table(plan)))
+    whole.add("why", "Why the others lose", html_table(words.why_table(plan)))
+    whole.add("dropped", "Not simulated on the whole trace", html_table(words.dropped_table(plan)))
+    return render(whole, f"cloudmatrix {VERSION}")

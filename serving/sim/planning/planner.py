@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.sim.core.run import cost_model
@@ -17,7 +18,6 @@ from serving.sim.planning.plan import Option, Plan, Question
 from serving.sim.planning.trace import TraceChoice
 from serving.sim.planning.verdict import Evaluate, Probe, Target, Verdict
 from serving.sim.planning.workers import evaluator
-from serving.sim.report import numbers
 
 _QUICK_PARTS = 3
 _CLOSEST = 4
@@ -179,4 +179,4 @@ def _loses(one: Candidate, best: Candidate | None, tried: dict[Candidate, Verdic
     behind = tried[best].goodput_per_s - tried[one].goodput_per_s
     if behind <= 0:
         return costs_more(one, best) if one.npus > best.npus else f"no better than {best.label}"
-    return f"{numbers.figure(behind)} good requests/s fewer: {tried[one].why}"
+    return f"{numbers.significant(behind)} good requests/s fewer: {tried[one].why}"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from loadgen.report.numbers import limit
 from serving.sim.planning.candidate import Candidate
 
 
@@ -17,7 +18,7 @@ class Target:
     @property
     def text(self) -> str:
         """For people."""
-        return f"TTFT {self.ttft_s:g} s and TPOT {self.tpot_s * 1e3:g} ms for {100 * self.attainment:.4g} % of requests"
+        return f"TTFT {limit(self.ttft_s)} and TPOT {limit(self.tpot_s)} for {100 * self.attainment:.4g} % of requests"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ import math
 import numpy as np
 
 from hardware.cost import CostModel
+from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.sim.planning.bounds import prefill_tokens_per_s
 from serving.sim.planning.candidate import DIES_PER_NPU, Candidate
 from serving.sim.planning.verdict import Target
-from serving.sim.report import numbers
 from serving.sim.report.latencies import Flags, Latencies, ints
 from serving.sim.result import SimResult
 
@@ -35,12 +35,12 @@ def sentence(
         waiting = _prefill_state(candidate, config, cost, result, target)
         alone = _late_by_themselves(candidate, config, cost, result, target, ~in_time)
         return (
-            f"TTFT misses {target.ttft_s:g} s for {numbers.share(late / count)} of requests (p99 "
+            f"TTFT misses {numbers.limit(target.ttft_s)} for {numbers.share(late / count)} of requests (p99 "
             f"{_p99(times.ttft_s)}): {waiting}{_alone(alone, late, candidate)}"
         )
     begun = max(1, int(np.count_nonzero(~np.isnan(times.ttft_s))))
     return (
-        f"TPOT misses {1e3 * target.tpot_s:g} ms for {numbers.share(slow / begun)} of requests (p99 "
+        f"TPOT misses {numbers.limit(target.tpot_s)} for {numbers.share(slow / begun)} of requests (p99 "
         f"{_p99(times.tpot_s)}): {_decode_state(candidate, result)}{_short_answers(result, times, ~fast, slow)}"
     )
 
@@ -55,8 +55,8 @@ def _prefill_state(
     busy = _busy(result, "prefill")
     if over:
         return (
-            f"the prefill queue held more than {target.ttft_s:g} s of work {numbers.share(over)} of the time, "
-            f"instances were busy {numbers.share(busy)}"
+            f"the prefill queue held more than {numbers.limit(target.ttft_s)} of work {numbers.share(over)} of the "
+            f"time, instances were busy {numbers.share(busy)}"
         )
     return f"no long queue, prefill instances were busy only {numbers.share(busy)} of the time"
 

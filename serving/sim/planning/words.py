@@ -1,13 +1,11 @@
 """A plan in words and rows: what the console, Markdown and the page show alike."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serving.sim.planning.bounds import Dropped
+from loadgen.report import numbers
+from loadgen.report.table import Row as TableRow
+from loadgen.report.table import Table, Tone, columns, table_of
 from serving.sim.planning.plan import Option, Plan
-from serving.sim.report import numbers
-from serving.sim.report.plots import Candidate as Point
-from serving.sim.report.plots import pareto
 
 HEADS = (
     "prefill + decode", "tokens/NPU", "batch/die", "NPUs", "servers", "TTFT p99", "TPOT p99", "attained", "goodput/s",
@@ -17,7 +15,6 @@ LEGEND = (
     "prefill + decode: instances x NPUs of each. tokens/NPU: limit of a prefill step. batch/die: limit of sequences on "
     "a decode die. servers: memory servers of the KV-cache pool."
 )
-TITLE = "NPUs against goodput"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +26,11 @@ class Row:
     why: str
     best: bool
     holds: bool
+
+    @property
+    def tone(self) -> Tone:
+        """How it stands out."""
+        return "best" if self.best else "" if self.holds else "soft"
 
 
 def headline(plan: Plan) -> str:
@@ -46,7 +48,7 @@ def headline(plan: Plan) -> str:
     share = numbers.share(best.verdict.attainment)
     return (
         f"{split} (prefill + decode, {npus} NPUs), {cache}, gives the highest goodput: "
-        f"{numbers.figure(best.verdict.goodput_per_s)} requests/s, {share} of all."
+        f"{numbers.significant(best.verdict.goodput_per_s)} requests/s, {share} of all."
     )
 
 
@@ -69,22 +71,20 @@ def rows(plan: Plan) -> list[Row]:
     return best + [_row(one, best=False) for one in plan.options]
 
 
-def dropped(plan: Plan) -> Sequence[Dropped]:
+def plan_table(plan: Plan) -> Table:
+    """Every plan with its figures."""
+    return Table(columns(*HEADS), [TableRow(row.cells, row.tone) for row in rows(plan)], LEGEND)
+
+
+def why_table(plan: Plan) -> Table:
+    """What limits the best plan, and why the others are not it."""
+    cells = [TableRow([f"{row.cells[0]} ({row.limits})", row.why], row.tone) for row in rows(plan)]
+    return Table(columns("plan", "what limits it", long=("plan", "what limits it")), cells)
+
+
+def dropped_table(plan: Plan) -> Table:
     """What was not simulated on the whole trace."""
-    return plan.dropped
-
-
-def plot(plan: Plan) -> str:
-    """Plans as points, as SVG."""
-    options = ([] if plan.best is None else [plan.best]) + plan.options
-    points = [
-        Point(
-            label=one.candidate.label, npus=one.candidate.npus, goodput_per_s=one.verdict.goodput_per_s,
-            holds=one.holds, best=one is plan.best,
-        )
-        for one in options
-    ]  # fmt: skip
-    return pareto("plans", TITLE, points)
+    return table_of(columns("what", "why", long=("what", "why")), [(one.what, one.why) for one in plan.dropped])
 
 
 def _row(one: Option, *, best: bool) -> Row:
@@ -94,6 +94,6 @@ def _row(one: Option, *, best: bool) -> Row:
         candidate.label, numbers.count(candidate.prefill.limit), numbers.count(candidate.decode.limit),
         numbers.count(candidate.npus), numbers.count(one.cache_nodes),
         numbers.duration(verdict.ttft_p99_s), numbers.duration(verdict.tpot_p99_s), numbers.share(verdict.attainment),
-        numbers.figure(verdict.goodput_per_s), numbers.share(verdict.hit_share), word,
+        numbers.significant(verdict.goodput_per_s), numbers.share(verdict.hit_share), word,
     )  # fmt: skip
     return Row(cells, candidate.limits, one.why, best, one.holds)

@@ -2,18 +2,23 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.errors import ConfigError
 from serving.sim.planning import words
+from serving.sim.planning.candidate import Candidate, Shape
+from serving.sim.planning.charts import pareto_front, plans_chart
 from serving.sim.planning.feasible import Wanted
 from serving.sim.planning.files import as_json, markdown, page, write_all
-from serving.sim.planning.plan import Plan
+from serving.sim.planning.plan import Option, Plan
 from serving.sim.planning.planner import Order, plan
 from serving.sim.planning.trace import TraceChoice
-from serving.sim.planning.verdict import Target
+from serving.sim.planning.verdict import Target, Verdict
 from tests.sim.planning.traces import config, steady
 
 
@@ -111,12 +116,41 @@ def test_files_say_the_same(found: Plan, tmp_path: Path) -> None:
 
 def test_the_page_needs_no_network_and_has_every_plan(found: Plan) -> None:
     html = page(found)
-    assert "://" not in html.replace('xmlns="http://www.w3.org/2000/svg"', "").replace(
-        'xmlns:xlink="http://www.w3.org/1999/xlink"', ""
-    )
+    assert not re.search(r'(?:src|href)="(?!#|data:)', html)
     for row in words.rows(found):
         assert row.cells[0] in html
     assert html == page(found)
+
+
+def test_the_best_plan_stands_on_the_front(found: Plan) -> None:
+    chart = plans_chart(found)
+    assert chart is not None
+    assert found.best is not None
+    front, best = chart.traces[0], chart.traces[-1]
+    assert (best.name, best.marks) == ("best", [found.best.candidate.label])
+    assert (best.xs[0], best.ys[0]) in zip(front.xs, front.ys, strict=True)
+    assert front.ys == sorted(front.ys)
+    assert sum(len(trace.xs) for trace in chart.traces[1:]) == 1 + len(found.options)
+    assert chart.x.low is not None
+    assert chart.x.low < min(front.xs)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=30))
+def test_nothing_off_the_front_beats_it(points: list[tuple[int, int]]) -> None:
+    options = [given_option(npus, float(rate)) for npus, rate in points]
+    front = pareto_front(options)
+    for one in options:
+        assert any(
+            kept.candidate.npus <= one.candidate.npus and kept.verdict.goodput_per_s >= one.verdict.goodput_per_s
+            for kept in front
+        )
+
+
+def given_option(npus: int, goodput_per_s: float) -> Option:
+    """A plan of one prefill instance that costs and gives this."""
+    shape = Shape(npus, 1)
+    verdict = Verdict(1, 1, 1, goodput_per_s, 0, 0, 0, 0, 0, 0, 0, "")
+    return Option(Candidate(shape, 1, Shape(0, 1), 0), verdict, True, 1, "")
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(found: Plan, tmp_path: Path) -> None:
