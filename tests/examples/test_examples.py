@@ -40,7 +40,7 @@ def test_simulate() -> None:
     assert undisturbed == "178 of 178 finished, none rejected or failed"
     assert hit.startswith(undisturbed)
     assert "sent again" in hit
-    before, after = (float(mean) for mean in re.findall(r"^TPOT +([\d.]+) ms", done.stdout, re.MULTILINE))
+    before, after = (float(mean) for mean in re.findall(r"^TPOT .*?([\d.]+) ms", done.stdout, re.MULTILINE))
     assert 12 < before < 14 < 30 < after < 50
     assert re.search(r"^node +1 ", done.stdout, re.MULTILINE)
 
@@ -48,6 +48,6 @@ def test_simulate() -> None:
 def test_plan() -> None:
     done = run_example("plan.sh")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("48 NPUs are the fewest that keep TTFT 1 s and TPOT 50 ms for 99 % of requests")
-    assert " best\n" in done.stdout
-    assert "why not: costs 16 NPUs more" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "48 NPUs are the fewest that keep TTFT 1 s and TPOT 50 ms for 99 % of requests" in said
+    assert "costs 16 NPUs more than 1 x 16 + 1 x 32" in said
