@@ -6,8 +6,7 @@ thousand levels, 3.13 near ten thousand. What is refused must not depend on that
 
 import json
 import tomllib
-from array import array
-from itertools import accumulate
+from collections.abc import Callable
 from typing import Any
 
 LARGEST_DEPTH = 128
@@ -26,8 +25,7 @@ def parse_json(text: bytes | str) -> Any:  # noqa: ANN401
 
     Raises: ValueError if it is no JSON, no UTF-8, or nested too deeply.
     """
-    check_depth(text)
-    return json.loads(text if isinstance(text, str) else text.decode())
+    return _bounded(json.loads, text if isinstance(text, str) else text.decode())
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -35,44 +33,26 @@ def parse_toml(text: str) -> dict[str, Any]:
 
     Raises: ValueError if it is no TOML, or nested too deeply, by brackets or by dots in a name.
     """
+    tables: dict[str, Any] = _bounded(tomllib.loads, text)
+    return tables
+
+
+def _bounded(parse: Callable[[str], Any], text: str) -> Any:  # noqa: ANN401
+    """A parsed value. Raises: NestedTooDeeply; what `parse` raises."""
     try:
-        tables = tomllib.loads(text)
+        value = parse(text)
     except RecursionError:
         raise NestedTooDeeply from None
-    level: list[Any] = [tables]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(LARGEST_DEPTH):
-        parts = (part for value in level for part in (value.values() if isinstance(value, dict) else value))
-        level = [part for part in parts if isinstance(part, dict | list)]
         if not level:
-            return tables
-    raise NestedTooDeeply
-
-
-def check_depth(text: bytes | str) -> None:
-    """See that a JSON text nests no deeper than it may; of one that is none, the brackets outside of quotes count.
-
-    Nearly free for a text with few brackets, and cheaper than decoding for every other.
-    Raises: NestedTooDeeply.
-    """
-    if isinstance(text, str):
-        few = text.count("[") + text.count("{") <= LARGEST_DEPTH
-    else:
-        few = text.count(b"[") + text.count(b"{") <= LARGEST_DEPTH
-    if not few and _depth(text) > LARGEST_DEPTH:
+            return value
+        level = [
+            part
+            for one in level
+            for part in (one.values() if isinstance(one, dict) else one)
+            if isinstance(part, (dict, list))
+        ]
+    if level:
         raise NestedTooDeeply
-
-
-def _depth(text: bytes | str) -> int:
-    """How deep arrays and objects lie within one another; every step is one pass of C over the bytes."""
-    if isinstance(text, str):
-        text = text.encode("utf-8", "surrogatepass")
-    if b"\\" in text:  # so that each quote that is left begins or ends a string
-        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = text.translate(None, _NO_MARKS).replace(b'""', b"")
-    outside = b"".join(marks.split(b'"')[::2])
-    return max(accumulate(array("b", outside.translate(_STEPS))), default=0)
-
-
-_NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
-_STEPS = bytes(1 if byte in b"[{" else 0xFF for byte in range(256))
-"""As signed bytes: a bracket that opens leads one level down, one that closes leads up."""
+    return value

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from hardware.nesting import check_depth
+from loadgen.json_text import check_depth
 from serving.errors import UNREADABLE, ScaleError
 from serving.values.scaling import Replicas
 

@@ -45,3 +45,8 @@ def test_fields_that_are_skipped_count(levels: int) -> None:
             with pytest.raises(NOT_JSON, match=r"^JSON is nested more than 128 deep$"):
                 read(form)
     assert decode('{"a": 1, "b": [[2]]}', Known).a == Decoder(Known).decode(b'{"a": 1}').a == 1
+
+
+def test_surrogates_are_no_obstacle() -> None:
+    with pytest.raises(NestedTooDeeply):
+        check_depth('["\udcff",' + arrays(LARGEST_DEPTH) + "]")
