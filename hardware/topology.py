@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Self
 
 from hardware.errors import TopologyError
-from hardware.spec.plane import Member, Plane, Reach
+from hardware.spec.plane import Plane, PlaneMember, Reach
 from hardware.spec.supernode import SupernodeSpec
 
 _NAME = re.compile(r"n(\d+)\.npu(\d+)(?:\.die(\d+))?")
@@ -237,5 +237,5 @@ def _node_of(end: Endpoint | NodeId) -> int:
             return end.node
 
 
-def _member(end: Endpoint) -> Member:
-    return Member.CPU if isinstance(end, CpuId) else Member.NPU
+def _member(end: Endpoint) -> PlaneMember:
+    return PlaneMember.CPU if isinstance(end, CpuId) else PlaneMember.NPU

@@ -13,7 +13,7 @@ from hardware.cost.device_model import DeviceModel, ExpertTable
 from hardware.cost.exchange import combine_line, dispatch_line
 from hardware.cost.fit import Free, least_squares
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
-from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, Row
+from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow
 from hardware.cost.published_gpu import H100_ROWS, H800_ROWS
 from hardware.cost.published_other import GEMM_ROWS, LOADING_ROWS, XDEEPSERVE_ROWS, exchange_rows
 
@@ -24,11 +24,11 @@ LEFT_OUT_GOAL = 0.07
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FitGroup:
     """Rows that share free parameters."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     frees: tuple[Free, ...]
 
 
@@ -54,21 +54,21 @@ _H100_PREFILL_FREES = (
     Free("prefill_vector_s", 0.6e-6, 0.3, "half of the Ascend 910C's: twice the memory rate"),
     Free("prefill_imbalance", 1.6, 0.3, "default against perfect: 6,288 to 7,417"),
 )
-_GROUPS: dict[str, tuple[Group, ...]] = {
+_GROUPS: dict[str, tuple[FitGroup, ...]] = {
     "ascend-910c": (
-        Group("INT8 products", GEMM_ROWS, (Free("gemm_utilisation", 0.8, 0.1, "published 0.774 to 0.827"),)),
-        Group("decode", DECODE_ROWS, _DECODE_FREES),
-        Group("prefill and context cache", PREFILL_ROWS + CACHE_ROWS, _PREFILL_FREES),
-        Group("model loading, hand-off", LOADING_ROWS, ()),
-        Group("xDeepServe (not fitted)", XDEEPSERVE_ROWS, ()),
+        FitGroup("INT8 products", GEMM_ROWS, (Free("gemm_utilisation", 0.8, 0.1, "published 0.774 to 0.827"),)),
+        FitGroup("decode", DECODE_ROWS, _DECODE_FREES),
+        FitGroup("prefill and context cache", PREFILL_ROWS + CACHE_ROWS, _PREFILL_FREES),
+        FitGroup("model loading, hand-off", LOADING_ROWS, ()),
+        FitGroup("xDeepServe (not fitted)", XDEEPSERVE_ROWS, ()),
     ),
     "h100": (
-        Group("prefill", tuple(row for row in H100_ROWS if row.group == "prefill"), _H100_PREFILL_FREES),
-        Group("decode", tuple(row for row in H100_ROWS if row.group == "decode"), _GPU_DECODE_FREES),
+        FitGroup("prefill", tuple(row for row in H100_ROWS if row.group == "prefill"), _H100_PREFILL_FREES),
+        FitGroup("decode", tuple(row for row in H100_ROWS if row.group == "decode"), _GPU_DECODE_FREES),
     ),
     "h800": (
-        Group("prefill", tuple(row for row in H800_ROWS if row.group == "prefill"), _H100_PREFILL_FREES[:1]),
-        Group("decode", tuple(row for row in H800_ROWS if row.group == "decode"), _GPU_DECODE_FREES),
+        FitGroup("prefill", tuple(row for row in H800_ROWS if row.group == "prefill"), _H100_PREFILL_FREES[:1]),
+        FitGroup("decode", tuple(row for row in H800_ROWS if row.group == "decode"), _GPU_DECODE_FREES),
     ),
 }
 
@@ -83,7 +83,7 @@ class RowResult:
         note: why the goal is missed, if it is.
     """
 
-    row: Row
+    row: PublishedRow
     predicted: float
     error: float
     left_out: float | None
@@ -153,7 +153,7 @@ def calibrate(device: DeviceModel, shape: ModelShape = DEEPSEEK_R1, *, leave_out
     return Calibrated(device, (*groups, _judge_exchange(device, shape)))
 
 
-def _fit_group(device: DeviceModel, shape: ModelShape, group: Group, leave_out: bool) -> GroupResult:
+def _fit_group(device: DeviceModel, shape: ModelShape, group: FitGroup, leave_out: bool) -> GroupResult:
     fitted = tuple(row for row in group.rows if row.fitted)
     model = CostModel(device, shape)
     found: tuple[float, ...] = ()
@@ -175,7 +175,7 @@ def _fit_group(device: DeviceModel, shape: ModelShape, group: Group, leave_out: 
     return GroupResult(group.title, group.frees, values, effective, len(fitted) - effective, tuple(results))
 
 
-def _result(row: Row, model: CostModel, error: float, left_out: float | None) -> RowResult:
+def _result(row: PublishedRow, model: CostModel, error: float, left_out: float | None) -> RowResult:
     result = RowResult(row, row.predict(model), error, left_out, "")
     return result if result.met else replace(result, note=row.note or "reason unknown")
 
@@ -186,7 +186,7 @@ def _model(device: DeviceModel, shape: ModelShape, frees: Sequence[Free], values
 
 
 def _errors(
-    device: DeviceModel, shape: ModelShape, frees: Sequence[Free], rows: Sequence[Row]
+    device: DeviceModel, shape: ModelShape, frees: Sequence[Free], rows: Sequence[PublishedRow]
 ) -> Callable[[tuple[float, ...]], list[float]]:
     def errors(values: tuple[float, ...]) -> list[float]:
         model = _model(device, shape, frees, values)

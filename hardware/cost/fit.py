@@ -40,7 +40,7 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class LeastSquaresFit:
     """Found values, in the order of the free parameters.
 
     Attributes:
@@ -60,7 +60,7 @@ def least_squares(
     starts: Sequence[Sequence[float]] = (),
     *,
     wide: bool = True,
-) -> Fit:
+) -> LeastSquaresFit:
     """Find the parameters that make the errors small.
 
     The errors have kinks (an operator turns from memory-bound to compute-bound, a core changes streams), so that one
@@ -84,7 +84,7 @@ def least_squares(
     moved = [priors + sign * half for half in halves for sign in (-1, 1)] if wide else []
     found = [_descend(residuals, start) for start in (priors, *moved, *(np.log(start) for start in starts))]
     x, loss = min(found, key=lambda pair: pair[1])
-    return Fit(tuple(math.exp(v) for v in x), _effective(residuals, x, spreads), loss)
+    return LeastSquaresFit(tuple(math.exp(v) for v in x), _effective(residuals, x, spreads), loss)
 
 
 def _descend(residuals: Residuals, start: Vector) -> tuple[Vector, float]:

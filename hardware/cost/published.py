@@ -15,7 +15,7 @@ Group = Literal["gemm", "exchange", "decode", "prefill", "context cache", "loadi
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PublishedRow:
     """One published figure.
 
     Attributes:
@@ -74,20 +74,20 @@ def _mtp_gain(batch: float) -> Callable[[CostModel], float]:
 
 _TABLE_5 = "V2 Table 5"
 DECODE_ROWS = (
-    Row("decode", "TPOT, batch 128, 1K + 1K", 46.8, "ms", _TABLE_5, _tpot(128, 1024 + 512)),
-    Row("decode", "TPOT, batch 112, 2K + 256", 47.4, "ms", _TABLE_5, _tpot(112, 2048 + 128)),
-    Row("decode", "TPOT, batch 96, 4K + 256", 49.4, "ms", _TABLE_5, _tpot(96, 4096 + 128)),
-    Row("decode", "TPOT, batch 24, 4K + 256", 24.6, "ms", _TABLE_5, _tpot(24, 4096 + 128)),
-    Row("decode", "TPOT, batch 8, 4K + 256", 14.9, "ms", _TABLE_5, _tpot(8, 4096 + 128)),
-    Row("decode", "layer, batch 96, MTP on", 1260, "us", "V2 5.4.2, Fig 22b", _layer(96, 1)),
-    Row("decode", "layer, batch 96, MTP off", 874, "us", "V2 5.4.2, Fig 22b", _layer(96, 0)),
-    Row("decode", "attention stream, 16 cores", 600, "us", "V2 4.2.3, Fig 14b", _streams(0)),
-    Row("decode", "expert stream, 8 cores", 600, "us", "V2 4.2.3, Fig 14b", _streams(1)),
-    Row("decode", "microbatch gain, batch 64", 1.058, "x", "V2 5.4.1, Fig 20a", _microbatch_gain(64)),
-    Row("decode", "microbatch gain, batch 96", 1.094, "x", "V2 5.4.1, Fig 20a", _microbatch_gain(96)),
-    Row("decode", "microbatch gain, batch 128", 1.069, "x", "V2 5.4.1, Fig 20a", _microbatch_gain(128)),
-    Row("decode", "MTP gain, batch 8", 1.49, "x", "V2 5.4.2, Fig 22a", _mtp_gain(8)),
-    Row("decode", "MTP gain, batch 128", 1.06, "x", "V2 5.4.2, Fig 22a", _mtp_gain(128)),
+    PublishedRow("decode", "TPOT, batch 128, 1K + 1K", 46.8, "ms", _TABLE_5, _tpot(128, 1024 + 512)),
+    PublishedRow("decode", "TPOT, batch 112, 2K + 256", 47.4, "ms", _TABLE_5, _tpot(112, 2048 + 128)),
+    PublishedRow("decode", "TPOT, batch 96, 4K + 256", 49.4, "ms", _TABLE_5, _tpot(96, 4096 + 128)),
+    PublishedRow("decode", "TPOT, batch 24, 4K + 256", 24.6, "ms", _TABLE_5, _tpot(24, 4096 + 128)),
+    PublishedRow("decode", "TPOT, batch 8, 4K + 256", 14.9, "ms", _TABLE_5, _tpot(8, 4096 + 128)),
+    PublishedRow("decode", "layer, batch 96, MTP on", 1260, "us", "V2 5.4.2, Fig 22b", _layer(96, 1)),
+    PublishedRow("decode", "layer, batch 96, MTP off", 874, "us", "V2 5.4.2, Fig 22b", _layer(96, 0)),
+    PublishedRow("decode", "attention stream, 16 cores", 600, "us", "V2 4.2.3, Fig 14b", _streams(0)),
+    PublishedRow("decode", "expert stream, 8 cores", 600, "us", "V2 4.2.3, Fig 14b", _streams(1)),
+    PublishedRow("decode", "microbatch gain, batch 64", 1.058, "x", "V2 5.4.1, Fig 20a", _microbatch_gain(64)),
+    PublishedRow("decode", "microbatch gain, batch 96", 1.094, "x", "V2 5.4.1, Fig 20a", _microbatch_gain(96)),
+    PublishedRow("decode", "microbatch gain, batch 128", 1.069, "x", "V2 5.4.1, Fig 20a", _microbatch_gain(128)),
+    PublishedRow("decode", "MTP gain, batch 8", 1.49, "x", "V2 5.4.2, Fig 22a", _mtp_gain(8)),
+    PublishedRow("decode", "MTP gain, batch 128", 1.06, "x", "V2 5.4.2, Fig 22a", _mtp_gain(128)),
 )
 
 
@@ -129,11 +129,13 @@ def _prefill_gain(prompt: float) -> Callable[[CostModel], float]:
 
 
 PREFILL_ROWS = (
-    Row("prefill", "tokens/s per NPU, perfect EPLB", 6688, "tok/s", "V2 Table 3", _prefill_rate(perfect=True)),
-    Row("prefill", "tokens/s per NPU, default EPLB", 5655, "tok/s", "V2 Table 3", _prefill_rate(perfect=False)),
-    Row("prefill", "layer, half batches / whole", 0.76, "x", "V2 5.4.1, Fig 21b", _prefill_layer_cut),
-    Row("prefill", "microbatch gain, 1K prompts", 1.31, "x", "V2 5.4.1, Fig 21a", _prefill_gain(1024)),
-    Row("prefill", "microbatch gain, 8K prompts", 1.23, "x", "V2 5.4.1, Fig 21a", _prefill_gain(8192)),
+    PublishedRow("prefill", "tokens/s per NPU, perfect EPLB", 6688, "tok/s", "V2 Table 3", _prefill_rate(perfect=True)),
+    PublishedRow(
+        "prefill", "tokens/s per NPU, default EPLB", 5655, "tok/s", "V2 Table 3", _prefill_rate(perfect=False)
+    ),
+    PublishedRow("prefill", "layer, half batches / whole", 0.76, "x", "V2 5.4.1, Fig 21b", _prefill_layer_cut),
+    PublishedRow("prefill", "microbatch gain, 1K prompts", 1.31, "x", "V2 5.4.1, Fig 21a", _prefill_gain(1024)),
+    PublishedRow("prefill", "microbatch gain, 8K prompts", 1.23, "x", "V2 5.4.1, Fig 21a", _prefill_gain(8192)),
 )
 
 
@@ -161,8 +163,10 @@ _DISAGREE = (
 )
 
 
-def _cache(name: str, published: float, unit: str, predict: Callable[[CostModel], float], tolerance: float) -> Row:
-    return Row("context cache", name, published, unit, "V2 5.4.3, Fig 23", predict, tolerance, note=_DISAGREE)
+def _cache(
+    name: str, published: float, unit: str, predict: Callable[[CostModel], float], tolerance: float
+) -> PublishedRow:
+    return PublishedRow("context cache", name, published, unit, "V2 5.4.3, Fig 23", predict, tolerance, note=_DISAGREE)
 
 
 CACHE_ROWS = (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from hardware.cost.cost_model import CostModel
-from hardware.cost.published import Row, prefill_load
+from hardware.cost.published import PublishedRow, prefill_load
 
 _SGL = "SGLang, large-scale EP on 96 H100"
 _PROFILE = "DeepSeek profile-data"
@@ -29,12 +29,12 @@ def _decode_mtp(batch: float, context: float, dies: int, acceptance: float) -> C
 
 
 H100_ROWS = (
-    Row("prefill", "tokens/s, 4K, perfect EPLB", 7417, "tok/s", _SGL, _prefill(4096, perfect=True)),
-    Row("prefill", "tokens/s, 1K, default EPLB", 7209, "tok/s", _SGL, _prefill(1024, perfect=False)),
-    Row("prefill", "tokens/s, 2K, default EPLB", 6818, "tok/s", _SGL, _prefill(2048, perfect=False)),
-    Row("prefill", "tokens/s, 4K, default EPLB", 6288, "tok/s", _SGL, _prefill(4096, perfect=False)),
-    Row("decode", "tokens/s, batch 256, 2K, EP72", 2785, "tok/s", _SGL, _decode(256, 2050, 72)),
-    Row(
+    PublishedRow("prefill", "tokens/s, 4K, perfect EPLB", 7417, "tok/s", _SGL, _prefill(4096, perfect=True)),
+    PublishedRow("prefill", "tokens/s, 1K, default EPLB", 7209, "tok/s", _SGL, _prefill(1024, perfect=False)),
+    PublishedRow("prefill", "tokens/s, 2K, default EPLB", 6818, "tok/s", _SGL, _prefill(2048, perfect=False)),
+    PublishedRow("prefill", "tokens/s, 4K, default EPLB", 6288, "tok/s", _SGL, _prefill(4096, perfect=False)),
+    PublishedRow("decode", "tokens/s, batch 256, 2K, EP72", 2785, "tok/s", _SGL, _decode(256, 2050, 72)),
+    PublishedRow(
         "decode",
         "tokens/s, batch 128, 4K, EP72, simulated MTP",
         2172,
@@ -47,6 +47,8 @@ H100_ROWS = (
     ),
 )
 H800_ROWS = (
-    Row("prefill", "tokens/s, 4K, balanced experts, EP32", 7839, "tok/s", _PROFILE, _prefill(4096, perfect=True)),
-    Row("decode", "tokens/s, batch 128, 4K, EP128", 2325, "tok/s", _PROFILE, _decode(128, 4096, 128)),
+    PublishedRow(
+        "prefill", "tokens/s, 4K, balanced experts, EP32", 7839, "tok/s", _PROFILE, _prefill(4096, perfect=True)
+    ),
+    PublishedRow("decode", "tokens/s, batch 128, 4K, EP128", 2325, "tok/s", _PROFILE, _decode(128, 4096, 128)),
 )

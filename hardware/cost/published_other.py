@@ -8,7 +8,7 @@ from hardware.cost.device_model import DeviceModel
 from hardware.cost.disaggregated import disaggregated_decode_step
 from hardware.cost.exchange import combine_line, dispatch_line
 from hardware.cost.loads import DecodeLoad
-from hardware.cost.published import Row
+from hardware.cost.published import PublishedRow
 
 _BF16_BYTES = 2
 
@@ -34,7 +34,7 @@ _GEMM_TABLE = (
     (8, 2048, 7168, 4096, 327),
 )
 GEMM_ROWS = tuple(
-    Row("gemm", f"INT8 product {g} x {m} x {n} x {k}", rate, "GB/s", "V2 Table 10", _gemm(g, m, n, k))
+    PublishedRow("gemm", f"INT8 product {g} x {m} x {n} x {k}", rate, "GB/s", "V2 Table 10", _gemm(g, m, n, k))
     for g, m, n, k, rate in _GEMM_TABLE
 )
 
@@ -48,7 +48,7 @@ def _combine(degree: int) -> Callable[[CostModel], float]:
     return lambda model: combine_line(model.device.experts).trend_s(degree) * 1e6
 
 
-def exchange_rows(device: DeviceModel) -> tuple[Row, ...]:
+def exchange_rows(device: DeviceModel) -> tuple[PublishedRow, ...]:
     """The measured table of a device against the straight line through it; steps use the table itself.
 
     Effects: none.
@@ -62,14 +62,16 @@ def exchange_rows(device: DeviceModel) -> tuple[Row, ...]:
     for degree, dispatch, combine in zip(table.degrees, table.dispatch_s, table.combine_s, strict=True):
         for name, seconds, predict in (("dispatch", dispatch, _dispatch), ("combine", combine, _combine)):
             title = f"{name}, EP{degree}"
-            rows.append(Row("exchange", title, seconds * 1e6, "us", source, predict(degree), tolerance, note=note))
+            rows.append(
+                PublishedRow("exchange", title, seconds * 1e6, "us", source, predict(degree), tolerance, note=note)
+            )
     return tuple(rows)
 
 
 # --- model loading ------------------------------------------------------------------------------------------------
 _TABLE_2 = "V2 Table 2"
 LOADING_ROWS = (
-    Row(
+    PublishedRow(
         "loading",
         "cold start, 8 loaders, one bucket",
         2560,
@@ -79,7 +81,7 @@ LOADING_ROWS = (
         0.01,
         False,
     ),
-    Row(
+    PublishedRow(
         "loading",
         "cold start, through the pool once",
         320,
@@ -89,9 +91,11 @@ LOADING_ROWS = (
         0.01,
         False,
     ),
-    Row("loading", "warm start", 5, "s", _TABLE_2, lambda model: model.model_load_s("pool"), 0.01, False),
-    Row("loading", "switch, 12.5 % cached", 281, "s", _TABLE_2, lambda model: model.model_switch_s(0.125), 0.01, False),
-    Row(
+    PublishedRow("loading", "warm start", 5, "s", _TABLE_2, lambda model: model.model_load_s("pool"), 0.01, False),
+    PublishedRow(
+        "loading", "switch, 12.5 % cached", 281, "s", _TABLE_2, lambda model: model.model_switch_s(0.125), 0.01, False
+    ),
+    PublishedRow(
         "loading",
         "hand-off of 4K tokens, one link",
         11.5,
@@ -142,9 +146,11 @@ def _split_attention(model: CostModel) -> float:
 _KERNEL = "its core attention is a quarter faster (327 us where CloudMatrix-Infer's 65.4 % of the peak give 417 us)"
 
 
-def _check(name: str, published: float, predict: Callable[[CostModel], float], tolerance: float, note: str) -> Row:
+def _check(
+    name: str, published: float, predict: Callable[[CostModel], float], tolerance: float, note: str
+) -> PublishedRow:
     unit = "us" if published > 100 else "ms"
-    return Row("xDeepServe", name, published, unit, "xDeepServe 7.1", predict, tolerance, False, note)
+    return PublishedRow("xDeepServe", name, published, unit, "xDeepServe 7.1", predict, tolerance, False, note)
 
 
 XDEEPSERVE_ROWS = (

@@ -12,7 +12,7 @@ from hardware.spec.die import DieSpec
 from hardware.spec.figure import Confidence, Figure
 from hardware.spec.node import NodeSpec
 from hardware.spec.npu import NpuSpec
-from hardware.spec.plane import Member, PathMeasure, Plane, PlaneSpec, Reach, UbMeasures
+from hardware.spec.plane import PathMeasure, Plane, PlaneMember, PlaneSpec, Reach, UbMeasures
 from hardware.spec.supernode import SupernodeSpec
 from hardware.units import GIB, GIGA, TERA, TIB, Bytes, Seconds, gbps_to_bytes_per_s
 
@@ -130,10 +130,10 @@ CLOUDMATRIX_NODE = NodeSpec(
 )
 
 UB_PLANE = PlaneSpec(
-    Plane.UB, frozenset({Member.NPU, Member.CPU}), Reach.SUPERNODE, NPU_UB_RATE.value, NODE_CPU_UB_RATE.value
+    Plane.UB, frozenset({PlaneMember.NPU, PlaneMember.CPU}), Reach.SUPERNODE, NPU_UB_RATE.value, NODE_CPU_UB_RATE.value
 )
-RDMA_PLANE = PlaneSpec(Plane.RDMA, frozenset({Member.NPU}), Reach.DATACENTRE, NPU_RDMA_RATE.value, 0.0)
-VPC_PLANE = PlaneSpec(Plane.VPC, frozenset({Member.CPU}), Reach.DATACENTRE, 0.0, NODE_VPC_RATE.value)
+RDMA_PLANE = PlaneSpec(Plane.RDMA, frozenset({PlaneMember.NPU}), Reach.DATACENTRE, NPU_RDMA_RATE.value, 0.0)
+VPC_PLANE = PlaneSpec(Plane.VPC, frozenset({PlaneMember.CPU}), Reach.DATACENTRE, 0.0, NODE_VPC_RATE.value)
 
 UB_MEASURES = UbMeasures(
     npu_npu_read_intra=_measure(UB_NPU_NPU_READ_INTRA_RATE, UB_NPU_NPU_READ_INTRA_LATENCY),

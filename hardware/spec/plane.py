@@ -18,7 +18,7 @@ class Plane(StrEnum):
     """Datacentre network: CPUs through one card per node; control plane and storage."""
 
 
-class Member(StrEnum):
+class PlaneMember(StrEnum):
     """What can sit at the end of a plane."""
 
     NPU = "npu"
@@ -73,7 +73,7 @@ class PlaneSpec:
     """
 
     plane: Plane
-    members: frozenset[Member]
+    members: frozenset[PlaneMember]
     reach: Reach
     npu_bytes_per_s: float
     cpu_bytes_per_s: float

@@ -11,7 +11,7 @@ from loadgen.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayedArrivals:
     """How recorded times become send times: t -> (t - from_s) / rate_scale for t in [from_s, to_s).
 
     With the defaults a recorded time is its own send time, bit for bit.
@@ -53,7 +53,7 @@ class Recorded:
     """
 
     times_s: tuple[float, ...]
-    replay: Replay = Replay()
+    replay: ReplayedArrivals = ReplayedArrivals()
 
     def __post_init__(self) -> None:
         """Raises: UsageError if the times do not ascend."""

@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 
 from loadgen.cli.build_endpoint import build_endpoint
-from loadgen.cli.build_load import Load, build_load
+from loadgen.cli.build_load import LoadSchedule, build_load
 from loadgen.cli.build_workload import Content, Model, build_behaviours, build_content, build_words, ignores_eos
 from loadgen.cli.idle_flags import idle_flag_warnings
 from loadgen.client.malformed import MALFORMATIONS
@@ -56,7 +56,7 @@ class Bench:
         """
         return build_content(self.flags, self.model, self.words, seed)
 
-    def load(self, *, rate: float | None = None, slots: int | None = None) -> Load:
+    def load(self, *, rate: float | None = None, slots: int | None = None) -> LoadSchedule:
         """The load of one run; a sweep gives the rate or the slots.
 
         Raises: UsageError.

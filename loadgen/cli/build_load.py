@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.arrivals import Arrivals, Ramp, RampShape, Replay, Steady, Steps
+from loadgen.arrivals import Arrivals, Ramp, RampShape, ReplayedArrivals, Steady, Steps
 from loadgen.errors import UsageError
 
 DEFAULT_CONCURRENCY = 8
@@ -13,7 +13,7 @@ DEFAULT_CONVERSATIONS = 100
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadSchedule:
     """When requests are sent.
 
     Attributes:
@@ -22,7 +22,7 @@ class Load:
         rate_per_s: nominal rate where it is one number. label: for people.
     """
 
-    arrivals: Arrivals | Replay | None
+    arrivals: Arrivals | ReplayedArrivals | None
     concurrency: int | None
     conversations: int | None
     duration_s: float | None
@@ -32,7 +32,7 @@ class Load:
 
 def build_load(
     flags: argparse.Namespace, *, timed: bool, endless: bool, rate: float | None = None, slots: int | None = None
-) -> Load:
+) -> LoadSchedule:
     """The load that the flags describe.
 
     Args:
@@ -51,17 +51,17 @@ def build_load(
     if arrivals is None:
         concurrency = concurrency or DEFAULT_CONCURRENCY
         label = f"concurrency {concurrency}"
-    if not isinstance(arrivals, Replay):
+    if not isinstance(arrivals, ReplayedArrivals):
         _refuse_replay_flags(flags)
-    if (arrivals is None or isinstance(arrivals, Replay)) and flags.burstiness != 1:
+    if (arrivals is None or isinstance(arrivals, ReplayedArrivals)) and flags.burstiness != 1:
         raise UsageError("--burstiness shapes the gaps of --request-rate, --rate-steps or a ramp; give one of them")
     finite_rate = rate if isinstance(arrivals, Steady) and rate is not None and math.isfinite(rate) else None
-    return Load(arrivals, concurrency, conversations, duration_s, finite_rate, label)
+    return LoadSchedule(arrivals, concurrency, conversations, duration_s, finite_rate, label)
 
 
 def _arrivals(
     flags: argparse.Namespace, rate: float | None, conversations: int | None, duration_s: float | None, *, timed: bool
-) -> tuple[Arrivals | Replay | None, str]:
+) -> tuple[Arrivals | ReplayedArrivals | None, str]:
     """The arrival process and its name.
 
     Raises: UsageError.
@@ -85,7 +85,7 @@ def _arrivals(
         if not timed:
             raise UsageError("--arrival trace needs a data set with times: --dataset-name trace")
         window = (flags.trace_from or 0.0, math.inf if flags.trace_to is None else flags.trace_to)
-        return Replay(flags.rate_scale, *window), f"recorded times x {flags.rate_scale:g}"
+        return ReplayedArrivals(flags.rate_scale, *window), f"recorded times x {flags.rate_scale:g}"
     if flags.arrival is not None:
         raise UsageError(f"--arrival {flags.arrival} needs --request-rate")
     return None, ""

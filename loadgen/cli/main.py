@@ -29,7 +29,7 @@ _EXAMPLES = """examples:
 """
 
 
-class Command(Protocol):
+class LoadgenCommand(Protocol):
     """What a command's module has."""
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _load(name: str) -> Command:
+def _load(name: str) -> LoadgenCommand:
     """The module of a command."""
-    module: Command = importlib.import_module(f"loadgen.cli.{name}_command")
+    module: LoadgenCommand = importlib.import_module(f"loadgen.cli.{name}_command")
     return module

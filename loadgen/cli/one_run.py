@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from loadgen.cli.bench import Bench
-from loadgen.cli.build_load import Load
+from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.build_workload import Content
 from loadgen.cli.schedule import Schedule
 from loadgen.driver.fleet import Fleet
@@ -50,7 +50,7 @@ class Measured:
 
 
 def run_once(
-    bench: Bench, load: Load, *, seed: int, folder: Path | None, label: str = "", watch: Watch | None = None
+    bench: Bench, load: LoadSchedule, *, seed: int, folder: Path | None, label: str = "", watch: Watch | None = None
 ) -> Measured:
     """Make one run and sum it up; what was measured before an interruption is kept.
 
@@ -111,7 +111,7 @@ def run_once(
     return Measured(result, records, series, stopped=LoadgenError.exit_status if report.problems else INTERRUPTED)
 
 
-def _jobs(bench: Bench, content: Content, load: Load, seed: int) -> Iterator[Job]:
+def _jobs(bench: Bench, content: Content, load: LoadSchedule, seed: int) -> Iterator[Job]:
     """The plan of one run."""
     return plan_jobs(
         content.workload,
@@ -124,14 +124,14 @@ def _jobs(bench: Bench, content: Content, load: Load, seed: int) -> Iterator[Job
     )
 
 
-def _too_few(load: Load, schedule: Schedule) -> list[str]:
+def _too_few(load: LoadSchedule, schedule: Schedule) -> list[str]:
     """A caution if the data set ended before `--num-prompts` conversations; a duration may have ended them, too."""
     if not schedule.missing or load.duration_s is not None:
         return []
     return [f"--num-prompts asked for {load.conversations} conversations, and the data set gave {schedule.measured}"]
 
 
-def _drive_settings(bench: Bench, load: Load) -> DriveSettings:
+def _drive_settings(bench: Bench, load: LoadSchedule) -> DriveSettings:
     """How the driver sends."""
     flags = bench.flags
     closed = load.arrivals is None
@@ -167,7 +167,7 @@ def _start_scraper(bench: Bench) -> Scraper | None:
 
 def _summary(
     bench: Bench,
-    load: Load,
+    load: LoadSchedule,
     records: list[RequestRecord],
     report: FleetReport,
     schedule: Schedule,

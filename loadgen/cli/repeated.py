@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.cli.bench import Bench
-from loadgen.cli.build_load import Load
+from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Measured, Watch, run_once
 from loadgen.cli.vllm_file import flat_result
 from loadgen.errors import INTERRUPTED
@@ -39,7 +39,7 @@ class Finished:
 
 def run_repeated(
     bench: Bench,
-    load: Load,
+    load: LoadSchedule,
     *,
     seed: int,
     folder: Path | None,
@@ -88,7 +88,7 @@ def rested(pause_s: float) -> bool:
     return True
 
 
-def _write(bench: Bench, load: Load, folder: Path, result: RunResult, runs: list[Measured]) -> None:
+def _write(bench: Bench, load: LoadSchedule, folder: Path, result: RunResult, runs: list[Measured]) -> None:
     """A folder's result and report.
 
     Raises: OutputError.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from loadgen.cli.bench import Bench
-from loadgen.cli.build_load import Load
+from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Watch, run_once
 from loadgen.cli.repeated import Finished, rested, run_repeated
 from loadgen.driver.progress import Progress
@@ -16,7 +16,7 @@ from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_folder import REPORT, SWEEP, write_json
 from loadgen.run_report.report_file import write_report
 from loadgen.search import backlog, saturation, sweep
-from loadgen.search.saturation import Found, Probe, ProbeResult, SearchSettings
+from loadgen.search.saturation import Probe, ProbeResult, SearchFound, SearchSettings
 
 SEEDS_APART = 1000
 """Between the points of a series, so that repetitions never share a seed."""
@@ -25,7 +25,7 @@ _FULL_REQUESTS = 64
 _LARGEST_CONCURRENCY = 4096
 
 
-class Series:
+class SweepSeries:
     """Points measured so far, and their folder."""
 
     def __init__(self, bench: Bench, parameter: str) -> None:
@@ -46,7 +46,7 @@ class Series:
         bench, number = self.bench, len(self.result.points) + 1
         load = self.load(value)
         if requests is not None:
-            load = Load(load.arrivals, load.concurrency, requests, None, load.rate_per_s, load.label)
+            load = LoadSchedule(load.arrivals, load.concurrency, requests, None, load.rate_per_s, load.label)
         name = f"point-{number:02d}-{self.result.parameter}-{value:g}"
         folder = bench.flags.out / name if bench.flags.out else None
         finished = run_repeated(
@@ -63,7 +63,7 @@ class Series:
         self.stopped = 0 if not self.result.points or rested(self.bench.flags.pause) else INTERRUPTED
         return not self.stopped
 
-    def load(self, value: float) -> Load:
+    def load(self, value: float) -> LoadSchedule:
         """The load of one value."""
         if self.result.parameter == "rate":
             return self.bench.load(rate=value)
@@ -108,7 +108,7 @@ def run_sweep(bench: Bench) -> tuple[SweepResult, int]:
     Returns: also the exit status if it was stopped early, else 0.
     Raises: as `run_once`.
     """
-    series = Series(bench, bench.flags.sweep)
+    series = SweepSeries(bench, bench.flags.sweep)
     whole = bench.flags.sweep == "concurrency"
     if bench.flags.sweep_values:
         values = sweep.explicit(bench.flags.sweep_values, whole=whole)
@@ -143,7 +143,7 @@ def run_search(bench: Bench) -> tuple[SweepResult, int]:
         least_duration_s=flags.duration or SearchSettings().least_duration_s,
         most_probes=flags.max_probes,
     )
-    series = Series(bench, flags.find_max)
+    series = SweepSeries(bench, flags.find_max)
     results: list[ProbeResult] = []
     step = saturation.next_step(settings, results)
     while isinstance(step, Probe) and series.pause():
@@ -154,7 +154,7 @@ def run_search(bench: Bench) -> tuple[SweepResult, int]:
             break
         results.append(_probe_result(step.value, finished))
         step = saturation.next_step(settings, results)
-    if isinstance(step, Found):
+    if isinstance(step, SearchFound):
         series.result.best, series.result.first_failed = step.best, step.first_failed
         series.result.explanation = step.explanation
     else:
@@ -199,7 +199,7 @@ def _probe_result(value: float, finished: Finished) -> ProbeResult:
     )
 
 
-def _between_idle_and_full(bench: Bench, series: Series, *, whole: bool) -> list[float]:
+def _between_idle_and_full(bench: Bench, series: SweepSeries, *, whole: bool) -> list[float]:
     """Values between one request at a time and everything at once, found by two short runs that are not reported.
 
     Raises: UsageError if nothing succeeded.
@@ -215,13 +215,13 @@ def _between_idle_and_full(bench: Bench, series: Series, *, whole: bool) -> list
     return sweep.rates(1 / latency.mean, full.throughput.requests_per_s, points)
 
 
-def _short(bench: Bench, series: Series, load: Load, requests: int, label: str) -> RunResult:
+def _short(bench: Bench, series: SweepSeries, load: LoadSchedule, requests: int, label: str) -> RunResult:
     """A run of few requests.
 
     Raises: KeyboardInterrupt if the user stops it, LoadgenError if something of ours does: nothing that is reported has
         been measured yet.
     """
-    short = Load(load.arrivals, load.concurrency, requests, None, load.rate_per_s, label)
+    short = LoadSchedule(load.arrivals, load.concurrency, requests, None, load.rate_per_s, label)
     run = run_once(bench, short, seed=series.next_seed(), folder=None, label=label)
     if run.stopped == INTERRUPTED:
         raise KeyboardInterrupt

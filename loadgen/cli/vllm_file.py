@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from loadgen.cli.bench import Bench
-from loadgen.cli.build_load import Load
+from loadgen.cli.build_load import LoadSchedule
 from loadgen.errors import OutputError
 from loadgen.metrics.vllm_keys import flat as vllm_keys
 from loadgen.output import explained
@@ -16,7 +16,7 @@ from loadgen.result import RunResult
 
 
 def flat_result(
-    bench: Bench, load: Load, result: RunResult, runs: list[list[RequestRecord]], *, date: str, detailed: bool
+    bench: Bench, load: LoadSchedule, result: RunResult, runs: list[list[RequestRecord]], *, date: str, detailed: bool
 ) -> dict[str, object]:
     """vLLM's keys for one result."""
     flags = bench.flags
@@ -37,7 +37,7 @@ def flat_result(
     return {**flat, **dict(flags.metadata), "label": flags.label}
 
 
-def save_flat_file(bench: Bench, load: Load, result: RunResult, runs: list[list[RequestRecord]]) -> Path | None:
+def save_flat_file(bench: Bench, load: LoadSchedule, result: RunResult, runs: list[list[RequestRecord]]) -> Path | None:
     """Write the file that `--save-result` or `--append-result` asks for, named as vLLM names it.
 
     Returns: its path; None if it was not asked for.
@@ -59,7 +59,7 @@ def save_flat_file(bench: Bench, load: Load, result: RunResult, runs: list[list[
     return path
 
 
-def _name(bench: Bench, load: Load, date: str) -> str:
+def _name(bench: Bench, load: LoadSchedule, date: str) -> str:
     """vLLM's file name."""
     flags = bench.flags
     cap = f"-concurrency{load.concurrency}" if load.concurrency is not None else ""

@@ -1,6 +1,6 @@
 """Sends requests, stamps what comes back, makes sense of it afterwards."""
 
-from loadgen.client.client import Client
+from loadgen.client.client import LoadClient
 from loadgen.client.digest import Digest, digest, fill_record
 from loadgen.client.digester import Digester
 from loadgen.client.exchange import Exchange, Failure, Keep
@@ -9,12 +9,12 @@ from loadgen.client.request import PreparedRequest, prepare
 
 __all__ = [
     "MALFORMATIONS",
-    "Client",
     "Digest",
     "Digester",
     "Exchange",
     "Failure",
     "Keep",
+    "LoadClient",
     "PreparedRequest",
     "digest",
     "fill_record",

@@ -11,7 +11,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """Host and port to connect to, what stands in the Host header, the path in front of the endpoint's own."""
 
     host: str
@@ -21,7 +21,7 @@ class Address:
     prefix: str
 
 
-def parse_address(base_url: str) -> Address:
+def parse_address(base_url: str) -> ServerAddress:
     """Split a base URL.
 
     Raises: UsageError if it names no http or https server.
@@ -36,7 +36,7 @@ def parse_address(base_url: str) -> Address:
     default = _DEFAULT_PORTS[parts.scheme]
     shown = f"[{host}]" if ":" in host else host
     authority = shown if port in (None, default) else f"{shown}:{port}"
-    return Address(host, port or default, parts.scheme == "https", authority, parts.path.rstrip("/"))
+    return ServerAddress(host, port or default, parts.scheme == "https", authority, parts.path.rstrip("/"))
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:

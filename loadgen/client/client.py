@@ -9,8 +9,8 @@ import asyncio
 from time import monotonic
 
 from loadgen.client.address import parse_address, tls_context
-from loadgen.client.conduct import Limit, limit_of, watch
-from loadgen.client.connection import Connection, Meter
+from loadgen.client.conduct import ExchangeLimit, limit_of, watch
+from loadgen.client.connection import ClientMeter, ExchangeConnection
 from loadgen.client.dialing import Dialer, connect_error
 from loadgen.client.digest import read_some
 from loadgen.client.exchange import Exchange, Failure, Keep
@@ -25,7 +25,7 @@ _NEVER_KEPT = frozenset({Conduct.SLOW_READER, Conduct.MALFORMED})
 connection open in a state in which the next, innocent request would suffer."""
 
 
-class Client:
+class LoadClient:
     """One event loop's connections to one endpoint.
 
     Attributes:
@@ -49,7 +49,7 @@ class Client:
             max_idle: connections kept open for later requests.
         Raises: UsageError if the endpoint's address is none.
         """
-        self.meter = Meter()
+        self.meter = ClientMeter()
         self.keep = keep
         self._t0 = t0
         self._address = parse_address(endpoint.base_url)
@@ -58,8 +58,8 @@ class Client:
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
         self._max_idle = max_idle
-        self._idle: dict[Connection, None] = {}  # insertion order: the one used last is taken first
-        self._open: set[Connection] = set()
+        self._idle: dict[ExchangeConnection, None] = {}  # insertion order: the one used last is taken first
+        self._open: set[ExchangeConnection] = set()
         self._running: dict[Exchange, asyncio.Timeout] = {}
 
     @property
@@ -135,7 +135,7 @@ class Client:
             exchange.failure, exchange.error, exchange.ended_s = None, "", None
             connection = await self._connect(exchange)
 
-    async def _converse(self, connection: Connection, exchange: Exchange, request: PreparedRequest) -> None:
+    async def _converse(self, connection: ExchangeConnection, exchange: Exchange, request: PreparedRequest) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         connection.after_read = watch(exchange, connection)
         connection.send(request, exchange, waiter)
@@ -145,7 +145,7 @@ class Client:
             connection.after_read = None
             self._settle(connection, exchange)
 
-    def _settle(self, connection: Connection, exchange: Exchange) -> None:
+    def _settle(self, connection: ExchangeConnection, exchange: Exchange) -> None:
         """Keep the connection for a later request, or close it."""
         transport = connection.transport
         fine = connection.reusable and exchange.failure is None and exchange.ended_s is not None
@@ -155,14 +155,14 @@ class Client:
         else:
             connection.abort()
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self) -> ExchangeConnection | None:
         while self._idle:
             connection, _ = self._idle.popitem()
             if connection.transport is not None and not connection.transport.is_closing():
                 return connection
         return None
 
-    async def _connect(self, exchange: Exchange) -> Connection | None:
+    async def _connect(self, exchange: Exchange) -> ExchangeConnection | None:
         """A fresh connection; None if there is none to be had, which the exchange then says."""
         begun = monotonic()
         slow = exchange.conduct is Conduct.SLOW_READER
@@ -180,14 +180,14 @@ class Client:
             self._open.add(connection)
         return connection
 
-    def _new_connection(self) -> Connection:
-        return Connection(self._t0, self.meter, self._forget, read_some)
+    def _new_connection(self) -> ExchangeConnection:
+        return ExchangeConnection(self._t0, self.meter, self._forget, read_some)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ExchangeConnection) -> None:
         self._idle.pop(connection, None)
         self._open.discard(connection)
 
-    def _end(self, exchange: Exchange, limit: Limit) -> None:
+    def _end(self, exchange: Exchange, limit: ExchangeLimit) -> None:
         """Time is up; an answer that was complete at that very moment stays complete."""
         if exchange.ended_s is None:
             exchange.ended_s = monotonic() - self._t0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from loadgen.client.connection import Connection
+from loadgen.client.connection import ExchangeConnection
 from loadgen.client.digest import read_ahead
 from loadgen.client.exchange import Exchange, Failure
 from loadgen.plan import Behaviour, Conduct
@@ -15,7 +15,7 @@ _WORTH_PAUSING_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class ExchangeLimit:
     """When an exchange is given up [s after it began], and as what."""
 
     after_s: float
@@ -23,7 +23,7 @@ class Limit:
     error: str
 
 
-def limit_of(behaviour: Behaviour, request_timeout_s: float) -> Limit:
+def limit_of(behaviour: Behaviour, request_timeout_s: float) -> ExchangeLimit:
     """The earlier of the run's own limit and the behaviour's."""
     chosen, error = None, ""
     if behaviour.conduct is Conduct.DISCONNECT:
@@ -33,11 +33,11 @@ def limit_of(behaviour: Behaviour, request_timeout_s: float) -> Limit:
         chosen = behaviour.give_up_after_s
         error = "gave up on purpose"
     if chosen is not None and chosen <= request_timeout_s:
-        return Limit(chosen, Failure.LEFT, f"{error} after {chosen:.3g} s")
-    return Limit(request_timeout_s, Failure.DEADLINE, f"not complete after {request_timeout_s:g} s")
+        return ExchangeLimit(chosen, Failure.LEFT, f"{error} after {chosen:.3g} s")
+    return ExchangeLimit(request_timeout_s, Failure.DEADLINE, f"not complete after {request_timeout_s:g} s")
 
 
-def watch(exchange: Exchange, connection: Connection) -> Callable[[int], None] | None:
+def watch(exchange: Exchange, connection: ExchangeConnection) -> Callable[[int], None] | None:
     """What to do after each read of an exchange; None for nothing."""
     behaviour = exchange.behaviour
     if behaviour.conduct is Conduct.DISCONNECT and behaviour.leave_after_chunks is not None:
@@ -50,7 +50,7 @@ def watch(exchange: Exchange, connection: Connection) -> Callable[[int], None] |
 class Departure:
     """Leaves after so many chunks of content. The only one that has to interpret a stream while it arrives."""
 
-    def __init__(self, exchange: Exchange, connection: Connection, after_chunks: int) -> None:
+    def __init__(self, exchange: Exchange, connection: ExchangeConnection, after_chunks: int) -> None:
         self._exchange = exchange
         self._connection = connection
         self._after_chunks = after_chunks
@@ -69,7 +69,7 @@ class Departure:
 class SlowReading:
     """Reads so many bytes per second on average, by not reading for a while after each read."""
 
-    def __init__(self, connection: Connection, bytes_per_s: float) -> None:
+    def __init__(self, connection: ExchangeConnection, bytes_per_s: float) -> None:
         self._connection = connection
         self._bytes_per_s = bytes_per_s
         self._paid_until = 0.0

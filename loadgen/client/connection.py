@@ -22,7 +22,7 @@ LONG_STREAM_PARTS = 4096
 a token per read."""
 
 
-class Meter:
+class ClientMeter:
     """What the client did so far, for live display. `chunks` counts `data:` lines: tokens, roughly."""
 
     __slots__ = ("bytes", "chunks", "connections", "reads", "retries")
@@ -35,7 +35,7 @@ class Meter:
         self.retries = 0
 
 
-class Connection(asyncio.Protocol):
+class ExchangeConnection(asyncio.Protocol):
     """Carries one exchange at a time.
 
     Attributes:
@@ -67,7 +67,11 @@ class Connection(asyncio.Protocol):
     )
 
     def __init__(
-        self, t0: float, meter: Meter, on_lost: "Callable[[Connection], None]", on_long: Callable[[Exchange], None]
+        self,
+        t0: float,
+        meter: ClientMeter,
+        on_lost: "Callable[[ExchangeConnection], None]",
+        on_long: Callable[[Exchange], None],
     ) -> None:
         self.meter = meter
         self.reusable = False

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TypeVar
 
-from loadgen.client.address import Address
+from loadgen.client.address import ServerAddress
 
 NAME_KEPT_S = 10.0
 SLOW_READER_BUFFER_BYTES = 4096
@@ -27,7 +27,7 @@ Found = list[tuple[int, Target]]
 class Dialer:
     """Opens connections to one address."""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: ServerAddress, tls: ssl.SSLContext | None) -> None:
         self._address = address
         self._tls = tls
         self._found: Found = []
@@ -87,7 +87,7 @@ _WORDS = {
 }
 
 
-def connect_error(error: OSError, address: Address) -> str:
+def connect_error(error: OSError, address: ServerAddress) -> str:
     """What went wrong, in one line for people."""
     if isinstance(error, socket.gaierror):
         return f"the name {address.host} is unknown"

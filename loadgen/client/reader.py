@@ -11,10 +11,10 @@ from array import array
 
 from loadgen.client.reply import (
     SHORT_BYTES,
-    Choice,
     Reply,
+    ReplyChoice,
+    ReplyUsage,
     Said,
-    Usage,
     decode_reply,
     decode_short,
     error_text,
@@ -74,7 +74,7 @@ class AnswerReader:
         self.tokens_known = True
         self.first_answer_s: float | None = None
         self.text: list[str] = []
-        self.usage: Usage | None = None
+        self.usage: ReplyUsage | None = None
         self.server_times: dict[str, float] = {}
         self.finish_reason = ""
         self.done = False
@@ -232,7 +232,7 @@ class AnswerReader:
         elif reply.usage is None and reply.metrics is None:
             self.malformed = self.malformed or "an object without choices, usage or error"
 
-    def _choices(self, now_s: float, choices: list[Choice], usage: Usage | None) -> None:
+    def _choices(self, now_s: float, choices: list[ReplyChoice], usage: ReplyUsage | None) -> None:
         content = answered = False
         tokens: int | None = None
         for choice in choices:

@@ -27,7 +27,7 @@ class CompletionDetails(msgspec.Struct):
     reasoning_tokens: Count | None = None
 
 
-class Usage(msgspec.Struct):
+class ReplyUsage(msgspec.Struct):
     """Token counts of the server; the only ones that are ever reported."""
 
     prompt_tokens: Count | None = None
@@ -47,7 +47,7 @@ class Said(msgspec.Struct):
     function_call: dict[str, msgspec.Raw] | None = None
 
 
-class Choice(msgspec.Struct):
+class ReplyChoice(msgspec.Struct):
     """One of `n` answers; `text` for completions, `delta` for chat streams, `message` for whole chat answers."""
 
     index: int = 0
@@ -61,8 +61,8 @@ class Choice(msgspec.Struct):
 class Reply(msgspec.Struct):
     """A chunk or a whole answer. `message` stands at the top only in errors of older servers."""
 
-    choices: list[Choice] | None = None
-    usage: Usage | None = None
+    choices: list[ReplyChoice] | None = None
+    usage: ReplyUsage | None = None
     metrics: dict[str, Any] | None = None
     error: Any = None
     message: Any = None

@@ -25,7 +25,7 @@ MOST_CACHED_APART = 0.05
 """Shares of prompt tokens from a cache that differ by more are a difference of their own."""
 
 
-class Verdict(StrEnum):
+class ComparisonVerdict(StrEnum):
     """What the interval of a ratio says."""
 
     BETTER = "better"
@@ -43,7 +43,7 @@ class Method(StrEnum):
     NONE = "no intervals"
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of both sides. `ratio` = other / baseline; `higher_is_better` tells which way is good."""
 
     name: str
@@ -53,7 +53,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     other: float | None
     ratio: float | None
     ci95: tuple[float, float] | None
-    verdict: Verdict
+    verdict: ComparisonVerdict
 
 
 class SettingDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class SettingDifference(msgspec.Struct, frozen=True, kw_only=True):
     other: object
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     """One run, or set of repetitions, against another."""
 
     schema: str = "loadgen-comparison/1"
@@ -72,12 +72,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     other: str
     label: str = ""
     method: Method
-    figures: list[Figure]
+    figures: list[ComparedFigure]
     settings: list[SettingDifference]
     warnings: list[str]
 
 
-def compare(baseline: Side, other: Side, rng: np.random.Generator, *, label: str = "") -> Comparison:
+def compare(baseline: Side, other: Side, rng: np.random.Generator, *, label: str = "") -> RunComparison:
     """Compare two sides.
 
     Repetitions are used where both sides have at least two; else the requests of one run of each, which is said; else
@@ -92,7 +92,7 @@ def compare(baseline: Side, other: Side, rng: np.random.Generator, *, label: str
         latencies = _by_requests(sides, rng, pairs)
     else:
         method, latencies = Method.NONE, _by_means(sides)
-    return Comparison(
+    return RunComparison(
         baseline=baseline.name,
         other=other.name,
         label=label,
@@ -120,17 +120,17 @@ def setting_differences(baseline: Side, other: Side) -> list[SettingDifference]:
     ]
 
 
-def verdict_of(ci95: tuple[float, float] | None, *, higher_is_better: bool) -> Verdict:
+def verdict_of(ci95: tuple[float, float] | None, *, higher_is_better: bool) -> ComparisonVerdict:
     """Better or worse only if the whole interval is on one side of 1."""
     if ci95 is None:
-        return Verdict.UNKNOWN
+        return ComparisonVerdict.UNKNOWN
     low, high = ci95
     if low <= 1 <= high:
-        return Verdict.NOT_SHOWN
-    return Verdict.BETTER if (low > 1) == higher_is_better else Verdict.WORSE
+        return ComparisonVerdict.NOT_SHOWN
+    return ComparisonVerdict.BETTER if (low > 1) == higher_is_better else ComparisonVerdict.WORSE
 
 
-def _rates(sides: tuple[Side, Side], method: Method) -> list[Figure]:
+def _rates(sides: tuple[Side, Side], method: Method) -> list[ComparedFigure]:
     """Throughput, goodput and attainment: one value per run, so an interval needs repetitions."""
     readers: list[tuple[str, str, Callable[[Repetition], float | None]]] = [
         ("Request throughput", "requests/s", lambda run: run.throughput.requests_per_s),
@@ -146,7 +146,7 @@ def _rates(sides: tuple[Side, Side], method: Method) -> list[Figure]:
     return figures
 
 
-def _by_repetitions(sides: tuple[Side, Side]) -> list[Figure]:
+def _by_repetitions(sides: tuple[Side, Side]) -> list[ComparedFigure]:
     """Means and 99th percentiles of each latency, a value per repetition."""
     figures = []
     for name in _LATENCIES:
@@ -163,9 +163,12 @@ def _by_repetitions(sides: tuple[Side, Side]) -> list[Figure]:
     return figures
 
 
-def _by_means(sides: tuple[Side, Side]) -> list[Figure]:
+def _by_means(sides: tuple[Side, Side]) -> list[ComparedFigure]:
     """The same figures without intervals."""
-    return [msgspec.structs.replace(figure, ci95=None, verdict=Verdict.UNKNOWN) for figure in _by_repetitions(sides)]
+    return [
+        msgspec.structs.replace(figure, ci95=None, verdict=ComparisonVerdict.UNKNOWN)
+        for figure in _by_repetitions(sides)
+    ]
 
 
 def _values(side: Side, read: Callable[[Repetition], float | None]) -> list[float]:
@@ -177,7 +180,7 @@ def _values(side: Side, read: Callable[[Repetition], float | None]) -> list[floa
 
 def _from_repetitions(
     name: str, unit: str, higher_is_better: bool, found: Sequence[list[float]], *, with_interval: bool
-) -> Figure:
+) -> ComparedFigure:
     """One figure from one value per repetition."""
     means = [float(np.mean(values)) for values in found]
     ratio: float | None = None
@@ -187,7 +190,7 @@ def _from_repetitions(
     elif means[0] > 0:
         ratio = means[1] / means[0]
     ci95 = ci95 if with_interval else None
-    return Figure(
+    return ComparedFigure(
         name=name,
         unit=unit,
         higher_is_better=higher_is_better,
@@ -199,7 +202,9 @@ def _from_repetitions(
     )
 
 
-def _by_requests(sides: tuple[Side, Side], rng: np.random.Generator, pairs: list[tuple[int, int]]) -> list[Figure]:
+def _by_requests(
+    sides: tuple[Side, Side], rng: np.random.Generator, pairs: list[tuple[int, int]]
+) -> list[ComparedFigure]:
     """Mean, median and tail of each latency from the requests of one run each."""
     chosen = [
         [side.records[pair[position]] for pair in pairs] if pairs else side.records
@@ -212,7 +217,7 @@ def _by_requests(sides: tuple[Side, Side], rng: np.random.Generator, pairs: list
             for part, statistic in _STATISTICS.items():
                 ratio, ci95 = bootstrap_ratio(values[0], values[1], statistic, rng, paired=bool(pairs))
                 figures.append(
-                    Figure(
+                    ComparedFigure(
                         name=f"{METRIC_TITLES[name]} {part}",
                         unit="s",
                         higher_is_better=False,

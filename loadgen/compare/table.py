@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.compare.comparison import Comparison, Figure, Verdict, compare
+from loadgen.compare.comparison import ComparedFigure, ComparisonVerdict, RunComparison, compare
 from loadgen.compare.sides import read_side, sweep_sides
 from loadgen.errors import UsageError
 from loadgen.report import numbers
@@ -18,10 +18,15 @@ from loadgen.run_folder import read_sweep
 from loadgen.run_report.sweep_charts import load_text
 
 WIDTH = 80
-_STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "red", Verdict.NOT_SHOWN: "", Verdict.UNKNOWN: "dim"}
+_STYLES = {
+    ComparisonVerdict.BETTER: "green",
+    ComparisonVerdict.WORSE: "red",
+    ComparisonVerdict.NOT_SHOWN: "",
+    ComparisonVerdict.UNKNOWN: "dim",
+}
 
 
-def compare_folders(paths: Sequence[Path], *, seed: int = 0) -> list[Comparison]:
+def compare_folders(paths: Sequence[Path], *, seed: int = 0) -> list[RunComparison]:
     """Compare every path with the first; sweeps point by point, where both have the same load.
 
     Args:
@@ -51,12 +56,12 @@ def compare_folders(paths: Sequence[Path], *, seed: int = 0) -> list[Comparison]
     return found
 
 
-def comparisons_json(comparisons: Sequence[Comparison]) -> str:
+def comparisons_json(comparisons: Sequence[RunComparison]) -> str:
     """The comparisons as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(list(comparisons)), indent=1).decode()
 
 
-def print_comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
+def print_comparisons(comparisons: Sequence[RunComparison], console: Console) -> None:
     """Print a table for each comparison, what differs in the settings, and what to keep in mind.
 
     Effects: writes to the console.
@@ -69,7 +74,7 @@ def print_comparisons(comparisons: Sequence[Comparison], console: Console) -> No
         _say(console, f"{chance} ({tested} were tested).", "dim")
 
 
-def _print_one(comparison: Comparison, console: Console) -> None:
+def _print_one(comparison: RunComparison, console: Console) -> None:
     """One table with its notes."""
     head = f"{comparison.label}: " if comparison.label else ""
     _say(console, f"{head}{comparison.other} against {comparison.baseline} ({comparison.method})", "bold")
@@ -92,7 +97,7 @@ def _print_one(comparison: Comparison, console: Console) -> None:
     console.print()
 
 
-def _cells(figure: Figure) -> list[str]:
+def _cells(figure: ComparedFigure) -> list[str]:
     """One row: both values, ratio with interval, verdict."""
     interval = numbers.MISSING
     if figure.ci95:
@@ -107,7 +112,7 @@ def _ratio(value: float) -> str:
     return next((text for digits in range(3, 7) if float(text := f"{value:.{digits}f}") != 1), "1.000")
 
 
-def _value(value: float | None, figure: Figure) -> str:
+def _value(value: float | None, figure: ComparedFigure) -> str:
     """A value in its unit; rates without, for want of room: their names tell it."""
     if figure.unit == "s":
         return numbers.duration(value)

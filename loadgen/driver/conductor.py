@@ -9,32 +9,32 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from loadgen.client import Client, Digester, Keep, PreparedRequest
+from loadgen.client import Digester, Keep, LoadClient, PreparedRequest
 from loadgen.client.request import RequestWriter
 from loadgen.driver.closed_loop import ClosedLoop
 from loadgen.driver.health import Heart, percentile
 from loadgen.driver.messages import (
     Credit,
     Cut,
-    Done,
     EndSending,
     NoMoreJobs,
     Prepare,
-    Ready,
     Setup,
-    Start,
+    StartRun,
     Supply,
     ToWorker,
+    WorkerDone,
+    WorkerReady,
     frame,
 )
 from loadgen.driver.open_loop import OpenLoop
 from loadgen.driver.outbox import FLUSH_S, Outbox
 from loadgen.driver.pacer import Pacer
 from loadgen.driver.progress import WorkerHealth
-from loadgen.driver.session import Desk, Phase, Session
+from loadgen.driver.session import LoadSession, Phase, SessionDesk
 from loadgen.driver.settings import Mode
 from loadgen.driver.slots import Slots
-from loadgen.driver.supply import Rendered, Stock
+from loadgen.driver.supply import RenderedTurn, Stock
 from loadgen.endpoint import History
 from loadgen.errors import LoadgenError
 from loadgen.plan import Job
@@ -63,7 +63,7 @@ class Conductor:
         self._stock = Stock(lambda job: self._render(job, 0, ""), self._pacer)
         self._outbox = Outbox(write, unwritten_bytes, setup.worker)
         self._slots = Slots(setup.slots if setup.settings.mode is Mode.OPEN else None)
-        self._sessions: dict[Session, asyncio.Task[None]] = {}
+        self._sessions: dict[LoadSession, asyncio.Task[None]] = {}
         self._unsent = 0
         self._sending = True
         self._flush_s = 0.0
@@ -87,7 +87,7 @@ class Conductor:
                 self._look_whether_sent()
             case Prepare():
                 self._prepare.set_result(None)
-            case Start(t0):
+            case StartRun(t0):
                 self._start.set_result(t0)
             case EndSending():
                 self._end_sending()
@@ -101,7 +101,7 @@ class Conductor:
         if not self._over.done():
             self._over.set_exception(error)
 
-    async def run(self) -> Done:
+    async def run(self) -> WorkerDone:
         """Everything.
 
         Returns: the last message, to be sent when all else is.
@@ -110,7 +110,7 @@ class Conductor:
         """
         await self._or_failed(self._prepare)
         await self._or_failed(asyncio.ensure_future(self._stock.rendered()))
-        self._write(frame(Ready()))
+        self._write(frame(WorkerReady()))
         self._t0 = await self._or_failed(self._start)
         desk = self._open_desk()
         self._heart.start(self._t0)
@@ -132,19 +132,19 @@ class Conductor:
             self._pacer.close()
             await desk.client.close()
         self._flush()
-        return Done(health=health, sending_ended_s=self._outbox.last_started_s, ended_s=self._outbox.last_ended_s)
+        return WorkerDone(health=health, sending_ended_s=self._outbox.last_started_s, ended_s=self._outbox.last_ended_s)
 
-    def _open_desk(self) -> Desk:
+    def _open_desk(self) -> SessionDesk:
         """What needs to know when the run began."""
         settings = self._settings
-        client = Client(
+        client = LoadClient(
             settings.endpoint,
             t0=self._t0,
             keep=Keep(body=settings.keep_body, text=settings.keep_text),
             connect_timeout_s=settings.connect_timeout_s,
             request_timeout_s=settings.request_timeout_s,
         )
-        self._desk = Desk(
+        self._desk = SessionDesk(
             worker=self._setup.worker,
             t0=self._t0,
             endpoint=settings.endpoint,
@@ -174,8 +174,8 @@ class Conductor:
         end_s = self._settings.duration_s
         return self._sending and (end_s is None or time.monotonic() - self._t0 < end_s)
 
-    def _start_session(self, rendered: Rendered, intended_s: float) -> None:
-        session = Session(self._desk, rendered, self._session_over)
+    def _start_session(self, rendered: RenderedTurn, intended_s: float) -> None:
+        session = LoadSession(self._desk, rendered, self._session_over)
         self._unsent += 1
         task = asyncio.get_running_loop().create_task(session.run(intended_s))
         self._sessions[session] = task
@@ -188,7 +188,7 @@ class Conductor:
         if self._loop is not None:
             self._loop.freed(free_s)
 
-    def _session_done(self, session: Session, task: "asyncio.Task[None]") -> None:
+    def _session_done(self, session: LoadSession, task: "asyncio.Task[None]") -> None:
         self._sessions.pop(session, None)
         self._surface(task)
         self._look_whether_over()

@@ -18,16 +18,16 @@ from loadgen.driver.feeder import Feeder
 from loadgen.driver.messages import (
     Credit,
     Cut,
-    Done,
     EndSending,
-    Failed,
-    Finished,
     FromWorker,
-    Ready,
+    RequestEnded,
     Setup,
-    Start,
+    StartRun,
     Tick,
     ToWorker,
+    WorkerDone,
+    WorkerFailed,
+    WorkerReady,
 )
 from loadgen.driver.meter import Meter
 from loadgen.driver.open_loop import OPEN_DEPTH
@@ -66,9 +66,9 @@ class Fleet:
         self._settings = settings
         self._workers: list[WorkerProcess] = []
         self._ready: set[int] = set()
-        self._done: dict[int, Done] = {}
+        self._done: dict[int, WorkerDone] = {}
         self._lost: dict[int, str] = {}
-        self._failed: dict[int, Failed] = {}
+        self._failed: dict[int, WorkerFailed] = {}
         self._heard_s: dict[int, float] = {}
         self._problems: list[str] = []
         self._meter = Meter()
@@ -161,7 +161,7 @@ class Fleet:
     def _send_start(self) -> None:
         """Give all workers the same run time 0."""
         self._t0 = time.monotonic() + LEAD_S
-        self._tell_all(Start(self._t0))
+        self._tell_all(StartRun(self._t0))
         if self._settings.duration_s is not None:
             self._deadline_s = self._t0 + self._settings.duration_s + self._settings.drain_s + GRACE_S
         self._heard_s = {worker.number: self._t0 for worker in self._workers}
@@ -223,17 +223,17 @@ class Fleet:
 
     def _handle(self, worker: WorkerProcess, message: FromWorker) -> None:
         match message:
-            case Finished(record):
+            case RequestEnded(record):
                 self._records.append(record)
             case Tick():
                 self._meter.add(worker.number, message, time.monotonic() - self._t0)
             case Credit(taken, depth):
                 worker.note_credit(taken, depth)
-            case Ready():
+            case WorkerReady():
                 self._ready.add(worker.number)
-            case Done():
+            case WorkerDone():
                 self._done[worker.number] = message
-            case Failed():
+            case WorkerFailed():
                 self._failed[worker.number] = message
 
     def _lose(self, worker: WorkerProcess) -> None:

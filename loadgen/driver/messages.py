@@ -36,10 +36,10 @@ class Supply(msgspec.Struct, tag=True):
 
 
 class Prepare(msgspec.Struct, tag=True):
-    """The first supply is complete: answer `Ready` when it is rendered."""
+    """The first supply is complete: answer `WorkerReady` when it is rendered."""
 
 
-class Start(msgspec.Struct, tag=True):
+class StartRun(msgspec.Struct, tag=True):
     """Run time 0 is at this moment of `time.monotonic()`."""
 
     t0: float
@@ -57,7 +57,7 @@ class Cut(msgspec.Struct, tag=True):
     """Open requests end now."""
 
 
-class Ready(msgspec.Struct, tag=True):
+class WorkerReady(msgspec.Struct, tag=True):
     """The first supply is rendered."""
 
 
@@ -87,13 +87,13 @@ class Tick(msgspec.Struct, tag=True, kw_only=True):
     lateness_s: bytes
 
 
-class Finished(msgspec.Struct, tag=True):
+class RequestEnded(msgspec.Struct, tag=True):
     """One request that ended."""
 
     record: RequestRecord
 
 
-class Done(msgspec.Struct, tag=True, kw_only=True):
+class WorkerDone(msgspec.Struct, tag=True, kw_only=True):
     """Everything was sent, ended and delivered. Times are run times."""
 
     health: WorkerHealth
@@ -101,15 +101,15 @@ class Done(msgspec.Struct, tag=True, kw_only=True):
     ended_s: float
 
 
-class Failed(msgspec.Struct, tag=True):
+class WorkerFailed(msgspec.Struct, tag=True):
     """The worker cannot go on. `usage`: because of what the user asked for."""
 
     usage: bool
     text: str
 
 
-ToWorker = Setup | Supply | Prepare | Start | NoMoreJobs | EndSending | Cut
-FromWorker = Ready | Credit | Tick | Finished | Done | Failed
+ToWorker = Setup | Supply | Prepare | StartRun | NoMoreJobs | EndSending | Cut
+FromWorker = WorkerReady | Credit | Tick | RequestEnded | WorkerDone | WorkerFailed
 
 _ENCODER = msgspec.msgpack.Encoder()
 _TO_WORKER: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

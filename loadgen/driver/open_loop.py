@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable
 
 from loadgen.driver.pacer import Pacer
-from loadgen.driver.supply import Rendered, Stock
+from loadgen.driver.supply import RenderedTurn, Stock
 
 OPEN_DEPTH = 4096
 """Jobs that a worker wants to hold ahead of their time."""
 
-StartSession = Callable[[Rendered, float], None]
+StartSession = Callable[[RenderedTurn, float], None]
 
 
 class OpenLoop:
@@ -33,7 +33,7 @@ class OpenLoop:
         self._start = start
         self._t0 = t0
         self._end_s = float("inf") if duration_s is None else duration_s
-        self._next: Rendered | None = None
+        self._next: RenderedTurn | None = None
         self._starved_until_s = 0.0
         self._was_empty = False
         self._over = False

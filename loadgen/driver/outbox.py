@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 
-from loadgen.driver.messages import Credit, Finished, Tick, frame
+from loadgen.driver.messages import Credit, RequestEnded, Tick, frame
 from loadgen.errors import LoadgenError
 from loadgen.record import Outcome, RequestRecord
 
@@ -64,7 +64,7 @@ class Outbox:
         self._outcomes[record.outcome] += 1
         if record.chunk_times and record.outcome in (Outcome.OK, Outcome.SHORT):
             self._note_latency(record)
-        encoded = frame(Finished(record))
+        encoded = frame(RequestEnded(record))
         self._frames.append(encoded)
         self._bytes += len(encoded)
         if self._bytes + self._unwritten_bytes() > OUTBOX_BYTES:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from loadgen.client import Client, Digester, Exchange, Failure, PreparedRequest, fill_record
+from loadgen.client import Digester, Exchange, Failure, LoadClient, PreparedRequest, fill_record
 from loadgen.driver.outbox import Outbox
 from loadgen.driver.pacer import Pacer
 from loadgen.driver.slots import Slots
-from loadgen.driver.supply import Rendered
+from loadgen.driver.supply import RenderedTurn
 from loadgen.endpoint import Endpoint, History
 from loadgen.plan import Job, Turn
 from loadgen.record import DELIBERATE, SUCCESSES, Outcome, RequestRecord
@@ -39,7 +39,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class SessionDesk:
     """What all conversations of a worker share.
 
     Attributes:
@@ -52,7 +52,7 @@ class Desk:
     worker: int
     t0: float
     endpoint: Endpoint
-    client: Client
+    client: LoadClient
     digester: Digester
     pacer: Pacer
     slots: Slots
@@ -62,14 +62,14 @@ class Desk:
     on_last_sent: Callable[[], None]
 
 
-class Session:
+class LoadSession:
     """Runs one conversation; its task may be cancelled while it is WAITING or THINKING.
 
     Attributes:
         phase: what it does.
     """
 
-    def __init__(self, desk: Desk, rendered: Rendered, on_over: Callable[[float], None]) -> None:
+    def __init__(self, desk: SessionDesk, rendered: RenderedTurn, on_over: Callable[[float], None]) -> None:
         """Nothing is sent yet.
 
         Args:

@@ -21,7 +21,7 @@ _COMFORTABLE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedTurn:
     """A job, and its first request ready to be written."""
 
     job: Job
@@ -44,7 +44,7 @@ class Stock:
         self._render = render
         self._pacer = pacer
         self._raw: deque[Job] = deque()
-        self._ready: deque[Rendered] = deque()
+        self._ready: deque[RenderedTurn] = deque()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -70,7 +70,7 @@ class Stock:
         """Wait until everything that has come is rendered."""
         await self._idle.wait()
 
-    def take(self) -> Rendered | None:
+    def take(self) -> RenderedTurn | None:
         """The next job, None if there is none now."""
         return self._ready.popleft() if self._ready else None
 
@@ -84,7 +84,7 @@ class Stock:
             until_s = time.monotonic() + _SLICE_S
             while self._raw:
                 job = self._raw.popleft()
-                self._ready.append(Rendered(job, self._render(job)))
+                self._ready.append(RenderedTurn(job, self._render(job)))
                 if not self._raw:
                     self._idle.set()
                 self.on_ready()

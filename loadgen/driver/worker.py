@@ -17,7 +17,7 @@ from typing import Any, cast
 import uvloop
 
 from loadgen.driver.conductor import Conductor
-from loadgen.driver.messages import Failed, FrameSplitter, FromWorker, Setup, frame, to_worker
+from loadgen.driver.messages import FrameSplitter, FromWorker, Setup, WorkerFailed, frame, to_worker
 from loadgen.errors import LoadgenError, UsageError
 
 _PR_SET_PDEATHSIG = 1
@@ -108,10 +108,10 @@ async def _work(own: socket.socket) -> None:
         loop.set_exception_handler(lambda loop, context: _surface(conductor, loop, context))
         last = await conductor.run()
     except LoadgenError as error:
-        last = Failed(isinstance(error, UsageError), str(error))
+        last = WorkerFailed(isinstance(error, UsageError), str(error))
     except Exception as error:
         traceback.print_exc()
-        last = Failed(False, f"{type(error).__name__}: {error}")
+        last = WorkerFailed(False, f"{type(error).__name__}: {error}")
     await link.finish(last)
 
 

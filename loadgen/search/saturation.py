@@ -79,7 +79,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchFound:
     """The end of a search.
 
     Attributes:
@@ -100,7 +100,7 @@ class Verdict(Enum):
     OPEN = "open"
 
 
-def next_step(settings: SearchSettings, results: Sequence[ProbeResult]) -> Probe | Found:
+def next_step(settings: SearchSettings, results: Sequence[ProbeResult]) -> Probe | SearchFound:
     """The next probe, or the end.
 
     Args:
@@ -214,11 +214,11 @@ def _found(
     by_value: dict[float, list[ProbeResult]],
     bracket: tuple[float | None, float | None],
     why: str,
-) -> Found:
+) -> SearchFound:
     """The end, in words."""
     best, failed = bracket
     words = [_best_words(settings, by_value, best), _failed_words(settings, by_value, failed)]
-    return Found(best=best, first_failed=failed, explanation="; ".join(part for part in (*words, why) if part))
+    return SearchFound(best=best, first_failed=failed, explanation="; ".join(part for part in (*words, why) if part))
 
 
 def _best_words(settings: SearchSettings, by_value: dict[float, list[ProbeResult]], best: float | None) -> str:

@@ -14,29 +14,29 @@ _STATUS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
 _STATUS |= {413: "Content Too Large", 415: "Unsupported Media Type"}
 
 
-class StreamOptions(msgspec.Struct):
+class SelftestStreamOptions(msgspec.Struct):
     """What a stream is to carry."""
 
     include_usage: bool | None = None
 
 
-class ChatMessage(msgspec.Struct):
+class SelftestMessage(msgspec.Struct):
     """One message; content in parts is not known here."""
 
     role: str
     content: str | None = None
 
 
-class Ask(msgspec.Struct):
+class SelftestRequest(msgspec.Struct):
     """A request as far as it is honoured; types are checked, unknown fields ignored."""
 
     model: str
     prompt: str | list[int] | None = None
-    messages: list[ChatMessage] | None = None
+    messages: list[SelftestMessage] | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: SelftestStreamOptions | None = None
     temperature: float | None = None
     logit_bias: dict[str, float] | None = None
 
@@ -74,7 +74,7 @@ class RefusedError(Exception):
         return http_response(msgspec.json.encode({"error": error}), self.status)
 
 
-def read_ask(body: bytes, content_type: str, *, chat: bool, model: str) -> Ask:
+def read_ask(body: bytes, content_type: str, *, chat: bool, model: str) -> SelftestRequest:
     """Understand a request's body.
 
     Raises: RefusedError: 415 not JSON by name, 400 not JSON or not valid, 404 unknown model.
@@ -83,7 +83,7 @@ def read_ask(body: bytes, content_type: str, *, chat: bool, model: str) -> Ask:
         raise RefusedError(415, f"content type {content_type} is not supported")
     try:
         body.decode()  # unknown fields are skipped unread, yet must be text
-        ask = json_text.decode(body, Ask)
+        ask = json_text.decode(body, SelftestRequest)
     except NOT_JSON as error:
         raise RefusedError(400, f"{error}") from error
     if ask.model != model:
@@ -95,7 +95,7 @@ def read_ask(body: bytes, content_type: str, *, chat: bool, model: str) -> Ask:
     return ask
 
 
-class Answers:
+class RenderedAnswers:
     """Everything that can be rendered before a request comes, for one protocol."""
 
     def __init__(self, *, chat: bool, model: str, chunk_bytes: int) -> None:
@@ -123,14 +123,14 @@ class Answers:
         """First bytes of a stream; ends before the first token."""
         return b"%bx-request-id: %b\r\n\r\n%b" % (self._head, request_id, self.opening)
 
-    def tail(self, ask: Ask, output_tokens: int) -> bytes:
+    def tail(self, ask: SelftestRequest, output_tokens: int) -> bytes:
         """Last bytes of a stream, after the last token."""
         if not ask.wants_usage:
             return self._end
         usage = {"choices": [], "usage": _usage(ask, output_tokens)}
         return _framed(msgspec.json.encode(self._shared | usage)) + self._end
 
-    def whole(self, ask: Ask, request_id: bytes) -> bytes:
+    def whole(self, ask: SelftestRequest, request_id: bytes) -> bytes:
         """The HTTP answer to a request that wants no stream."""
         text = WORD * ask.output_tokens
         choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
@@ -166,7 +166,7 @@ def _framed(event: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _usage(ask: Ask, output_tokens: int) -> dict[str, object]:
+def _usage(ask: SelftestRequest, output_tokens: int) -> dict[str, object]:
     total = ask.input_tokens + output_tokens
     usage: dict[str, object] = {"prompt_tokens": ask.input_tokens, "completion_tokens": output_tokens}
     return usage | {"total_tokens": total, "prompt_tokens_details": {"cached_tokens": 0}}

@@ -20,7 +20,7 @@ import sys
 
 import uvloop
 
-from loadgen.selftest.streams import Pace, Server
+from loadgen.selftest.streams import Server, StreamPace
 from loadgen.selftest.wire import ServerConnection
 
 
@@ -56,7 +56,7 @@ async def serve(options: argparse.Namespace) -> None:
     """
     loop = asyncio.get_running_loop()
     paced = options.mode != "blast"
-    pace = Pace(options.tokens_per_s, options.ttft_s, options.lockstep) if paced else None
+    pace = StreamPace(options.tokens_per_s, options.ttft_s, options.lockstep) if paced else None
     stall = (options.stall_at_s, options.stall_for_s) if options.mode == "stall" else None
     server = Server(
         loop,

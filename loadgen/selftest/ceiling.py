@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import msgspec
 import uvloop
 
-from loadgen.client import Client, Digester, Keep, fill_record
+from loadgen.client import Digester, Keep, LoadClient, fill_record
 from loadgen.endpoint import DEFAULT_PATHS, Backend, Endpoint
 from loadgen.plan import Turn
 from loadgen.record import Outcome, RequestRecord
@@ -162,7 +162,7 @@ class Streams:
 
 async def measure_client(endpoint: Endpoint, *, seconds: float, streams: int, tokens_per_answer: int) -> Ceiling:
     """Everything that a real run does with an answer, down to its record."""
-    client, digester = Client(endpoint, t0=time.monotonic()), Digester()
+    client, digester = LoadClient(endpoint, t0=time.monotonic()), Digester()
     records: list[RequestRecord] = []
 
     async def ask(tokens: int) -> int:

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loadgen.selftest.answers import Answers, Ask
+from loadgen.selftest.answers import RenderedAnswers, SelftestRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StreamPace:
     """Of each stream.
 
     Attributes:
@@ -33,7 +33,12 @@ class Stream:
     __slots__ = ("answers", "ask", "done", "gone", "paused", "request_id", "sent", "started_s", "total", "write")
 
     def __init__(
-        self, ask: Ask, answers: Answers, request_id: bytes, write: Callable[[bytes], None], done: Callable[[], None]
+        self,
+        ask: SelftestRequest,
+        answers: RenderedAnswers,
+        request_id: bytes,
+        write: Callable[[bytes], None],
+        done: Callable[[], None],
     ) -> None:
         self.ask = ask
         self.answers = answers
@@ -70,7 +75,7 @@ class Server:
         self,
         loop: asyncio.AbstractEventLoop,
         *,
-        pace: Pace | None,
+        pace: StreamPace | None,
         stall: tuple[float, float] | None = None,
         slots: int | None = None,
         burst: int = 1,
@@ -80,8 +85,8 @@ class Server:
     ) -> None:
         self.model = model
         self.api_key = api_key
-        self.chat = Answers(chat=True, model=model, chunk_bytes=chunk_bytes)
-        self.completions = Answers(chat=False, model=model, chunk_bytes=chunk_bytes)
+        self.chat = RenderedAnswers(chat=True, model=model, chunk_bytes=chunk_bytes)
+        self.completions = RenderedAnswers(chat=False, model=model, chunk_bytes=chunk_bytes)
         self.running = self.finished = self.aborted = self.input_tokens = self.output_tokens = 0
         self._loop = loop
         self._pace = pace

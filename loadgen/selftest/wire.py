@@ -7,7 +7,7 @@ from typing import cast
 
 import httptools
 
-from loadgen.selftest.answers import Answers, RefusedError, http_response, models_response, read_ask
+from loadgen.selftest.answers import RefusedError, RenderedAnswers, http_response, models_response, read_ask
 from loadgen.selftest.streams import Server, Stream
 
 
@@ -103,7 +103,7 @@ class ServerConnection(asyncio.Protocol):
         self._begin(answers)
         return None
 
-    def _begin(self, answers: Answers) -> None:
+    def _begin(self, answers: RenderedAnswers) -> None:
         assert self._transport is not None
         if self._stream is not None:
             raise RefusedError(400, "pipelined requests are not served")

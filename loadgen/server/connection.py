@@ -26,7 +26,7 @@ _PIECE_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ServerReply:
     """An answer as it came. `location`: where a redirect points, empty if none."""
 
     status: int
@@ -41,7 +41,7 @@ class Reply:
             return None
 
 
-class Connection:
+class QueryConnection:
     """Requests to one server, one after another. Not thread-safe."""
 
     def __init__(self, base_url: str, headers: Sequence[tuple[str, str]] = (), *, verify_tls: bool = True) -> None:
@@ -64,7 +64,7 @@ class Connection:
         self._verify_tls = verify_tls
         self._kept: http.client.HTTPConnection | None = None
 
-    def request(self, method: str, path: str, *, body: bytes | None = None, timeout_s: float) -> Reply:
+    def request(self, method: str, path: str, *, body: bytes | None = None, timeout_s: float) -> ServerReply:
         """One exchange. A kept connection that turns out closed is replaced once, silently.
 
         Args:
@@ -90,11 +90,11 @@ class Connection:
             self.close()
             raise
 
-    def get(self, path: str, timeout_s: float) -> Reply:
+    def get(self, path: str, timeout_s: float) -> ServerReply:
         """`request` without a body."""
         return self.request("GET", path, timeout_s=timeout_s)
 
-    def post(self, path: str, fields: object, timeout_s: float) -> Reply:
+    def post(self, path: str, fields: object, timeout_s: float) -> ServerReply:
         """`request` with a JSON body."""
         return self.request("POST", path, body=msgspec.json.encode(fields), timeout_s=timeout_s)
 
@@ -104,7 +104,7 @@ class Connection:
         if kept is not None:
             kept.close()
 
-    def _exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> Reply:
+    def _exchange(self, method: str, path: str, body: bytes | None, deadline: float) -> ServerReply:
         """Send and read once."""
         connection = self._kept or self._open(deadline)
         self._kept = connection
@@ -114,7 +114,7 @@ class Connection:
         headers = dict(self._headers) | ({"Content-Type": "application/json"} if body is not None else {})
         connection.request(method, f"{self._parts.path}{path}", body=body, headers=headers)
         response = connection.getresponse()
-        reply = Reply(response.status, _read(response), response.getheader("location") or "")
+        reply = ServerReply(response.status, _read(response), response.getheader("location") or "")
         if response.will_close:
             self.close()
         return reply
@@ -206,7 +206,7 @@ class _TimedStream(io.RawIOBase):
         super().close()
 
 
-def refuse(connection: Connection, path: str, reply: Reply) -> NoReturn:
+def refuse(connection: QueryConnection, path: str, reply: ServerReply) -> NoReturn:
     """Turn an answer that is of no use into the error that it is.
 
     Raises: AuthRefused for 401 and 403; ServerUnreachable for 5xx, which may pass; ServerError for the rest.
@@ -238,7 +238,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     return b"".join(pieces)
 
 
-def _message(reply: Reply) -> str:
+def _message(reply: ServerReply) -> str:
     """What an error answer says, in brackets; empty if nothing can be made out."""
     value = reply.json()
     error = value.get("error", value.get("detail", value.get("message"))) if isinstance(value, dict) else None

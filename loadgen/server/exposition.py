@@ -20,7 +20,7 @@ _BY_STATE = ("_info", "_state", "_by_reason")
 _SUMMARY_LABEL = "quantile"
 
 
-class Page(msgspec.Struct, frozen=True):
+class MetricsPage(msgspec.Struct, frozen=True):
     """One look at /metrics.
 
     Attributes:
@@ -39,12 +39,12 @@ class Page(msgspec.Struct, frozen=True):
         return not (self.gauges or self.counters or self.sums)
 
 
-def parse(text: str) -> Page:
-    """Read a page. Pages of other programs, with none of the names, give an empty `Page`.
+def parse(text: str) -> MetricsPage:
+    """Read a page. Pages of other programs, with none of the names, give an empty `MetricsPage`.
 
     Raises: ValueError if lines of interest are not in Prometheus' text format.
     """
-    page = Page()
+    page = MetricsPage()
     members: dict[str, int] = {}
     for family in text_string_to_metric_families("\n".join(_lines_of_interest(text))):
         for sample in family.samples:
@@ -71,7 +71,7 @@ def _lines_of_interest(text: str) -> Iterator[str]:
             yield line
 
 
-def _place(page: Page, kind: str, name: str) -> tuple[dict[str, float] | None, str]:
+def _place(page: MetricsPage, kind: str, name: str) -> tuple[dict[str, float] | None, str]:
     """Where a sample belongs, and under which name; no table for what is of no use.
 
     Without a type line the name's ending decides.

@@ -8,7 +8,7 @@ import msgspec
 from loadgen import json_text
 from loadgen.endpoint import Endpoint
 from loadgen.errors import NOT_JSON, ServerError, ServerUnreachable, WrongModel
-from loadgen.server.connection import Connection, refuse
+from loadgen.server.connection import QueryConnection, refuse
 
 MODELS = "/v1/models"
 _RETRY_S = 0.5
@@ -16,7 +16,7 @@ _RETRY_S = 0.5
 _NAMES_SHOWN = 8
 
 
-class ModelCard(msgspec.Struct, frozen=True):
+class ListedModel(msgspec.Struct, frozen=True):
     """One entry of /v1/models, as far as it matters here. `root` and `parent` are vLLM's."""
 
     id: str
@@ -25,14 +25,14 @@ class ModelCard(msgspec.Struct, frozen=True):
     max_model_len: int | None = None
 
 
-class ModelList(msgspec.Struct, frozen=True):
+class ModelListing(msgspec.Struct, frozen=True):
     """The answer of /v1/models."""
 
-    data: list[ModelCard]
+    data: list[ListedModel]
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ProbedServer:
     """What the server said of itself.
 
     Attributes:
@@ -52,7 +52,7 @@ class ServerFacts:
     waited_s: float = 0.0
 
 
-def check(endpoint: Endpoint, *, ready_timeout_s: float = 0.0, timeout_s: float = 10.0) -> ServerFacts:
+def check(endpoint: Endpoint, *, ready_timeout_s: float = 0.0, timeout_s: float = 10.0) -> ProbedServer:
     """Ask for the list of models, and settle the one to be used.
 
     Args:
@@ -64,7 +64,7 @@ def check(endpoint: Endpoint, *, ready_timeout_s: float = 0.0, timeout_s: float 
         OpenAI-compatible server. One line each.
     """
     started = time.monotonic()
-    connection = Connection(endpoint.base_url, endpoint.headers, verify_tls=endpoint.verify_tls)
+    connection = QueryConnection(endpoint.base_url, endpoint.headers, verify_tls=endpoint.verify_tls)
     try:
         while True:
             left_s = started + ready_timeout_s - time.monotonic()
@@ -81,7 +81,7 @@ def check(endpoint: Endpoint, *, ready_timeout_s: float = 0.0, timeout_s: float 
     return _settle(endpoint, cards, time.monotonic() - started)
 
 
-def _cards(connection: Connection, timeout_s: float) -> list[ModelCard] | None:
+def _cards(connection: QueryConnection, timeout_s: float) -> list[ListedModel] | None:
     """What is served; None if the server has no such list.
 
     Raises: ServerUnreachable if it is not there or has no model yet; AuthRefused, ServerError.
@@ -92,7 +92,7 @@ def _cards(connection: Connection, timeout_s: float) -> list[ModelCard] | None:
     if not 200 <= reply.status < 300:
         refuse(connection, MODELS, reply)
     try:
-        cards = json_text.decode(reply.body, ModelList).data
+        cards = json_text.decode(reply.body, ModelListing).data
     except NOT_JSON:
         raise ServerError(
             f"{connection.base_url}{MODELS} answers, but with no list of models: is it an OpenAI-compatible server?"
@@ -102,7 +102,7 @@ def _cards(connection: Connection, timeout_s: float) -> list[ModelCard] | None:
     return cards
 
 
-def _settle(endpoint: Endpoint, cards: list[ModelCard] | None, waited_s: float) -> ServerFacts:
+def _settle(endpoint: Endpoint, cards: list[ListedModel] | None, waited_s: float) -> ProbedServer:
     """The model to use.
 
     Raises: WrongModel.
@@ -111,7 +111,7 @@ def _settle(endpoint: Endpoint, cards: list[ModelCard] | None, waited_s: float) 
         if not endpoint.model:
             raise WrongModel(f"{endpoint.base_url} has no {MODELS} to pick a model from: give --model")
         warning = f"the server has no {MODELS}: whether it serves {endpoint.model} was not checked"
-        return ServerFacts(endpoint.model, warnings=(warning,), waited_s=waited_s)
+        return ProbedServer(endpoint.model, warnings=(warning,), waited_s=waited_s)
     names = tuple(card.id for card in cards)
     by_name = {card.id: card for card in reversed(cards)}
     if endpoint.model and endpoint.model not in by_name:
@@ -119,10 +119,10 @@ def _settle(endpoint: Endpoint, cards: list[ModelCard] | None, waited_s: float) 
     if not endpoint.model and not _one_model(cards):
         raise WrongModel(f"{endpoint.base_url} serves {_listed(names)}: choose one with --model")
     card = by_name[endpoint.model or names[0]]
-    return ServerFacts(card.id, names, card.max_model_len, card.root or "", waited_s=waited_s)
+    return ProbedServer(card.id, names, card.max_model_len, card.root or "", waited_s=waited_s)
 
 
-def _one_model(cards: list[ModelCard]) -> bool:
+def _one_model(cards: list[ListedModel]) -> bool:
     """Whether all names mean the same model: one entry, or several names of one root, as vLLM lists aliases."""
     first = cards[0]
     return len({card.id for card in cards}) == 1 or (

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from loadgen.errors import ServerError, ServerUnreachable
-from loadgen.server.connection import Connection, refuse
+from loadgen.server.connection import QueryConnection, refuse
 from loadgen.server.exposition import parse
 from loadgen.server.series import Look, ServerSeries, series_of
 
@@ -44,7 +44,7 @@ class Scraper:
         """
         self._url = url
         self._path = _path_of(url)
-        self._connection = Connection(url.removesuffix(self._path), headers, verify_tls=verify_tls)
+        self._connection = QueryConnection(url.removesuffix(self._path), headers, verify_tls=verify_tls)
         self._path = self._path or "/"
         self._interval_s = interval_s
         self._timeout_s = timeout_s

@@ -18,7 +18,7 @@ from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
 from loadgen.output import explained
 from loadgen.regular_file import check_regular
 from loadgen.run_folder import SERVER_METRICS
-from loadgen.server.exposition import Page
+from loadgen.server.exposition import MetricsPage
 
 HIT_SHARE = "prefix_cache_hit_share"
 _HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
@@ -32,7 +32,7 @@ class Look(msgspec.Struct, frozen=True):
     """A page with its time [s, any clock]."""
 
     time_s: float
-    page: Page
+    page: MetricsPage
 
 
 class ServerSeries(msgspec.Struct):

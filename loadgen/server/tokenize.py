@@ -8,14 +8,14 @@ from loadgen import json_text
 from loadgen.endpoint import Endpoint
 from loadgen.errors import NOT_JSON, ServerError
 from loadgen.plan import Message, Role
-from loadgen.server.connection import Connection, refuse
+from loadgen.server.connection import QueryConnection, refuse
 
 TOKENIZE = "/tokenize"
 _SAMPLE = "The server under test counts these words."
 _UNKNOWN_OPTION = (400, 422)
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class TokenizedText(msgspec.Struct, frozen=True):
     """The answer of /tokenize. `token_strs` is there where it was asked for and the server knows the option."""
 
     count: int
@@ -33,11 +33,11 @@ class ServerTokenCounter:
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float = 30.0) -> None:
         """Remember whom to ask; `connect` asks whether it can answer."""
-        self._connection = Connection(endpoint.base_url, endpoint.headers, verify_tls=endpoint.verify_tls)
+        self._connection = QueryConnection(endpoint.base_url, endpoint.headers, verify_tls=endpoint.verify_tls)
         self._model = endpoint.model
         self._timeout_s = timeout_s
         self._options: dict[str, object] = {"return_token_strs": True}
-        self._last: tuple[str, Tokens] | None = None
+        self._last: tuple[str, TokenizedText] | None = None
 
     def works(self) -> bool:
         """Whether the server counts tokens at all.
@@ -90,7 +90,7 @@ class ServerTokenCounter:
         """Close the connection; a later call opens it again."""
         self._connection.close()
 
-    def _tokens(self, text: str) -> Tokens:
+    def _tokens(self, text: str) -> TokenizedText:
         """The tokens of a text as a prompt, which includes what the tokenizer puts around any text."""
         if self._last is not None and self._last[0] == text:
             return self._last[1]
@@ -100,7 +100,7 @@ class ServerTokenCounter:
         self._last = (text, answer)
         return answer
 
-    def _ask(self, fields: dict[str, object]) -> Tokens | None:
+    def _ask(self, fields: dict[str, object]) -> TokenizedText | None:
         """One call; None if the server has no such route or does not understand what was asked.
 
         An option that is not understood is left out from then on.
@@ -117,7 +117,7 @@ class ServerTokenCounter:
         if reply.status != 200:
             refuse(self._connection, TOKENIZE, reply)
         try:
-            answer = json_text.decode(reply.body, Tokens)
+            answer = json_text.decode(reply.body, TokenizedText)
         except NOT_JSON:
             return None  # another program's /tokenize, with another answer
         return answer if answer.count > 0 else None

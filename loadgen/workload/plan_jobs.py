@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from loadgen.arrivals import Arrivals, Replay, each, stream
+from loadgen.arrivals import Arrivals, ReplayedArrivals, each, stream
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.plan import Conversation, Job
 from loadgen.workload.behaviours import Behaviours
@@ -23,7 +23,7 @@ def plan_jobs(
     workload: Workload,
     *,
     seed: int,
-    arrivals: Arrivals | Replay | None = None,
+    arrivals: Arrivals | ReplayedArrivals | None = None,
     behaviours: Behaviours = _ALL_NORMAL,
     warmups: int = 0,
     count: int | None = None,
@@ -36,13 +36,14 @@ def plan_jobs(
 
     Args:
         seed: repeats the plan exactly.
-        arrivals: an arrival process; or `Replay`: the conversations' own times; None = closed loop, jobs have no time.
+        arrivals: an arrival process; or `ReplayedArrivals`: the conversations' own times; None = closed loop, jobs have
+            no time.
         count: measured conversations at most.
         duration_s: in an open loop, measured conversations are due within this time from the first of them (without
             warm-up: from the start of the run); in a closed loop the driver has to keep it, since nobody knows times.
     Returns: jobs; endless if neither the workload, the arrivals nor an argument bounds them.
-    Raises: UsageError (while iterating) for `Replay` with a workload that has no times of its own; TraceFormatError if
-        those times go backwards; whatever the workload raises.
+    Raises: UsageError (while iterating) for `ReplayedArrivals` with a workload that has no times of its own;
+        TraceFormatError if those times go backwards; whatever the workload raises.
     """
     behaviour_rng = stream(seed, "behaviours")
     last = None if count is None else warmups + count
@@ -58,18 +59,18 @@ def plan_jobs(
         yield Job(index=index, conversation=conversation, due_s=due_s, warmup=warmup, behaviours=drawn)
 
 
-def _timed(workload: Workload, arrivals: Arrivals | Replay | None, seed: int) -> Timed:
+def _timed(workload: Workload, arrivals: Arrivals | ReplayedArrivals | None, seed: int) -> Timed:
     """Conversations with their times."""
     conversations = workload.conversations(stream(seed, "workload"))
     if arrivals is None:
         return ((None, conversation) for conversation in conversations)
-    if isinstance(arrivals, Replay):
+    if isinstance(arrivals, ReplayedArrivals):
         return _replayed(conversations, arrivals)
     # Times first: zip asks for a conversation only if there is a time for it.
     return zip(each(arrivals, stream(seed, "arrivals")), conversations, strict=False)
 
 
-def _replayed(conversations: Iterator[Conversation], replay: Replay) -> Timed:
+def _replayed(conversations: Iterator[Conversation], replay: ReplayedArrivals) -> Timed:
     """Conversations at their own times, of the window only."""
     latest_s = -math.inf
     for number, conversation in enumerate(conversations, start=1):

@@ -18,14 +18,14 @@ from serving.api.auth import ApiKeyMiddleware
 from serving.api.backend import GenerationBackend
 from serving.api.body_room import BodyRoom
 from serving.api.cors import allow_origins
-from serving.api.drain import Drain, DrainMiddleware
+from serving.api.drain import DrainMiddleware, GatewayDrain
 from serving.api.errors import ErrorReply, RouteError, reply_for
 from serving.api.host import HostMiddleware
 from serving.api.openapi import describe
 from serving.api.pool_admin import PoolAdmin
 from serving.api.pool_routes import pool_router
 from serving.api.responses import reply_logged
-from serving.api.routes import GENERATION_EXCHANGES, Endpoint, generation_router, info_router, probe_router
+from serving.api.routes import GENERATION_EXCHANGES, RouteServices, generation_router, info_router, probe_router
 from serving.api.settings import ApiSettings, ServedModel
 from serving.api.tenant import KeyRing
 from serving.api.tenant_weights import TenantWeights
@@ -43,7 +43,7 @@ def create_app(
     settings: ApiSettings,
     metrics: GatewayMetrics,
     pool: PoolAdmin | None = None,
-    drain: Drain | None = None,
+    drain: GatewayDrain | None = None,
 ) -> FastAPI:
     """Build the application. Everything it needs is given; it keeps no global state.
 
@@ -55,7 +55,7 @@ def create_app(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.body_room = BodyRoom(settings.max_body_bytes)
-    endpoint = Endpoint(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
+    endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
     for router in (probe_router, info_router, generation_router):
         app.include_router(router(endpoint))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})

@@ -17,7 +17,7 @@ RETRY_AFTER_S = 5.0
 """A replacement behind the same address takes seconds."""
 
 
-class Drain:
+class GatewayDrain:
     """Counts the exchanges of one gateway, and knows whether it leaves. Belongs to one event loop."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Drain:
 class DrainMiddleware:
     """Lets exchanges through and counts them, or refuses them with 503 and ends their connection."""
 
-    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+    def __init__(self, app: ASGIApp, drain: GatewayDrain) -> None:
         self._app = app
         self._drain = drain
 

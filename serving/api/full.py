@@ -9,7 +9,7 @@ from serving.api.choice import Choice, LogprobEntry, Visible
 from serving.api.logprob_wire import chat_logprobs, completion_logprobs, prompt_logprobs
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
-from serving.api.translate import Kind, Order
+from serving.api.translate import GenerationOrder, OutputForm
 from serving.api.usage import times, usage
 
 _MANY = 1000
@@ -20,7 +20,7 @@ class FullResponse:
     """Collects all that became visible and encodes it once."""
 
     def __init__(
-        self, order: Order, choices: Sequence[Choice], tokenizer: Tokenizer, timing: Timing | None = None
+        self, order: GenerationOrder, choices: Sequence[Choice], tokenizer: Tokenizer, timing: Timing | None = None
     ) -> None:
         self._timing = timing
         self._order = order
@@ -47,7 +47,7 @@ class FullResponse:
     def body(self) -> bytes:
         """The response body."""
         order = self._order
-        chat = order.kind is Kind.CHAT
+        chat = order.kind is OutputForm.CHAT
         answer = {
             **order.head("chat.completion" if chat else "text_completion"),
             "choices": [self._choice(choice, chat=chat) for choice in self._choices],

@@ -11,7 +11,7 @@ from serving.policy.pool.view import NamespaceRecord, PoolView
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class ServerAnswers:
     """What the servers of the pool said to one question.
 
     Args:
@@ -30,15 +30,15 @@ class PoolAdmin(Protocol):
         """The pool as last heard, with the facts that each server announces."""
         ...
 
-    async def usage(self) -> Answers:
+    async def usage(self) -> ServerAnswers:
         """What each namespace holds on each server: {namespace: {"dram_bytes", "ssd_bytes", "entries"}}."""
         ...
 
-    async def forget(self, namespace: str) -> Answers:
+    async def forget(self, namespace: str) -> ServerAnswers:
         """Delete all that a namespace has in the pool: {"bytes", "entries"} that each server deleted."""
         ...
 
-    async def audit(self, *, repair: bool) -> Answers:
+    async def audit(self, *, repair: bool) -> ServerAnswers:
         """Let each server prove that its ledger, memory and SSD folder agree; `repair` removes what is wrong."""
         ...
 

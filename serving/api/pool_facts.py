@@ -11,7 +11,7 @@ from serving.kvpool.batch_write import EXPIRED, NO_SERVER
 from serving.policy.pool.entry import GrantStatus
 from serving.policy.pool.outcome import MissReason
 from serving.policy.pool.view import PoolView, ViewServer
-from serving.telemetry.pool_stats import Latencies, MemoryServerStats, PoolClientStats
+from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
 
 MODELS = "(models)"
 """How the nameless namespace is called: model weights belong to no tenant."""
@@ -107,8 +107,9 @@ def _behind(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
     return {name.removeprefix(prefix): count for name, count in counters.items() if name.startswith(prefix)}
 
 
-def _latencies(facts: Mapping[str, Any]) -> dict[str, Latencies]:
+def _latencies(facts: Mapping[str, Any]) -> dict[str, OperationLatencies]:
     bounds = tuple(facts.get("bounds_s", ()))
     return {
-        name: Latencies(bounds, tuple(one["counts"]), one["sum_s"]) for name, one in facts.get("histograms", {}).items()
+        name: OperationLatencies(bounds, tuple(one["counts"]), one["sum_s"])
+        for name, one in facts.get("histograms", {}).items()
     }

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from serving.api.pool_admin import Answers
+from serving.api.pool_admin import ServerAnswers
 from serving.api.pool_facts import MODELS, memory_server_stats
 from serving.api.tenant import Tenant
 from serving.policy.pool.ring import HashRing, ring_of
@@ -21,7 +21,7 @@ _IN_USE = ("leased", "writing", "spilling", "loading", "waiting", "hidden")
 
 
 def pool_summary(
-    view: PoolView, usage: Answers, clients: Iterable[PoolClientStats], tenant: Tenant, configured: frozenset[str]
+    view: PoolView, usage: ServerAnswers, clients: Iterable[PoolClientStats], tenant: Tenant, configured: frozenset[str]
 ) -> dict[str, Any]:
     """What `GET /pool` tells a caller.
 
@@ -89,7 +89,7 @@ def ring_shares(ring: HashRing) -> dict[str, float]:
     return {name: count / SAMPLES for name, count in counts.items() if name is not None}
 
 
-def holdings(usage: Answers) -> dict[str, Holding]:
+def holdings(usage: ServerAnswers) -> dict[str, Holding]:
     """What each namespace holds in the whole pool, as far as servers answered; model weights are called `MODELS`."""
     total: dict[str, Counter[str]] = {}
     for namespaces in usage.by_server.values():
@@ -98,13 +98,13 @@ def holdings(usage: Answers) -> dict[str, Holding]:
     return {name: dict(held) for name, held in total.items()}
 
 
-def audit_summary(answers: Answers) -> dict[str, Any]:
+def audit_summary(answers: ServerAnswers) -> dict[str, Any]:
     """What `POST /pool/audit` tells: `ok` only if there are servers, and every one answered and is sound."""
     sound = bool(answers.by_server) and all(answer["ok"] for answer in answers.by_server.values())
     return {"ok": sound and not answers.silent, "servers": answers.by_server, "silent": answers.silent}
 
 
-def _namespace_rows(view: PoolView, usage: Answers, configured: frozenset[str]) -> list[dict[str, Any]]:
+def _namespace_rows(view: PoolView, usage: ServerAnswers, configured: frozenset[str]) -> list[dict[str, Any]]:
     records = {record.name: record for record in view.namespaces}
     held = holdings(usage)
     return [

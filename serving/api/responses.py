@@ -17,12 +17,12 @@ from starlette.types import Receive, Scope, Send
 from serving.api.backend import GenerationBackend
 from serving.api.errors import ErrorReply, reply_for
 from serving.api.full import FullResponse
-from serving.api.run import Run
+from serving.api.run import RequestRun
 from serving.api.settings import ApiSettings
 from serving.api.sse import DONE, KEEPALIVE, StreamEncoder, event
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
-from serving.api.translate import Order
+from serving.api.translate import GenerationOrder
 from serving.telemetry.metrics import GatewayMetrics
 
 log = logging.getLogger("serving.api")
@@ -39,7 +39,7 @@ class GenerationResponse(Response):
 
     def __init__(
         self,
-        order: Order,
+        order: GenerationOrder,
         backend: GenerationBackend,
         tokenizer: Tokenizer,
         metrics: GatewayMetrics,
@@ -61,7 +61,7 @@ class GenerationResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run to the end, or until the client leaves."""
         try:
-            run = Run(self._order, self._backend, self._tokenizer, self._metrics, self._arrived)
+            run = RequestRun(self._order, self._backend, self._tokenizer, self._metrics, self._arrived)
         except Exception as error:
             await send_error(send, reply_logged(error))
             return
@@ -72,7 +72,7 @@ class GenerationResponse(Response):
         finally:
             run.close()
 
-    async def _full(self, run: Run, send: Send, limit_s: float) -> None:
+    async def _full(self, run: RequestRun, send: Send, limit_s: float) -> None:
         response = FullResponse(self._order, run.choices, self._tokenizer, self._timing(run))
         try:
             async with asyncio.timeout(limit_s):
@@ -89,7 +89,7 @@ class GenerationResponse(Response):
             async with asyncio.timeout(limit_s):
                 await send_json(send, 200, body)
 
-    async def _stream(self, run: Run, send: Send, limit_s: float) -> None:
+    async def _stream(self, run: RequestRun, send: Send, limit_s: float) -> None:
         encoder = StreamEncoder(self._order, run.choices, self._tokenizer, self._timing(run))
         started = False
         try:
@@ -115,7 +115,7 @@ class GenerationResponse(Response):
             async with asyncio.timeout(self._settings.deadline_grace_s):
                 await send({"type": "http.response.body", "body": event(reply.body()) + DONE})
 
-    def _timing(self, run: Run) -> Timing | None:
+    def _timing(self, run: RequestRun) -> Timing | None:
         """The times to tell the client."""
         return run.timing if self._settings.per_request_metrics else None
 

@@ -39,7 +39,7 @@ from serving.api.settings import ApiSettings, ServedModel
 from serving.api.tenant import tenant_of
 from serving.api.tenant_weights import TenantWeights
 from serving.api.text_desk import TextDesk
-from serving.api.translate import Order, chat_order, completion_order, prepare_chat_order
+from serving.api.translate import GenerationOrder, chat_order, completion_order, prepare_chat_order
 from serving.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError, UnavailableError
 from serving.telemetry.metrics import GatewayMetrics
 
@@ -58,7 +58,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class RouteServices:
     """What the routes work with."""
 
     backend: GenerationBackend
@@ -101,7 +101,7 @@ class Endpoint:
             return await self.at_desk(request, work)
         return work()
 
-    def _answer(self, order: Order, arrived: float) -> Response:
+    def _answer(self, order: GenerationOrder, arrived: float) -> Response:
         return GenerationResponse(order, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
 
     async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:
@@ -147,7 +147,7 @@ def request_body(kind: OpenApiKind) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def probe_router(endpoint: Endpoint) -> APIRouter:
+def probe_router(endpoint: RouteServices) -> APIRouter:
     """For load balancers, orchestrators and scrapers."""
     router = APIRouter(tags=["probes"])
 
@@ -184,7 +184,7 @@ def probe_router(endpoint: Endpoint) -> APIRouter:
     return router
 
 
-def info_router(endpoint: Endpoint) -> APIRouter:
+def info_router(endpoint: RouteServices) -> APIRouter:
     """Models and tokens."""
     router = APIRouter(tags=["information"])
     model, settings = endpoint.model, endpoint.settings
@@ -227,7 +227,7 @@ def info_router(endpoint: Endpoint) -> APIRouter:
     return router
 
 
-def generation_router(endpoint: Endpoint) -> APIRouter:
+def generation_router(endpoint: RouteServices) -> APIRouter:
     """Chat and completions."""
     router = APIRouter(prefix="/v1", tags=["generation"])
 
@@ -252,7 +252,7 @@ def generation_router(endpoint: Endpoint) -> APIRouter:
     return router
 
 
-async def _text_of(request: Request, body: TokenizeRequest, endpoint: Endpoint) -> str | Rendered:
+async def _text_of(request: Request, body: TokenizeRequest, endpoint: RouteServices) -> str | Rendered:
     """The text or conversation to tokenize: exactly one of `prompt` and `messages` is there."""
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either 'prompt' or 'messages'", param="prompt", code="invalid_value")

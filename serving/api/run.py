@@ -6,14 +6,14 @@ from serving.api.backend import Generation, GenerationBackend
 from serving.api.choice import Choice, Visible
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
-from serving.api.translate import Order
+from serving.api.translate import GenerationOrder
 from serving.errors import EngineError, OverloadedError, UnavailableError
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.jobs import SequenceUpdate
 from serving.values.sequence import PoolUse
 
 
-class Run:
+class RequestRun:
     """Owns the backend's `Generation`. `close` must be called exactly once, whatever happened.
 
     `failed` tells a failure from a client that left; `timing` is there for a single choice only.
@@ -22,7 +22,12 @@ class Run:
     __slots__ = ("_generation", "_metrics", "_open", "_timeline", "choices", "failed", "order", "timing")
 
     def __init__(
-        self, order: Order, backend: GenerationBackend, tokenizer: Tokenizer, metrics: GatewayMetrics, arrived: float
+        self,
+        order: GenerationOrder,
+        backend: GenerationBackend,
+        tokenizer: Tokenizer,
+        metrics: GatewayMetrics,
+        arrived: float,
     ) -> None:
         """Submit the order.
 

@@ -14,7 +14,7 @@ from serving.api.choice import Choice, Visible
 from serving.api.logprob_wire import chat_logprobs, completion_logprobs
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
-from serving.api.translate import Kind, Order
+from serving.api.translate import GenerationOrder, OutputForm
 from serving.api.usage import times, usage
 
 DONE = b"data: [DONE]\n\n"
@@ -32,13 +32,13 @@ class StreamEncoder:
     """Events of one response."""
 
     def __init__(
-        self, order: Order, choices: Sequence[Choice], tokenizer: Tokenizer, timing: Timing | None = None
+        self, order: GenerationOrder, choices: Sequence[Choice], tokenizer: Tokenizer, timing: Timing | None = None
     ) -> None:
         self._timing = timing
         self._order = order
         self._choices = choices
         self._tokenizer = tokenizer
-        self._chat = order.kind is Kind.CHAT
+        self._chat = order.kind is OutputForm.CHAT
         options = order.options
         self._plain = options.logprobs is None and not options.token_ids and not order.continuous_usage
         name = "chat.completion.chunk" if self._chat else "text_completion"

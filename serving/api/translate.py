@@ -1,4 +1,4 @@
-"""A validated request body to an `Order`: the job for the backend and how to present its output."""
+"""A validated request body to an `GenerationOrder`: the job for the backend and how to present its output."""
 
 import secrets
 import time
@@ -26,7 +26,7 @@ _NO_STOPS = StopSet(())
 _COMPLETION = Fields("prompt", "max_tokens", "logprobs")
 
 
-class Kind(Enum):
+class OutputForm(Enum):
     """Which wire form the output takes."""
 
     CHAT = "chatcmpl"
@@ -59,10 +59,10 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class GenerationOrder:
     """One request, ready to run. Choice `i` belongs to prompt `i // n`."""
 
-    kind: Kind
+    kind: OutputForm
     response_id: str
     created: int
     model: str
@@ -104,7 +104,7 @@ def prepare_chat_order(body: ChatCompletionRequest, model: ServedModel, settings
 
 def chat_order(
     body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant, text: Rendered
-) -> Order:
+) -> GenerationOrder:
     """Translate a chat request.
 
     Args:
@@ -120,10 +120,12 @@ def chat_order(
     if asked == 0:
         raise InvalidRequestError(f"'{limit}' must be at least 1", param=limit, code="invalid_value")
     fields = Fields("messages", limit, "top_logprobs")
-    return _order(Kind.CHAT, body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
+    return _order(OutputForm.CHAT, body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
 
 
-def completion_order(body: CompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant) -> Order:
+def completion_order(
+    body: CompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant
+) -> GenerationOrder:
     """Translate a completion request.
 
     Raises: InvalidRequestError, ContextLengthError.
@@ -138,11 +140,13 @@ def completion_order(body: CompletionRequest, model: ServedModel, settings: ApiS
     check_choices(len(prompts), body.n or 1, settings)
     must_fit = body.truncate_prompt_tokens is None
     ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
-    return _order(Kind.COMPLETION, body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo)
+    return _order(
+        OutputForm.COMPLETION, body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo
+    )
 
 
 def _order(
-    kind: Kind,
+    kind: OutputForm,
     body: GenerationRequest,
     model: ServedModel,
     settings: ApiSettings,
@@ -153,7 +157,7 @@ def _order(
     fields: Fields,
     *,
     echo: bool,
-) -> Order:
+) -> GenerationOrder:
     """The common part of both translations."""
     n = body.n or 1
     if body.prompt_logprobs is not None and body.stream:
@@ -176,7 +180,7 @@ def _order(
     )
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     running_usage = bool(body.stream_options and body.stream_options.continuous_usage_stats)
-    return Order(
+    return GenerationOrder(
         kind=kind,
         response_id=f"{kind.value}-{body.request_id}" if body.request_id else job_id,
         created=int(time.time()),

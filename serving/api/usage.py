@@ -8,11 +8,11 @@ from typing import Any
 from serving.api.choice import Choice
 from serving.api.draft_tally import completion_details
 from serving.api.timing import Timing
-from serving.api.translate import Order
+from serving.api.translate import GenerationOrder
 
 
 @dataclass(slots=True)
-class CacheUse:
+class PromptCacheUse:
     """What caching did for the prompts of a request.
 
     Args:
@@ -28,9 +28,9 @@ class CacheUse:
     pooled: bool = False
 
 
-def cache_use(order: Order, choices: Sequence[Choice]) -> CacheUse:
+def cache_use(order: GenerationOrder, choices: Sequence[Choice]) -> PromptCacheUse:
     """Summed over the prompts. A prompt's numbers are those of its first choice: the others reuse that one's work."""
-    use = CacheUse()
+    use = PromptCacheUse()
     for choice in choices[:: order.n]:
         use.cached_tokens += choice.cached_tokens
         if choice.pool is not None:
@@ -41,7 +41,7 @@ def cache_use(order: Order, choices: Sequence[Choice]) -> CacheUse:
     return use
 
 
-def usage(order: Order, choices: Sequence[Choice], sent: Mapping[int, int] | None = None) -> dict[str, Any]:
+def usage(order: GenerationOrder, choices: Sequence[Choice], sent: Mapping[int, int] | None = None) -> dict[str, Any]:
     """The `usage` object.
 
     `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`

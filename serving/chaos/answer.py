@@ -24,7 +24,7 @@ class ChoiceSoFar:
 
 
 @dataclass(slots=True)
-class Answer:
+class StreamedAnswer:
     """One request that was sent. Times are those of one monotonic clock [s].
 
     Args:
@@ -93,7 +93,7 @@ def _logprobs(value: dict[str, Any] | None) -> list[float]:
     return [float(one) for one in value.get("token_logprobs") or () if one is not None]
 
 
-def difference(answer: Answer, reference: Answer) -> str | None:
+def difference(answer: StreamedAnswer, reference: StreamedAnswer) -> str | None:
     """How an answer differs from the undisturbed one; None if it does not.
 
     An answer that was cut is compared as far as it came.
@@ -117,7 +117,7 @@ def difference(answer: Answer, reference: Answer) -> str | None:
     return None
 
 
-def logprob_distance(answer: Answer, reference: Answer) -> float:
+def logprob_distance(answer: StreamedAnswer, reference: StreamedAnswer) -> float:
     """Largest difference of two log-probabilities of the same token; infinite where one is no number."""
     pairs = [
         0.0 if a == b else math.inf if math.isnan(a - b) else abs(a - b)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from hardware.nesting import parse_json
-from serving.chaos.answer import Answer
+from serving.chaos.answer import StreamedAnswer
 from serving.errors import ConfigError
 
 _MOST_LINE = 1 << 20
@@ -25,7 +25,7 @@ class ProtocolError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class GatewayEndpoint:
     """Where the gateway listens, and with which key it is asked."""
 
     host: str
@@ -33,7 +33,7 @@ class Endpoint:
     api_key: str | None = None
 
     @classmethod
-    def of(cls, url: str, api_key: str | None = None) -> "Endpoint":
+    def of(cls, url: str, api_key: str | None = None) -> "GatewayEndpoint":
         """From a base URL.
 
         Raises: ConfigError if it is more than a host and a port, or not plain HTTP.
@@ -46,7 +46,10 @@ class Endpoint:
 
 
 async def fetch(
-    endpoint: Endpoint, answer: Answer, deadline_s: float, enough: Callable[[Answer], bool] | None = None
+    endpoint: GatewayEndpoint,
+    answer: StreamedAnswer,
+    deadline_s: float,
+    enough: Callable[[StreamedAnswer], bool] | None = None,
 ) -> None:
     """Send an ask and read its answer.
 
@@ -67,18 +70,20 @@ async def fetch(
     answer.ended_s = time.monotonic()
 
 
-def _judge(answer: Answer) -> None:
+def _judge(answer: StreamedAnswer) -> None:
     if answer.complete:
         answer.outcome = "finished"
     else:
         _fail(answer, "the stream ended before the answer did")
 
 
-def _fail(answer: Answer, reason: str) -> None:
+def _fail(answer: StreamedAnswer, reason: str) -> None:
     answer.outcome, answer.reason = "failed", reason
 
 
-async def _exchange(endpoint: Endpoint, answer: Answer, enough: Callable[[Answer], bool] | None) -> None:
+async def _exchange(
+    endpoint: GatewayEndpoint, answer: StreamedAnswer, enough: Callable[[StreamedAnswer], bool] | None
+) -> None:
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, limit=_MOST_LINE)
     try:
         writer.write(_request(endpoint, answer))
@@ -101,7 +106,7 @@ async def _exchange(endpoint: Endpoint, answer: Answer, enough: Callable[[Answer
             await writer.wait_closed()
 
 
-def _request(endpoint: Endpoint, answer: Answer) -> bytes:
+def _request(endpoint: GatewayEndpoint, answer: StreamedAnswer) -> bytes:
     body = json.dumps(answer.ask.body).encode()
     key = f"Authorization: Bearer {endpoint.api_key}\r\n" if endpoint.api_key else ""
     head = (
@@ -144,7 +149,9 @@ async def _rest(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         yield part
 
 
-async def _read_events(body: AsyncIterator[bytes], answer: Answer, enough: Callable[[Answer], bool] | None) -> None:
+async def _read_events(
+    body: AsyncIterator[bytes], answer: StreamedAnswer, enough: Callable[[StreamedAnswer], bool] | None
+) -> None:
     """Server-sent events until `[DONE]`."""
     rest = b""
     async for part in body:

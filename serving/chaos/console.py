@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from loadgen.report import numbers
 from loadgen.report.table import select, terminal_table
-from serving.chaos.findings import Findings, cut_with_gateway
+from serving.chaos.findings import ChaosFindings, cut_with_gateway
 from serving.chaos.result import ChaosRun
 from serving.chaos.tables import downtime, kind_table, pauses, share
 
@@ -19,7 +19,7 @@ _KIND_COLUMNS = (
 """Those that a terminal has room for."""
 
 
-def print_report(run: ChaosRun, found: Findings, console: Console) -> None:
+def print_report(run: ChaosRun, found: ChaosFindings, console: Console) -> None:
     """Prints what a run proved."""
     console.print(f"[bold]{escape(run.scenario)}[/], seed {run.seed}, {run.model}: {verdict(run, found)}")
     console.print(
@@ -43,7 +43,7 @@ def print_report(run: ChaosRun, found: Findings, console: Console) -> None:
         console.print(f"  {line}", markup=False)
 
 
-def verdict(run: ChaosRun, found: Findings) -> str:
+def verdict(run: ChaosRun, found: ChaosFindings) -> str:
     """The run in one line. Effects: none."""
     if found.clean:
         return "[green]nothing lost, nothing different, nothing left behind[/]"
@@ -59,7 +59,7 @@ def verdict(run: ChaosRun, found: Findings) -> str:
     return f"[red]{', '.join(part for part in parts if part)}[/]"
 
 
-def problems(run: ChaosRun, found: Findings) -> list[str]:
+def problems(run: ChaosRun, found: ChaosFindings) -> list[str]:
     """Everything that is wrong, a line each. Effects: none."""
     lines = [f"{count} x failed: {reason}" for reason, count in sorted(found.reasons.items())]
     for lost in lost_requests(run):
@@ -93,7 +93,7 @@ def lost_requests(run: ChaosRun) -> list[dict[str, Any]]:
     ]
 
 
-def _cut(found: Findings) -> str:
+def _cut(found: ChaosFindings) -> str:
     return f", {found.cut:,} cut with a killed gateway" if found.cut else ""
 
 

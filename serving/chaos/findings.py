@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from serving.chaos.answer import Answer, ChoiceSoFar
+from serving.chaos.answer import ChoiceSoFar, StreamedAnswer
 from serving.chaos.result import ChaosRun, Event
 from serving.chaos.scenario import ENGINES, FaultKind
 from serving.chaos.schedule import GRAVE
@@ -58,7 +58,7 @@ class KindFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class ChaosFindings:
     """The verdict and its numbers."""
 
     sent: int
@@ -92,7 +92,7 @@ class Findings:
         return not wrong and self.finished > 0 and self.hits > 0
 
 
-def find(run: ChaosRun) -> Findings:
+def find(run: ChaosRun) -> ChaosFindings:
     """Everything that reports say. Effects: none."""
     outcomes = Counter(answer.outcome for answer in run.answers)
     lost = [answer for answer in run.answers if answer.outcome in ("failed", "open")]
@@ -100,7 +100,7 @@ def find(run: ChaosRun) -> Findings:
     longest_down_s = max((down.ended_s - down.begun_s for down in run.downs), default=0.0)
     compared = [i for i, answer in enumerate(run.answers) if answer.outcome in ("finished", "cancelled")]
     pauses = {event.number: pauses_of(event, run.answers) for event in run.events if stops_streams(event)}
-    return Findings(
+    return ChaosFindings(
         sent=len(run.answers),
         finished=outcomes["finished"],
         failed=len(lost) - cut,
@@ -128,7 +128,7 @@ def stops_streams(event: Event) -> bool:
     return event.kind in GRAVE and event.pool in ENGINES and event.fate != "gone before"
 
 
-def cut_with_gateway(answer: Answer, run: ChaosRun) -> bool:
+def cut_with_gateway(answer: StreamedAnswer, run: ChaosRun) -> bool:
     """Whether a request lost its connection to a gateway that was killed, or came before one was back. Effects: none.
 
     An error that a gateway gave is no such loss, nor is an answer that never came.
@@ -148,7 +148,7 @@ def cut_with_gateway(answer: Answer, run: ChaosRun) -> bool:
     return False
 
 
-def pauses_of(event: Event, answers: Sequence[Answer]) -> list[float]:
+def pauses_of(event: Event, answers: Sequence[StreamedAnswer]) -> list[float]:
     """From a fault to the next token, for each choice that it stopped [s]. Effects: none."""
     fault_s = event.at_clock_s
     found: list[float] = []

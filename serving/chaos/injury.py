@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from serving.chaos.load import Load
+from serving.chaos.load import ChaosLoad
 from serving.chaos.result import ChaosRun, Event
 from serving.chaos.scenario import Scenario
 from serving.chaos.schedule import GRAVE, PlannedFault, choose
@@ -32,7 +32,7 @@ class Injury:
         run: ChaosRun,
         scenario: Scenario,
         watch: Watch,
-        load: Load,
+        load: ChaosLoad,
         faults: FaultWriter,
         tell: Callable[[Event], None],
     ) -> None:

@@ -5,9 +5,9 @@ import random
 import time
 from collections.abc import Callable
 
-from serving.chaos.answer import Answer, difference, logprob_distance
+from serving.chaos.answer import StreamedAnswer, difference, logprob_distance
 from serving.chaos.asks import Ask
-from serving.chaos.client import Endpoint, fetch
+from serving.chaos.client import GatewayEndpoint, fetch
 from serving.chaos.result import ChaosRun
 from serving.errors import UnavailableError
 
@@ -15,19 +15,19 @@ AT_ONCE = 8
 """Requests of the reference that run side by side."""
 
 
-class Load:
+class ChaosLoad:
     """Sends requests and keeps what came back.
 
     Args:
         run: its `answers`, `differences` and `logprob_distance` are filled.
     """
 
-    def __init__(self, run: ChaosRun, endpoint: Endpoint, asks: tuple[Ask, ...], deadline_s: float) -> None:
+    def __init__(self, run: ChaosRun, endpoint: GatewayEndpoint, asks: tuple[Ask, ...], deadline_s: float) -> None:
         self._run = run
         self._endpoint = endpoint
         self._asks = asks
         self._deadline_s = deadline_s
-        self._references: list[Answer] = []
+        self._references: list[StreamedAnswer] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self.in_flight = 0
         self.tokens_of_ended = 0
@@ -39,9 +39,9 @@ class Load:
         """
         gate = asyncio.Semaphore(AT_ONCE)
 
-        async def one(ask: Ask) -> Answer:
+        async def one(ask: Ask) -> StreamedAnswer:
             async with gate:
-                answer = Answer(ask, time.monotonic())
+                answer = StreamedAnswer(ask, time.monotonic())
                 await fetch(self._endpoint, answer, self._deadline_s)
             if answer.outcome != "finished":
                 raise UnavailableError(f"undisturbed, request {ask.number} ({ask.form}) failed: {answer.reason}")
@@ -84,7 +84,7 @@ class Load:
 
     def start(self, ask: Ask, burst: int | None = None, leave_after: int | None = None) -> None:
         """Send one request. Effects: it is under way; its answer is in the run from now on."""
-        answer = Answer(ask, time.monotonic(), burst)
+        answer = StreamedAnswer(ask, time.monotonic(), burst)
         index = len(self._run.answers)
         self._run.answers.append(answer)
         task = asyncio.create_task(self._one(index, answer, leave_after))
@@ -102,7 +102,7 @@ class Load:
             task.cancel()
         await self.finish()
 
-    async def _one(self, index: int, answer: Answer, leave_after: int | None) -> None:
+    async def _one(self, index: int, answer: StreamedAnswer, leave_after: int | None) -> None:
         self.in_flight += 1
         try:
             await fetch(self._endpoint, answer, self._deadline_s, None if leave_after is None else _after(leave_after))
@@ -114,7 +114,7 @@ class Load:
         self._compare(index, answer)
         answer.compact()
 
-    def _compare(self, index: int, answer: Answer) -> None:
+    def _compare(self, index: int, answer: StreamedAnswer) -> None:
         if answer.outcome == "failed" and not any(choice.tokens for choice in answer.choices):
             return
         reference = self._references[answer.ask.number]
@@ -127,9 +127,9 @@ class Load:
             self._run.differences[index] = other
         self._run.logprob_distance = max(self._run.logprob_distance, logprob_distance(answer, reference))
 
-    def _open(self) -> list[Answer]:
+    def _open(self) -> list[StreamedAnswer]:
         """Requests under way; they are among the last that were sent."""
-        found: list[Answer] = []
+        found: list[StreamedAnswer] = []
         for answer in reversed(self._run.answers):
             if len(found) >= self.in_flight:
                 break
@@ -138,6 +138,6 @@ class Load:
         return found
 
 
-def _after(tokens: int) -> Callable[[Answer], bool]:
+def _after(tokens: int) -> Callable[[StreamedAnswer], bool]:
     """Whether an answer has so many tokens."""
     return lambda answer: sum(len(choice.tokens) for choice in answer.choices) >= tokens

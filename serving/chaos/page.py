@@ -7,7 +7,7 @@ from loadgen.report.page import Page, facts, tiles
 from loadgen.report.table import columns, html_table, table_of
 from serving.chaos.charts import time_line
 from serving.chaos.console import problems
-from serving.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Findings
+from serving.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, ChaosFindings
 from serving.chaos.result import ChaosRun
 from serving.chaos.tables import downtime, event_table, kind_table, pauses, share
 from serving.version import VERSION
@@ -23,7 +23,7 @@ _STOPPED = (
 )
 
 
-def report_page(run: ChaosRun, found: Findings) -> str:
+def report_page(run: ChaosRun, found: ChaosFindings) -> str:
     """The page: HTML of one file. Every text is escaped; it can load nothing."""
     page = Page(f"chaos: {run.scenario}", footnote=_FOOTNOTE)
     page.body += [element("h1", page.title), facts(_facts(run)), _verdict(found), tiles(_tiles(run, found))]
@@ -36,7 +36,7 @@ def report_page(run: ChaosRun, found: Findings) -> str:
     return render(page, f"cloudmatrix {VERSION}")
 
 
-def _verdict(found: Findings) -> Html:
+def _verdict(found: ChaosFindings) -> Html:
     if found.clean:
         return element("p", "Nothing lost, nothing different, nothing left behind", "lead good")
     return element("p", "Not clean", "lead bad")
@@ -52,7 +52,7 @@ def _facts(run: ChaosRun) -> list[tuple[str, object]]:
     ]
 
 
-def _tiles(run: ChaosRun, found: Findings) -> list[Html]:
+def _tiles(run: ChaosRun, found: ChaosFindings) -> list[Html]:
     pause, _, unit = numbers.duration(found.resumed.p50_s).partition(" ")
     down, _, down_unit = numbers.duration(found.longest_down_s).partition(" ")
     waited = f"median; {pauses(found.resumed)}" if found.resumed.count else "no stream stood still"

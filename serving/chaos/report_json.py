@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from serving.chaos.console import lost_requests, problems
-from serving.chaos.findings import Findings
+from serving.chaos.findings import ChaosFindings
 from serving.chaos.result import ChaosRun
 from serving.errors import ConfigError
 from serving.version import VERSION
 
 
-def report_json(run: ChaosRun, found: Findings) -> bytes:
+def report_json(run: ChaosRun, found: ChaosFindings) -> bytes:
     """The report as indented JSON. Effects: none."""
     value: dict[str, Any] = {
         "version": VERSION,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from serving.chaos.answer import Answer
+from serving.chaos.answer import StreamedAnswer
 from serving.chaos.scenario import FaultKind
 
 Fate = Literal["under way", "replaced", "survived", "not replaced", "passed", "nobody to hit", "gone before"]
@@ -111,7 +111,7 @@ class ChaosRun:
     asked_s: float = 0.0
     interrupted: bool = False
     references: int = 0
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[StreamedAnswer] = field(default_factory=list)
     differences: dict[int, str] = field(default_factory=dict)
     logprob_distance: float = 0.0
     events: list[Event] = field(default_factory=list)

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from serving.chaos.asks import make_asks
 from serving.chaos.audit import look_for_leaks
-from serving.chaos.client import Endpoint
+from serving.chaos.client import GatewayEndpoint
 from serving.chaos.downtime import Downtime
 from serving.chaos.injury import Injury
-from serving.chaos.load import Load
+from serving.chaos.load import ChaosLoad
 from serving.chaos.result import ChaosRun, Event
 from serving.chaos.scenario import Scenario
 from serving.chaos.schedule import PlannedFault, plan_faults
@@ -45,7 +45,7 @@ class Told(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ChaosOrder:
     """What is to be run, against what."""
 
     name: str
@@ -56,7 +56,7 @@ class Order:
     api_key: str | None = None
 
 
-async def run_chaos(order: Order, told: Told) -> ChaosRun:
+async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
     """Runs a scenario against a live local system.
 
     Returns: what happened; whether that is good is for `findings`.
@@ -82,8 +82,8 @@ async def run_chaos(order: Order, told: Told) -> ChaosRun:
     run = ChaosRun(order.name, order.seed, session, status["model"], asked_s=order.duration_s)
     run.most_down_s = order.scenario.scenario.most_down_s
     asks = make_asks(order.scenario.load, order.seed, status["model"])
-    endpoint = Endpoint.of(order.url, order.api_key)
-    load = Load(run, endpoint, asks, order.scenario.load.deadline_s)
+    endpoint = GatewayEndpoint.of(order.url, order.api_key)
+    load = ChaosLoad(run, endpoint, asks, order.scenario.load.deadline_s)
     parts = any(planned.kind == "kill_part" for planned in schedule)
     watch = Watch(run, order.url, order.api_key, load, parts=parts)
     injury = Injury(run, order.scenario, watch, load, FaultWriter(faults_path(SHARED_MEMORY, session)), told.event)
@@ -99,9 +99,9 @@ async def run_chaos(order: Order, told: Told) -> ChaosRun:
 
 
 async def _under_load(
-    order: Order,
+    order: ChaosOrder,
     run: ChaosRun,
-    load: Load,
+    load: ChaosLoad,
     watch: Watch,
     injury: Injury,
     schedule: tuple[PlannedFault, ...],
@@ -159,7 +159,7 @@ async def _healed(run: ChaosRun) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _tell(run: ChaosRun, load: Load, faults: int, told: Told) -> None:
+async def _tell(run: ChaosRun, load: ChaosLoad, faults: int, told: Told) -> None:
     while True:
         told.tick(run, time.monotonic() - run.begun_s, load.in_flight, faults)
         await asyncio.sleep(0.25)

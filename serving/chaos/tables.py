@@ -2,13 +2,13 @@
 
 from loadgen.report import numbers
 from loadgen.report.table import Table, columns, table_of
-from serving.chaos.findings import Findings, KindFindings, Pauses
+from serving.chaos.findings import ChaosFindings, KindFindings, Pauses
 from serving.chaos.result import ChaosRun, Event
 from serving.chaos.scenario import ENGINES
 from serving.chaos.schedule import GRAVE
 
 
-def kind_table(found: Findings) -> Table:
+def kind_table(found: ChaosFindings) -> Table:
     """What the faults of each kind did at each pool."""
     heads = columns(
         "fault", "pool", "times", "nobody to hit", "replaced", "survived", "replaced after p50",
@@ -32,7 +32,7 @@ def pauses(found: Pauses) -> str:
     return f"p50 {p50}, p99 {p99}, max {most} ({found.count:,} streams)"
 
 
-def downtime(found: Findings) -> str:
+def downtime(found: ChaosFindings) -> str:
     """How long the system would not have served a request. Effects: none."""
     return f"{found.downs} times, at most {numbers.duration(found.longest_down_s)}" if found.downs else "never"
 

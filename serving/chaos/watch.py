@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from serving.chaos.load import Load
+from serving.chaos.load import ChaosLoad
 from serving.chaos.parts import find_parts
 from serving.chaos.result import ChaosRun, Event, Sample
 from serving.chaos.schedule import GRAVE
@@ -24,7 +24,7 @@ class Watch:
         parts: whether to look for what stands beside the pools, too.
     """
 
-    def __init__(self, run: ChaosRun, url: str, api_key: str | None, load: Load, *, parts: bool = False) -> None:
+    def __init__(self, run: ChaosRun, url: str, api_key: str | None, load: ChaosLoad, *, parts: bool = False) -> None:
         self._run = run
         self._url = url
         self._api_key = api_key

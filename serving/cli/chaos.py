@@ -93,7 +93,7 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
     from serving.chaos.findings import find
     from serving.chaos.own_system import OwnSystem, keep_logs, left_after
     from serving.chaos.progress import ChaosProgress
-    from serving.chaos.run import Order, run_chaos
+    from serving.chaos.run import ChaosOrder, run_chaos
     from serving.errors import UnavailableError
     from serving.terminal import endings_as_interrupt
 
@@ -105,7 +105,9 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
         try:
             with endings_as_interrupt(), system or nullcontext():
                 url = system.url if system is not None else arguments.url
-                order = Order(arguments.scenario.stem, scenario, arguments.seed, duration_s, url, arguments.api_key)
+                order = ChaosOrder(
+                    arguments.scenario.stem, scenario, arguments.seed, duration_s, url, arguments.api_key
+                )
                 run = asyncio.run(run_chaos(order, progress))
                 if arguments.out and not find(run).clean:
                     keep_logs(run.session, arguments.out / "logs")

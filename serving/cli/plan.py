@@ -13,8 +13,8 @@ from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
     from serving.config.serve import ServeConfig
-    from serving.sim.planning.plan import Plan
-    from serving.sim.planning.planner import Order, Progress
+    from serving.sim.planning.plan import CapacityPlan
+    from serving.sim.planning.planner import PlanQuestion, Progress
 
 EXIT_NOTHING_HOLDS = 1
 PREFILL_SIZES = "16,32,64"
@@ -138,16 +138,16 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_NOTHING_HOLDS if found.best is None else 0
 
 
-def order_of(arguments: argparse.Namespace) -> "Order":
+def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
     """The command line as a question.
 
     Raises: ConfigError.
     """
-    from serving.sim.planning.feasible import Wanted
+    from serving.sim.planning.feasible import SearchLimits
     from serving.sim.planning.plan import Question
-    from serving.sim.planning.planner import Order
+    from serving.sim.planning.planner import PlanQuestion
     from serving.sim.planning.trace import TraceChoice
-    from serving.sim.planning.verdict import Target
+    from serving.sim.planning.verdict import PlanTarget
 
     config = configured(arguments, "plan")
     seed = config.simulation.seed if arguments.seed is None else arguments.seed
@@ -157,18 +157,18 @@ def order_of(arguments: argparse.Namespace) -> "Order":
     if arguments.least or arguments.highest_rate:
         question = "least" if arguments.least else "rate"
     budget = config.cluster.npus if arguments.npus is None else arguments.npus
-    return Order(
+    return PlanQuestion(
         config=_seeded(config, seed),
         trace=TraceChoice(
             arguments.trace, arguments.rate, arguments.limit, arguments.start, arguments.duration, seed,
             arguments.block_tokens,
         ),
-        target=Target(
+        target=PlanTarget(
             config.slo.ttft_s if arguments.ttft is None else arguments.ttft,
             config.slo.tpot_s if arguments.tpot is None else arguments.tpot,
             config.slo.attainment if arguments.attainment is None else arguments.attainment,
         ),
-        wanted=Wanted(
+        wanted=SearchLimits(
             arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch
         ),
         question=question, cache_nodes=arguments.cache_nodes, quick=arguments.quick,
@@ -181,7 +181,7 @@ def _seeded(config: "ServeConfig", seed: int) -> "ServeConfig":
     return replace(config, simulation=replace(config.simulation, seed=seed))
 
 
-def _with_progress(order: "Order", processes: int, told: "Console", plan: "_PlanFunction") -> "Plan":
+def _with_progress(order: "PlanQuestion", processes: int, told: "Console", plan: "_PlanFunction") -> "CapacityPlan":
     """Plan, with what was tried last on a status line; on a terminal only."""
     from loadgen.report import numbers
 
@@ -190,7 +190,7 @@ def _with_progress(order: "Order", processes: int, told: "Console", plan: "_Plan
     with told.status("reading the trace") as status:
         count = 0
 
-        def progress(probe: "Probe", verdict: "Verdict") -> None:
+        def progress(probe: "PlanProbe", verdict: "PlanVerdict") -> None:
             nonlocal count
             count += 1
             part = "whole trace" if probe.whole else "busiest stretch"
@@ -219,7 +219,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from serving.sim.planning.verdict import Probe, Verdict
+    from serving.sim.planning.verdict import PlanProbe, PlanVerdict
 
     class _PlanFunction(Protocol):
-        def __call__(self, order: Order, *, processes: int, progress: Progress = ...) -> Plan: ...
+        def __call__(self, order: PlanQuestion, *, processes: int, progress: Progress = ...) -> CapacityPlan: ...

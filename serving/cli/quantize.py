@@ -5,7 +5,7 @@ from pathlib import Path
 
 from serving.errors import ConfigError
 from serving.quantize.classes import INT8_CLASSES, class_table
-from serving.quantize.settings import RANDOM_TOKENS, STEP_HELP, STEP_NAMES, TEXT_TOKENS, Settings, Steps
+from serving.quantize.settings import RANDOM_TOKENS, STEP_HELP, STEP_NAMES, TEXT_TOKENS, RecipeSteps, Settings
 
 _STEPS = "\n".join(f"  {name:<15} {text}" for name, text in STEP_HELP.items())
 DESCRIPTION = f"""\
@@ -61,7 +61,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         raise ConfigError(f"--tokens {tokens} is not a number of tokens: give some thousands")
     if not 0 <= arguments.seed < 1 << 63:
         raise ConfigError(f"--seed {arguments.seed} must be between 0 and {(1 << 63) - 1}")
-    steps = Steps()
+    steps = RecipeSteps()
     for name in arguments.without:
         steps = steps.without(name)
     return Settings(

@@ -26,7 +26,7 @@ from serving.deployments.ray_parts import (
 )
 from serving.deployments.ray_storage import ray_storage
 from serving.deployments.reaper import Reaper, remove
-from serving.deployments.session import Session
+from serving.deployments.session import SystemSession
 from serving.runtime.injected_faults import faults_path
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class LocalCluster:
     Effects: owns this session's UB segments and its folder.
     """
 
-    def __init__(self, config: ClusterConfig, session: Session, health: HealthConfig | None = None) -> None:
+    def __init__(self, config: ClusterConfig, session: SystemSession, health: HealthConfig | None = None) -> None:
         self.session = session
         self._config = config
         self._health = health or HealthConfig()

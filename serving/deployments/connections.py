@@ -22,7 +22,7 @@ HELD_HEADS_BYTES = 64 << 20
 """All that unfinished request heads may take together; ordinary ones arrive whole and are never among them."""
 
 
-class Place(Enum):
+class DoorPlace(Enum):
     """What a connection may ask for."""
 
     ORDINARY = "ordinary"
@@ -53,7 +53,7 @@ class DoorLimits:
     allowed_origins: tuple[str, ...] = ()
 
 
-class Connections:
+class DoorConnections:
     """Counts what is open.
 
     Args:
@@ -66,32 +66,32 @@ class Connections:
         self.share = max(1, int(self.limit * limits.address_share))
         self.held_bytes = 0
         """Of unfinished request heads."""
-        self._total: Counter[Place] = Counter()
-        self._of: Counter[tuple[Place, str]] = Counter()
+        self._total: Counter[DoorPlace] = Counter()
+        self._of: Counter[tuple[DoorPlace, str]] = Counter()
 
-    def enter(self, address: str) -> Place:
+    def enter(self, address: str) -> DoorPlace:
         """A connection comes. Effects: books it; `leave` gives its place back."""
         place = self._place(address)
-        if place is not Place.NONE:
+        if place is not DoorPlace.NONE:
             self._total[place] += 1
             self._of[place, address] += 1
         return place
 
-    def leave(self, address: str, place: Place) -> None:
+    def leave(self, address: str, place: DoorPlace) -> None:
         """A connection is closed."""
-        if place is Place.NONE:
+        if place is DoorPlace.NONE:
             return
         self._total[place] -= 1
         self._of[place, address] -= 1
         if not self._of[place, address]:
             del self._of[place, address]
 
-    def _place(self, address: str) -> Place:
-        if self._total[Place.ORDINARY] < self.limit and self._of[Place.ORDINARY, address] < self.share:
-            return Place.ORDINARY
-        if self._total[Place.PROBE] < PROBES and self._of[Place.PROBE, address] < PROBES // 2:
-            return Place.PROBE
-        return Place.NONE
+    def _place(self, address: str) -> DoorPlace:
+        if self._total[DoorPlace.ORDINARY] < self.limit and self._of[DoorPlace.ORDINARY, address] < self.share:
+            return DoorPlace.ORDINARY
+        if self._total[DoorPlace.PROBE] < PROBES and self._of[DoorPlace.PROBE, address] < PROBES // 2:
+            return DoorPlace.PROBE
+        return DoorPlace.NONE
 
 
 def connection_limit(asked: int, open_files: int) -> int:

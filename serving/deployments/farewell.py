@@ -27,7 +27,7 @@ Tell = Callable[[float], int]
 what it returns the number of requests that were ended by it."""
 
 
-class Patience(Protocol):
+class StopPatience(Protocol):
     """Whoever asked to stop."""
 
     def hurried(self) -> bool:
@@ -35,7 +35,7 @@ class Patience(Protocol):
         ...
 
 
-def farewell(drain_s: float, patience: Patience, tell: Tell, say: Callable[[str], None]) -> None:
+def farewell(drain_s: float, patience: StopPatience, tell: Tell, say: Callable[[str], None]) -> None:
     """Let requests end, for `drain_s` at most, less if that is asked for.
 
     Effects: returns when all have ended, or have been told, or their gateways do not answer.

@@ -13,7 +13,7 @@ from ray.serve.handle import DeploymentHandle
 from serving.api.access import WithoutRequestId
 from serving.api.app import create_app
 from serving.api.cluster_route import cluster_router
-from serving.api.drain import Drain
+from serving.api.drain import GatewayDrain
 from serving.api.pool_facts import memory_server_stats
 from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.config.serve import ServeConfig
@@ -94,7 +94,7 @@ class GatewayDeployment:
         self._members: list[Member] = []
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         settings = _api_settings(config, pool_salt)
-        self._drain = Drain()
+        self._drain = GatewayDrain()
         admin = self._admin(gateway, secret)
         self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
         self._app.include_router(cluster_router(self._cluster))

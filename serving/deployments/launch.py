@@ -28,7 +28,7 @@ from serving.deployments.pool_control import control_settings, pool_control
 from serving.deployments.ray_parts import too_slow
 from serving.deployments.scaling_board import start_board
 from serving.deployments.sealing import salt_of, sealed
-from serving.deployments.session import Session
+from serving.deployments.session import SystemSession
 from serving.errors import ServingError
 from serving.terminal import ending_signals, silence
 
@@ -40,7 +40,7 @@ RETRY_PAUSE_S = 5.0
 _RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
 
 
-def serve_forever(config: ServeConfig, session: Session) -> int:
+def serve_forever(config: ServeConfig, session: SystemSession) -> int:
     """Serve until SIGINT, SIGTERM or SIGHUP, then let requests end. `preflight` comes first. Returns: the exit code.
 
     Effects: whatever happens, what was started is ended. Logs stay unless it ended as it was asked to.

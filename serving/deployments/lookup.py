@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 
-class Lookup:
+class ActorLookup:
     """Finds an actor, or asks whatever else Ray may not answer, without blocking who asks.
 
     One question at a time: whoever asks again while it waits waits with it, so that no more than one thread is taken.

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from serving.deployments.lookup import Lookup
+from serving.deployments.lookup import ActorLookup
 from serving.deployments.nodes import ON_HEAD_NODE
 from serving.ids import NodeId, ReplicaId
 
@@ -133,7 +133,7 @@ class Announcer:
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
-        self._lookup = Lookup(membership)
+        self._lookup = ActorLookup(membership)
         self._actor: Any = None
         self._replica: ReplicaId | None = None
 
@@ -177,7 +177,7 @@ class MemberReader:
     """Reads membership again and again, for one gateway."""
 
     def __init__(self) -> None:
-        self._lookup = Lookup(membership)
+        self._lookup = ActorLookup(membership)
         self._actor: Any = None
         self._version = ""
 

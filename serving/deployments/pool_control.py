@@ -18,11 +18,11 @@ import ray
 
 from hardware.units import MIB
 from serving.config.serve import ServeConfig
-from serving.deployments.lookup import Lookup
+from serving.deployments.lookup import ActorLookup
 from serving.deployments.membership import NAMESPACE
 from serving.deployments.nodes import ON_HEAD_NODE
 from serving.errors import UnavailableError
-from serving.kvpool.controller import EXPIRY_S, Answer, ControlSettings
+from serving.kvpool.controller import EXPIRY_S, ControllerAnswer, ControlSettings
 from serving.kvpool.controller_host import ControllerHost
 from serving.policy.pool.view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord
 
@@ -45,7 +45,7 @@ class PoolControlActor:
         again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         self._host = ControllerHost(replace(settings, founding=settings.founding and not again))
 
-    def announce(self, record: ServerRecord, namespaces: tuple[NamespaceRecord, ...]) -> Answer:
+    def announce(self, record: ServerRecord, namespaces: tuple[NamespaceRecord, ...]) -> ControllerAnswer:
         """A server is there."""
         return self._host.announce(record, namespaces)
 
@@ -97,7 +97,7 @@ class PoolAnnouncer:
     """
 
     def __init__(self, settings: ControlSettings, describe: Callable[[], ServerRecord]) -> None:
-        self._lookup = Lookup(partial(pool_control, settings))
+        self._lookup = ActorLookup(partial(pool_control, settings))
         self._describe = describe
         self._view = EMPTY_VIEW
         self._superseded = False
@@ -135,7 +135,7 @@ class PoolAnnouncer:
         """
         record = await asyncio.to_thread(self._describe)
         self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
-        answer: Answer = await _settle(self._actor.announce.remote(record, self._view.namespaces))
+        answer: ControllerAnswer = await _settle(self._actor.announce.remote(record, self._view.namespaces))
         self._superseded = not answer.accepted
         if answer.view is not None:  # None: too young; it must not take away what we have
             self._view = answer.view
@@ -172,7 +172,7 @@ class PoolViewFollower:
 
     def __init__(self, period_s: float = VIEW_PERIOD_S) -> None:
         self._period_s = period_s
-        self._lookup = Lookup(partial(ray.get_actor, NAME, NAMESPACE))
+        self._lookup = ActorLookup(partial(ray.get_actor, NAME, NAMESPACE))
         self._view = EMPTY_VIEW
         self._task: asyncio.Task[None] | None = None
         self._complaint = Complaint("the pool's controller does not answer; keeping the last view")
@@ -212,7 +212,7 @@ class NamespaceChanges:
     """Changes of tenants, brought to the controller: a `NamespaceDirectory`."""
 
     def __init__(self) -> None:
-        self._lookup = Lookup(partial(ray.get_actor, NAME, NAMESPACE))
+        self._lookup = ActorLookup(partial(ray.get_actor, NAME, NAMESPACE))
 
     async def set_namespace(self, record: NamespaceRecord) -> None:
         """Raises: UnavailableError if the controller does not answer."""

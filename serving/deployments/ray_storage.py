@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from serving.config.checks import check_gcs_storage
-from serving.deployments.session import Session
+from serving.deployments.session import SystemSession
 
 EMBEDDED, MEMORY = "embedded", "memory"
 
@@ -23,7 +23,7 @@ class RayStorage:
     """What the start of Ray has to be told.
 
     Args:
-        environment: for this process and all that it starts; see `Session.set_environment`.
+        environment: for this process and all that it starts; see `SystemSession.set_environment`.
         arguments: of `ray.init` (with an underscore before each) and of a `Node`.
         survives: whether a GCS that is started again finds everything.
         folder: where it is kept, if that is on this machine.
@@ -40,7 +40,7 @@ class RayStorage:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def ray_storage(kind: str, session: Session) -> RayStorage:
+def ray_storage(kind: str, session: SystemSession) -> RayStorage:
     """Reads `[cluster] gcs_storage`.
 
     Args:

@@ -14,7 +14,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hardware.ub.attachments import Attachments
-from serving.deployments.lookup import Lookup
+from serving.deployments.lookup import ActorLookup
 from serving.deployments.membership import NAMESPACE
 from serving.errors import HandoffError, HandoffExpiredError, HandoffTimeoutError
 from serving.ids import NodeId
@@ -62,8 +62,8 @@ def read_remote(node: NodeId, path: str, extents: Extents, generation: int) -> I
 
 
 @cache  # one per node that this process ever reads from
-def _lookup(node: NodeId) -> Lookup:
-    return Lookup(lambda: _reader(node))
+def _lookup(node: NodeId) -> ActorLookup:
+    return ActorLookup(lambda: _reader(node))
 
 
 def _reader(node: NodeId) -> Any:

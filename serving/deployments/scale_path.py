@@ -13,14 +13,14 @@ from typing import Any
 
 import ray
 
-from serving.deployments.lookup import Lookup
+from serving.deployments.lookup import ActorLookup
 from serving.errors import ScaleError
 from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
 
 BOARD = "cloudmatrix-scaling"
 NAMESPACE = "cloudmatrix"
 CALL_DEADLINE_S = 5.0
-_BOARD = Lookup(lambda: ray.get_actor(BOARD, NAMESPACE))
+_BOARD = ActorLookup(lambda: ray.get_actor(BOARD, NAMESPACE))
 
 
 async def ask(operation: PoolOperation[Answer]) -> Answer:

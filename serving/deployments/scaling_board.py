@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from serving.config.serve import ServeConfig
-from serving.deployments.lookup import Lookup
+from serving.deployments.lookup import ActorLookup
 from serving.deployments.nodes import ON_HEAD_NODE
 from serving.deployments.pool_control import Complaint
 from serving.deployments.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
@@ -108,7 +108,7 @@ class BoardClient:
     """The board, for a process of the system that asks it again and again."""
 
     def __init__(self) -> None:
-        self._lookup = Lookup(partial(ray.get_actor, BOARD, NAMESPACE))
+        self._lookup = ActorLookup(partial(ray.get_actor, BOARD, NAMESPACE))
         self._actor: Any = None
 
     async def report(self, report: GatewayReport) -> BoardNews:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SystemSession:
     """Name and folder of one start."""
 
     name: str
@@ -78,14 +78,14 @@ def folder_of(name: str) -> Path:
     return _temporary() / f"cloudmatrix-{name}"
 
 
-def enter() -> Session:
+def enter() -> SystemSession:
     """Make a private folder and set what Ray reads from the environment.
 
     Effects: creates the folder; deletes the SSD tiers of starts that crashed, and after a week their logs; changes this
         process's environment, which every Ray process inherits.
     """
     name = secrets.token_hex(3)
-    session = Session(name, folder_of(name), secrets.token_hex(32))
+    session = SystemSession(name, folder_of(name), secrets.token_hex(32))
     session.ray_folder.mkdir(parents=True, mode=0o700)
     session.folder.chmod(0o700)
     _remove_dead_pools(session.folder.parent)

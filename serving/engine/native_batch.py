@@ -156,7 +156,7 @@ class NativeAnswer:
     """
 
     def __init__(self, vocab: int, hidden: int, dtype: torch.dtype) -> None:
-        self.struct = layout.Answer()
+        self.struct = layout.NativeOutput()
         self.logits = torch.empty((0, vocab), dtype=torch.float32)
         self.hidden = torch.empty((0, hidden), dtype=dtype)
         self._sequences = 0

@@ -18,7 +18,7 @@ _LENGTH = 0x6C656E677468
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimulatedAnswer:
     """One request's answer, as far as it is known beforehand.
 
     Args:
@@ -34,7 +34,7 @@ class Answer:
     seed: int = 0
 
 
-class Answers:
+class SimulatedAnswers:
     """Gives the tokens of all requests of one instance.
 
     Args:
@@ -54,7 +54,7 @@ class Answers:
         self._drafts = drafts
         self._acceptance = acceptance
 
-    def answer(self, order: SampleOrder) -> Answer:
+    def answer(self, order: SampleOrder) -> SimulatedAnswer:
         """The answer to come. Effects: none."""
         sampling, seed = order.sampling, _seed(order)
         limit, end = sampling.max_tokens, None
@@ -63,15 +63,15 @@ class Answers:
             drawn = max(self._drawn(seed), sampling.min_tokens + 1)
             if drawn <= limit:
                 limit, end = drawn, sampling.stop_token_ids[0]
-        return Answer(limit, end, rate_of(seed, limit, self._drafts, self._acceptance), seed)
+        return SimulatedAnswer(limit, end, rate_of(seed, limit, self._drafts, self._acceptance), seed)
 
-    def decoded(self, answer: Answer, order: SampleOrder) -> int:
+    def decoded(self, answer: SimulatedAnswer, order: SampleOrder) -> int:
         """Tokens that the next decode step gives, at least one. Effects: none."""
         given = max(0, len(order.output) - 1)  # the first one was prefill's
         count = tokens_after(steps_for(given, answer.extra) + 1, answer.extra) - given
         return max(1, min(count, answer.limit - len(order.output)))
 
-    def tokens(self, answer: Answer, order: SampleOrder, count: int) -> tuple[int, ...]:
+    def tokens(self, answer: SimulatedAnswer, order: SampleOrder, count: int) -> tuple[int, ...]:
         """The next tokens of an answer. Effects: none."""
         seed, words, begin = answer.seed, self._vocabulary, len(order.output)
         given = [words[placeholder_token(seed, begin + i, len(words))] for i in range(count)]

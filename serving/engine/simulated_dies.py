@@ -5,7 +5,7 @@ All dies step together, so the fullest one decides how long a step takes. The ch
 
 from dataclasses import dataclass
 
-from serving.engine.simulated_answers import Answer
+from serving.engine.simulated_answers import SimulatedAnswer
 from serving.ids import SequenceId
 from serving.policy.dp_balance import DpBalance
 
@@ -16,7 +16,7 @@ class Seat:
 
     die: int
     blocks: int
-    answer: Answer
+    answer: SimulatedAnswer
     step: int
 
 
@@ -62,7 +62,7 @@ class DecodeDies:
         """The seat of a sequence that decoded before; None if it is new here. Effects: none."""
         return self._seats.get(sequence_id)
 
-    def place(self, sequence_id: SequenceId, promised_tokens: int, answer: Answer) -> Seat:
+    def place(self, sequence_id: SequenceId, promised_tokens: int, answer: SimulatedAnswer) -> Seat:
         """Give a new sequence its die.
 
         Args:

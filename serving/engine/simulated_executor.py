@@ -17,7 +17,7 @@ import xxhash
 from hardware.cost.cost_model import CostModel
 from hardware.cost.loads import DecodeLoad, PrefillLoad
 from serving.engine.settings import EngineRole
-from serving.engine.simulated_answers import Answers
+from serving.engine.simulated_answers import SimulatedAnswers
 from serving.engine.simulated_dies import DecodeDies, DieLoad
 from serving.policy.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
 from serving.values.sequence import TokenLogprobs
@@ -26,7 +26,7 @@ STAMP_BYTES = 16
 _STAMP = struct.Struct("<QQ")
 
 
-class Pacer(Protocol):
+class StepPacer(Protocol):
     """Lets simulated time pass; the only thing here that waits."""
 
     def begin(self) -> None:
@@ -124,7 +124,14 @@ class SimulatedExecutor:
     """
 
     def __init__(
-        self, times: StepTimes, answers: Answers, dies: DecodeDies, stamps: BlockStamps, pacer: Pacer, *, decodes: bool
+        self,
+        times: StepTimes,
+        answers: SimulatedAnswers,
+        dies: DecodeDies,
+        stamps: BlockStamps,
+        pacer: StepPacer,
+        *,
+        decodes: bool,
     ) -> None:
         self._times = times
         self._answers = answers

@@ -10,7 +10,7 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.evaluate.scorer import Scorer, flat, sequences
 from serving.evaluate.statistics import Floats
-from serving.evaluate.windows import Window
+from serving.evaluate.windows import TextWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class WindowScores:
     begins: bool = True
 
 
-def score_windows(windows: Sequence[Window], model: Scorer, reference: Scorer | None) -> Iterator[WindowScores]:
+def score_windows(windows: Sequence[TextWindow], model: Scorer, reference: Scorer | None) -> Iterator[WindowScores]:
     """Score windows, a batch of them at a time, in the order given.
 
     Raises: EngineError if a pass fails; ModelError if a model gives what is no number.
@@ -48,7 +48,7 @@ def score_windows(windows: Sequence[Window], model: Scorer, reference: Scorer | 
 
 
 def _score(
-    window: Window, model: Scorer, ours: Tensor, reference: Scorer | None, theirs: Tensor | None
+    window: TextWindow, model: Scorer, ours: Tensor, reference: Scorer | None, theirs: Tensor | None
 ) -> WindowScores:
     """One window, its rows taken a block at a time: logits of a long window do not fit."""
     columns: list[list[Tensor]] = [[], [], [], []]

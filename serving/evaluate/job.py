@@ -8,10 +8,10 @@ from pathlib import Path
 from serving.api.tokenizer import Tokenizer
 from serving.errors import ConfigError
 from serving.evaluate.loglikelihood import Continuation, encode_pair
-from serving.evaluate.tasks.questions import Question, read_questions
+from serving.evaluate.tasks.questions import TaskQuestion, read_questions
 from serving.evaluate.tasks.task_file import TaskFile, find_task_files, read_task_file
 from serving.evaluate.texts import Text, check_same_tokens, read_documents, read_text
-from serving.evaluate.windows import Window, cut_windows
+from serving.evaluate.windows import TextWindow, cut_windows
 from serving.model.config import ModelConfig
 
 _DEFAULT_CONTEXT = 2048
@@ -24,7 +24,7 @@ class TextJob:
     """One text and its windows."""
 
     text: Text
-    windows: tuple[Window, ...]
+    windows: tuple[TextWindow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class TaskJob:
 
     task: TaskFile
     num_fewshot: int
-    questions: tuple[Question, ...]
+    questions: tuple[TaskQuestion, ...]
     asked: tuple[tuple[Continuation, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EvaluationJob:
     """All texts and tasks.
 
     Args:
@@ -68,7 +68,7 @@ class Job:
             yield from ((one.fed, one.targets) for question in task.asked for one in question)
 
 
-def read_job(arguments: argparse.Namespace) -> Job:
+def read_job(arguments: argparse.Namespace) -> EvaluationJob:
     """Read everything that the command line names, except weights.
 
     Raises: ConfigError for what does not fit; ModelError for folders that hold no model.
@@ -91,7 +91,7 @@ def read_job(arguments: argparse.Namespace) -> Job:
     texts = [_text(path, tokenizer, context, stride, arguments) for path in arguments.text]
     files = [read_task_file(path) for path in find_task_files(arguments.tasks)]
     tasks = [_task(task, tokenizer, arguments.context or limit, arguments) for task in files]
-    job = Job(tuple(texts), tuple(tasks), context, stride)
+    job = EvaluationJob(tuple(texts), tuple(tasks), context, stride)
     if job.largest_id >= config.vocab_size:
         raise ConfigError(
             f"the tokenizer in {arguments.model} gives token {job.largest_id}, and the model knows {config.vocab_size}:"

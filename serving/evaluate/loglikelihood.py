@@ -13,7 +13,7 @@ from torch import Tensor
 
 from serving.api.tokenizer import Tokenizer
 from serving.errors import ConfigError, ModelError
-from serving.evaluate.scorer import BLOCK_TOKENS, Group, Scorer, blocks_of
+from serving.evaluate.scorer import BLOCK_TOKENS, PrefixGroup, Scorer, blocks_of
 from serving.evaluate.texts import text_prefix
 
 
@@ -90,7 +90,7 @@ class _Asked:
     """
 
     question: int
-    group: Group
+    group: PrefixGroup
     places: tuple[tuple[int, ...], ...]
 
     @classmethod
@@ -100,7 +100,7 @@ class _Asked:
         for place, one in enumerate(question):
             places.setdefault(one.fed, []).append(place)
         shared = _shared_tokens(question) if len(places) > 1 else 0
-        group = Group(question[0].fed[:shared], tuple(fed[shared:] for fed in places))
+        group = PrefixGroup(question[0].fed[:shared], tuple(fed[shared:] for fed in places))
         return cls(number, group, tuple(map(tuple, places.values())))
 
     def parts(self, blocks: int) -> Iterator["_Asked"]:
@@ -111,7 +111,9 @@ class _Asked:
             while stop < len(self.places) and taken + blocks_of(self.group.rests[stop]) <= blocks:
                 taken += blocks_of(self.group.rests[stop])
                 stop += 1
-            yield _Asked(self.question, Group(self.group.shared, self.group.rests[first:stop]), self.places[first:stop])
+            yield _Asked(
+                self.question, PrefixGroup(self.group.shared, self.group.rests[first:stop]), self.places[first:stop]
+            )
             first = stop
 
 

@@ -13,7 +13,7 @@ from serving.evaluate.texts import Text
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PerplexityComparison:
     """A model beside its reference on one text.
 
     Args:
@@ -47,7 +47,7 @@ class TextResult:
     perplexity: Estimate
     bits_per_byte: float
     per_word: float | None
-    compared: Comparison | None
+    compared: PerplexityComparison | None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -75,11 +75,11 @@ def sum_up(name: str, texts: Sequence[Text], scores: Sequence[WindowScores]) -> 
     )
 
 
-def _compare(scores: Sequence[WindowScores]) -> Comparison:
+def _compare(scores: Sequence[WindowScores]) -> PerplexityComparison:
     kl = np.concatenate([score.divergence for score in scores])
     reference = _documents(scores, "reference_nats")
     median, p99 = np.quantile(kl, (0.5, 0.99))
-    return Comparison(
+    return PerplexityComparison(
         perplexity=bootstrap_mean(reference).map(_exp),
         ratio=bootstrap_mean([a - b for a, b in zip(_documents(scores, "nats"), reference, strict=True)]).map(_exp),
         divergence=bootstrap_mean(_documents(scores, "divergence")),

@@ -14,13 +14,13 @@ from rich.table import Table
 from serving.errors import ConfigError
 from serving.evaluate.perplexity import TextResult
 from serving.evaluate.statistics import Estimate
-from serving.evaluate.tasks.accuracy import Accuracy, TaskResult
+from serving.evaluate.tasks.accuracy import TaskAccuracy, TaskResult
 from serving.terminal import table_console
 from serving.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class EvaluationReport:
     """One run.
 
     Args:
@@ -42,7 +42,7 @@ class Report:
         return {key: _finite(value) for key, value in whole.items()}
 
 
-def write_report(report: Report, path: Path) -> None:
+def write_report(report: EvaluationReport, path: Path) -> None:
     """Write a report as JSON.
 
     Raises: ConfigError if the file cannot be written.
@@ -54,7 +54,7 @@ def write_report(report: Report, path: Path) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 
 
-def print_report(report: Report) -> None:
+def print_report(report: EvaluationReport) -> None:
     """Print the tables.
 
     Effects: prints.
@@ -136,7 +136,7 @@ def _interval(estimate: Estimate, form: str, *, between: str = " ") -> str:
     return f"{value}{between}[{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
-def _shares(accuracy: Accuracy) -> tuple[str, str]:
+def _shares(accuracy: TaskAccuracy) -> tuple[str, str]:
     return _share(accuracy.acc, accuracy.acc_stderr), _share(accuracy.acc_norm, accuracy.acc_norm_stderr)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from serving.evaluate.divergence import WindowScores, score_windows
-from serving.evaluate.job import Job, TaskJob, read_job
+from serving.evaluate.job import EvaluationJob, TaskJob, read_job
 from serving.evaluate.loglikelihood import loglikelihoods
 from serving.evaluate.perplexity import TextResult, sum_up
 from serving.evaluate.progress import EvaluationProgress
-from serving.evaluate.report import Report, print_report, write_report
+from serving.evaluate.report import EvaluationReport, print_report, write_report
 from serving.evaluate.scorer import Scorer
 from serving.evaluate.tasks.accuracy import METRICS, TaskResult, accuracy, picks
 from serving.model.loader import DtypeName, load_model
@@ -41,14 +41,18 @@ def evaluate(arguments: argparse.Namespace) -> int:
         texts = _texts(job, model, reference, progress)
         tasks = [_task(one, model, reference, progress) for one in job.tasks]
     ended = time.monotonic()
-    report = Report(_settings(arguments, job, model), tuple(texts), tuple(tasks), loaded - begun, ended - loaded)
+    report = EvaluationReport(
+        _settings(arguments, job, model), tuple(texts), tuple(tasks), loaded - begun, ended - loaded
+    )
     print_report(report)
     if arguments.json is not None:
         write_report(report, arguments.json)
     return 0
 
 
-def _load(arguments: argparse.Namespace, job: Job, progress: EvaluationProgress) -> tuple[Scorer, Scorer | None]:
+def _load(
+    arguments: argparse.Namespace, job: EvaluationJob, progress: EvaluationProgress
+) -> tuple[Scorer, Scorer | None]:
     """The model and its reference; one set of weights where both are the same."""
 
     def loaded(folder: Path, dtype: DtypeName, what: str) -> DeepseekModel:
@@ -65,7 +69,9 @@ def _load(arguments: argparse.Namespace, job: Job, progress: EvaluationProgress)
     return own, scorer(other)
 
 
-def _texts(job: Job, model: Scorer, reference: Scorer | None, progress: EvaluationProgress) -> list[TextResult]:
+def _texts(
+    job: EvaluationJob, model: Scorer, reference: Scorer | None, progress: EvaluationProgress
+) -> list[TextResult]:
     """One result per text, and one of all where there are several."""
     results: list[TextResult] = []
     everything: list[WindowScores] = []
@@ -109,7 +115,7 @@ def _picks(job: TaskJob, model: Scorer, progress: EvaluationProgress) -> list[tu
     return [picks(question, values) for question, values in zip(job.questions, found, strict=True)]
 
 
-def _settings(arguments: argparse.Namespace, job: Job, model: Scorer) -> dict[str, object]:
+def _settings(arguments: argparse.Namespace, job: EvaluationJob, model: Scorer) -> dict[str, object]:
     """What must be known to repeat the run."""
     return {
         "model": str(arguments.model),

@@ -20,7 +20,7 @@ _ABSORBED_TOKENS = 4  # so few are not worth expanding a long beginning
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PrefixGroup:
     """Sequences with a common beginning, which is fed once.
 
     Args:
@@ -68,7 +68,7 @@ class Scorer:
         """Rows whose logits may be held at the same time: bounds a `[rows, vocab]` float32 tensor."""
         return max(1, _LOGIT_ELEMENTS // self.model.config.vocab_size)
 
-    def hidden(self, groups: Sequence[Group]) -> list[list[Tensor]]:
+    def hidden(self, groups: Sequence[PrefixGroup]) -> list[list[Tensor]]:
         """Feed groups, all of them together.
 
         Args:
@@ -114,9 +114,9 @@ class Scorer:
         return [hidden[list(rows)] for rows in batch.rows]
 
 
-def sequences(tokens: Sequence[tuple[int, ...]]) -> list[Group]:
+def sequences(tokens: Sequence[tuple[int, ...]]) -> list[PrefixGroup]:
     """Groups of one sequence each, with nothing in common."""
-    return [Group((), (one,)) for one in tokens]
+    return [PrefixGroup((), (one,)) for one in tokens]
 
 
 def flat(found: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TextWindow:
     """One teacher-forced pass.
 
     Args:
@@ -32,7 +32,7 @@ class Window:
         return len(self.tokens) - len(self.targets)
 
 
-def cut_windows(tokens: Sequence[int], context: int, stride: int) -> list[Window]:
+def cut_windows(tokens: Sequence[int], context: int, stride: int) -> list[TextWindow]:
     """All windows of a document; its first token is context only.
 
     Args:
@@ -41,11 +41,11 @@ def cut_windows(tokens: Sequence[int], context: int, stride: int) -> list[Window
     Effects: none.
     """
     assert 1 <= stride <= context, "the stride must lie within the context"
-    windows: list[Window] = []
+    windows: list[TextWindow] = []
     start, next_target = 0, 1
     while next_target < len(tokens):
         stop = min(start + context, len(tokens) - 1)
-        windows.append(Window(tuple(tokens[start:stop]), tuple(tokens[next_target : stop + 1]), not windows))
+        windows.append(TextWindow(tuple(tokens[start:stop]), tuple(tokens[next_target : stop + 1]), not windows))
         next_target = stop + 1
         start += stride
     return windows

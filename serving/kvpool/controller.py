@@ -22,7 +22,7 @@ ROUND_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ControllerAnswer:
     """What a server that announces itself is told.
 
     Args:
@@ -67,7 +67,7 @@ class PoolController:
         self._heard_at: float | None = None
         """When the first server was heard."""
 
-    def announce(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord], now: float) -> Answer:
+    def announce(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord], now: float) -> ControllerAnswer:
         """A server is there, or still there.
 
         Args:
@@ -78,7 +78,7 @@ class PoolController:
             self._heard_at = now
         accepted = self._roster.announce(record, now)
         self._merge(namespaces)
-        return Answer(accepted, self.view(now))
+        return ControllerAnswer(accepted, self.view(now))
 
     def withdraw(self, name: str, incarnation: str, now: float) -> None:
         """A server says goodbye; ignored if the name is another one's by now.

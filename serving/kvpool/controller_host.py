@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from serving.errors import PoolError
 from serving.kvpool.control_store import ControlStore, EmbeddedStore
-from serving.kvpool.controller import Answer, ControlSettings, PoolController
+from serving.kvpool.controller import ControllerAnswer, ControlSettings, PoolController
 from serving.policy.pool.view import NamespaceRecord, PoolView, ServerRecord
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class ControllerHost:
         self._thread = threading.Thread(target=self._keep_forever, name="kvpool-controller", daemon=True)
         self._thread.start()
 
-    def announce(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord]) -> Answer:
+    def announce(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord]) -> ControllerAnswer:
         """A server is there. Effects: as `PoolController.announce`."""
         with self._lock:
             return self._controller.announce(record, namespaces, time.monotonic())

@@ -34,7 +34,7 @@ PLAIN = -1
 _HEADER = struct.Struct("<8sIIQQ")  # magic, format, CRC-32 of the manifest, its bytes, bytes of the image
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class ImageEntry(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of an image.
 
     Args:
@@ -72,7 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     dtype: str
     drafts: tuple[int, int]
     optional: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[ImageEntry, ...]
     layouts: tuple[bytes, ...]
     tensor_bytes: int
 
@@ -94,7 +94,7 @@ class Image:
         for entry in self.manifest.entries:
             _check_entry(entry, self.manifest, self._entries)
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> ImageEntry:
         """An entry by name.
 
         Raises: ModelError if there is none.
@@ -103,7 +103,7 @@ class Image:
             raise ModelError(f"the model image lacks {name}: it was made from another checkpoint")
         return self._entries[name]
 
-    def bytes_of(self, entry: Entry) -> memoryview:
+    def bytes_of(self, entry: ImageEntry) -> memoryview:
         """An entry's memory."""
         return self._tensors[entry.offset : entry.offset + entry.nbytes]
 
@@ -175,7 +175,7 @@ def _read_manifest(data: memoryview) -> tuple[Manifest, int]:
     return manifest, start
 
 
-def _check_entry(entry: Entry, manifest: Manifest, names: Container[str]) -> None:
+def _check_entry(entry: ImageEntry, manifest: Manifest, names: Container[str]) -> None:
     dtype = getattr(torch, entry.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise ModelError(f"{entry.name} of a model image has dtype {entry.dtype!r}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model.forms import PackedShape, ProductForms, StoredProduct
 from serving.model.heads import HeadLinear, PlainHeads
-from serving.model.image import PLAIN, Entry, Image, Manifest, round_up
+from serving.model.image import PLAIN, Image, ImageEntry, Manifest, round_up
 from serving.model.linear import Linear, LinearWeight, PlainLinear
 from serving.model.shared_tensor import plain_over
 from serving.model.weight_bank import BuildLinear, BuildTensor
@@ -31,8 +31,8 @@ class PlanningBank:
         self._product_forms = forms
         self.coarse_drafts = forms.coarse_drafts
         self.w8a16_inputs = forms.w8a16_inputs
-        self._entries: dict[str, Entry] = {}
-        self._by_tensor: dict[int, Entry] = {}
+        self._entries: dict[str, ImageEntry] = {}
+        self._by_tensor: dict[int, ImageEntry] = {}
         self._kept: list[Tensor] = []  # so that their ids stay theirs
         self._layouts: dict[bytes, int] = {}
         self._end = 0
@@ -76,19 +76,19 @@ class PlanningBank:
             return
         layout = self._layouts.setdefault(shape.layout, len(self._layouts))
         weight = given.weight
-        self._add(Entry(name, _name(weight.dtype), tuple(weight.shape), self._end, shape.nbytes, layout, bias))
+        self._add(ImageEntry(name, _name(weight.dtype), tuple(weight.shape), self._end, shape.nbytes, layout, bias))
 
     def _add_plain(self, name: str, value: Tensor, bias: str | None = None, scale: str | None = None) -> str:
         """A tensor as it is; one that lies there already lies there once."""
         twin = self._by_tensor.get(id(value))
         offset = self._end if twin is None else twin.offset
-        entry = Entry(name, _name(value.dtype), tuple(value.shape), offset, value.nbytes, PLAIN, bias, scale)
+        entry = ImageEntry(name, _name(value.dtype), tuple(value.shape), offset, value.nbytes, PLAIN, bias, scale)
         self._add(entry)
         self._by_tensor[id(value)] = entry
         self._kept.append(value)
         return name
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: ImageEntry) -> None:
         assert entry.name not in self._entries, f"{entry.name} was asked for twice"
         self._entries[entry.name] = entry
         if entry.offset == self._end:
@@ -149,7 +149,7 @@ class WritingBank:
             self._put(entry, given.weight)
         return torch.empty(entry.shape, dtype=_dtype(entry), device=_META)
 
-    def _put(self, entry: Entry, value: Tensor) -> None:
+    def _put(self, entry: ImageEntry, value: Tensor) -> None:
         _check_planned(entry, value)
         plain_over(self._image.bytes_of(entry), entry.shape, value.dtype).copy_(value)
         self._written.add(entry.offset)
@@ -197,12 +197,12 @@ class ImageBank:
         entry = self._image.entry(name)
         return self._over(entry) if entry.layout != PLAIN else self._forms.heads(LinearWeight(self._plain(name)))
 
-    def _over(self, entry: Entry) -> Linear:
+    def _over(self, entry: ImageEntry) -> Linear:
         layout = self._image.manifest.layouts[entry.layout]
         memory = self._image.bytes_of(entry)
         return self._forms.over(StoredProduct(memory, entry.shape, _dtype(entry), layout, self._bias(entry)))
 
-    def _bias(self, entry: Entry) -> Tensor | None:
+    def _bias(self, entry: ImageEntry) -> Tensor | None:
         return None if entry.bias is None else self._plain(entry.bias)
 
     def _plain(self, name: str) -> Tensor:
@@ -218,7 +218,7 @@ class ImageBank:
         return self._copies[key]
 
 
-def _check_planned(entry: Entry, value: Tensor) -> None:
+def _check_planned(entry: ImageEntry, value: Tensor) -> None:
     if tuple(value.shape) != entry.shape or value.dtype != _dtype(entry):
         raise ModelError(f"{entry.name} came out as {value.dtype} {list(value.shape)}, planned was {entry}")
 
@@ -227,7 +227,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _dtype(entry: Entry) -> torch.dtype:
+def _dtype(entry: ImageEntry) -> torch.dtype:
     dtype = getattr(torch, entry.dtype)
     assert isinstance(dtype, torch.dtype)  # an image checks it when it is opened
     return dtype

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from serving.ids import BlockHash, ReplicaId
 from serving.policy.locality import PrefixHistory, route_prefill_by_locality, uncached_cost
 from serving.policy.prefill_cost import PrefillCost
-from serving.policy.router import InstanceView, RouteDecision, Rule, Turn, route_decode, route_prefill
+from serving.policy.router import InstanceView, RouteDecision, RouteTurn, Rule, route_decode, route_prefill
 
 _POOL = ReplicaId("")
 """In a history: all instances together."""
@@ -71,7 +71,7 @@ class GatewayRouter:
         """
         history, age = self._history, self._max_age_s
         self._prefills += 1
-        turn = Turn(self._prefills, self._seed)
+        turn = RouteTurn(self._prefills, self._seed)
         if history is None or self._rule != "locality":
             cached = history.matched(_POOL, hashes) * self._block_tokens if history is not None else 0
             work = uncached_cost(self._cost, tokens, cached)
@@ -102,4 +102,4 @@ class GatewayRouter:
         """
         self._decodes += 1
         rule: Rule = "load" if self._rule == "locality" else self._rule
-        return route_decode(views, blocks, Turn(self._decodes, self._seed), self._max_age_s, exclude, rule)
+        return route_decode(views, blocks, RouteTurn(self._decodes, self._seed), self._max_age_s, exclude, rule)

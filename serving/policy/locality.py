@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from serving.errors import LedgerError
 from serving.ids import BlockHash, ReplicaId
 from serving.policy.prefill_cost import PrefillCost
-from serving.policy.router import InstanceView, RouteDecision, Turn, route_prefill
+from serving.policy.router import InstanceView, RouteDecision, RouteTurn, route_prefill
 
 
 class _Sent:
@@ -128,7 +128,7 @@ def route_prefill_by_locality(
     block_tokens: int,
     tokens: int,
     history: PrefixHistory,
-    turn: int | Turn,
+    turn: int | RouteTurn,
     max_age_s: float,
     exclude: Collection[ReplicaId] = (),
     cost: PrefillCost | None = None,

@@ -81,7 +81,7 @@ class RouteDecision(Struct, frozen=True, gc=False):
     tokens: int = 0
 
 
-class Turn(Struct, frozen=True, gc=False):
+class RouteTurn(Struct, frozen=True, gc=False):
     """Which question this is, and whose.
 
     Args:
@@ -96,7 +96,7 @@ class Turn(Struct, frozen=True, gc=False):
 def route_prefill(
     views: Sequence[InstanceView],
     uncached_tokens: int,
-    turn: int | Turn,
+    turn: int | RouteTurn,
     max_age_s: float,
     exclude: Collection[ReplicaId] = (),
     rule: Rule = "load",
@@ -135,7 +135,7 @@ def route_prefill(
 def route_decode(
     views: Sequence[InstanceView],
     needed_blocks: int,
-    turn: int | Turn,
+    turn: int | RouteTurn,
     max_age_s: float,
     exclude: Collection[ReplicaId] = (),
     rule: Rule = "load",
@@ -178,7 +178,7 @@ def _next(loads: Sequence[float], place: int, form: str) -> str:
     return f", next {form.format(min(others))}" if others else ""
 
 
-def choose(loads: Sequence[float], turn: int | Turn, rule: Rule, near: float = 0.0) -> tuple[int, str]:
+def choose(loads: Sequence[float], turn: int | RouteTurn, rule: Rule, near: float = 0.0) -> tuple[int, str]:
     """One of some instances by a rule.
 
     Args:
@@ -186,7 +186,7 @@ def choose(loads: Sequence[float], turn: int | Turn, rule: Rule, near: float = 0
         near: loads that exceed the least one by no more are equal to it.
     Returns: the place of the choice, and against whom it stood.
     """
-    turn = turn if isinstance(turn, Turn) else Turn(turn)
+    turn = turn if isinstance(turn, RouteTurn) else RouteTurn(turn)
     count = len(loads)
     if rule == "round_robin":
         return (turn.seed + turn.counter) % count, f"its turn of {count}"

@@ -12,7 +12,7 @@ _ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
+class ModelAccuracy:
     """One model on held-out tokens.
 
     Args:
@@ -31,7 +31,9 @@ class Accuracy:
     draft_agreement: float | None
 
 
-def measure(original: Original, trials: Mapping[str, Original], labels: Tensor) -> tuple[float, dict[str, Accuracy]]:
+def measure(
+    original: Original, trials: Mapping[str, Original], labels: Tensor
+) -> tuple[float, dict[str, ModelAccuracy]]:
     """Compare trials with the original, a few rows at a time.
 
     Args:
@@ -71,7 +73,7 @@ def _drafts(original: Original, trial: Original) -> float | None:
     return float((original.drafted[0] == trial.drafted[0]).double().mean())
 
 
-def _accuracy(tokens: Tensor, drafts: float | None) -> Accuracy:
+def _accuracy(tokens: Tensor, drafts: float | None) -> ModelAccuracy:
     losses, divergence, agreed = tokens
     middle = float(divergence.median())
-    return Accuracy(_perplexity(losses), float(divergence.mean()), middle, float(agreed.mean()), drafts)
+    return ModelAccuracy(_perplexity(losses), float(divergence.mean()), middle, float(agreed.mean()), drafts)

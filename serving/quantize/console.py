@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from serving.errors import ConfigError
-from serving.quantize.report import RANDOM_NOTE, Report, as_json, as_markdown, mean_error
+from serving.quantize.report import RANDOM_NOTE, QuantizationReport, as_json, as_markdown, mean_error
 from serving.quantize.run import REPORT_PAGE, quantise
 from serving.quantize.settings import Settings
 from serving.terminal import endings_as_interrupt, table_console
@@ -39,7 +39,7 @@ def run_on_console(model: Path, out: Path, files: Sequence[Path], settings: Sett
     return 0
 
 
-def _save(report: Report, path: Path) -> None:
+def _save(report: QuantizationReport, path: Path) -> None:
     text = as_json(report) if path.suffix == ".json" else as_markdown(report)
     try:
         path.write_text(text, encoding="utf-8")
@@ -47,7 +47,7 @@ def _save(report: Report, path: Path) -> None:
         raise ConfigError(f"--report {path} cannot be written ({error.strerror})") from error
 
 
-def _print(report: Report, out: Path) -> None:
+def _print(report: QuantizationReport, out: Path) -> None:
     console = table_console()
     table = Table(title=f"{report.model} in INT8, on {report.held_out_tokens:,} held-out tokens")
     for name in ("", "perplexity", "÷ original", "KL [nat]", "KL median", "top-1", "error"):

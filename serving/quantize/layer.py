@@ -15,7 +15,7 @@ from serving.quantize.clipping import clipped_range
 from serving.quantize.compensation import compensated_best
 from serving.quantize.folding import Folded, fold_layer
 from serving.quantize.rounding import channel_range, dequantised, round_weight, rounded_tokens
-from serving.quantize.settings import Steps
+from serving.quantize.settings import RecipeSteps
 from serving.quantize.smoothing import spread
 from serving.quantize.structure import Product, Structure
 from serving.quantize.table import Inputs, product_weight, rows_of
@@ -38,7 +38,7 @@ class ProductError:
 
 
 def quantise_layer(
-    tensors: Mapping[str, Tensor], structure: Structure, kept: frozenset[str], inputs: Inputs, steps: Steps
+    tensors: Mapping[str, Tensor], structure: Structure, kept: frozenset[str], inputs: Inputs, steps: RecipeSteps
 ) -> Folded:
     """Quantise a layer's products.
 
@@ -58,7 +58,7 @@ def quantise_layer(
     return result
 
 
-def rounded(weight: Tensor, rows: Tensor, steps: Steps) -> Int8Weight:
+def rounded(weight: Tensor, rows: Tensor, steps: RecipeSteps) -> Int8Weight:
     """One product's weight in INT8, by the steps that are wanted."""
     whole = channel_range(weight)
     limit = clipped_range(weight, rows) if steps.clip else whole

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from serving.quantize.accuracy import Accuracy
+from serving.quantize.accuracy import ModelAccuracy
 from serving.quantize.classes import INT8_CLASSES
 from serving.quantize.layer import ProductError
 from serving.quantize.settings import STEP_HELP
@@ -21,12 +21,12 @@ class TrialResult:
             over products.
     """
 
-    accuracy: Accuracy
+    accuracy: ModelAccuracy
     errors: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class QuantizationReport:
     """One run.
 
     Args:
@@ -64,12 +64,12 @@ def class_errors(errors: Iterable[ProductError]) -> dict[str, float]:
     return {o.name: sum(found[o.name]) / len(found[o.name]) for o in INT8_CLASSES if o.name in found}
 
 
-def as_json(report: Report) -> str:
+def as_json(report: QuantizationReport) -> str:
     """Everything, for programs."""
     return json.dumps(asdict(report), indent=2) + "\n"
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: QuantizationReport) -> str:
     """The page."""
     parts = [
         f"# INT8 quantisation of {report.model}",
@@ -90,7 +90,7 @@ def as_markdown(report: Report) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def accuracy_table(report: Report) -> str:
+def accuracy_table(report: QuantizationReport) -> str:
     """What each step is worth, as a Markdown table."""
     rows = [
         (
@@ -115,7 +115,7 @@ def mean_error(trial: TrialResult) -> float:
     return sum(trial.errors.values()) / max(1, len(trial.errors))
 
 
-def _facts(report: Report) -> str:
+def _facts(report: QuantizationReport) -> str:
     before, after = report.bytes_before / 1e6, report.bytes_after / 1e6
     lines = [
         f"- steps: {', '.join(report.steps) or 'none (plain rounding)'}",

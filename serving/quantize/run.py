@@ -19,7 +19,7 @@ from serving.model.loader import open_checkpoint
 from serving.model.tensors import block_tensors, mtp_optional, mtp_tensors
 from serving.quantize.accuracy import measure
 from serving.quantize.calibration_text import CalibrationText, read_text
-from serving.quantize.report import Report, TrialResult, as_json, as_markdown, class_errors
+from serving.quantize.report import QuantizationReport, TrialResult, as_json, as_markdown, class_errors
 from serving.quantize.settings import Settings
 from serving.quantize.stream import LayerRunner
 from serving.quantize.structure import block_structure, draft_structure
@@ -36,7 +36,7 @@ Tell = Callable[[str, int, int], None]
 """Called with (what is done, parts done, parts in all)."""
 
 
-def quantise(model: Path, out: Path, files: Sequence[Path], settings: Settings, tell: Tell) -> Report:
+def quantise(model: Path, out: Path, files: Sequence[Path], settings: Settings, tell: Tell) -> QuantizationReport:
     """Quantise a checkpoint.
 
     Args:
@@ -87,7 +87,7 @@ class _Work:
         kept = self.settings.kept
         self._trials = {name: Trial(self.config, steps, kept, held_out_start, start) for name, steps in runs.items()}
 
-    def done(self) -> Report:
+    def done(self) -> QuantizationReport:
         """Everything but the files at the end."""
         self._write({_EMBED: self._embed})
         for layer in range(self.config.num_hidden_layers):
@@ -97,7 +97,7 @@ class _Work:
             self._draft(layer)
         perplexity, accuracy = measure(self._original, self._trials, self.text.held_out.next)
         chosen = self._trials[_CHOSEN]
-        return Report(
+        return QuantizationReport(
             model=self.model.resolve().name,
             steps=tuple(self.settings.steps.on()),
             kept=tuple(sorted(self.settings.kept)),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class RecipeSteps:
     """The optional steps of the recipe. Without any, each output channel's scale is its largest weight / 127.
 
     Args:
@@ -20,7 +20,7 @@ class Steps:
     clip: bool = True
     compensate: bool = True
 
-    def without(self, name: str) -> "Steps":
+    def without(self, name: str) -> "RecipeSteps":
         """All but one; the search goes with the folds that it is about."""
         off = {"fold": False, "search": False} if name == "fold" else {name: False}
         return replace(self, **off)
@@ -30,8 +30,8 @@ class Steps:
         return (name for name in STEP_NAMES if getattr(self, name))
 
 
-STEP_NAMES = tuple(field.name for field in fields(Steps))
-NO_STEPS = Steps(fold=False, search=False, clip=False, compensate=False)
+STEP_NAMES = tuple(field.name for field in fields(RecipeSteps))
+NO_STEPS = RecipeSteps(fold=False, search=False, clip=False, compensate=False)
 
 STEP_HELP = {
     "fold": "scale channels with outliers down, and their weights up, inside the neighbouring operator (exact)",
@@ -61,14 +61,14 @@ class Settings:
         seed: chooses windows of a long text, and random tokens.
     """
 
-    steps: Steps = Steps()
+    steps: RecipeSteps = RecipeSteps()
     kept: frozenset[str] = frozenset()
     tokens: int = TEXT_TOKENS
     window: int = 512
     trials: bool = True
     seed: int = 0
 
-    def runs(self) -> dict[str, Steps]:
+    def runs(self) -> dict[str, RecipeSteps]:
         """Everything that is computed, by name; the first is what is written."""
         wanted = {"chosen": self.steps}
         if self.trials:

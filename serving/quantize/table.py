@@ -44,7 +44,7 @@ def read_tensors(checkpoint: Checkpoint, names: frozenset[str]) -> dict[str, Ten
     return {name: checkpoint.tensor(name, torch.float32, torch.device("cpu")) for name in sorted(names)}
 
 
-class Recorder:
+class InputRecorder:
     """Input rows of products, by the products' names."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class CalibrationBank:
     coarse_drafts = False
     w8a16_inputs = 0
 
-    def __init__(self, recorder: Recorder | None = None) -> None:
+    def __init__(self, recorder: InputRecorder | None = None) -> None:
         self._recorder = recorder
 
     def tensor(self, name: str, build: Callable[[], Tensor]) -> Tensor:
@@ -90,7 +90,7 @@ def calibration_linear(given: LinearWeight) -> Linear:
 
 
 class _Recorded:
-    def __init__(self, name: str, product: Linear, recorder: Recorder) -> None:
+    def __init__(self, name: str, product: Linear, recorder: InputRecorder) -> None:
         self.in_features, self.out_features = product.in_features, product.out_features
         self._name = name
         self._product = product

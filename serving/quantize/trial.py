@@ -16,16 +16,16 @@ from serving.model.config import ModelConfig
 from serving.model.linear import Linear, LinearWeight
 from serving.model.norm import RmsNorm
 from serving.quantize.layer import ProductError, fill_experts, product_error, quantise_layer
-from serving.quantize.settings import Steps
+from serving.quantize.settings import RecipeSteps
 from serving.quantize.stream import LayerRunner
 from serving.quantize.structure import Structure, head_structure
-from serving.quantize.table import CalibrationBank, Recorder, Tensors, TensorTable, calibration_linear
+from serving.quantize.table import CalibrationBank, InputRecorder, Tensors, TensorTable, calibration_linear
 
 HEAD = "lm_head.weight"
 LAST_NORM = "model.norm.weight"
 
 
-def layer_parts(config: ModelConfig, tensors: Tensors, recorder: Recorder | None = None) -> Assembly:
+def layer_parts(config: ModelConfig, tensors: Tensors, recorder: InputRecorder | None = None) -> Assembly:
     """Builds a layer in float32."""
     bank = CalibrationBank(recorder)
     return Assembly(config, TensorTable(tensors), bank, torch.float32, torch.device("cpu"))
@@ -81,7 +81,7 @@ class Trial(Original):
     def __init__(
         self,
         config: ModelConfig,
-        steps: Steps,
+        steps: RecipeSteps,
         kept: frozenset[str],
         held_out: tuple[LayerRunner, Tensor],
         calibration: tuple[LayerRunner, Tensor],
@@ -98,7 +98,7 @@ class Trial(Original):
 
         Returns: its tensors.
         """
-        recorders = Recorder(), Recorder()
+        recorders = InputRecorder(), InputRecorder()
         for recorder, runner, hidden in zip(recorders, self._runners(), self._hiddens(), strict=True):
             runner.block(layer_parts(self._config, dict(tensors), recorder).block(layer), hidden)
         result = self._quantised(tensors, structure, recorders, self._gate(layer), layer)
@@ -115,7 +115,7 @@ class Trial(Original):
             drafts: whether draft layers follow.
         """
         norm, _ = _head_parts(self._config, dict(tensors))
-        recorders = Recorder(), Recorder()
+        recorders = InputRecorder(), InputRecorder()
         for recorder, hidden in zip(recorders, self._hiddens(), strict=True):
             recorder.add("lm_head", norm(hidden))
         result = self._quantised(tensors, head_structure(drafts=drafts), recorders, None, -1)
@@ -128,7 +128,7 @@ class Trial(Original):
         Returns: its tensors.
         """
         assert self._head is not None
-        recorders = Recorder(), Recorder()
+        recorders = InputRecorder(), InputRecorder()
         for recorder, runner, hidden in zip(recorders, self._runners(), self._hiddens(), strict=True):
             _drafted(self._config, draft, dict(tensors), self._head, runner, hidden, recorder)
         result = self._quantised(tensors, structure, recorders, self._gate(draft.layer), draft.layer)
@@ -139,7 +139,7 @@ class Trial(Original):
         self,
         tensors: Mapping[str, Tensor],
         structure: Structure,
-        recorders: tuple[Recorder, Recorder],
+        recorders: tuple[InputRecorder, InputRecorder],
         gate: str | None,
         layer: int,
     ) -> Tensors:
@@ -181,7 +181,7 @@ def _drafted(
     head: Linear,
     runner: LayerRunner,
     hidden: Tensor,
-    recorder: Recorder | None = None,
+    recorder: InputRecorder | None = None,
 ) -> Tensor:
     """A draft layer's best guesses `[tokens] int64`; records its inputs, and those of a head of its own."""
     layer = layer_parts(config, tensors, recorder).draft(draft.layer, draft.embed, head)

@@ -20,7 +20,7 @@ from serving.api.tokenizer import Tokenizer
 from serving.config.serve import ServeConfig
 from serving.engine.ports import KvTransport
 from serving.engine.settings import EngineRole
-from serving.engine.simulated_answers import Answers
+from serving.engine.simulated_answers import SimulatedAnswers
 from serving.engine.simulated_dies import DecodeDies
 from serving.engine.simulated_executor import BlockStamps, SimulatedExecutor, StepTimes
 from serving.errors import ConfigError
@@ -83,7 +83,7 @@ class SimulatedCompute:
             perfect_balance=simulation.expert_balance == "perfect",
             slowdown=self._slowdown,
         )
-        answers = Answers(
+        answers = SimulatedAnswers(
             plain_words(Tokenizer.from_folder(config.model.tokenizer_folder)),
             config.engine.max_model_len or self.max_model_len,
             simulation.output_tokens,

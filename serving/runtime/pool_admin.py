@@ -14,7 +14,7 @@ from dataclasses import replace
 from threading import Thread
 from typing import Protocol
 
-from serving.api.pool_admin import Answers
+from serving.api.pool_admin import ServerAnswers
 from serving.errors import PoolError
 from serving.ids import NodeId
 from serving.kvpool.messages import Audit, Data, Forget, Message, Usage
@@ -76,7 +76,7 @@ class LivePoolAdmin:
         self.set_namespace = directory.set_namespace
         self.drop_namespace = directory.drop_namespace
         self._threads = asyncio.Semaphore(MAX_THREADS)
-        self._usage = Answers()
+        self._usage = ServerAnswers()
         self._usage_at = float("-inf")
         self._usage_lock = asyncio.Lock()
         self._audit_lock = asyncio.Lock()
@@ -85,7 +85,7 @@ class LivePoolAdmin:
         """As `PoolAdmin.view`."""
         return self._view()
 
-    async def usage(self) -> Answers:
+    async def usage(self) -> ServerAnswers:
         """As `PoolAdmin.usage`; at most `USAGE_AGE_S` old."""
         async with self._usage_lock:
             if time.monotonic() - self._usage_at > USAGE_AGE_S:
@@ -96,7 +96,7 @@ class LivePoolAdmin:
                 self._usage_at = time.monotonic()
             return self._usage
 
-    async def forget(self, namespace: str) -> Answers:
+    async def forget(self, namespace: str) -> ServerAnswers:
         """As `PoolAdmin.forget`. Asked again until nothing is left: entries move between servers meanwhile."""
         deleted: dict[str, Counter[str]] = {}
         silent: dict[str, str] = {}
@@ -108,18 +108,18 @@ class LivePoolAdmin:
             if not any(counts["entries"] for counts in answers.by_server.values()):
                 break
         self._usage_at = float("-inf")
-        return Answers({server: dict(counts) for server, counts in deleted.items()}, silent)
+        return ServerAnswers({server: dict(counts) for server, counts in deleted.items()}, silent)
 
-    async def audit(self, *, repair: bool) -> Answers:
+    async def audit(self, *, repair: bool) -> ServerAnswers:
         """As `PoolAdmin.audit`; one at a time, since each keeps every server busy."""
         async with self._audit_lock:
             return await self._ask_all(Audit(repair), AUDIT_DEADLINE_S)
 
-    async def _ask_all(self, question: Message, limit_s: float) -> Answers:
+    async def _ask_all(self, question: Message, limit_s: float) -> ServerAnswers:
         records = [server.record for server in self._view().servers]
         deadline = time.monotonic() + limit_s
         replies = await asyncio.gather(*(self._ask_on_thread(record, question, deadline) for record in records))
-        answers = Answers()
+        answers = ServerAnswers()
         for record, reply in zip(records, replies, strict=True):
             if isinstance(reply, Data):
                 answers.by_server[record.name] = reply.value

@@ -32,7 +32,7 @@ def token_buckets(limit: int) -> tuple[float, ...]:
         scale *= 10
 
 
-class Histogram:
+class BucketHistogram:
     """Counts per bucket, not cumulative, and the sum. Not thread-safe."""
 
     __slots__ = ("bounds", "counts", "total")

@@ -23,7 +23,7 @@ from serving.telemetry.histogram import (
     SECONDS_PER_TOKEN,
     SECONDS_REQUEST,
     SECONDS_TTFT,
-    Histogram,
+    BucketHistogram,
     cumulative,
     token_buckets,
 )
@@ -129,23 +129,23 @@ class GatewayMetrics(Collector):
         self.rejections: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
         self.recomputed: Counter[str] = Counter(dict.fromkeys(RECOMPUTED, 0))
         self.http: Counter[tuple[str, str, int]] = Counter()
-        self.http_seconds = Histogram(SECONDS_REQUEST)
+        self.http_seconds = BucketHistogram(SECONDS_REQUEST)
         lengths = token_buckets(max_model_len)
-        self.ttft = Histogram(SECONDS_TTFT)
-        self.inter_token = Histogram(SECONDS_PER_TOKEN)
-        self.per_output_token = Histogram(SECONDS_PER_TOKEN)
-        self.e2e = Histogram(SECONDS_REQUEST)
-        self.queue_time = Histogram(SECONDS_REQUEST)
-        self.prefill_time = Histogram(SECONDS_REQUEST)
-        self.decode_time = Histogram(SECONDS_REQUEST)
-        self.prompt_length = Histogram(lengths)
-        self.inference_time = Histogram(SECONDS_REQUEST)
-        self.generation_length = Histogram(lengths)
-        self.kv_computed = Histogram(lengths)
-        self.preemptions = Histogram(PREEMPTIONS)
-        self.longest = Histogram(lengths)
-        self.params_n = Histogram(CHOICES)
-        self.params_max_tokens = Histogram(lengths)
+        self.ttft = BucketHistogram(SECONDS_TTFT)
+        self.inter_token = BucketHistogram(SECONDS_PER_TOKEN)
+        self.per_output_token = BucketHistogram(SECONDS_PER_TOKEN)
+        self.e2e = BucketHistogram(SECONDS_REQUEST)
+        self.queue_time = BucketHistogram(SECONDS_REQUEST)
+        self.prefill_time = BucketHistogram(SECONDS_REQUEST)
+        self.decode_time = BucketHistogram(SECONDS_REQUEST)
+        self.prompt_length = BucketHistogram(lengths)
+        self.inference_time = BucketHistogram(SECONDS_REQUEST)
+        self.generation_length = BucketHistogram(lengths)
+        self.kv_computed = BucketHistogram(lengths)
+        self.preemptions = BucketHistogram(PREEMPTIONS)
+        self.longest = BucketHistogram(lengths)
+        self.params_n = BucketHistogram(CHOICES)
+        self.params_max_tokens = BucketHistogram(lengths)
         self.instances = InstanceBoard(model_name)
         self.servers = MemoryServerBoard()
         self.namespaces = NamespaceBoard(model_name, engine)
@@ -267,7 +267,7 @@ class GatewayMetrics(Collector):
             yield _counter("http_requests", "HTTP exchanges, by route; 499: the client left first", names, http)
         yield from self._gauges()
         for name, attribute, text in _HISTOGRAMS:
-            histogram: Histogram = getattr(self, attribute)
+            histogram: BucketHistogram = getattr(self, attribute)
             family = HistogramMetricFamily(name, text, labels=LABELS)
             family.add_metric(own, cumulative(histogram.bounds, histogram.counts), histogram.total)
             yield family

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from serving.telemetry.histogram import cumulative
-from serving.telemetry.pool_stats import Latencies, MemoryServerStats, PoolClientStats
+from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
 
 ClientRows = Sequence[tuple[tuple[str, ...], PoolClientStats]]
 """Label values of an instance (model_name, engine, pool) with its numbers."""
@@ -164,5 +164,5 @@ class MemoryServerBoard(Collector):
         return family
 
 
-def _add(family: HistogramMetricFamily, labels: Sequence[str], latencies: Latencies) -> None:
+def _add(family: HistogramMetricFamily, labels: Sequence[str], latencies: OperationLatencies) -> None:
     family.add_metric(labels, cumulative(latencies.bounds_s, latencies.counts), latencies.sum_s)

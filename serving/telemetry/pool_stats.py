@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Latencies:
+class OperationLatencies:
     """How long an operation took.
 
     Args:
@@ -38,7 +38,7 @@ class PoolClientStats:
     present: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: Mapping[str, int] = field(default_factory=dict)
-    latencies: Mapping[str, Latencies] = field(default_factory=dict)
+    latencies: Mapping[str, OperationLatencies] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class MemoryServerStats:
     refused: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: Mapping[str, int] = field(default_factory=dict)
     damaged: Mapping[str, int] = field(default_factory=dict)
-    latencies: Mapping[str, Latencies] = field(default_factory=dict)
+    latencies: Mapping[str, OperationLatencies] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     heard: bool = True
     told: float = 0.0

@@ -18,7 +18,7 @@ from serving.telemetry.stats import InstanceStats
 Sample = tuple[str, dict[str, str], float]
 
 
-class Family(Struct, frozen=True, array_like=True):
+class MetricFamily(Struct, frozen=True, array_like=True):
     """One family of series. `samples`: name, labels and value of each."""
 
     name: str
@@ -44,8 +44,8 @@ class GatewayNumbers(Struct, frozen=True, array_like=True):
     engine: str
     begun: float
     load: int
-    families: tuple[Family, ...]
-    tenants: tuple[Family, ...]
+    families: tuple[MetricFamily, ...]
+    tenants: tuple[MetricFamily, ...]
     instances: tuple[InstanceStats, ...]
     servers: tuple[MemoryServerStats, ...]
 
@@ -58,10 +58,12 @@ class Others(Protocol):
         ...
 
 
-def families_of(collector: Collector) -> tuple[Family, ...]:
+def families_of(collector: Collector) -> tuple[MetricFamily, ...]:
     """What a collector has to tell, as values."""
     return tuple(
-        Family(one.name, one.documentation, one.type, tuple((s.name, dict(s.labels), s.value) for s in one.samples))
+        MetricFamily(
+            one.name, one.documentation, one.type, tuple((s.name, dict(s.labels), s.value) for s in one.samples)
+        )
         for one in collector.collect()
     )
 
@@ -90,8 +92,8 @@ def newest_servers(gateways: Iterable[GatewayNumbers]) -> list[MemoryServerStats
 class Joined(Collector):
     """Families of several gateways, each of them announced once."""
 
-    def __init__(self, families: Iterable[Sequence[Family]]) -> None:
-        self._families: dict[str, list[Family]] = {}
+    def __init__(self, families: Iterable[Sequence[MetricFamily]]) -> None:
+        self._families: dict[str, list[MetricFamily]] = {}
         for of_one in families:
             for family in of_one:
                 self._families.setdefault(family.name, []).append(family)
@@ -121,7 +123,7 @@ def _newest(rows: Iterable[tuple[str, float, Stats]]) -> list[Stats]:
 
 
 def _relabelled(numbers: GatewayNumbers, engine: str) -> GatewayNumbers:
-    def with_label(families: tuple[Family, ...]) -> tuple[Family, ...]:
+    def with_label(families: tuple[MetricFamily, ...]) -> tuple[MetricFamily, ...]:
         return tuple(
             replace(family, samples=tuple((name, _own(labels), value) for name, labels, value in family.samples))
             for family in families

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from serving.api.drain import Drain, DrainMiddleware
+from serving.api.drain import DrainMiddleware, GatewayDrain
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,7 +25,7 @@ class Slow:
 
 
 async def test_what_runs_goes_on_and_what_is_new_is_refused() -> None:
-    app, drain = Slow(), Drain()
+    app, drain = Slow(), GatewayDrain()
     transport = httpx.ASGITransport(DrainMiddleware(app, drain))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         assert (await client.get("/ready")).status_code == 200
@@ -51,7 +51,7 @@ async def test_an_exchange_that_fails_is_over_too() -> None:
     async def broken(_: Scope, __: Receive, ___: Send) -> None:
         raise LookupError("a bug")
 
-    drain = Drain()
+    drain = GatewayDrain()
     transport = httpx.ASGITransport(DrainMiddleware(broken, drain))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         with pytest.raises(LookupError):

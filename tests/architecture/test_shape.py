@@ -23,6 +23,16 @@ MAY_TOUCH_THE_ENVIRONMENT = (
 what every build tool goes by. Of ours there is one, which only containers need: CLOUDMATRIX_API_KEYS.
 """
 
+STILL_REPEATED = frozenset(
+    """
+    Add Adopt Cancel Candidate Choice Chunk Clock Distribution Done Entry Found Hello Histogram Hold Instance
+    IrregularFileError Job Lengths Limit Load LogNormal Look Message ModelConfig NestedTooDeeply Outcome Placement
+    Recorded RefusedError Release Replay Row Scaling StepCost StepTimes Table Throughput Tier TimelinePoint Timers
+    Tokens Trace Usage Welcome Workload
+    """.split()
+)
+"""Class names of more than one class. The list only gets shorter: a new name is unique in all packages."""
+
 PACKAGES = read_sources("hardware", "serving", "loadgen")
 PRODUCT = [*PACKAGES, *read_sources("deploy")]
 EVERYTHING = [*PRODUCT, *read_sources("tests", "docs", "examples")]
@@ -82,6 +92,16 @@ def _re_exports(node: ast.stmt) -> bool:
     return docstring or isinstance(node, ast.Import | ast.ImportFrom)
 
 
+def repeated_class_names(sources: Sequence[Source]) -> dict[str, list[str]]:
+    """Class names that stand in more than one file, so that a search for one finds the other; private ones may."""
+    places: dict[str, list[str]] = {}
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(source.path)
+    return {name: paths for name, paths in places.items() if len(set(paths)) > 1}
+
+
 def test_files_are_small() -> None:
     assert long_files(EVERYTHING) == []
 
@@ -103,6 +123,12 @@ def test_init_files_only_re_export() -> None:
     assert busy_init_files(PACKAGES) == []
 
 
+def test_class_names_are_unique() -> None:
+    repeated = repeated_class_names(PACKAGES)
+    assert {name: paths for name, paths in repeated.items() if name not in STILL_REPEATED} == {}
+    assert sorted(STILL_REPEATED - repeated.keys()) == [], "unique by now: leave them out of the list"
+
+
 def sample(text: str, path: str = "pkg/mod.py") -> list[Source]:
     """One source with this text."""
     return [Source(path, path.removesuffix(".py").replace("/", "."), text)]
@@ -114,6 +140,14 @@ def test_the_checker_sees_a_long_file_and_a_long_function() -> None:
     assert long_functions(sample("def f():\n" + "    x = 1\n" * 59)) == []
     body = "    async def f(self):\n" + "        x = 1\n" * 60
     assert long_functions(sample("class C:\n" + body)) == ["pkg/mod.py:2 f: 61 lines"]
+
+
+def test_the_checker_sees_a_class_name_twice() -> None:
+    sources = [
+        *sample("class A: ...\nclass _B: ...\n", "pkg/a.py"),
+        *sample("class A: ...\nclass _B: ...\n", "pkg/b.py"),
+    ]
+    assert repeated_class_names(sources) == {"A": ["pkg/a.py", "pkg/b.py"]}
 
 
 def test_the_checker_sees_a_drawer() -> None:

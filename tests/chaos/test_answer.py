@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serving.chaos.answer import Answer, difference, logprob_distance
+from serving.chaos.answer import StreamedAnswer, difference, logprob_distance
 from serving.chaos.asks import CHAT, COMPLETIONS, Ask, make_asks
 from serving.chaos.scenario import LoadConfig
 
@@ -16,9 +16,9 @@ def piece(index: int, tokens: list[int], text: str = "x", **fields: Any) -> dict
     return {"choices": [{"index": index, "text": text, "token_ids": tokens, "finish_reason": None, **fields}]}
 
 
-def answered() -> Answer:
+def answered() -> StreamedAnswer:
     """Two choices, one with log-probabilities."""
-    answer = Answer(ASK, 0.0)
+    answer = StreamedAnswer(ASK, 0.0)
     answer.take(piece(0, [1, 2], logprobs={"token_logprobs": [None, -0.5]}), 1.0)
     answer.take(piece(1, [7], finish_reason="stop"), 1.1)
     answer.take(piece(0, [3], finish_reason="length", logprobs={"token_logprobs": [-0.25]}), 1.2)
@@ -46,13 +46,13 @@ def test_pieces_add_up() -> None:
     ],
 )
 def test_all_wire_forms_have_text(body: dict[str, Any]) -> None:
-    answer = Answer(ASK, 0.0)
+    answer = StreamedAnswer(ASK, 0.0)
     answer.take({"choices": [body]}, 1.0)
     assert (answer.choices[0].text, answer.choices[0].tokens) == ("ab", [5])
 
 
 def test_chat_logprobs_are_read() -> None:
-    answer = Answer(ASK, 0.0)
+    answer = StreamedAnswer(ASK, 0.0)
     answer.take(piece(0, [5], logprobs={"content": [{"token": "a", "logprob": -1.5}]}), 1.0)
     assert answer.choices[0].logprobs == [-1.5]
 
@@ -134,8 +134,8 @@ def test_asks_use_everything_that_a_stream_must_survive() -> None:
 
 
 def test_a_log_probability_that_is_no_number_is_a_difference() -> None:
-    def told(first: float | None) -> Answer:
-        answer = Answer(ASK, 0.0)
+    def told(first: float | None) -> StreamedAnswer:
+        answer = StreamedAnswer(ASK, 0.0)
         answer.take(piece(0, [1, 2], finish_reason="length", logprobs={"content": [{"logprob": first}]}), 1.0)
         return answer
 

@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from serving.chaos.answer import Answer
+from serving.chaos.answer import StreamedAnswer
 from serving.chaos.asks import COMPLETIONS, Ask
-from serving.chaos.client import Endpoint, fetch
+from serving.chaos.client import GatewayEndpoint, fetch
 from serving.errors import ConfigError
 from tests.chaos.http_server import STREAM, Handler, chunk, event, play, serving, token
 
 DEADLINE_S = 10.0
 
 
-def order(**fields: Any) -> Answer:
+def order(**fields: Any) -> StreamedAnswer:
     body = {"stream": True, "max_tokens": 4, **fields}
-    return Answer(Ask(0, "test", COMPLETIONS, body), time.monotonic())
+    return StreamedAnswer(Ask(0, "test", COMPLETIONS, body), time.monotonic())
 
 
-def ask(answer: Answer, handler: Handler = play, deadline_s: float = DEADLINE_S, **how: Any) -> Answer:
+def ask(answer: StreamedAnswer, handler: Handler = play, deadline_s: float = DEADLINE_S, **how: Any) -> StreamedAnswer:
     async def scene() -> None:
         async with serving(handler) as url:
-            await fetch(Endpoint.of(url), answer, deadline_s, **how)
+            await fetch(GatewayEndpoint.of(url), answer, deadline_s, **how)
 
     asyncio.run(scene())
     return answer
@@ -114,7 +114,7 @@ def test_a_server_that_hangs_is_left_at_the_deadline() -> None:
 
 def test_nobody_there_is_a_failure_too() -> None:
     answer = order()
-    asyncio.run(fetch(Endpoint("127.0.0.1", 1), answer, 1.0))
+    asyncio.run(fetch(GatewayEndpoint("127.0.0.1", 1), answer, 1.0))
     assert answer.outcome == "failed"
     assert "refused" in answer.reason.lower() or "Error" in answer.reason
 
@@ -131,7 +131,7 @@ def test_the_key_is_sent() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            await fetch(Endpoint("127.0.0.1", port, "s3cret"), order(), 2.0)
+            await fetch(GatewayEndpoint("127.0.0.1", port, "s3cret"), order(), 2.0)
 
     asyncio.run(scene())
     assert b"Authorization: Bearer s3cret\r\n" in seen[0]
@@ -142,4 +142,4 @@ def test_the_key_is_sent() -> None:
 @pytest.mark.parametrize("url", ["https://127.0.0.1", "http://127.0.0.1:8000/llm", "127.0.0.1:8000"])
 def test_only_the_gateway_itself_is_an_endpoint(url: str) -> None:
     with pytest.raises(ConfigError, match="name the gateway itself"):
-        Endpoint.of(url)
+        GatewayEndpoint.of(url)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from serving.chaos.answer import Answer, ChoiceSoFar
+from serving.chaos.answer import ChoiceSoFar, StreamedAnswer
 from serving.chaos.asks import COMPLETIONS, Ask
 from serving.chaos.console import print_report
 from serving.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Pauses, find, pauses_of, quantile
@@ -23,18 +23,18 @@ ASK = Ask(0, "greedy", COMPLETIONS, {"stream": True, "max_tokens": 8})
 FAULT_S = 100.0
 
 
-def stream(*arrivals: float, sent_s: float = 90.0, ended_s: float = 130.0, resumptions: int = 0) -> Answer:
+def stream(*arrivals: float, sent_s: float = 90.0, ended_s: float = 130.0, resumptions: int = 0) -> StreamedAnswer:
     """A finished stream with a token at each of these moments."""
     choice = ChoiceSoFar([1] * len(arrivals), finish="length", arrivals=[(at, 1) for at in arrivals])
     usage: dict[str, Any] = {"resumptions": resumptions} if resumptions else {}
-    return Answer(ASK, sent_s, None, [choice], "finished", ended_s=ended_s, usage=usage)
+    return StreamedAnswer(ASK, sent_s, None, [choice], "finished", ended_s=ended_s, usage=usage)
 
 
 def kill(number: int = 1, pool: str = "decode", fate: Any = "replaced", at_s: float = FAULT_S) -> Event:
     return Event(number, "kill", at_s - 50, at_s, at_s - 50, pool, f"{pool}#1", 7, fate=fate, replaced_s=4.0)
 
 
-def run_of(*answers: Answer, events: tuple[Event, ...] = (), leaks: Leaks | None = None) -> ChaosRun:
+def run_of(*answers: StreamedAnswer, events: tuple[Event, ...] = (), leaks: Leaks | None = None) -> ChaosRun:
     samples = [Sample(float(at), 2, 10 * at, {"decode": 2}) for at in range(5)]
     return ChaosRun(
         "test", 5, "abc", "<model>", 50.0, 60.0, 60.0, False, 12, list(answers), {}, 1e-6, list(events), samples,
@@ -60,7 +60,7 @@ def run_of(*answers: Answer, events: tuple[Event, ...] = (), leaks: Leaks | None
         "sent later", "ended before", "never went on", "went on elsewhere at once", "only a long step",
     ],
 )  # fmt: skip
-def test_a_pause_is_from_the_fault_to_the_next_token(answer: Answer, pauses: list[float]) -> None:
+def test_a_pause_is_from_the_fault_to_the_next_token(answer: StreamedAnswer, pauses: list[float]) -> None:
     assert pauses_of(kill(), [answer]) == pytest.approx(pauses)
 
 
@@ -85,7 +85,7 @@ def test_a_good_run_is_clean() -> None:
     ]
 
 
-def failed() -> Answer:
+def failed() -> StreamedAnswer:
     answer = stream(99.0)
     answer.outcome, answer.reason = "failed", "HTTP 503: <b>no</b> instance"
     return answer

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from serving.chaos.console import verdict
-from serving.chaos.findings import Findings, find
+from serving.chaos.findings import ChaosFindings, find
 from serving.chaos.result import ChaosRun, Event
-from serving.chaos.run import Order, run_chaos
+from serving.chaos.run import ChaosOrder, run_chaos
 from serving.chaos.scenario import FaultConfig, LoadConfig, PoolsConfig, Scenario, TimesConfig
 from serving.chaos.targets import find_session, listed, send, target_of
 from serving.cli.http_client import ask_gateway
@@ -46,8 +46,8 @@ def scenario(faults: tuple[FaultConfig, ...] = KILLS, *, settle_s: float = 5.0) 
     return Scenario(times, LOAD, PoolsConfig(), faults)
 
 
-def play(system: FakeSystem, faults: tuple[FaultConfig, ...] = KILLS, **how: float) -> tuple[ChaosRun, Findings]:
-    order = Order("test", scenario(faults, **how), 3, 1.5, system.url)
+def play(system: FakeSystem, faults: tuple[FaultConfig, ...] = KILLS, **how: float) -> tuple[ChaosRun, ChaosFindings]:
+    order = ChaosOrder("test", scenario(faults, **how), 3, 1.5, system.url)
     run = asyncio.run(run_chaos(order, Silent()))
     return run, find(run)
 
@@ -158,7 +158,7 @@ def test_an_interrupt_ends_the_run_early_with_its_findings() -> None:
                 threading.Timer(0.7, signal.raise_signal, [signal.SIGINT]).start()
 
     with FakeSystem() as system:
-        order = Order("test", scenario(), 3, 60.0, system.url)
+        order = ChaosOrder("test", scenario(), 3, 60.0, system.url)
         run = asyncio.run(run_chaos(order, Impatient()))
     assert run.interrupted
     assert 0.3 < run.duration_s < 10.0
@@ -183,7 +183,7 @@ def test_a_second_interrupt_ends_the_waiting_and_handlers_are_as_before(kind: si
         with FakeSystem(heals=False) as system:
             told = Impatient()
             begun = time.monotonic()
-            run = asyncio.run(run_chaos(Order("test", scenario(), 3, 60.0, system.url), told))
+            run = asyncio.run(run_chaos(ChaosOrder("test", scenario(), 3, 60.0, system.url), told))
         assert time.monotonic() - begun < 20
         assert signal.getsignal(kind) is mine
     finally:
@@ -196,7 +196,7 @@ def test_a_second_interrupt_ends_the_waiting_and_handlers_are_as_before(kind: si
 
 def test_a_schedule_without_faults_is_no_run() -> None:
     with FakeSystem() as system, pytest.raises(ConfigError, match="no fault would come"):
-        asyncio.run(run_chaos(Order("test", scenario(), 3, 0.6, system.url), Silent()))
+        asyncio.run(run_chaos(ChaosOrder("test", scenario(), 3, 0.6, system.url), Silent()))
 
 
 def test_a_run_that_hit_nobody_proves_nothing() -> None:
@@ -232,14 +232,16 @@ def test_a_system_that_contradicts_itself_is_no_reference() -> None:
             def stage(self, text: str) -> None:
                 threading.Timer(0.15, setattr, [system, "wrong_after_loss", True]).start()
 
-        order = Order("test", Scenario(load=LoadConfig(asks=12, longest_tokens=24), faults=KILLS), 0, 40.0, system.url)
+        order = ChaosOrder(
+            "test", Scenario(load=LoadConfig(asks=12, longest_tokens=24), faults=KILLS), 0, 40.0, system.url
+        )
         with pytest.raises(UnavailableError, match="answered in two ways"):
             asyncio.run(run_chaos(order, Fickle()))
 
 
 def test_no_system_is_told() -> None:
     with pytest.raises(UnavailableError, match="no gateway at"):
-        asyncio.run(run_chaos(Order("test", scenario(), 0, 1.0, "http://127.0.0.1:1"), Silent()))
+        asyncio.run(run_chaos(ChaosOrder("test", scenario(), 0, 1.0, "http://127.0.0.1:1"), Silent()))
 
 
 def test_only_replicas_of_the_session_are_targets() -> None:

@@ -10,7 +10,7 @@ import pytest
 from serving.cli import command_parser, plan
 from serving.errors import ConfigError
 from serving.sim.planning.candidate import Candidate, Shape
-from serving.sim.planning.planner import Order
+from serving.sim.planning.planner import PlanQuestion
 from tests.sim.planning.traces import CONFIG_FILE, steady
 
 SMALL = ("--sizes-prefill", "16", "--sizes-decode", "64", "--processes", "1", "--attainment", "0.9")
@@ -20,7 +20,7 @@ def parsed(*words: str) -> argparse.Namespace:
     return command_parser("plan").parse_args(["plan", "--config", str(CONFIG_FILE), *words])
 
 
-def asked(*words: str) -> Order:
+def asked(*words: str) -> PlanQuestion:
     return plan.order_of(parsed("--trace", "t", *words))
 
 

@@ -17,7 +17,7 @@ from hardware.ray_resources import node_labels
 from serving.deployments.kvcache import node_name, require_ub_memory
 from serving.deployments.membership import NAMESPACE
 from serving.deployments.pool_control import NAME, NamespaceChanges, PoolAnnouncer, PoolViewFollower
-from serving.deployments.session import Session
+from serving.deployments.session import SystemSession
 from serving.errors import ConfigError
 from serving.kvpool.controller import ControlSettings
 from serving.policy.pool.view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord
@@ -147,7 +147,7 @@ async def main(session: str, directory: str) -> None:
     await follower.stop()
 
 
-def run(session: Session, directory: str) -> None:
+def run(session: SystemSession, directory: str) -> None:
     """Everything, in a Ray of its own that is ended afterwards."""
     try:
         ray.init(

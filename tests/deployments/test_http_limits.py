@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving.deployments.connections import PROBES, Connections, DoorLimits, Place, address_of, connection_limit
+from serving.deployments.connections import PROBES, DoorConnections, DoorLimits, DoorPlace, address_of, connection_limit
 from serving.deployments.front_door import FrontDoor
 from tests.e2e.server import PATIENCE_S, free_port
 
@@ -224,14 +224,14 @@ def test_beyond_the_bound_only_probes_are_answered() -> None:
 
 
 def test_places_are_shared_among_addresses() -> None:
-    book = Connections(DoorLimits(max_connections=10, address_share=0.5), open_files=1024)
-    assert [book.enter("a") for _ in range(6)] == [Place.ORDINARY] * 5 + [Place.PROBE]
-    assert [book.enter("b") for _ in range(6)] == [Place.ORDINARY] * 5 + [Place.PROBE]
-    assert book.enter("c") is Place.PROBE
-    assert {book.enter("a") for _ in range(PROBES)} == {Place.PROBE, Place.NONE}
-    assert book.enter("c") is Place.PROBE, "one address does not take all that is kept"
-    book.leave("a", Place.ORDINARY)
-    assert book.enter("c") is Place.ORDINARY
+    book = DoorConnections(DoorLimits(max_connections=10, address_share=0.5), open_files=1024)
+    assert [book.enter("a") for _ in range(6)] == [DoorPlace.ORDINARY] * 5 + [DoorPlace.PROBE]
+    assert [book.enter("b") for _ in range(6)] == [DoorPlace.ORDINARY] * 5 + [DoorPlace.PROBE]
+    assert book.enter("c") is DoorPlace.PROBE
+    assert {book.enter("a") for _ in range(PROBES)} == {DoorPlace.PROBE, DoorPlace.NONE}
+    assert book.enter("c") is DoorPlace.PROBE, "one address does not take all that is kept"
+    book.leave("a", DoorPlace.ORDINARY)
+    assert book.enter("c") is DoorPlace.ORDINARY
 
 
 def test_the_bound_lies_below_the_limit_of_open_files() -> None:

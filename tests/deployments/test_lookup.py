@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from serving.deployments import pool_control, remote_read, scale_path
-from serving.deployments.lookup import Lookup
+from serving.deployments.lookup import ActorLookup
 from serving.deployments.pool_control import PoolAnnouncer, PoolViewFollower
 from serving.deployments.scaling import observe
 from serving.deployments.scaling.board import ClusterSilentError
@@ -59,7 +59,7 @@ def ask_thrice(ask: Callable[[], Awaitable[Any]], told: type[Exception]) -> None
 
 
 def test_however_often_a_silent_store_is_asked_one_thread_waits(store: SilentStore) -> None:
-    lookup = Lookup(store.find)
+    lookup = ActorLookup(store.find)
     ask_thrice(lambda: lookup.answer(0.01), TimeoutError)
     with pytest.raises(TimeoutError):
         lookup.wait(0.01)
@@ -73,7 +73,7 @@ def test_what_the_question_raises_is_told() -> None:
     def find() -> NoReturn:
         raise ValueError("no such actor")
 
-    lookup = Lookup(find)
+    lookup = ActorLookup(find)
     with pytest.raises(ValueError, match="no such actor"):
         lookup.wait(30.0)
     with pytest.raises(ValueError, match="no such actor"):
@@ -95,7 +95,7 @@ def test_a_follower_that_finds_no_controller_asks_with_one_thread(
     monkeypatch.setattr(ray, "get_actor", store.find)
     rounds = asyncio.Event()
 
-    class Counted(Lookup):
+    class Counted(ActorLookup):
         asked = 0
 
         async def answer(self, deadline_s: float) -> Any:
@@ -104,7 +104,7 @@ def test_a_follower_that_finds_no_controller_asks_with_one_thread(
                 rounds.set()
             return await super().answer(deadline_s)
 
-    monkeypatch.setattr(pool_control, "Lookup", Counted)
+    monkeypatch.setattr(pool_control, "ActorLookup", Counted)
 
     async def scene() -> None:
         follower = PoolViewFollower(period_s=0.001)
@@ -132,7 +132,7 @@ def test_who_asks_the_board_again_and_again_takes_one_thread(
     store: SilentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scale_path, "CALL_DEADLINE_S", 0.01)
-    monkeypatch.setattr(scale_path, "_BOARD", Lookup(store.find))
+    monkeypatch.setattr(scale_path, "_BOARD", ActorLookup(store.find))
     ask_thrice(lambda: scale_path.ask(ReadPools()), ScaleError)
     assert len(store.asked) == 1
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from serving.deployments.ray_storage import ray_storage
-from serving.deployments.session import Session
+from serving.deployments.session import SystemSession
 from serving.errors import ConfigError
 
-SESSION = Session("abc123", Path("/somewhere/cloudmatrix-abc123"), "token")
+SESSION = SystemSession("abc123", Path("/somewhere/cloudmatrix-abc123"), "token")
 
 
 def test_embedded_lies_in_the_sessions_folder() -> None:

@@ -13,7 +13,7 @@ from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.deployments import launch
 from serving.deployments.launch import Interrupt, StartError, serve_forever
-from serving.deployments.session import Session
+from serving.deployments.session import SystemSession
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -47,7 +47,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
 def serve() -> int:
     """Serve with whatever the test has put in place of starting and tending."""
     config = ServeConfig(ModelConfig(Path("somewhere")))
-    return serve_forever(config, Session("abc123", Path("nowhere"), "token"))
+    return serve_forever(config, SystemSession("abc123", Path("nowhere"), "token"))
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

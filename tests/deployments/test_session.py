@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from serving.deployments import session
-from serving.deployments.session import Session
+from serving.deployments.session import SystemSession
 
 ENTER = """
 from serving.deployments.session import enter
@@ -82,7 +82,7 @@ class Start:
 
 
 def test_whoever_reads_the_dashboards_address_reads_a_whole_one(tmp_path: Path) -> None:
-    start = Session("s", tmp_path, "token")
+    start = SystemSession("s", tmp_path, "token")
     start.note_dashboard("http://127.0.0.1:1")
     with (tmp_path / "dashboard-url").open() as reading:
         start.note_dashboard("http://127.0.0.1:2")
@@ -115,7 +115,7 @@ def test_the_dashboard_page_comes_first_on_the_path_that_ray_inherits(short_fold
 
 
 def test_a_folder_goes_although_somebody_still_writes_into_it(tmp_path: Path) -> None:
-    ending = Session("abc123", tmp_path / "session", "token")
+    ending = SystemSession("abc123", tmp_path / "session", "token")
     ending.folder.mkdir()
     end = time.monotonic() + 0.5
 

@@ -10,7 +10,7 @@ from serving.deployments import launch, ray_parts
 from serving.deployments.launch import Interrupt, Interrupted, StartError
 from serving.deployments.ray_parts import end_started, too_slow
 from serving.deployments.ray_storage import ray_storage
-from serving.deployments.session import Session
+from serving.deployments.session import SystemSession
 
 SLOW = Exception(
     "The current node timed out during startup. This could happen because some of the raylet failed to startup or the "
@@ -21,7 +21,7 @@ SLOW = Exception(
 class FakeCluster:
     """Fails to start with these errors, one after the other, then starts."""
 
-    session = Session("abc123", Path("nowhere"), "token")
+    session = SystemSession("abc123", Path("nowhere"), "token")
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -108,9 +108,9 @@ def test_of_a_node_that_did_not_come_up_every_process_is_ended(monkeypatch: pyte
 
 
 def test_the_second_try_knows_nothing_of_the_first(tmp_path: Path) -> None:
-    storage = ray_storage("embedded", Session("abc123", tmp_path, "token"))
+    storage = ray_storage("embedded", SystemSession("abc123", tmp_path, "token"))
     folder = Path(storage.environment["RAY_gcs_storage_path"])
     folder.mkdir()
     storage.forget()
     assert not folder.exists()
-    ray_storage("memory", Session("abc123", tmp_path, "token")).forget()
+    ray_storage("memory", SystemSession("abc123", tmp_path, "token")).forget()

@@ -15,7 +15,7 @@ from serving.deployments import cluster as cluster_module
 from serving.deployments.cluster import LocalCluster
 from serving.deployments.nodes import SEGMENT_PREFIX
 from serving.deployments.ray_parts import HELPERS
-from serving.deployments.session import Session
+from serving.deployments.session import SystemSession
 from serving.runtime.injected_faults import faults_path
 
 
@@ -93,7 +93,7 @@ class Nodes:
 
 
 def cluster(**options: Any) -> tuple[LocalCluster, Nodes]:
-    made = LocalCluster(ClusterConfig(**options), Session("abc123", Path("/nowhere"), "token"))
+    made = LocalCluster(ClusterConfig(**options), SystemSession("abc123", Path("/nowhere"), "token"))
     nodes = Nodes()
     made._nodes = nodes
     made._workers = [(nodes.add_node(number=number), {"number": number}) for number in (1, 2)]
@@ -299,7 +299,7 @@ def test_what_ray_cannot_end_keeps_nothing_else_from_being_removed(
         shutdown = staticmethod(fail)
 
     monkeypatch.setattr(cluster_module, "SHARED_MEMORY", tmp_path)
-    ending = LocalCluster(ClusterConfig(), Session("abc123", tmp_path / "session", "token"))
+    ending = LocalCluster(ClusterConfig(), SystemSession("abc123", tmp_path / "session", "token"))
     ending._nodes = Stubborn()
     ending.session.pool_folder.mkdir(parents=True)
     segment = tmp_path / f"{SEGMENT_PREFIX}abc123-node-decode"
@@ -316,5 +316,5 @@ def test_faults_of_a_killed_tester_go_with_the_system(tmp_path: Path, monkeypatc
     faults, others = faults_path(tmp_path, "abc123"), faults_path(tmp_path, "def456")
     for path in (faults, others):
         path.touch()
-    LocalCluster(ClusterConfig(), Session("abc123", tmp_path / "session", "token")).stop()
+    LocalCluster(ClusterConfig(), SystemSession("abc123", tmp_path / "session", "token")).stop()
     assert (faults.exists(), others.exists()) == (False, True)

@@ -11,7 +11,7 @@ from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
 from hardware.cost.loads import DecodeLoad, PrefillLoad
 from serving.engine.settings import EngineRole
-from serving.engine.simulated_answers import Answers
+from serving.engine.simulated_answers import SimulatedAnswers
 from serving.engine.simulated_dies import DecodeDies
 from serving.engine.simulated_executor import STAMP_BYTES, BlockStamps, SimulatedExecutor, StepTimes
 from serving.ids import BlockId, SequenceId
@@ -53,7 +53,7 @@ class Rig:
         self.seats = DecodeDies(self.dies, 64, BLOCK_TOKENS)
         self.executor = SimulatedExecutor(
             StepTimes(COST, self.role, self.dies, self.drafts, prefill_dies=16),
-            Answers(WORDS, MODEL_LEN, 50, self.drafts, 0.7),
+            SimulatedAnswers(WORDS, MODEL_LEN, 50, self.drafts, 0.7),
             self.seats,
             BlockStamps(memoryview(self.arena), REAL_BYTES, BLOCK_TOKENS),
             self.pacer,
@@ -218,7 +218,7 @@ def test_log_probabilities_are_there_for_who_asks() -> None:
 
 
 def test_a_greedy_answer_follows_from_the_prompt_alone() -> None:
-    answers = Answers(WORDS, MODEL_LEN, 50, 1, 0.7)
+    answers = SimulatedAnswers(WORDS, MODEL_LEN, 50, 1, 0.7)
 
     def said(prompt: tuple[int, ...], seed: int, temperature: float) -> tuple[int, tuple[int, ...]]:
         sampling = SamplingParams(

@@ -10,9 +10,9 @@ import torch
 from serving.api.tokenizer import Tokenizer
 from serving.errors import ConfigError
 from serving.evaluate.loglikelihood import Continuation, encode_pair, loglikelihoods
-from serving.evaluate.scorer import Group, Scorer
-from serving.evaluate.tasks.accuracy import Accuracy, accuracy, picks
-from serving.evaluate.tasks.questions import Question
+from serving.evaluate.scorer import PrefixGroup, Scorer
+from serving.evaluate.tasks.accuracy import TaskAccuracy, accuracy, picks
+from serving.evaluate.tasks.questions import TaskQuestion
 from serving.model.loader import load_model
 from tests.model.reference import ReferenceGenerator
 
@@ -89,7 +89,7 @@ class CountingScorer(Scorer):
 
     fed = 0
 
-    def hidden(self, groups: Sequence[Group]) -> list[list[torch.Tensor]]:
+    def hidden(self, groups: Sequence[PrefixGroup]) -> list[list[torch.Tensor]]:
         self.fed += sum(len(group.shared) + sum(map(len, group.rests)) for group in groups)
         return super().hidden(groups)
 
@@ -112,11 +112,11 @@ def test_what_is_common_is_fed_once(checkpoint: Path) -> None:
 
 def test_accuracy_and_its_normalised_form() -> None:
     pairs = (("", "a"), ("", "bbbb"))
-    question = Question(pairs, ("a", "bbbb"), frozenset({1}))
+    question = TaskQuestion(pairs, ("a", "bbbb"), frozenset({1}))
     assert picks(question, [-2.0, -4.0]) == (0, 1), "per character the longer choice is the likelier"
     assert picks(question, [-2.0, -2.0]) == (0, 1)
     assert picks(question, [-1.0, -4.0]) == (0, 0), "the first one on a tie"
-    none = Question(pairs, ("a", "bbbb"), frozenset())
-    both = Question(pairs, ("a", "bbbb"), frozenset({0, 1}))
+    none = TaskQuestion(pairs, ("a", "bbbb"), frozenset())
+    both = TaskQuestion(pairs, ("a", "bbbb"), frozenset({0, 1}))
     found = accuracy([question, none, both, question], [(0, 1), (0, 1), (0, 0), (1, 1)])
-    assert found == Accuracy(0.5, pytest.approx((1 / 12) ** 0.5), 0.75, pytest.approx(0.25))  # type: ignore[arg-type]
+    assert found == TaskAccuracy(0.5, pytest.approx((1 / 12) ** 0.5), 0.75, pytest.approx(0.25))  # type: ignore[arg-type]

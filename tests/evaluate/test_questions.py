@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from serving.errors import ConfigError
-from serving.evaluate.tasks.questions import Question, read_questions
+from serving.evaluate.tasks.questions import TaskQuestion, read_questions
 from serving.evaluate.tasks.task_file import read_task_file
 from tests.evaluate.task_folder import QUESTIONS, SOLVED, TASK, without, write_lines, write_task
 
 
-def questions(path: Path, num_fewshot: int | None = None, limit: int | None = None) -> list[Question]:
+def questions(path: Path, num_fewshot: int | None = None, limit: int | None = None) -> list[TaskQuestion]:
     return read_questions(read_task_file(path), num_fewshot=num_fewshot, limit=limit)
 
 
 def test_choices_follow_the_text(tmp_path: Path) -> None:
     found = questions(write_task(tmp_path))
     assert len(found) == 5
-    assert found[3] == Question(
+    assert found[3] == TaskQuestion(
         (("Q: Which of them can fly?\nA:", " a cow in the field"), ("Q: Which of them can fly?\nA:", " a bird")),
         ("a cow in the field", "a bird"),
         frozenset({1}),
@@ -29,7 +29,7 @@ def test_choices_follow_the_text(tmp_path: Path) -> None:
 def test_an_index_as_text_puts_the_choices_first(tmp_path: Path) -> None:
     text = TASK.replace('doc_to_text: "Q: {{question}}\\nA:"', "doc_to_text: answer")
     text = text.replace("doc_to_target: answer", "doc_to_target: '{{question}}'")
-    assert questions(write_task(tmp_path, text))[3] == Question(
+    assert questions(write_task(tmp_path, text))[3] == TaskQuestion(
         (("a cow in the field", " Which of them can fly?"), ("a bird", " Which of them can fly?")),
         ("a cow in the field", "a bird"),
         frozenset({1}),

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.evaluate.windows import Window, cut_windows
+from serving.evaluate.windows import TextWindow, cut_windows
 
 
 def test_the_example_of_the_module() -> None:
     assert cut_windows(range(10), 6, 3) == [
-        Window((0, 1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6)),
-        Window((3, 4, 5, 6, 7, 8), (7, 8, 9), begins=False),
+        TextWindow((0, 1, 2, 3, 4, 5), (1, 2, 3, 4, 5, 6)),
+        TextWindow((3, 4, 5, 6, 7, 8), (7, 8, 9), begins=False),
     ]
     assert cut_windows(range(10), 6, 3)[1].first_row == 3
 

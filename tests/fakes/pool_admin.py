@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serving.api.pool_admin import Answers
+from serving.api.pool_admin import ServerAnswers
 from serving.ids import NodeId
 from serving.policy.pool.view import NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
 
@@ -60,11 +60,11 @@ class FakePoolAdmin:
         """As given."""
         return self.pool
 
-    async def usage(self) -> Answers:
+    async def usage(self) -> ServerAnswers:
         """What each server's facts say."""
         return self._answers({one.record.name: one.record.facts["namespaces"] for one in self.pool.servers})
 
-    async def forget(self, namespace: str) -> Answers:
+    async def forget(self, namespace: str) -> ServerAnswers:
         """Recorded; each server deletes what it holds of it."""
         self.forgotten.append(namespace)
         deleted = {}
@@ -73,7 +73,7 @@ class FakePoolAdmin:
             deleted[one.record.name] = {"bytes": held["dram_bytes"], "entries": held["entries"]}
         return self._answers(deleted)
 
-    async def audit(self, *, repair: bool) -> Answers:
+    async def audit(self, *, repair: bool) -> ServerAnswers:
         """Recorded; servers in `broken` have problems."""
         self.audits.append(repair)
         found = {}
@@ -91,9 +91,9 @@ class FakePoolAdmin:
         """Not in the next view."""
         self.pool = replace(self.pool, namespaces=tuple(one for one in self.pool.namespaces if one.name != name))
 
-    def _answers(self, by_server: dict[str, Any]) -> Answers:
+    def _answers(self, by_server: dict[str, Any]) -> ServerAnswers:
         answers = {name: value for name, value in by_server.items() if name not in self.mute}
-        return Answers(answers, {name: "no answer in time" for name in by_server if name in self.mute})
+        return ServerAnswers(answers, {name: "no answer in time" for name in by_server if name in self.mute})
 
 
 def two_servers() -> FakePoolAdmin:

@@ -13,16 +13,16 @@ from serving.errors import ModelError
 from serving.model import image
 from serving.model.config import ModelConfig
 from serving.model.forms import TorchForms
-from serving.model.image import FORMAT, Entry, Image, Manifest, encode_start, image_key, model_version
+from serving.model.image import FORMAT, Image, ImageEntry, Manifest, encode_start, image_key, model_version
 from serving.model.native.library import load
 from serving.model.native.panels import PanelForms
 from serving.model.shared_tensor import address_of
 from tests.model.random_checkpoint import write_random_checkpoint
 
-GOOD = Entry("a", "float32", (4, 8), 0, 128)
+GOOD = ImageEntry("a", "float32", (4, 8), 0, 128)
 
 
-def manifest(*entries: Entry, layouts: tuple[bytes, ...] = (), tensor_bytes: int = 256) -> Manifest:
+def manifest(*entries: ImageEntry, layouts: tuple[bytes, ...] = (), tensor_bytes: int = 256) -> Manifest:
     return Manifest("config", "float32", (0, 0), (), entries, layouts, tensor_bytes)
 
 
@@ -39,7 +39,7 @@ def whole(found: Manifest) -> bytes:
 
 
 def test_an_image_gives_back_what_was_written() -> None:
-    second = Entry("b", "bfloat16", (3,), 128, 6)
+    second = ImageEntry("b", "bfloat16", (3,), 128, 6)
     memory = aligned(whole(manifest(GOOD, second)))
     memory[-256 + 128 : -256 + 134] = b"abcdef"
     image = Image(memory)
@@ -72,7 +72,7 @@ def test_an_image_may_lie_in_longer_memory() -> None:
         msgspec.structs.replace(GOOD, scale="a.scale"),
     ],
 )
-def test_entries_that_cannot_be_right(bad: Entry) -> None:
+def test_entries_that_cannot_be_right(bad: ImageEntry) -> None:
     with pytest.raises(ModelError, match=r"a of a model image has dtype|the place of a"):
         Image(aligned(whole(manifest(bad, layouts=(b"x",)))))
 

@@ -6,7 +6,7 @@ import pytest
 
 from serving.errors import UnavailableError
 from serving.ids import NodeId, ReplicaId
-from serving.policy.router import InstanceView, Turn, route_decode, route_prefill
+from serving.policy.router import InstanceView, RouteTurn, route_decode, route_prefill
 
 
 def view(name: str, queued: int = 0, sequences: int = 0, free: int = 100, **more: float) -> InstanceView:
@@ -82,7 +82,7 @@ def test_a_slow_instance_gets_less_but_never_nothing() -> None:
 def test_nearly_equal_instances_take_turns_and_gateways_begin_elsewhere() -> None:
     views = [view("a", 1000), view("b", 1030), view("c", 1200)]
     assert Counter(route_prefill(views, 1, n, 5.0).replica for n in range(20)) == {"a": 10, "b": 10}
-    firsts = {route_prefill(views, 1, Turn(1, seed), 5.0).replica for seed in range(4)}
+    firsts = {route_prefill(views, 1, RouteTurn(1, seed), 5.0).replica for seed in range(4)}
     assert firsts == {"a", "b"}
     assert ", 2 alike" in route_prefill(views, 1, 0, 5.0).reason
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.quantize.report import Report
+from serving.quantize.report import QuantizationReport
 from serving.quantize.run import quantise
 from serving.quantize.settings import Settings
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -17,7 +17,7 @@ def silent(what: str, done: int, of: int) -> None:
     """Tells nobody."""
 
 
-def quick(model: Path, out: Path, settings: Settings | None = None) -> Report:
+def quick(model: Path, out: Path, settings: Settings | None = None) -> QuantizationReport:
     """Quantise with few random tokens."""
     return quantise(model, out, [], settings or Settings(tokens=TOKENS, window=64, trials=False), silent)
 

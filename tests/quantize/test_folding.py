@@ -12,7 +12,7 @@ from serving.model.tensors import block_tensors
 from serving.quantize.folding import Folded, fold_layer
 from serving.quantize.stream import LayerRunner, Windows
 from serving.quantize.structure import Structure, block_structure
-from serving.quantize.table import Recorder, read_tensors
+from serving.quantize.table import InputRecorder, read_tensors
 from serving.quantize.trial import layer_parts
 from serving.quantize.writer import stored_as
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -41,10 +41,10 @@ class Layer:
         self.runner = LayerRunner(self.config, Windows(torch.zeros(3, 33, dtype=torch.int64)))
         self.hidden = torch.randn(96, self.config.hidden_size, generator=generator)
         self.hidden[:, ::8] *= 20
-        self.recorder = Recorder()
+        self.recorder = InputRecorder()
         self.output = self.run(self.tensors, self.recorder)
 
-    def run(self, tensors: dict[str, Tensor], recorder: Recorder | None = None) -> Tensor:
+    def run(self, tensors: dict[str, Tensor], recorder: InputRecorder | None = None) -> Tensor:
         with torch.inference_mode():
             return self.runner.block(layer_parts(self.config, {**tensors}, recorder).block(self.layer), self.hidden)
 
@@ -85,7 +85,7 @@ def test_each_fold_alone_is_neutral_and_divides_its_inputs(tmp_path: Path) -> No
     for fold in given.structure.folds:
         found = given.folded(Structure(given.structure.products, (fold,)))
         tensors = {name: tensor for name, tensor in found.tensors.items() if isinstance(tensor, Tensor)}
-        recorder = Recorder()
+        recorder = InputRecorder()
         torch.testing.assert_close(given.run(tensors, recorder), given.output, rtol=1e-5, atol=1e-5)
         before, after = given.recorder.inputs(), recorder.inputs()
         for name in {product.recorded for product in fold.products} & before.keys():

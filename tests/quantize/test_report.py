@@ -6,9 +6,9 @@ import math
 import torch
 from torch import Tensor
 
-from serving.quantize.accuracy import Accuracy, measure
+from serving.quantize.accuracy import ModelAccuracy, measure
 from serving.quantize.layer import ProductError
-from serving.quantize.report import Report, TrialResult, as_json, as_markdown, class_errors
+from serving.quantize.report import QuantizationReport, TrialResult, as_json, as_markdown, class_errors
 from serving.quantize.structure import Product
 from serving.quantize.trial import Original
 
@@ -50,8 +50,8 @@ def test_class_errors_are_means_over_products() -> None:
 
 
 def test_page_and_data_tell_the_same() -> None:
-    trial = TrialResult(Accuracy(10.1, 1e-3, 5e-4, 0.991, None), {"experts": 0.01, "head": 0.03})
-    report = Report(
+    trial = TrialResult(ModelAccuracy(10.1, 1e-3, 5e-4, 0.991, None), {"experts": 0.01, "head": 0.03})
+    report = QuantizationReport(
         model="m",
         steps=("fold",),
         kept=(),

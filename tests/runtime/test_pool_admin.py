@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.api.pool_admin import Answers
+from serving.api.pool_admin import ServerAnswers
 from serving.api.pool_facts import (
     DROPPED_REASONS,
     LOST_REASONS,
@@ -112,7 +112,7 @@ async def test_servers_that_do_not_answer_are_told(cluster: PoolCluster, monkeyp
 async def test_a_gateway_with_another_secret_learns_nothing(cluster: PoolCluster) -> None:
     fill(cluster, "acme", 3)
     admin = admin_of(cluster, "a guess")
-    answers: Answers
+    answers: ServerAnswers
     for answers in (await admin.usage(), await admin.forget("acme"), await admin.audit(repair=True)):
         assert answers.by_server == {}
         assert len(answers.silent) == 2

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.telemetry.histogram import SECONDS_TTFT, Histogram, cumulative, token_buckets
+from serving.telemetry.histogram import SECONDS_TTFT, BucketHistogram, cumulative, token_buckets
 
 
 @given(st.lists(st.tuples(st.floats(0, 5000), st.integers(1, 5))))
 def test_buckets_hold_what_was_observed(observations: list[tuple[float, int]]) -> None:
-    histogram = Histogram(SECONDS_TTFT)
+    histogram = BucketHistogram(SECONDS_TTFT)
     for value, times in observations:
         histogram.observe(value, times)
     rows = dict(cumulative(histogram.bounds, histogram.counts))
@@ -20,7 +20,7 @@ def test_buckets_hold_what_was_observed(observations: list[tuple[float, int]]) -
 
 
 def test_bounds_are_inclusive() -> None:
-    histogram = Histogram((1.0, 2.0))
+    histogram = BucketHistogram((1.0, 2.0))
     histogram.observe(1.0)
     assert histogram.counts == [1, 0, 0]
     assert bisect_left((1.0, 2.0), 2.5) == 2

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.telemetry.metrics import GatewayMetrics
-from serving.telemetry.pool_stats import Latencies, MemoryServerStats, PoolClientStats
+from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
 from tests.telemetry.test_metrics import samples, stats, value
 
 USE = PoolClientStats(
@@ -15,7 +15,10 @@ USE = PoolClientStats(
     present=4,
     dropped={"full": 3},
     moved_bytes={"get": 70, "put": 80},
-    latencies={"lookup": Latencies((0.001, 0.01), (3, 2, 1), 0.5), "put": Latencies((0.001, 0.01), (0, 1, 0), 0.005)},
+    latencies={
+        "lookup": OperationLatencies((0.001, 0.01), (3, 2, 1), 0.5),
+        "put": OperationLatencies((0.001, 0.01), (0, 1, 0), 0.005),
+    },
 )
 SERVER = MemoryServerStats(
     "kv-0",
@@ -29,7 +32,7 @@ SERVER = MemoryServerStats(
     refused={"quota": 2},
     moved_bytes={"sent": 8},
     damaged={"ssd": 1},
-    latencies={"lookup": Latencies((0.001,), (2, 3), 0.25)},
+    latencies={"lookup": OperationLatencies((0.001,), (2, 3), 0.25)},
     namespaces={"acme": {"dram": 6, "ssd": 5}, "umbrella": {"dram": 4, "ssd": 0}},
 )
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from serving.config.serve import ServeConfig
 from serving.deployments.scaling.clock import steady_s
 from serving.deployments.scaling.gateways import Gateways
-from serving.deployments.scaling.holds import Holds
+from serving.deployments.scaling.holds import ScalingHolds
 from serving.deployments.scaling.ledger import Ledger
 from serving.deployments.scaling.measure import Abilities
 from serving.deployments.scaling.page_state import SHOWN, hardware, pool_rows
@@ -85,7 +85,7 @@ class ScalingBoard:
         self._clock = clock
         self._sizes = sizes_of(config)
         self._ledger = Ledger(folder / "decisions.jsonl" if folder is not None else None)
-        self._holds = Holds(folder / "holds.json" if folder is not None else None)
+        self._holds = ScalingHolds(folder / "holds.json" if folder is not None else None)
         self._gateways = Gateways()
         self._abilities = Abilities()
         self._cache = CacheTotals()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.config.scaling import SloConfig
-from serving.deployments.scaling.totals import Totals
+from serving.deployments.scaling.totals import SourceTotals
 from serving.policy.scaling.signals import Traffic
 from serving.runtime.traffic import BOUNDS_S, BoardNews, GatewayReport, percentile
 
@@ -41,8 +41,8 @@ class Gateways:
 
     def __init__(self) -> None:
         self._reports: dict[str, tuple[float, GatewayReport]] = {}
-        self._counters = Totals(len(COUNTERS))
-        self._buckets = Totals(2 * _BUCKETS)
+        self._counters = SourceTotals(len(COUNTERS))
+        self._buckets = SourceTotals(2 * _BUCKETS)
         self._marks: deque[_Mark] = deque()
 
     def report(self, report: GatewayReport, now: float) -> None:

@@ -12,14 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class ScalingHold:
     """Until when [s since 1970], and who asked for it."""
 
     until: float
     by: str
 
 
-class Holds:
+class ScalingHolds:
     """Holds by pool, and the target that each pool was last given on purpose.
 
     Args:
@@ -29,11 +29,11 @@ class Holds:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._holds: dict[str, Hold] = {}
+        self._holds: dict[str, ScalingHold] = {}
         self.targets: dict[str, int] = {}
         self._read()
 
-    def hold(self, pool: str, now: float) -> Hold | None:
+    def hold(self, pool: str, now: float) -> ScalingHold | None:
         """The hold on a pool, if there is one now."""
         hold = self._holds.get(pool)
         return hold if hold is not None and hold.until > now else None
@@ -52,7 +52,7 @@ class Holds:
 
         Effects: writes the file.
         """
-        self._holds[pool] = Hold(now + hold_s, by)
+        self._holds[pool] = ScalingHold(now + hold_s, by)
         self._holds = {name: hold for name, hold in self._holds.items() if hold.until > now}
         self._write()
 
@@ -68,7 +68,7 @@ class Holds:
     def _read(self) -> None:
         try:
             known = parse_json(self._path.read_text()) if self._path is not None else {}
-            self._holds = {pool: Hold(**hold) for pool, hold in known.get("holds", {}).items()}
+            self._holds = {pool: ScalingHold(**hold) for pool, hold in known.get("holds", {}).items()}
             self.targets = {pool: int(target) for pool, target in known.get("targets", {}).items()}
         except FileNotFoundError:
             return

@@ -18,7 +18,7 @@ KEPT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One change.
 
     Args:
@@ -52,14 +52,14 @@ class Ledger:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         found, whole = _read(path) if path is not None else ([], True)
-        self._entries: deque[Entry] = deque(found, maxlen=KEPT)
+        self._entries: deque[LedgerEntry] = deque(found, maxlen=KEPT)
         self._on_disk = len(found) if whole else 2 * KEPT  # a damaged file is written anew with the next entry
         self._last_id = self._entries[-1].id if self._entries else 0
 
-    def add(self, at: float, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> Entry:
+    def add(self, at: float, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> LedgerEntry:
         """Write one change down. A disk that refuses costs the line on disk, not the entry."""
         self._last_id += 1
-        entry = Entry(self._last_id, at, pool, before, target, kind, reason, by)
+        entry = LedgerEntry(self._last_id, at, pool, before, target, kind, reason, by)
         self._entries.append(entry)
         if self._path is not None:
             try:
@@ -68,12 +68,12 @@ class Ledger:
                 logger.warning("decision %d is not on disk: %s", entry.id, error)
         return entry
 
-    def newest(self, pool: str | None = None, after: int = 0, limit: int = KEPT) -> list[Entry]:
+    def newest(self, pool: str | None = None, after: int = 0, limit: int = KEPT) -> list[LedgerEntry]:
         """Entries with an id above `after`, newest first."""
         found = [e for e in reversed(self._entries) if e.id > after and pool in (None, e.pool)]
         return found[:limit]
 
-    def _write(self, entry: Entry, path: Path) -> None:
+    def _write(self, entry: LedgerEntry, path: Path) -> None:
         if self._on_disk >= 2 * KEPT:
             shorter = path.with_suffix(".new")
             shorter.write_text("".join(f"{json.dumps(e.row())}\n" for e in self._entries))
@@ -85,7 +85,7 @@ class Ledger:
         self._on_disk += 1
 
 
-def _read(path: Path) -> tuple[list[Entry], bool]:
+def _read(path: Path) -> tuple[list[LedgerEntry], bool]:
     """What the file holds, and whether that is all; a line that a crash cut short is left out."""
     try:
         text = path.read_text(errors="replace")
@@ -95,7 +95,7 @@ def _read(path: Path) -> tuple[list[Entry], bool]:
     for line in text.splitlines():
         try:
             row = parse_json(line)
-            found.append(Entry(**{**row, "kind": ScaleKind(row["kind"])}))
+            found.append(LedgerEntry(**{**row, "kind": ScaleKind(row["kind"])}))
         except (ValueError, TypeError, KeyError):
             logger.warning("a damaged line of %s is left out", path)
             whole = False

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from hardware.ray_resources import NODE_LABEL, NPU, UB_MEMORY
-from serving.deployments.lookup import Lookup
+from serving.deployments.lookup import ActorLookup
 from serving.deployments.membership import NAME as MEMBERSHIP
 from serving.deployments.membership import NAMESPACE, Member, read_members
 from serving.deployments.pool_control import NAME as POOL_CONTROL
@@ -48,8 +48,8 @@ class RayCluster:
         self._pools = tuple(pools)
         self._with_cache = with_cache
         self._actors: dict[str, Any] = {}
-        self._lookups: dict[str, Lookup] = {}
-        self._listing = Lookup(ray.nodes)
+        self._lookups: dict[str, ActorLookup] = {}
+        self._listing = ActorLookup(ray.nodes)
         self._met: dict[str, float] = {}
         """When each member was last listed."""
 
@@ -122,7 +122,7 @@ class RayCluster:
             return None
 
     async def _ask(self, name: str, namespace: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
-        lookup = self._lookups.setdefault(name, Lookup(partial(ray.get_actor, name, namespace)))
+        lookup = self._lookups.setdefault(name, ActorLookup(partial(ray.get_actor, name, namespace)))
 
         async def answer() -> Any:
             actor = self._actors.get(name) or await lookup.answer(CALL_DEADLINE_S)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.config.serve import ServeConfig
-from serving.deployments.scaling.room import Size, offered, used
+from serving.deployments.scaling.room import ReplicaSize, offered, used
 from serving.deployments.scaling.sight import ReplicaPhase, SeenDeployment, SeenReplica, Sight
 from serving.deployments.scaling.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
 
@@ -57,7 +57,7 @@ def hardware(config: ServeConfig, sight: Sight) -> dict[str, dict[str, int]]:
     }
 
 
-def _taken(size: Size, seen: SeenDeployment) -> dict[str, int]:
+def _taken(size: ReplicaSize, seen: SeenDeployment) -> dict[str, int]:
     placed = sum(replica.node is not None for replica in seen.replicas)
     return {"npus": placed * size.npus, "ub_memory_mib": placed * size.memory_mib}
 

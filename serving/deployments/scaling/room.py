@@ -14,7 +14,7 @@ from serving.values.scaling import MOST_REPLICAS
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ReplicaSize:
     """What one replica takes of its node."""
 
     npus: int
@@ -22,7 +22,7 @@ class Size:
 
 
 def fits(
-    pool: str, sizes: Mapping[str, Size], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
+    pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
 ) -> int:
     """The largest target of a pool for which there is room, with all other targets as they are.
 
@@ -50,19 +50,19 @@ def fits(
     return min(MOST_REPLICAS, low)
 
 
-def used(sizes: Mapping[str, Size], deployments: Mapping[str, SeenDeployment]) -> Size:
+def used(sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment]) -> ReplicaSize:
     """NPUs and UB memory that somebody has, replicas that leave included."""
     taken = [
         (sizes[name], sum(replica.node is not None for replica in seen.replicas))
         for name, seen in deployments.items()
         if name in sizes
     ]
-    return Size(sum(s.npus * n for s, n in taken), sum(s.memory_mib * n for s, n in taken))
+    return ReplicaSize(sum(s.npus * n for s, n in taken), sum(s.memory_mib * n for s, n in taken))
 
 
-def offered(nodes: Sequence[SeenNode]) -> Size:
+def offered(nodes: Sequence[SeenNode]) -> ReplicaSize:
     """NPUs and UB memory of all living nodes."""
-    return Size(sum(node.npus for node in nodes), sum(node.memory_mib for node in nodes))
+    return ReplicaSize(sum(node.npus for node in nodes), sum(node.memory_mib for node in nodes))
 
 
 def _placed(seen: SeenDeployment, alive: Collection[NodeId]) -> list[NodeId]:
@@ -75,7 +75,7 @@ def _placed(seen: SeenDeployment, alive: Collection[NodeId]) -> list[NodeId]:
 
 
 def _free(
-    sizes: Mapping[str, Size], placed: Mapping[str, Sequence[NodeId]], nodes: Sequence[SeenNode]
+    sizes: Mapping[str, ReplicaSize], placed: Mapping[str, Sequence[NodeId]], nodes: Sequence[SeenNode]
 ) -> list[NodeConfig]:
     left = {node.node: [node.npus, node.memory_mib] for node in nodes}
     for name, there in placed.items():
@@ -86,6 +86,6 @@ def _free(
     return [NodeConfig(npus=max(0, npus), ub_memory_mib=max(0, memory)) for npus, memory in left.values()]
 
 
-def _most(size: Size, node: NodeConfig) -> int:
+def _most(size: ReplicaSize, node: NodeConfig) -> int:
     by_npus = node.npus // size.npus if size.npus else MOST_REPLICAS
     return min(by_npus, node.ub_memory_mib // size.memory_mib)

@@ -7,9 +7,9 @@ from typing import Any
 from serving.config.serve import ServeConfig
 from serving.deployments.scaling.measure import Abilities
 from serving.deployments.scaling.policy_time import PolicyTime
-from serving.deployments.scaling.room import Size, offered, used
+from serving.deployments.scaling.room import ReplicaSize, offered, used
 from serving.deployments.scaling.sight import ReplicaPhase, SeenDeployment, SeenMember, Sight
-from serving.deployments.scaling.totals import Totals
+from serving.deployments.scaling.totals import SourceTotals
 from serving.policy.scaling.decode_ability import CROWD_SPREAD
 from serving.policy.scaling.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
 
@@ -19,11 +19,11 @@ INSIDE = ("waiting", "pulling", "fetching", "running")
 """An instance's facts that count the sequences which somebody waits for there, each in one of them."""
 
 
-def sizes_of(config: ServeConfig) -> dict[str, Size]:
+def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
     """What one replica of each pool takes of its node."""
-    sizes = {name: Size(p.npus_per_instance, p.ub_memory_mib) for name, p in config.pools.items()}
+    sizes = {name: ReplicaSize(p.npus_per_instance, p.ub_memory_mib) for name, p in config.pools.items()}
     if config.kvcache.replicas:
-        sizes[KVCACHE] = Size(0, config.kvcache.ub_memory_mib)
+        sizes[KVCACHE] = ReplicaSize(0, config.kvcache.ub_memory_mib)
     return sizes
 
 
@@ -31,8 +31,8 @@ def sizes_of(config: ServeConfig) -> dict[str, Size]:
 class CacheTotals:
     """What instances looked up and found in the KV-cache pool, and what its servers evicted, since the start."""
 
-    _lookups: Totals = field(default_factory=lambda: Totals(2))
-    _evicted: Totals = field(default_factory=lambda: Totals(1))
+    _lookups: SourceTotals = field(default_factory=lambda: SourceTotals(2))
+    _evicted: SourceTotals = field(default_factory=lambda: SourceTotals(1))
 
     def observe(self, sight: Sight) -> None:
         """Learn from one look."""

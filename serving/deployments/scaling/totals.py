@@ -6,7 +6,7 @@ FORGET_S = 3600.0
 """A source silent for this long will not come back under its name."""
 
 
-class Totals:
+class SourceTotals:
     """Sums of counters that only grow, source by source.
 
     Args:

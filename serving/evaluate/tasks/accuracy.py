@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from serving.evaluate.statistics import mean_and_error
-from serving.evaluate.tasks.questions import Question
+from serving.evaluate.tasks.questions import TaskQuestion
 
 METRICS = ("acc", "acc_norm")
 """What is computed of every task, by the harness's names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
+class TaskAccuracy:
     """Shares of right answers, each with its standard error (None for a single question).
 
     Args:
@@ -41,8 +41,8 @@ class TaskResult:
     name: str
     questions: int
     num_fewshot: int
-    model: Accuracy
-    reference: Accuracy | None
+    model: TaskAccuracy
+    reference: TaskAccuracy | None
     same_choice: float | None
     cut: int
     unanswerable: int
@@ -53,15 +53,15 @@ class TaskResult:
         return asdict(self)
 
 
-def picks(question: Question, loglikelihoods: Sequence[float]) -> tuple[int, int]:
+def picks(question: TaskQuestion, loglikelihoods: Sequence[float]) -> tuple[int, int]:
     """The choices for `acc` and for `acc_norm`; the first one on a tie."""
     own = np.array(loglikelihoods)
     lengths = np.array([float(len(choice)) for choice in question.choices])
     return int(own.argmax()), int((own / lengths).argmax())
 
 
-def accuracy(questions: Sequence[Question], picked: Sequence[tuple[int, int]]) -> Accuracy:
+def accuracy(questions: Sequence[TaskQuestion], picked: Sequence[tuple[int, int]]) -> TaskAccuracy:
     """Over all questions of a task."""
     plain = [float(pick[0] in question.gold) for question, pick in zip(questions, picked, strict=True)]
     normed = [float(pick[1] in question.gold) for question, pick in zip(questions, picked, strict=True)]
-    return Accuracy(*mean_and_error(plain), *mean_and_error(normed))
+    return TaskAccuracy(*mean_and_error(plain), *mean_and_error(normed))

@@ -19,7 +19,7 @@ _SHOT_SEED = 1234
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TaskQuestion:
     """One question.
 
     Args:
@@ -33,7 +33,7 @@ class Question:
     gold: frozenset[int]
 
 
-def read_questions(task: TaskFile, *, num_fewshot: int | None = None, limit: int | None = None) -> list[Question]:
+def read_questions(task: TaskFile, *, num_fewshot: int | None = None, limit: int | None = None) -> list[TaskQuestion]:
     """All questions of a task.
 
     Args:
@@ -60,15 +60,15 @@ def _docs(task: TaskFile, split: str) -> list[Doc]:
     return read_split(task.data_files[split], task.path.parent)
 
 
-def _question(task: TaskFile, doc: Doc, shots: "_Shots") -> Question:
+def _question(task: TaskFile, doc: Doc, shots: "_Shots") -> TaskQuestion:
     text, choices = text_of(task.doc_to_text, doc), choices_of(task.doc_to_choice, doc)
     target = target_of(task.doc_to_target, doc)
     before = (render(task.description, doc) if task.description else "") + shots.before(doc)
     if isinstance(text, int):
         pairs = tuple((before + choice, f"{task.target_delimiter}{target}") for choice in choices)
-        return Question(pairs, tuple(choices), _gold(text, choices))
+        return TaskQuestion(pairs, tuple(choices), _gold(text, choices))
     pairs = tuple((before + text, task.target_delimiter + choice) for choice in choices)
-    return Question(pairs, tuple(choices), _gold(target, choices))
+    return TaskQuestion(pairs, tuple(choices), _gold(target, choices))
 
 
 def _gold(target: object, choices: Sequence[str]) -> frozenset[int]:

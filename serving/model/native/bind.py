@@ -40,22 +40,22 @@ class BoundModel:
         if model.dtype not in _FORMS or model.device.type != "cpu":
             raise ModelError(f"a model of {model.dtype} on {model.device} has no native step")
         self._kept: list[object] = []
-        self.struct = layout.Model(
+        self.struct = layout.NativeModel(
             **_sizes(model),
             form=_FORMS[model.dtype],
             norm_eps=model.norm.eps,
             latent_norm_eps=model.blocks[0].attention.w.latent_norm.eps,
             rope_frequencies=self._floats(torch.tensor(_frequencies(model))),
             embed=self._address(model.embed),
-            blocks=self._array(layout.Block, [self._block(block) for block in model.blocks]),
+            blocks=self._array(layout.NativeBlock, [self._block(block) for block in model.blocks]),
             norm=self._norm(model.norm),
             head=self._linear(model.head),
-            draft=self._array(layout.DraftLayer, [self._draft(layer) for layer in model.mtp[:1]]),
+            draft=self._array(layout.NativeDraftLayer, [self._draft(layer) for layer in model.mtp[:1]]),
         )
 
-    def _block(self, block: Block) -> layout.Block:
+    def _block(self, block: Block) -> layout.NativeBlock:
         w = block.attention.w
-        bound = layout.Block(
+        bound = layout.NativeBlock(
             attention_norm=self._norm(block.attention_norm),
             into=self._linear(w.into),
             query_norm=self._norm(w.query_norm),
@@ -77,15 +77,15 @@ class BoundModel:
         bound.gate_up, bound.down = self._linear(net.gate_up), self._linear(net.down)
         return bound
 
-    def _bind_experts(self, bound: layout.Block, layer: ExpertLayer) -> None:
+    def _bind_experts(self, bound: layout.NativeBlock, layer: ExpertLayer) -> None:
         assert isinstance(layer.experts, LocalExperts), "experts of another rank"
         bound.gate = self._linear(layer.gate.score)
         bound.gate_bias = None if layer.gate.bias is None else self._floats(layer.gate.bias)
-        bound.expert_gate_up = self._array(layout.Linear, self._linears(layer.experts.gate_up))
-        bound.expert_down = self._array(layout.Linear, self._linears(layer.experts.down))
+        bound.expert_gate_up = self._array(layout.NativeLinear, self._linears(layer.experts.gate_up))
+        bound.expert_down = self._array(layout.NativeLinear, self._linears(layer.experts.down))
 
-    def _draft(self, layer: MtpLayer) -> layout.DraftLayer:
-        return layout.DraftLayer(
+    def _draft(self, layer: MtpLayer) -> layout.NativeDraftLayer:
+        return layout.NativeDraftLayer(
             embed=self._address(layer.embed),
             token_norm=self._norm(layer.token_norm),
             hidden_norm=self._norm(layer.hidden_norm),
@@ -95,13 +95,13 @@ class BoundModel:
             head=self._linear(layer.head),
         )
 
-    def _linears(self, products: Iterable[Linear]) -> list[layout.Linear]:
+    def _linears(self, products: Iterable[Linear]) -> list[layout.NativeLinear]:
         return [self._linear(product) for product in products]
 
-    def _linear(self, product: Linear | HeadLinear | None) -> layout.Linear:
+    def _linear(self, product: Linear | HeadLinear | None) -> layout.NativeLinear:
         """The struct of a product; an absent one has no outputs."""
         if product is None:
-            return layout.Linear()
+            return layout.NativeLinear()
         if not isinstance(product, PanelLinear | PanelHeads):
             raise ModelError(f"a product is a {type(product).__name__}, not panels: the native step cannot use it")
         self._kept.append(product)

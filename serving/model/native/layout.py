@@ -42,7 +42,7 @@ class Draw(IntEnum):
     LOGITS = 2
 
 
-class Failure(IntEnum):
+class NativeFailure(IntEnum):
     """What a function of the library returns when it did not do its work."""
 
     BAD_ARGUMENT = 1
@@ -51,7 +51,7 @@ class Failure(IntEnum):
     NO_SHORT_FORM = 4
 
 
-class Linear(ctypes.Structure):
+class NativeLinear(ctypes.Structure):
     """cm_linear."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
@@ -61,40 +61,40 @@ class Linear(ctypes.Structure):
     ]
 
 
-class Block(ctypes.Structure):
+class NativeBlock(ctypes.Structure):
     """cm_block."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
         ("attention_norm", _Address),
-        ("into", Linear),
+        ("into", NativeLinear),
         ("query_norm", _Address),
-        ("query_up", Linear),
+        ("query_up", NativeLinear),
         ("latent_norm", _Address),
-        ("expand", Linear),
-        ("key_absorb", Linear),
-        ("value_absorb", Linear),
-        ("out", Linear),
+        ("expand", NativeLinear),
+        ("key_absorb", NativeLinear),
+        ("value_absorb", NativeLinear),
+        ("out", NativeLinear),
         ("feed_norm", _Address),
-        ("gate_up", Linear),
-        ("down", Linear),
-        ("gate", Linear),
+        ("gate_up", NativeLinear),
+        ("down", NativeLinear),
+        ("gate", NativeLinear),
         ("gate_bias", _Address),
-        ("expert_gate_up", ctypes.POINTER(Linear)),
-        ("expert_down", ctypes.POINTER(Linear)),
+        ("expert_gate_up", ctypes.POINTER(NativeLinear)),
+        ("expert_down", ctypes.POINTER(NativeLinear)),
     ]
 
 
-class DraftLayer(ctypes.Structure):
+class NativeDraftLayer(ctypes.Structure):
     """cm_draft_layer."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
         ("embed", _Address),
         ("token_norm", _Address),
         ("hidden_norm", _Address),
-        ("fuse", Linear),
-        ("block", Block),
+        ("fuse", NativeLinear),
+        ("block", NativeBlock),
         ("norm", _Address),
-        ("head", Linear),
+        ("head", NativeLinear),
     ]
 
 
@@ -104,7 +104,7 @@ _MODEL_SIZES = (
 )
 
 
-class Model(ctypes.Structure):
+class NativeModel(ctypes.Structure):
     """cm_model."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
@@ -113,10 +113,10 @@ class Model(ctypes.Structure):
         ("rope_frequencies", _Address),
         ("rope_amplitude", _Real),
         ("embed", _Address),
-        ("blocks", ctypes.POINTER(Block)),
+        ("blocks", ctypes.POINTER(NativeBlock)),
         ("norm", _Address),
-        ("head", Linear),
-        ("draft", ctypes.POINTER(DraftLayer)),
+        ("head", NativeLinear),
+        ("draft", ctypes.POINTER(NativeDraftLayer)),
     ]
 
 
@@ -146,7 +146,7 @@ class Batch(ctypes.Structure):
     ]
 
 
-class Answer(ctypes.Structure):
+class NativeOutput(ctypes.Structure):
     """cm_answer."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
@@ -172,13 +172,13 @@ SEQUENCE = np.dtype(
 """cm_sequence, for arrays of them."""
 
 SIZES = {
-    "cm_linear": ctypes.sizeof(Linear),
-    "cm_block": ctypes.sizeof(Block),
-    "cm_draft_layer": ctypes.sizeof(DraftLayer),
-    "cm_model": ctypes.sizeof(Model),
+    "cm_linear": ctypes.sizeof(NativeLinear),
+    "cm_block": ctypes.sizeof(NativeBlock),
+    "cm_draft_layer": ctypes.sizeof(NativeDraftLayer),
+    "cm_model": ctypes.sizeof(NativeModel),
     "cm_cache": ctypes.sizeof(Cache),
     "cm_sequence": SEQUENCE.itemsize,
     "cm_batch": ctypes.sizeof(Batch),
-    "cm_answer": ctypes.sizeof(Answer),
+    "cm_answer": ctypes.sizeof(NativeOutput),
 }
 """Bytes of every struct, to be compared with the library's."""

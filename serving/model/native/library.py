@@ -11,7 +11,7 @@ from pathlib import Path
 
 from serving.errors import ModelError
 from serving.model.native.build import BuildError, cached_library, packaged_library
-from serving.model.native.layout import INTERFACE, SIZES, Failure, Form, Linear
+from serving.model.native.layout import INTERFACE, SIZES, Form, NativeFailure, NativeLinear
 from serving.model.native.tile_trial import tiles_agree
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Library:
         """Memory that a packed product takes [bytes]."""
         return int(self.functions.cm_packed_bytes(out_features, in_features, groups, form))
 
-    def pack(self, weight: int, scale: int | None, linear: Linear, packed: int) -> bool:
+    def pack(self, weight: int, scale: int | None, linear: NativeLinear, packed: int) -> bool:
         """Write the packed form of a dense weight. Returns: False if it has no short form, which `linear` asks for.
 
         Args:
@@ -74,12 +74,12 @@ class Library:
         """
         sizes = linear.out_features, linear.in_features, linear.groups, linear.form
         result = self.functions.cm_pack(weight, scale, *sizes, packed)
-        if result == Failure.NO_SHORT_FORM:
+        if result == NativeFailure.NO_SHORT_FORM:
             return False
         self.check(result)
         return True
 
-    def apply(self, linear: Linear, x: int, rows: int, form: Form, y: int, threads: int) -> None:
+    def apply(self, linear: NativeLinear, x: int, rows: int, form: Form, y: int, threads: int) -> None:
         """One product.
 
         Args:

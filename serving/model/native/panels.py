@@ -13,7 +13,7 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model.forms import PackedShape, StoredProduct
 from serving.model.linear import LinearWeight
-from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, Linear
+from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, NativeLinear
 from serving.model.native.library import Library
 from serving.model.shared_tensor import ALIGNMENT, address_of
 
@@ -40,7 +40,7 @@ class PanelProduct:
 
     __slots__ = ("_library", "bias", "form", "groups", "in_features", "linear", "out_features", "packed")
 
-    def __init__(self, library: Library, packed: memoryview, linear: Linear, bias: Tensor | None) -> None:
+    def __init__(self, library: Library, packed: memoryview, linear: NativeLinear, bias: Tensor | None) -> None:
         self._library = library
         self.packed = packed
         self.bias = None if bias is None else bias.float().contiguous()
@@ -67,7 +67,7 @@ class PanelProduct:
 
 
 class PanelLinear(PanelProduct):
-    """A `Linear` as panels."""
+    """A `NativeLinear` as panels."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[rows, in_features] -> [rows, out_features]`. A row's result does not depend on the others, to the bit."""
@@ -172,7 +172,7 @@ class PanelForms:
         inputs = weight.shape[1]
         return [Form.BF16_SHORT] * (short and inputs <= SHORT_INPUTS) + [_FORMS[weight.dtype]]
 
-    def _pack(self, given: LinearWeight, linear: Linear, memory: memoryview) -> bool:
+    def _pack(self, given: LinearWeight, linear: NativeLinear, memory: memoryview) -> bool:
         """Returns: False if the weight does not take this form."""
         heads = given.weight.dim() == 3
         weight = (given.weight.transpose(1, 2) if heads else given.weight).contiguous()
@@ -180,11 +180,13 @@ class PanelForms:
         scale_address = None if scale is None else scale.data_ptr()
         return self._library.pack(weight.data_ptr(), scale_address, linear, address_of(memory))
 
-    def _product(self, memory: memoryview, linear: Linear, axes: int, bias: Tensor | None) -> PanelLinear | PanelHeads:
+    def _product(
+        self, memory: memoryview, linear: NativeLinear, axes: int, bias: Tensor | None
+    ) -> PanelLinear | PanelHeads:
         kind = PanelHeads if axes == 3 else PanelLinear
         return kind(self._library, memory, linear, bias)
 
-    def _nbytes(self, linear: Linear) -> int:
+    def _nbytes(self, linear: NativeLinear) -> int:
         return self._library.packed_bytes(linear.out_features, linear.in_features, linear.groups, Form(linear.form))
 
 
@@ -217,13 +219,13 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _struct(shape: Sequence[int], form: Form) -> Linear:
+def _struct(shape: Sequence[int], form: Form) -> NativeLinear:
     """Sizes of a dense weight's panels."""
     groups, out_features, in_features = (1, *shape) if len(shape) == 2 else (shape[0], shape[2], shape[1])
-    return Linear(out_features, in_features, groups, form)
+    return NativeLinear(out_features, in_features, groups, form)
 
 
-def _scales(scale: Tensor, linear: Linear) -> Tensor:
+def _scales(scale: Tensor, linear: NativeLinear) -> Tensor:
     """As the library takes them: of outputs; for W8A16 then of inputs too, one of the two being 1."""
     if linear.form != Form.W8A16:
         return scale

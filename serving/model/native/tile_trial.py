@@ -8,7 +8,7 @@ import ctypes
 
 import numpy as np
 
-from serving.model.native.layout import Form, Linear
+from serving.model.native.layout import Form, NativeLinear
 
 _OUT, _IN, _ROWS = 96, 160, 21
 _TOLERANCE = 0.02
@@ -42,7 +42,7 @@ def _product(
     packed = np.zeros(library.cm_packed_bytes(_OUT, _IN, 1, form) + 64, np.uint8)
     start = packed.ctypes.data + -packed.ctypes.data % 64
     y = np.zeros((_ROWS, _OUT), np.uint16)
-    linear = Linear(out_features=_OUT, in_features=_IN, groups=1, form=form, packed=start, bias=None)
+    linear = NativeLinear(out_features=_OUT, in_features=_IN, groups=1, form=form, packed=start, bias=None)
     given = scale.ctypes.data if form is Form.INT8 else None
     failed = (
         library.cm_use_instructions(name)

@@ -21,7 +21,7 @@ _EMPTY: Heat = (0, (0.0, 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SlabRun:
     """Neighbouring slabs that could be emptied. `spans` are those in it; the rest is free."""
 
     spans: tuple[Span, ...]
@@ -40,18 +40,18 @@ class RunSearch:
         self._coldest = coldest
         self._heat: dict[int, Heat | None] = {}
 
-    def around(self, span: Span, slabs: int) -> Run | None:
+    def around(self, span: Span, slabs: int) -> SlabRun | None:
         """The cheapest run of at least `slabs` slabs that contains this span."""
         total = self._inventory.allocator.slabs
         start = max(0, span.first_slab - slabs + 1)
         return self._search(start, min(total, span.first_slab + span.slabs + slabs - 1), slabs)
 
-    def anywhere(self, slabs: int) -> Run | None:
+    def anywhere(self, slabs: int) -> SlabRun | None:
         """The cheapest run of at least `slabs` slabs of the whole region. O(entries): for large objects only."""
         return self._search(0, self._inventory.allocator.slabs, slabs)
 
-    def _search(self, start: int, end: int, slabs: int) -> Run | None:
-        best: Run | None = None
+    def _search(self, start: int, end: int, slabs: int) -> SlabRun | None:
+        best: SlabRun | None = None
         window: deque[tuple[int, Span | None]] = deque()
         hottest: deque[tuple[int, Heat]] = deque()  # falling heat: the first is the hottest of the window
         length = dropped = 0
@@ -73,7 +73,7 @@ class RunSearch:
             while hottest[0][0] < dropped:
                 hottest.popleft()
             if length >= slabs and (best is None or hottest[0][1] < best.heat):
-                best = Run(tuple(span for _size, span in window if span is not None), hottest[0][1])
+                best = SlabRun(tuple(span for _size, span in window if span is not None), hottest[0][1])
         return best
 
     def _pieces(self, start: int, end: int) -> Iterator[tuple[int, Span | None]]:

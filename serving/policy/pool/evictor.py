@@ -11,7 +11,7 @@ Room for one extent comes, in this order, from
 
 from collections.abc import Iterable
 
-from serving.policy.pool.clearing import Run, RunSearch
+from serving.policy.pool.clearing import RunSearch, SlabRun
 from serving.policy.pool.entries import Entry
 from serving.policy.pool.entry import Kind
 from serving.policy.pool.inventory import Inventory
@@ -134,7 +134,7 @@ class Evictor:
                 dirty = dirty or entry
         return dirty
 
-    def _colder_run(self, coldest: list[Entry], twin: Entry, nbytes: int) -> Run | None:
+    def _colder_run(self, coldest: list[Entry], twin: Entry, nbytes: int) -> SlabRun | None:
         """A run of slabs whose entries are all colder than the twin, and leave as fast: then the twin may stay."""
         colder = coldest[: coldest.index(twin)]
         spans = [self._allocator.span_at(entry.offset) for entry in colder]
@@ -149,7 +149,7 @@ class Evictor:
             else None
         )
 
-    def _cheapest_run(self, coldest: list[Entry], nbytes: int) -> Run | None:
+    def _cheapest_run(self, coldest: list[Entry], nbytes: int) -> SlabRun | None:
         lengths = self._allocator.span_lengths(nbytes)
         for slabs in dict.fromkeys((lengths[0], lengths[-1])):
             run = self._search_run(coldest, slabs)
@@ -157,7 +157,7 @@ class Evictor:
                 return run
         return None
 
-    def _search_run(self, coldest: list[Entry], slabs: int) -> Run | None:
+    def _search_run(self, coldest: list[Entry], slabs: int) -> SlabRun | None:
         search = RunSearch(self._inventory, coldest[0].version)
         if slabs > _SMALL_RUN:
             return search.anywhere(slabs)
@@ -168,7 +168,7 @@ class Evictor:
             return min(found, key=lambda run: run.heat)
         return search.anywhere(slabs)
 
-    def _clear(self, run: Run, now: float) -> bool:
+    def _clear(self, run: SlabRun, now: float) -> bool:
         """Empty a run. What must be written first keeps it closed until that has ended, or took too long."""
         self._clearing = run.spans
         self.clearing_until = now + _CLEARING_S

@@ -18,7 +18,7 @@ NODE_NPUS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class SizeFamily:
     """A distribution of block sizes with a free mean.
 
     Attributes:
@@ -52,11 +52,11 @@ def _powers(largest: int) -> tuple[int, ...]:
     return tuple(1 << n for n in range(largest.bit_length()))
 
 
-POWERS_128 = Family("powers of two up to 128", _powers(128), lambda _size: 1.0)
-POWERS_64 = Family("powers of two up to 64", _powers(64), lambda _size: 1.0)
-POWERS_32 = Family("powers of two up to 32", _powers(32), lambda _size: 1.0)
-EVEN = Family("every size up to 64, power law", tuple(range(1, 65)), lambda _size: 1.0)
-EXPONENTIAL = Family("every size up to 64, exponential", tuple(range(1, 65)), lambda size: math.exp(-size / 10))
+POWERS_128 = SizeFamily("powers of two up to 128", _powers(128), lambda _size: 1.0)
+POWERS_64 = SizeFamily("powers of two up to 64", _powers(64), lambda _size: 1.0)
+POWERS_32 = SizeFamily("powers of two up to 32", _powers(32), lambda _size: 1.0)
+EVEN = SizeFamily("every size up to 64, power law", tuple(range(1, 65)), lambda _size: 1.0)
+EXPONENTIAL = SizeFamily("every size up to 64, exponential", tuple(range(1, 65)), lambda size: math.exp(-size / 10))
 FAMILIES = (POWERS_128, POWERS_64, POWERS_32, EVEN, EXPONENTIAL)
 CHOSEN = POWERS_64
 
@@ -117,7 +117,7 @@ def _place(free: list[int], size: int) -> list[tuple[int, int]] | None:
     return places
 
 
-def rates(setting: Setting, family: Family, mean: float, npus: Sequence[int], steps: int) -> list[float]:
+def rates(setting: Setting, family: SizeFamily, mean: float, npus: Sequence[int], steps: int) -> list[float]:
     """Allocation rates of several sizes of supernode [%]."""
     weights = family.probabilities(mean)
     return [

@@ -33,7 +33,7 @@ _ACCEPTANCE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ProductionLoad:
     """What one request rate leads to. Means over requests of the steady part."""
 
     rate_per_s: float
@@ -65,7 +65,7 @@ def production_config(seed: int, acceptance: float = _ACCEPTANCE) -> ServeConfig
     )  # fmt: skip
 
 
-def steady_load(setting: Setting, rate_per_s: float, acceptance: float = _ACCEPTANCE) -> Load:
+def steady_load(setting: Setting, rate_per_s: float, acceptance: float = _ACCEPTANCE) -> ProductionLoad:
     """Simulate one rate until it is steady, and look at the requests that came then."""
     duration_s = setting.size(*_DURATIONS_S)
     workload = synthetic_workload(rate_per_s, duration_s, _PROMPTS, _OUTPUTS, seed=setting.seed)
@@ -81,7 +81,7 @@ def steady_load(setting: Setting, rate_per_s: float, acceptance: float = _ACCEPT
         tpots.append(decode_s / (rows.output_tokens[row] - 1))
         lives += decode_s
     batch = lives / (last_s - first_s) / _DECODE_NPUS
-    return Load(rate_per_s, math.fsum(ttfts) / len(ttfts), math.fsum(tpots) / len(tpots), batch)
+    return ProductionLoad(rate_per_s, math.fsum(ttfts) / len(ttfts), math.fsum(tpots) / len(tpots), batch)
 
 
 def run(setting: Setting) -> Findings:

@@ -15,8 +15,8 @@ from hardware.cost.loads import DecodeLoad
 from hardware.errors import SpecError
 from serving.config.serve import ServeConfig
 from serving.sim.planning.candidate import DIES_PER_NPU, Shape
-from serving.sim.planning.demand import Demand
-from serving.sim.planning.verdict import Target
+from serving.sim.planning.demand import PlanDemand
+from serving.sim.planning.verdict import PlanTarget
 
 _CONTEXT_STEP = 2048
 _SAFETY = 0.8
@@ -31,7 +31,7 @@ class Dropped:
     why: str
 
 
-def prefill_times(cost: CostModel, config: ServeConfig, demand: Demand, npus: int) -> NDArray[np.float64]:
+def prefill_times(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int) -> NDArray[np.float64]:
     """Least time to the first token of each request in an idle instance. Returns: [requests] float64 [s]."""
     table = cost.prefill_table(dies=npus * DIES_PER_NPU, perfect_balance=config.simulation.expert_balance == "perfect")
     uncached = demand.uncached
@@ -40,7 +40,7 @@ def prefill_times(cost: CostModel, config: ServeConfig, demand: Demand, npus: in
     return config.simulation.gateway_s + np.array([table.seconds(new, seen) for new, seen in pairs])
 
 
-def decode_times(cost: CostModel, config: ServeConfig, demand: Demand, npus: int) -> NDArray[np.float64]:
+def decode_times(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int) -> NDArray[np.float64]:
     """Least time per output token of each request in an empty instance; 0 for one token. [requests] float64 [s]."""
     drafts = config.simulation.drafts
     gaps = demand.output - 1
@@ -72,14 +72,14 @@ def misfit(cost: CostModel, role: str, npus: int) -> str | None:
     return None
 
 
-def least_prefills(cost: CostModel, config: ServeConfig, demand: Demand, shape: Shape, target: Target) -> int:
+def least_prefills(cost: CostModel, config: ServeConfig, demand: PlanDemand, shape: Shape, target: PlanTarget) -> int:
     """Instances that compute the prompts at the rate at which they come, at the least."""
     best = prefill_tokens_per_s(cost, config, shape)
     needed = float(np.sort(demand.uncached)[: int(target.attainment * len(demand))].sum())
     return max(1, math.ceil(_SAFETY * needed / (demand.duration_s + target.ttft_s) / best))
 
 
-def least_decodes(cost: CostModel, config: ServeConfig, demand: Demand, shape: Shape, target: Target) -> int:
+def least_decodes(cost: CostModel, config: ServeConfig, demand: PlanDemand, shape: Shape, target: PlanTarget) -> int:
     """Instances that hold the sequences' caches and generate their tokens as fast as these must come, at the least."""
     count = int(target.attainment * len(demand))
     gaps = np.sort(demand.output)[:count] - 1
@@ -89,7 +89,9 @@ def least_decodes(cost: CostModel, config: ServeConfig, demand: Demand, shape: S
     return max(1, math.ceil(_SAFETY * float(gaps.sum()) / span_s / rate))
 
 
-def decode_tokens_per_s(cost: CostModel, config: ServeConfig, context: float, shape: Shape, target: Target) -> float:
+def decode_tokens_per_s(
+    cost: CostModel, config: ServeConfig, context: float, shape: Shape, target: PlanTarget
+) -> float:
     """Output tokens per second of one instance with the largest batch that keeps TPOT, by the cost model."""
     drafts, acceptance, dies = config.simulation.drafts, config.simulation.acceptance, shape.npus * DIES_PER_NPU
     batch = cost.max_batch(target.tpot_s, context, dies=dies, drafts=drafts, acceptance=acceptance)
@@ -106,7 +108,7 @@ def prefill_tokens_per_s(cost: CostModel, config: ServeConfig, shape: Shape) -> 
     return max(part / float(table.seconds(part, part * part / 2)) for part in sorted(parts))
 
 
-def batch_of(cost: CostModel, config: ServeConfig, demand: Demand, npus: int, target: Target) -> int:
+def batch_of(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget) -> int:
     """Sequences per die with which the mean request keeps its TPOT, by the cost model; at least 1."""
     simulation = config.simulation
     found = cost.max_batch(

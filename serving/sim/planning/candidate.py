@@ -56,7 +56,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class SearchSpace:
     """All candidates.
 
     Attributes:
@@ -81,13 +81,13 @@ class Space:
         places = self.prefill.index(candidate.prefill), self.decode.index(candidate.decode)
         return candidate.npus, sum(places), *places, candidate.decodes
 
-    def plain(self) -> "Space":
+    def plain(self) -> "SearchSpace":
         """The same sizes, each with its preferred batch limit only."""
         first: list[dict[int, Shape]] = [{}, {}]
         for sizes, shapes in zip(first, (self.prefill, self.decode), strict=True):
             for shape in shapes:
                 sizes.setdefault(shape.npus, shape)
-        return Space(tuple(first[0].values()), tuple(first[1].values()), self.budget)
+        return SearchSpace(tuple(first[0].values()), tuple(first[1].values()), self.budget)
 
     def candidates(self) -> Iterator[Candidate]:
         """Every one that fits the budget."""

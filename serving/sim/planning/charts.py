@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from loadgen.report import numbers
 from loadgen.report.chart import Axis, ScatterChart, Trace
-from serving.sim.planning.plan import Option, Plan
+from serving.sim.planning.plan import CapacityPlan, Option
 
 _MARGIN = 0.06
 """Room beside the outermost points, of their distance."""
 _KINDS = (("holds the SLOs", "blue"), ("misses them", "grey"), ("best", "green"))
 
 
-def plans_chart(plan: Plan) -> ScatterChart | None:
+def plans_chart(plan: CapacityPlan) -> ScatterChart | None:
     """Every plan of the answer as a point that says what it is; None if there are none."""
     options = ([] if plan.best is None else [plan.best]) + plan.options
     if not options:
@@ -48,7 +48,7 @@ def pareto_front(options: Sequence[Option]) -> list[Option]:
     return front
 
 
-def _kind(one: Option, plan: Plan) -> str:
+def _kind(one: Option, plan: CapacityPlan) -> str:
     return "best" if one is plan.best else "holds the SLOs" if one.holds else "misses them"
 
 

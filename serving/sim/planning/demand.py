@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PlanDemand:
     """Requests in order of arrival; each array is [requests] int64.
 
     Attributes:
@@ -40,7 +40,7 @@ class Demand:
         return self.prompt - self.reused
 
 
-def demand(workload: Workload, *, reuse: bool, most: int = READ_AT_MOST) -> Demand:
+def demand(workload: Workload, *, reuse: bool, most: int = READ_AT_MOST) -> PlanDemand:
     """Read a workload.
 
     Args:
@@ -70,4 +70,4 @@ def demand(workload: Workload, *, reuse: bool, most: int = READ_AT_MOST) -> Dema
         raise TraceError(f"{workload.name}: no request in it; there is nothing to plan for")
     complete = next(stream, None) is None
     prompt, output, again = (np.array(column, np.int64) for column in (prompts, outputs, reused))
-    return Demand(last_s, prompt, output, again, complete)
+    return PlanDemand(last_s, prompt, output, again, complete)

@@ -13,14 +13,14 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.sim.planning import bounds
 from serving.sim.planning.bounds import Dropped
-from serving.sim.planning.candidate import Candidate, Shape, Space
-from serving.sim.planning.demand import Demand
+from serving.sim.planning.candidate import Candidate, SearchSpace, Shape
+from serving.sim.planning.demand import PlanDemand
 from serving.sim.planning.knowledge import Floor
-from serving.sim.planning.verdict import Target
+from serving.sim.planning.verdict import PlanTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SearchLimits:
     """What the user lets the search choose from. Limits: None = chosen from the configuration and the SLOs."""
 
     prefill_sizes: tuple[int, ...]
@@ -31,16 +31,18 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class SearchStart:
     """Where the search begins."""
 
-    space: Space
+    space: SearchSpace
     prefill: dict[Shape, Floor]
     decode: dict[Shape, Floor]
     dropped: list[Dropped]
 
 
-def start(cost: CostModel, config: ServeConfig, demand: Demand, wanted: Wanted, target: Target) -> Start:
+def start(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, wanted: SearchLimits, target: PlanTarget
+) -> SearchStart:
     """Drop what cannot be, and find the floors of the rest.
 
     Raises: ConfigError if no size of a pool can hold the target, in one line with what could be held.
@@ -54,7 +56,7 @@ def start(cost: CostModel, config: ServeConfig, demand: Demand, wanted: Wanted, 
         for npus in decodes
         for limit in wanted.decode_limits or _decode_limits(cost, config, demand, npus, target)
     ]
-    space = Space(tuple(prefill_shapes), tuple(decode_shapes), wanted.budget)
+    space = SearchSpace(tuple(prefill_shapes), tuple(decode_shapes), wanted.budget)
     if min(prefills) + min(decodes) > wanted.budget:
         raise ConfigError(
             f"{wanted.budget} NPUs hold no plan: the smallest prefill and decode instances take {min(prefills)} + "
@@ -70,10 +72,12 @@ def start(cost: CostModel, config: ServeConfig, demand: Demand, wanted: Wanted, 
         for one in space.decode
         for least in (bounds.least_decodes(cost, config, demand, one, target),)
     }
-    return Start(space, prefill, decode, dropped)
+    return SearchStart(space, prefill, decode, dropped)
 
 
-def capacity_per_s(cost: CostModel, config: ServeConfig, demand: Demand, target: Target, one: Candidate) -> float:
+def capacity_per_s(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget, one: Candidate
+) -> float:
     """Requests per second that a split serves at most, by the cost model with an ideal cache."""
     context = float(demand.prompt.mean())
     prompts = one.prefills * bounds.prefill_tokens_per_s(cost, config, one.prefill) / float(demand.uncached.mean())
@@ -101,14 +105,14 @@ class _Side:
         return f"{self.metric} of {numbers.limit(self.limit_s)}"
 
 
-def _prefill_side(cost: CostModel, config: ServeConfig, demand: Demand, target: Target) -> _Side:
+def _prefill_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget) -> _Side:
     def times(npus: int) -> NDArray[np.float64]:
         return bounds.prefill_times(cost, config, demand, npus)
 
     return _Side("prefill", "TTFT", target.ttft_s, times, lambda npus: float(times(npus).min()))
 
 
-def _decode_side(cost: CostModel, config: ServeConfig, demand: Demand, target: Target) -> _Side:
+def _decode_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget) -> _Side:
     drafts = config.simulation.drafts
     tokens = mtp_tokens_per_step(drafts, config.simulation.acceptance)
     context = float(demand.prompt.min())
@@ -119,7 +123,12 @@ def _decode_side(cost: CostModel, config: ServeConfig, demand: Demand, target: T
 
 
 def _sizes(
-    side: _Side, sizes: tuple[int, ...], cost: CostModel, wanted: Wanted, target: Target, dropped: list[Dropped]
+    side: _Side,
+    sizes: tuple[int, ...],
+    cost: CostModel,
+    wanted: SearchLimits,
+    target: PlanTarget,
+    dropped: list[Dropped],
 ) -> list[int]:
     """Those that can hold the limit at all.
 
@@ -143,7 +152,7 @@ def _sizes(
     return kept
 
 
-def _too_large(npus: int, role: str, cost: CostModel, wanted: Wanted, dropped: list[Dropped]) -> bool:
+def _too_large(npus: int, role: str, cost: CostModel, wanted: SearchLimits, dropped: list[Dropped]) -> bool:
     reason = bounds.misfit(cost, role, npus)
     if reason is None and npus >= wanted.budget:
         reason = f"one of them leaves nothing of {wanted.budget} NPUs for the other pool"
@@ -152,7 +161,7 @@ def _too_large(npus: int, role: str, cost: CostModel, wanted: Wanted, dropped: l
     return reason is not None
 
 
-def _impossible(side: _Side, share: float, npus: int, target: Target, dropped: list[Dropped]) -> ConfigError:
+def _impossible(side: _Side, share: float, npus: int, target: PlanTarget, dropped: list[Dropped]) -> ConfigError:
     """One line that says what would be possible."""
     if not npus:
         reasons = [f"{one.what}: {one.why}" for one in dropped if one.what.startswith(side.pool)]
@@ -170,13 +179,15 @@ def _impossible(side: _Side, share: float, npus: int, target: Target, dropped: l
     )
 
 
-def _prefill_limits(config: ServeConfig, wanted: Wanted) -> tuple[int, ...]:
+def _prefill_limits(config: ServeConfig, wanted: SearchLimits) -> tuple[int, ...]:
     """As configured first, then a quarter: shorter steps let short prompts pass sooner."""
     configured = max(1, config.prefill.max_step_tokens // config.prefill.npus_per_instance)
     return wanted.prefill_limits or tuple(dict.fromkeys((configured, max(1, configured // 4))))
 
 
-def _decode_limits(cost: CostModel, config: ServeConfig, demand: Demand, npus: int, target: Target) -> tuple[int, ...]:
+def _decode_limits(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget
+) -> tuple[int, ...]:
     """As configured first, then what the mean request's TPOT allows by the cost model."""
     configured = max(1, config.decode.max_sequences // config.decode.dies_per_instance)
     return tuple(dict.fromkeys((configured, min(configured, bounds.batch_of(cost, config, demand, npus, target)))))

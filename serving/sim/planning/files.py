@@ -10,7 +10,7 @@ from loadgen.report.page import Page, facts
 from loadgen.report.table import html_table, markdown_table
 from serving.sim.planning import words
 from serving.sim.planning.charts import plans_chart
-from serving.sim.planning.plan import Plan
+from serving.sim.planning.plan import CapacityPlan
 from serving.sim.report.result_json import make_folder, plain, write_file
 from serving.version import VERSION
 
@@ -21,7 +21,7 @@ _FOOTNOTE = (
 )
 
 
-def write_all(plan: Plan, folder: Path) -> list[Path]:
+def write_all(plan: CapacityPlan, folder: Path) -> list[Path]:
     """Write plan.md, plan.html and plan.json into a folder. Returns: the files.
 
     Raises: ConfigError if it cannot be written.
@@ -34,12 +34,12 @@ def write_all(plan: Plan, folder: Path) -> list[Path]:
     return [folder / name for name in contents]
 
 
-def as_json(plan: Plan) -> bytes:
-    """The document: fields of `Plan`, SI units; what is not finite is null."""
+def as_json(plan: CapacityPlan) -> bytes:
+    """The document: fields of `CapacityPlan`, SI units; what is not finite is null."""
     return msgspec.json.encode({"schema": SCHEMA, **plain(plan)}) + b"\n"
 
 
-def markdown(plan: Plan) -> str:
+def markdown(plan: CapacityPlan) -> str:
     """The answer, a table, and why the others lose."""
     lines = ["# Plan", "", f"**{words.headline(plan)}**", ""]
     lines += [f"- {name}: {text}" for name, text in words.facts(plan)]
@@ -52,7 +52,7 @@ def markdown(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page(plan: Plan) -> str:
+def page(plan: CapacityPlan) -> str:
     """HTML that needs nothing else."""
     whole = Page(f"{plan.name} – plan", footnote=_FOOTNOTE)
     lead = element("p", words.headline(plan), "lead")

@@ -8,8 +8,8 @@ both, or only the two together           no plan with p or fewer and d or fewer 
 
 from dataclasses import dataclass, replace
 
-from serving.sim.planning.candidate import Candidate, Shape, Space
-from serving.sim.planning.verdict import Target, Verdict
+from serving.sim.planning.candidate import Candidate, SearchSpace, Shape
+from serving.sim.planning.verdict import PlanTarget, PlanVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,18 @@ class Knowledge:
         prefill, decode: floors that hold from the start, by shape.
     """
 
-    def __init__(self, space: Space, target: Target, prefill: dict[Shape, Floor], decode: dict[Shape, Floor]) -> None:
+    def __init__(
+        self, space: SearchSpace, target: PlanTarget, prefill: dict[Shape, Floor], decode: dict[Shape, Floor]
+    ) -> None:
         self.space = space
         self.target = target
         self.prefill = {shape: prefill.get(shape, Floor(1, "")) for shape in space.prefill}
         self.decode = {shape: decode.get(shape, Floor(1, "")) for shape in space.decode}
-        self.tried: dict[Candidate, Verdict] = {}
+        self.tried: dict[Candidate, PlanVerdict] = {}
         """Whole-trace verdicts."""
         self._failed: list[tuple[Candidate, str]] = []
 
-    def learn(self, candidate: Candidate, verdict: Verdict) -> None:
+    def learn(self, candidate: Candidate, verdict: PlanVerdict) -> None:
         """Effects: remembers a whole-trace verdict, and what follows from it."""
         self.tried[candidate] = verdict
         target = self.target

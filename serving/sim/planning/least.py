@@ -8,9 +8,9 @@ analytic floors -> floors by bisection, each pool beside a generous other one, o
 from collections.abc import Generator, Iterable
 from dataclasses import replace
 
-from serving.sim.planning.candidate import Candidate, Shape, Space
+from serving.sim.planning.candidate import Candidate, SearchSpace, Shape
 from serving.sim.planning.knowledge import Knowledge, raise_floor
-from serving.sim.planning.verdict import Evaluate, Probe, Verdict
+from serving.sim.planning.verdict import Evaluate, PlanProbe, PlanVerdict
 
 DOUBT = 3.0
 """A short stretch counts against a candidate if it misses so many times more requests than the target allows: its cache
@@ -76,7 +76,7 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
     _try(known, [one for one in dict.fromkeys(chosen) if one not in known.tried], evaluate)
 
 
-def most_generous(space: Space) -> list[Candidate]:
+def most_generous(space: SearchSpace) -> list[Candidate]:
     """For each pair of sizes the split of the whole budget that is nearest to half and half; preferred limits."""
     found: dict[tuple[int, int], Candidate] = {}
     for one in space.candidates():
@@ -87,7 +87,7 @@ def most_generous(space: Space) -> list[Candidate]:
     return sorted(found.values(), key=lambda one: (_imbalance(one, space), space.rank(one)))
 
 
-def neighbours(candidate: Candidate, space: Space, change: int) -> list[Candidate]:
+def neighbours(candidate: Candidate, space: SearchSpace, change: int) -> list[Candidate]:
     """The candidates with so many more instances in one of the pools."""
     both = (
         replace(candidate, prefills=candidate.prefills + change),
@@ -96,19 +96,19 @@ def neighbours(candidate: Candidate, space: Space, change: int) -> list[Candidat
     return [one for one in both if one.prefills > 0 and one.decodes > 0 and one.npus <= space.budget]
 
 
-def _imbalance(one: Candidate, space: Space) -> tuple[int, int]:
+def _imbalance(one: Candidate, space: SearchSpace) -> tuple[int, int]:
     prefill, decode = one.prefills * one.prefill.npus, one.decodes * one.decode.npus
     return space.budget - min(prefill, decode), space.budget - one.npus
 
 
 def _try(known: Knowledge, candidates: list[Candidate], evaluate: Evaluate) -> None:
     if candidates:
-        verdicts = evaluate([Probe(one) for one in candidates])
+        verdicts = evaluate([PlanProbe(one) for one in candidates])
         for candidate, verdict in zip(candidates, verdicts, strict=True):
             known.learn(candidate, verdict)
 
 
-Search = Generator[int, Verdict, tuple[int, str]]
+Search = Generator[int, PlanVerdict, tuple[int, str]]
 
 
 def _stretch_floors(known: Knowledge, evaluate: Evaluate, doubt: float) -> None:
@@ -123,7 +123,7 @@ def _stretch_floors(known: Knowledge, evaluate: Evaluate, doubt: float) -> None:
         searches["decode", shape] = _fewest(known.decode[shape].least, space.most_decodes(shape), needed, "tpot")
     asked = {key: number for key, search in searches.items() if (number := next(search, None)) is not None}
     while asked:
-        probes = [Probe(_beside_generous(space, *key, number), whole=False) for key, number in asked.items()]
+        probes = [PlanProbe(_beside_generous(space, *key, number), whole=False) for key, number in asked.items()]
         verdicts = dict(zip(asked, evaluate(probes), strict=True))
         asked = {}
         for (pool, shape), verdict in verdicts.items():
@@ -153,7 +153,7 @@ def _fewest(low: int, high: int, needed: float, metric: str) -> Search:
     return good, why
 
 
-def _beside_generous(space: Space, pool: str, shape: Shape, number: int) -> Candidate:
+def _beside_generous(space: SearchSpace, pool: str, shape: Shape, number: int) -> Candidate:
     """So many instances of a shape, and what the other pool can have at most of its best-filling shape."""
     others: Iterable[Shape] = space.decode if pool == "prefill" else space.prefill
     left = space.budget - number * shape.npus

@@ -9,14 +9,14 @@ from serving.config.serve import ServeConfig
 from serving.sim.core.run import cost_model, simulate
 from serving.sim.planning.candidate import DIES_PER_NPU, Candidate
 from serving.sim.planning.trace import TraceChoice, opened
-from serving.sim.planning.verdict import Probe, Target, Verdict
+from serving.sim.planning.verdict import PlanProbe, PlanTarget, PlanVerdict
 from serving.sim.planning.why import sentence
 from serving.sim.report.latencies import latencies
 from serving.sim.report.summary import summarize
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PlanSetting:
     """What all simulations of one plan share.
 
     Attributes:
@@ -26,11 +26,11 @@ class Setting:
     config: ServeConfig
     trace: TraceChoice
     stretch: TraceChoice
-    target: Target
+    target: PlanTarget
     cache_nodes: int | None = None
 
 
-def configured(setting: Setting, candidate: Candidate) -> ServeConfig:
+def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
     """The configuration with a candidate's pools. Nothing else changes; pools stay as large as they start."""
     config = setting.config
     dies = candidate.decode.npus * DIES_PER_NPU
@@ -58,7 +58,7 @@ def decode_step_tokens(config: ServeConfig) -> int:
     return max(1, config.decode.max_step_tokens // config.decode.dies_per_instance)
 
 
-def measure(setting: Setting, probe: Probe) -> Verdict:
+def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
     """Simulate one candidate.
 
     The run ends when the last request could still have kept its limits: whatever is under way then has missed them.
@@ -82,7 +82,7 @@ def measure(setting: Setting, probe: Probe) -> Verdict:
     pools = {pool.name: pool for pool in summary.pools}
     decodes = [one for one in result.instances if one.pool == "decode"]
     good = int(np.count_nonzero(in_time & fast))
-    return Verdict(
+    return PlanVerdict(
         attainment=good / count,
         ttft_attainment=int(np.count_nonzero(in_time)) / count,
         tpot_attainment=int(np.count_nonzero(fast)) / max(1, begun),

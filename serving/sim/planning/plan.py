@@ -5,7 +5,7 @@ from typing import Literal
 
 from serving.sim.planning.bounds import Dropped
 from serving.sim.planning.candidate import Candidate
-from serving.sim.planning.verdict import Target, Verdict
+from serving.sim.planning.verdict import PlanTarget, PlanVerdict
 
 Question = Literal["least", "goodput", "rate"]
 
@@ -20,14 +20,14 @@ class Option:
     """
 
     candidate: Candidate
-    verdict: Verdict
+    verdict: PlanVerdict
     holds: bool
     cache_nodes: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapacityPlan:
     """The answer.
 
     Attributes:
@@ -43,7 +43,7 @@ class Plan:
     question: Question
     name: str
     workload: str
-    target: Target
+    target: PlanTarget
     budget: int
     rate: float
     requests: int

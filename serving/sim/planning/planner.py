@@ -10,24 +10,24 @@ from serving.sim.core.run import cost_model
 from serving.sim.planning import feasible, least, split
 from serving.sim.planning.bounds import Dropped
 from serving.sim.planning.candidate import Candidate
-from serving.sim.planning.demand import Demand, demand
-from serving.sim.planning.feasible import Start, Wanted
+from serving.sim.planning.demand import PlanDemand, demand
+from serving.sim.planning.feasible import SearchLimits, SearchStart
 from serving.sim.planning.knowledge import Knowledge, costs_more
-from serving.sim.planning.measure import Setting
-from serving.sim.planning.plan import Option, Plan, Question
+from serving.sim.planning.measure import PlanSetting
+from serving.sim.planning.plan import CapacityPlan, Option, Question
 from serving.sim.planning.trace import TraceChoice
-from serving.sim.planning.verdict import Evaluate, Probe, Target, Verdict
+from serving.sim.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 from serving.sim.planning.workers import evaluator
 
 _QUICK_PARTS = 3
 _CLOSEST = 4
 """Most generous plans that are simulated when none holds."""
 
-Progress = Callable[[Probe, Verdict], None]
+Progress = Callable[[PlanProbe, PlanVerdict], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlanQuestion:
     """What is asked.
 
     Attributes:
@@ -37,14 +37,14 @@ class Order:
 
     config: ServeConfig
     trace: TraceChoice
-    target: Target
-    wanted: Wanted
+    target: PlanTarget
+    wanted: SearchLimits
     question: Question
     cache_nodes: int | None = None
     quick: bool = False
 
 
-def plan(order: Order, *, processes: int = 1, progress: Progress = lambda *_: None) -> Plan:
+def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda *_: None) -> CapacityPlan:
     """Search for it.
 
     Args:
@@ -57,7 +57,7 @@ def plan(order: Order, *, processes: int = 1, progress: Progress = lambda *_: No
     config, whole = order.config, order.trace
     if order.quick:
         whole = whole.busiest(_QUICK_PARTS)
-    setting = Setting(config, whole, whole.busiest(), order.target, order.cache_nodes)
+    setting = PlanSetting(config, whole, whole.busiest(), order.target, order.cache_nodes)
     workload = whole.open()
     wanted = demand(workload, reuse=config.engine.prefix_reuse)
     begin = feasible.start(cost_model(config), config, wanted, order.wanted, order.target)
@@ -65,14 +65,14 @@ def plan(order: Order, *, processes: int = 1, progress: Progress = lambda *_: No
     with evaluator(setting, processes, tally) as evaluate:
         search = _Search(order, setting, wanted, begin, evaluate)
         best, rate, options = search.least() if order.question == "least" else search.split()
-    return Plan(
+    return CapacityPlan(
         question=order.question, name=config.model.name or config.model.path.name, workload=workload.name,
         target=order.target, budget=order.wanted.budget, rate=rate, requests=len(wanted), best=best, options=options,
         dropped=search.dropped, simulations=tally.count, events=tally.events, quick=whole != order.trace,
     )  # fmt: skip
 
 
-def check(order: Order) -> None:
+def check(order: PlanQuestion) -> None:
     """Refuse what cannot be asked. Raises: ConfigError."""
     budget, there = order.wanted.budget, order.config.cluster.npus
     if not 1 <= budget <= there:
@@ -98,7 +98,7 @@ class _Tally:
         self.events = 0
         self._progress = progress
 
-    def __call__(self, probe: Probe, verdict: Verdict) -> None:
+    def __call__(self, probe: PlanProbe, verdict: PlanVerdict) -> None:
         self.count += 1
         self.events += verdict.events
         self._progress(probe, verdict)
@@ -110,7 +110,9 @@ Answer = tuple[Option | None, float, list[Option]]
 class _Search:
     """One question on its way to its answer."""
 
-    def __init__(self, order: Order, setting: Setting, wanted: Demand, begin: Start, evaluate: Evaluate) -> None:
+    def __init__(
+        self, order: PlanQuestion, setting: PlanSetting, wanted: PlanDemand, begin: SearchStart, evaluate: Evaluate
+    ) -> None:
         self._order = order
         self._setting = setting
         self._wanted = wanted
@@ -127,7 +129,7 @@ class _Search:
             best = least.settled(known, self._evaluate)
         if best is None:
             closest = [one for one in least.most_generous(known.space)[:_CLOSEST] if one not in known.tried]
-            for one, verdict in zip(closest, self._evaluate([Probe(one) for one in closest]), strict=True):
+            for one, verdict in zip(closest, self._evaluate([PlanProbe(one) for one in closest]), strict=True):
                 known.learn(one, verdict)
         self._drop_floors(known)
         return self._answer(best, 1.0, known.tried, known.reason)
@@ -148,7 +150,11 @@ class _Search:
         return self._answer(best, rate, tried, lambda one: _loses(one, best, tried))
 
     def _answer(
-        self, best: Candidate | None, rate: float, tried: dict[Candidate, Verdict], reason: Callable[[Candidate], str]
+        self,
+        best: Candidate | None,
+        rate: float,
+        tried: dict[Candidate, PlanVerdict],
+        reason: Callable[[Candidate], str],
     ) -> Answer:
         target = self._order.target
 
@@ -172,7 +178,7 @@ class _Search:
                     self.dropped.append(Dropped(what, floor.why))
 
 
-def _loses(one: Candidate, best: Candidate | None, tried: dict[Candidate, Verdict]) -> str:
+def _loses(one: Candidate, best: Candidate | None, tried: dict[Candidate, PlanVerdict]) -> str:
     """Why a split is not the best one."""
     if best is None:
         return tried[one].why

@@ -5,10 +5,10 @@ from rich.markup import escape
 
 from loadgen.report.table import terminal_table
 from serving.sim.planning import words
-from serving.sim.planning.plan import Plan
+from serving.sim.planning.plan import CapacityPlan
 
 
-def show(plan: Plan, console: Console) -> None:
+def show(plan: CapacityPlan, console: Console) -> None:
     """Effects: prints."""
     console.print(f"[bold]{escape(words.headline(plan))}[/bold]", highlight=False)
     for name, text in words.facts(plan):

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from serving.sim.planning.candidate import Candidate, Space
-from serving.sim.planning.verdict import Evaluate, Probe, Target, Verdict
+from serving.sim.planning.candidate import Candidate, SearchSpace
+from serving.sim.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 
 FIRST = 16
 """Splits that are simulated on a short stretch; the others are told by the cost model alone to serve less."""
@@ -19,7 +19,7 @@ Capacity = Callable[[Candidate], float]
 """Requests per second that a split can serve at most, by the cost model."""
 
 
-def full_splits(space: Space) -> list[Candidate]:
+def full_splits(space: SearchSpace) -> list[Candidate]:
     """Candidates to which no instance of their own shapes can be added."""
     smallest = {
         (prefill, decode): min(prefill.npus, decode.npus) for prefill in space.prefill for decode in space.decode
@@ -27,42 +27,42 @@ def full_splits(space: Space) -> list[Candidate]:
     return [one for one in space.candidates() if space.budget - one.npus < smallest[one.prefill, one.decode]]
 
 
-def ranked_splits(space: Space, capacity: Capacity) -> list[Candidate]:
+def ranked_splits(space: SearchSpace, capacity: Capacity) -> list[Candidate]:
     """Full splits with the preferred batch limits, those that can serve most first."""
     return sorted(full_splits(space.plain()), key=lambda one: (-capacity(one), space.rank(one)))
 
 
 def best_split(
-    space: Space, capacity: Capacity, evaluate: Evaluate
-) -> tuple[Candidate | None, dict[Candidate, Verdict]]:
+    space: SearchSpace, capacity: Capacity, evaluate: Evaluate
+) -> tuple[Candidate | None, dict[Candidate, PlanVerdict]]:
     """The split with the highest goodput on the whole trace; other batch limits are tried with the best one.
 
     Returns: it, None if the budget is too small for any; and the whole-trace verdicts of the finalists.
     """
     first = ranked_splits(space, capacity)[:FIRST]
-    short = evaluate([Probe(one, whole=False) for one in first])
+    short = evaluate([PlanProbe(one, whole=False) for one in first])
     order = sorted(zip(first, short, strict=True), key=lambda pair: goodness(space, *pair))
     finalists = [candidate for candidate, _ in order[:FINALISTS]]
-    verdicts = dict(zip(finalists, evaluate([Probe(one) for one in finalists]), strict=True))
+    verdicts = dict(zip(finalists, evaluate([PlanProbe(one) for one in finalists]), strict=True))
     if not verdicts:
         return None, {}
     variants = space.variants(_best(space, verdicts))
-    verdicts.update(zip(variants, evaluate([Probe(one) for one in variants]), strict=True))
+    verdicts.update(zip(variants, evaluate([PlanProbe(one) for one in variants]), strict=True))
     return _best(space, verdicts), verdicts
 
 
-def _best(space: Space, verdicts: dict[Candidate, Verdict]) -> Candidate:
+def _best(space: SearchSpace, verdicts: dict[Candidate, PlanVerdict]) -> Candidate:
     return min(verdicts, key=lambda one: goodness(space, one, verdicts[one]))
 
 
-def goodness(space: Space, candidate: Candidate, verdict: Verdict) -> tuple[float, tuple[int, ...]]:
+def goodness(space: SearchSpace, candidate: Candidate, verdict: PlanVerdict) -> tuple[float, tuple[int, ...]]:
     """Sorts by goodput, the highest first, then by cost."""
     return -verdict.goodput_per_s, space.rank(candidate)
 
 
 def highest_rate(
-    space: Space, capacity: Capacity, evaluate: Evaluate, target: Target
-) -> tuple[Candidate | None, float, dict[Candidate, Verdict]]:
+    space: SearchSpace, capacity: Capacity, evaluate: Evaluate, target: PlanTarget
+) -> tuple[Candidate | None, float, dict[Candidate, PlanVerdict]]:
     """The split that holds at the highest rate, and that rate.
 
     Rates double (or halve) on the short stretch until no split holds, then the gap is halved. From there the same on
@@ -71,13 +71,13 @@ def highest_rate(
     Returns: split, factor on the trace's rate, and whole-trace verdicts at that factor; None and 0 if none holds.
     """
     splits = ranked_splits(space, capacity)[:RATE_SPLITS]
-    seen: dict[float, dict[Candidate, Verdict]] = {}
+    seen: dict[float, dict[Candidate, PlanVerdict]] = {}
 
     def on_stretch(rate: float) -> bool:
-        return any(one.holds(target) for one in evaluate([Probe(split, False, rate) for split in splits]))
+        return any(one.holds(target) for one in evaluate([PlanProbe(split, False, rate) for split in splits]))
 
     def on_whole(rate: float) -> bool:
-        seen[rate] = dict(zip(splits, evaluate([Probe(split, True, rate) for split in splits]), strict=True))
+        seen[rate] = dict(zip(splits, evaluate([PlanProbe(split, True, rate) for split in splits]), strict=True))
         return any(one.holds(target) for one in seen[rate].values())
 
     guess = _edge(on_stretch, 1.0, 2.0, _GUESS)

@@ -8,7 +8,7 @@ from serving.sim.planning.candidate import Candidate
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PlanTarget:
     """What a plan must keep: limits [s] of each request, by this share of all requests."""
 
     ttft_s: float
@@ -22,7 +22,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlanVerdict:
     """One simulation of a candidate.
 
     Attributes:
@@ -50,13 +50,13 @@ class Verdict:
     why: str
     events: int = 0
 
-    def holds(self, target: Target) -> bool:
+    def holds(self, target: PlanTarget) -> bool:
         """Whether enough requests kept the limits."""
         return self.attainment >= target.attainment
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class PlanProbe:
     """One simulation that is asked for.
 
     Attributes:
@@ -69,5 +69,5 @@ class Probe:
     rate: float = 1.0
 
 
-Evaluate = Callable[[Sequence[Probe]], list[Verdict]]
+Evaluate = Callable[[Sequence[PlanProbe]], list[PlanVerdict]]
 """Simulate; verdicts in the same order."""

@@ -9,7 +9,7 @@ from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.sim.planning.bounds import prefill_tokens_per_s
 from serving.sim.planning.candidate import DIES_PER_NPU, Candidate
-from serving.sim.planning.verdict import Target
+from serving.sim.planning.verdict import PlanTarget
 from serving.sim.report.latencies import Flags, Latencies, ints
 from serving.sim.result import SimResult
 
@@ -18,7 +18,7 @@ _FEW_TOKENS = 16
 
 
 def sentence(
-    candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, times: Latencies, target: Target,
+    candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, times: Latencies, target: PlanTarget,
     in_time: Flags, fast: Flags,
 ) -> str:  # fmt: skip
     """Name the limit that more requests miss, its figures, and the pool's state that explains it.
@@ -46,7 +46,7 @@ def sentence(
 
 
 def _prefill_state(
-    candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, target: Target
+    candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, target: PlanTarget
 ) -> str:
     """How often more waits than can be computed in time."""
     rate = candidate.prefills * prefill_tokens_per_s(cost, config, candidate.prefill)
@@ -62,7 +62,7 @@ def _prefill_state(
 
 
 def _late_by_themselves(
-    candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, target: Target, late: Flags
+    candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, target: PlanTarget, late: Flags
 ) -> int:
     """Late requests that would have been late in an idle instance."""
     perfect = config.simulation.expert_balance == "perfect"

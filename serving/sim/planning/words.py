@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from loadgen.report import numbers
 from loadgen.report.table import Row as TableRow
 from loadgen.report.table import Table, Tone, columns, table_of
-from serving.sim.planning.plan import Option, Plan
+from serving.sim.planning.plan import CapacityPlan, Option
 
 HEADS = (
     "prefill + decode", "tokens/NPU", "batch/die", "NPUs", "servers", "TTFT p99", "TPOT p99", "attained", "goodput/s",
@@ -18,7 +18,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlanRow:
     """One plan as text; `cells` as `HEADS`."""
 
     cells: tuple[str, ...]
@@ -33,7 +33,7 @@ class Row:
         return "best" if self.best else "" if self.holds else "soft"
 
 
-def headline(plan: Plan) -> str:
+def headline(plan: CapacityPlan) -> str:
     """The answer in one sentence."""
     best, target = plan.best, plan.target.text
     if best is None:
@@ -52,7 +52,7 @@ def headline(plan: Plan) -> str:
     )
 
 
-def facts(plan: Plan) -> list[tuple[str, str]]:
+def facts(plan: CapacityPlan) -> list[tuple[str, str]]:
     """What was asked, and what it took."""
     found = [
         ("model", plan.name),
@@ -65,29 +65,29 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     return found + ([("quick", "the busiest third of the trace stands for the whole")] if plan.quick else [])
 
 
-def rows(plan: Plan) -> list[Row]:
+def rows(plan: CapacityPlan) -> list[PlanRow]:
     """The best plan first, then the others, cheapest first."""
     best = [] if plan.best is None else [_row(plan.best, best=True)]
     return best + [_row(one, best=False) for one in plan.options]
 
 
-def plan_table(plan: Plan) -> Table:
+def plan_table(plan: CapacityPlan) -> Table:
     """Every plan with its figures."""
     return Table(columns(*HEADS), [TableRow(row.cells, row.tone) for row in rows(plan)], LEGEND)
 
 
-def why_table(plan: Plan) -> Table:
+def why_table(plan: CapacityPlan) -> Table:
     """What limits the best plan, and why the others are not it."""
     cells = [TableRow([f"{row.cells[0]} ({row.limits})", row.why], row.tone) for row in rows(plan)]
     return Table(columns("plan", "what limits it", long=("plan", "what limits it")), cells)
 
 
-def dropped_table(plan: Plan) -> Table:
+def dropped_table(plan: CapacityPlan) -> Table:
     """What was not simulated on the whole trace."""
     return table_of(columns("what", "why", long=("what", "why")), [(one.what, one.why) for one in plan.dropped])
 
 
-def _row(one: Option, *, best: bool) -> Row:
+def _row(one: Option, *, best: bool) -> PlanRow:
     verdict, candidate = one.verdict, one.candidate
     word = "best" if best else "holds" if one.holds else "misses"
     cells = (
@@ -96,4 +96,4 @@ def _row(one: Option, *, best: bool) -> Row:
         numbers.duration(verdict.ttft_p99_s), numbers.duration(verdict.tpot_p99_s), numbers.share(verdict.attainment),
         numbers.significant(verdict.goodput_per_s), numbers.share(verdict.hit_share), word,
     )  # fmt: skip
-    return Row(cells, candidate.limits, one.why, best, one.holds)
+    return PlanRow(cells, candidate.limits, one.why, best, one.holds)

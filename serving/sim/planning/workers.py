@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from functools import partial
 
 from serving import compiled
-from serving.sim.planning.measure import Setting, measure
-from serving.sim.planning.verdict import Evaluate, Probe, Verdict
+from serving.sim.planning.measure import PlanSetting, measure
+from serving.sim.planning.verdict import Evaluate, PlanProbe, PlanVerdict
 
-Tell = Callable[[Probe, Verdict], None]
+Tell = Callable[[PlanProbe, PlanVerdict], None]
 """Told of each simulation that has ended, in the order in which they were asked for."""
 
 
 @contextmanager
-def evaluator(setting: Setting, processes: int, tell: Tell) -> Iterator[Evaluate]:
+def evaluator(setting: PlanSetting, processes: int, tell: Tell) -> Iterator[Evaluate]:
     """What a search asks. One probe is simulated once: the same question gets the same answer.
 
     Args:
         processes: 1 = none but this one.
     Effects: processes while it is open; they are started fresh, so that no thread or lock is inherited.
     """
-    answers: dict[Probe, Verdict] = {}
+    answers: dict[PlanProbe, PlanVerdict] = {}
     if processes == 1:
         yield partial(_evaluate, answers, tell, lambda probes: (measure(setting, one) for one in probes))
         return
@@ -33,11 +33,11 @@ def evaluator(setting: Setting, processes: int, tell: Tell) -> Iterator[Evaluate
 
 
 def _evaluate(
-    answers: dict[Probe, Verdict],
+    answers: dict[PlanProbe, PlanVerdict],
     tell: Tell,
-    run: Callable[[Sequence[Probe]], Iterator[Verdict]],
-    probes: Sequence[Probe],
-) -> list[Verdict]:
+    run: Callable[[Sequence[PlanProbe]], Iterator[PlanVerdict]],
+    probes: Sequence[PlanProbe],
+) -> list[PlanVerdict]:
     new = [one for one in dict.fromkeys(probes) if one not in answers]
     for probe, verdict in zip(new, run(new), strict=True):
         answers[probe] = verdict

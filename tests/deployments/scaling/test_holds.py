@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.deployments.scaling.holds import Hold, Holds
+from serving.deployments.scaling.holds import ScalingHold, ScalingHolds
 
 
 def test_a_hold_ends_by_itself() -> None:
-    holds = Holds(None)
+    holds = ScalingHolds(None)
     holds.set("decode", 60.0, "cli", now=100.0)
-    assert holds.hold("decode", 159.0) == Hold(160.0, "cli")
+    assert holds.hold("decode", 159.0) == ScalingHold(160.0, "cli")
     assert holds.left_s("decode", 130.0) == 30.0
     assert holds.until(130.0) == {"decode": 160.0}
     assert holds.hold("decode", 160.0) is None
@@ -19,7 +19,7 @@ def test_a_hold_ends_by_itself() -> None:
 
 
 def test_no_time_releases() -> None:
-    holds = Holds(None)
+    holds = ScalingHolds(None)
     holds.set("decode", 60.0, "cli", now=100.0)
     holds.set("decode", 0.0, "page", now=101.0)
     assert holds.hold("decode", 101.0) is None
@@ -27,11 +27,11 @@ def test_no_time_releases() -> None:
 
 def test_a_successor_knows_holds_and_targets(tmp_path: Path) -> None:
     path = tmp_path / "holds.json"
-    holds = Holds(path)
+    holds = ScalingHolds(path)
     holds.set("decode", 60.0, "cli", now=100.0)
     holds.aim("decode", 3)
-    again = Holds(path)
-    assert again.hold("decode", 110.0) == Hold(160.0, "cli")
+    again = ScalingHolds(path)
+    assert again.hold("decode", 110.0) == ScalingHold(160.0, "cli")
     assert again.targets == {"decode": 3}
 
 
@@ -39,12 +39,12 @@ def test_a_successor_knows_holds_and_targets(tmp_path: Path) -> None:
 def test_a_damaged_file_holds_nothing(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "holds.json"
     path.write_text(text)
-    assert Holds(path).until(0.0) == {}
+    assert ScalingHolds(path).until(0.0) == {}
     assert "cannot be read" in caplog.text
 
 
 def test_a_disk_that_refuses_costs_nothing_but_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    holds = Holds(tmp_path / "gone" / "holds.json")
+    holds = ScalingHolds(tmp_path / "gone" / "holds.json")
     holds.set("decode", 60.0, "cli", now=100.0)
     assert holds.hold("decode", 100.0) is not None
     assert "not on disk" in caplog.text

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.deployments.scaling.room import Size, fits, offered, used
+from serving.deployments.scaling.room import ReplicaSize, fits, offered, used
 from serving.deployments.scaling.sight import SeenDeployment
 from serving.values.scaling import MOST_REPLICAS
 from tests.deployments.scaling.case import DRAINING, STARTING, deployment, nodes, replica, started
 
-SIZES = {"prefill": Size(2, 128), "decode": Size(4, 256), "kvcache": Size(0, 64)}
+SIZES = {"prefill": ReplicaSize(2, 128), "decode": ReplicaSize(4, 256), "kvcache": ReplicaSize(0, 64)}
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_never_more_than_the_configuration_allows() -> None:
 
 def test_use_counts_those_that_leave() -> None:
     leaving = {**started(), "decode": deployment(0, replica("d1", "a", DRAINING), replica("d2", None, STARTING))}
-    assert used(SIZES, leaving) == Size(2 + 4, 128 + 256 + 64)
-    assert offered(nodes()) == Size(16, 2048)
+    assert used(SIZES, leaving) == ReplicaSize(2 + 4, 128 + 256 + 64)
+    assert offered(nodes()) == ReplicaSize(16, 2048)
 
 
 @given(

@@ -4,7 +4,7 @@ import pytest
 
 from hardware.cost import CostModel, DecodeLoad, load_device
 from hardware.cost.calibrate import Calibrated, RowResult
-from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, Row
+from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow
 from hardware.cost.published_gpu import H100_ROWS, H800_ROWS
 from hardware.cost.published_other import GEMM_ROWS, LOADING_ROWS, XDEEPSERVE_ROWS, exchange_rows
 
@@ -16,27 +16,27 @@ ALLOWED_MISSES = {"throughput, 50 % over 12.5 %", "throughput, 90 % over none"}
 DECODE_LOAD = DecodeLoad(48, 48 * 4096)
 
 
-def name_of(row: Row) -> str:
+def name_of(row: PublishedRow) -> str:
     return f"{row.group}: {row.name}"
 
 
 @pytest.mark.parametrize("row", ASCEND_ROWS, ids=name_of)
-def test_ascend_row(model: CostModel, row: Row) -> None:
+def test_ascend_row(model: CostModel, row: PublishedRow) -> None:
     assert abs(row.error(model)) <= row.tolerance
 
 
 @pytest.mark.parametrize("row", exchange_rows(load_device("ascend-910c")), ids=name_of)
-def test_ascend_exchange(model: CostModel, row: Row) -> None:
+def test_ascend_exchange(model: CostModel, row: PublishedRow) -> None:
     assert abs(row.error(model)) <= row.tolerance
 
 
 @pytest.mark.parametrize("row", H100_ROWS, ids=name_of)
-def test_h100_row(row: Row) -> None:
+def test_h100_row(row: PublishedRow) -> None:
     assert abs(row.error(CostModel(load_device("h100")))) <= row.tolerance
 
 
 @pytest.mark.parametrize("row", H800_ROWS, ids=name_of)
-def test_h800_row(row: Row) -> None:
+def test_h800_row(row: PublishedRow) -> None:
     assert abs(row.error(CostModel(load_device("h800")))) <= row.tolerance
 
 

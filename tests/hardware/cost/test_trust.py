@@ -10,13 +10,15 @@ from hardware.cost.accuracy import decode_trust, prefill_trust
 from hardware.cost.decode_step import DecodeStep, HalfBatch
 from hardware.cost.device_file import FOLDER
 from hardware.cost.prefill_step import PrefillLayer, PrefillStep
-from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, Row
+from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow
 
 ASCEND = load_device("ascend-910c")
 SMALL, LARGE = a.FITTED_CHUNK
 
 
-def fitted_loads(monkeypatch: pytest.MonkeyPatch, rows: tuple[Row, ...]) -> tuple[list[DecodeLoad], list[PrefillLoad]]:
+def fitted_loads(
+    monkeypatch: pytest.MonkeyPatch, rows: tuple[PublishedRow, ...]
+) -> tuple[list[DecodeLoad], list[PrefillLoad]]:
     """Every step that the fitted rows ask about."""
     decodes: list[DecodeLoad] = []
     prefills: list[PrefillLoad] = []

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from hardware.errors import SpecError
-from hardware.spec import Member, Plane, Reach, catalog
+from hardware.spec import Plane, PlaneMember, Reach, catalog
 from hardware.spec.catalog import ASCEND_910C, ASCEND_910C_DIE, CLOUDMATRIX384, CLOUDMATRIX_NODE, UB_MEASURES
 from hardware.spec.figure import Confidence, Figure
 from hardware.units import GIB
@@ -65,9 +65,9 @@ def test_the_supernode_adds_up() -> None:
 
 def test_planes_have_the_published_members_and_rates() -> None:
     planes = CLOUDMATRIX384.planes
-    assert planes[Plane.UB].members == {Member.NPU, Member.CPU}
-    assert planes[Plane.RDMA].members == {Member.NPU}
-    assert planes[Plane.VPC].members == {Member.CPU}
+    assert planes[Plane.UB].members == {PlaneMember.NPU, PlaneMember.CPU}
+    assert planes[Plane.RDMA].members == {PlaneMember.NPU}
+    assert planes[Plane.VPC].members == {PlaneMember.CPU}
     assert planes[Plane.UB].reach is Reach.SUPERNODE
     assert (planes[Plane.UB].npu_bytes_per_s, planes[Plane.UB].cpu_bytes_per_s) == (392e9, 160e9)
     assert (planes[Plane.RDMA].npu_bytes_per_s, planes[Plane.RDMA].cpu_bytes_per_s) == (50e9, 0)

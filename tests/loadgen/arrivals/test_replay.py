@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.arrivals import Recorded, Replay, draw, stream
+from loadgen.arrivals import Recorded, ReplayedArrivals, draw, stream
 from loadgen.arrivals.process import BLOCK
 from loadgen.errors import UsageError
 
 
 @given(st.floats(0, 1e9))
 def test_by_default_a_time_is_itself(time: float) -> None:
-    assert Replay().due_s(time) == time
+    assert ReplayedArrivals().due_s(time) == time
 
 
 def test_the_window_is_cut_out_and_scaled() -> None:
-    replay = Replay(rate_scale=4.0, from_s=10.0, to_s=20.0)
+    replay = ReplayedArrivals(rate_scale=4.0, from_s=10.0, to_s=20.0)
     assert [replay.due_s(t) for t in (9.9, 10.0, 12.0, 19.0, 20.0)] == [None, 0.0, 0.5, 2.25, None]
     assert not replay.is_over(19.9)
     assert replay.is_over(20.0)
@@ -26,20 +26,20 @@ def test_the_window_is_cut_out_and_scaled() -> None:
 def test_recorded_times_are_an_arrival_process() -> None:
     times = tuple(index / 8 for index in range(2 * BLOCK))
     assert draw(Recorded(times), stream(0), until_s=1e9).tolist() == list(times)
-    window = Recorded(times, Replay(rate_scale=2.0, from_s=1.0, to_s=2.0))
+    window = Recorded(times, ReplayedArrivals(rate_scale=2.0, from_s=1.0, to_s=2.0))
     assert draw(window, stream(0), until_s=1e9).tolist() == [index / 16 for index in range(8)]
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
 def test_the_scale_must_be_above_zero(scale: float) -> None:
     with pytest.raises(UsageError, match="scale"):
-        Replay(rate_scale=scale)
+        ReplayedArrivals(rate_scale=scale)
 
 
 @pytest.mark.parametrize("window", [(5.0, 5.0), (6.0, 5.0), (-1.0, 5.0)])
 def test_the_window_must_hold_something(window: tuple[float, float]) -> None:
     with pytest.raises(UsageError, match="holds nothing"):
-        Replay(from_s=window[0], to_s=window[1])
+        ReplayedArrivals(from_s=window[0], to_s=window[1])
 
 
 def test_recorded_times_must_ascend() -> None:

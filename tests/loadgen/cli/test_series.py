@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loadgen.cli import one_run
 from loadgen.cli.bench import Bench, open_bench
-from loadgen.cli.build_load import Load
+from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Measured, run_once
 from loadgen.cli.run_command import add_flags
 from loadgen.cli.series import _Backlog
@@ -68,7 +68,7 @@ Once = Callable[..., Measured]
 def replaced(monkeypatch: pytest.MonkeyPatch, made: list[Any], then: Once) -> None:
     """Every single run is made by `then`; its arguments are noted."""
 
-    def run_once(bench: Bench, load: Load, **more: Any) -> Measured:
+    def run_once(bench: Bench, load: LoadSchedule, **more: Any) -> Measured:
         made.append((load, more))
         return then(bench, load, **more)
 
@@ -79,7 +79,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch, made: list[Any], then: Once) -> No
 def stopped_after(runs: int, made: list[Any]) -> Once:
     """Real runs, the last of which the user stops."""
 
-    def once(bench: Bench, load: Load, **more: Any) -> Measured:
+    def once(bench: Bench, load: LoadSchedule, **more: Any) -> Measured:
         return dataclasses.replace(
             one_run.run_once(bench, load, **more), stopped=INTERRUPTED if len(made) >= runs else 0
         )
@@ -111,7 +111,7 @@ def test_ctrl_c_in_a_pause_ends_the_sweep_as_one_in_a_run_does(
 def test_a_point_that_cannot_be_measured_does_not_cost_those_before_it(
     loadgen_run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def second_fails(bench: Bench, load: Load, **more: Any) -> Measured:
+    def second_fails(bench: Bench, load: LoadSchedule, **more: Any) -> Measured:
         if len(made) == 2:
             raise WorkerLost("worker 0 did not start")
         return one_run.run_once(bench, load, **more)
@@ -126,7 +126,7 @@ def test_a_point_that_cannot_be_measured_does_not_cost_those_before_it(
 
 
 def test_each_repetition_of_a_probe_is_watched_by_itself(loadgen_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short(bench: Bench, load: Load, **more: Any) -> Measured:
+    def short(bench: Bench, load: LoadSchedule, **more: Any) -> Measured:
         two = dataclasses.replace(load, arrivals=None, concurrency=2, conversations=2)
         return stopped_after(2, made)(bench, two, **more)
 

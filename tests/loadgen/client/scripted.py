@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from time import monotonic
 from typing import Any
 
-from loadgen.client import Client
+from loadgen.client import LoadClient
 from loadgen.endpoint import Endpoint
 
 READ = "read"  # wait for one whole request
@@ -93,10 +93,10 @@ async def scripted(*scripts: Script, tls: ssl.SSLContext | None = None) -> Async
 
 
 @contextlib.asynccontextmanager
-async def client_of(url: str, *, verify_tls: bool = True, **settings: Any) -> AsyncIterator[Client]:
+async def client_of(url: str, *, verify_tls: bool = True, **settings: Any) -> AsyncIterator[LoadClient]:
     """A client whose run began now; closed afterwards, with nothing left open."""
     endpoint = Endpoint(base_url=url, path="/v1/completions", model="m", verify_tls=verify_tls)
-    client = Client(endpoint, t0=monotonic(), **settings)
+    client = LoadClient(endpoint, t0=monotonic(), **settings)
     try:
         yield client
     finally:

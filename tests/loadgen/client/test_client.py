@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from loadgen.client import Client, Exchange, Failure, Keep, digest
+from loadgen.client import Exchange, Failure, Keep, LoadClient, digest
 from loadgen.endpoint import Endpoint
 from loadgen.errors import UsageError
 from loadgen.record import Outcome
@@ -15,7 +15,7 @@ ANSWER = chunked(*CHAT)
 HEAD = ANSWER[: ANSWER.index(b"\r\n\r\n") + 4]
 
 
-async def ask(client: Client, body: bytes = b"{}") -> Exchange:
+async def ask(client: LoadClient, body: bytes = b"{}") -> Exchange:
     return await client.exchange(client.prepare(body, "r-1"))
 
 
@@ -281,4 +281,4 @@ async def test_a_long_stream_is_read_while_it_comes(monkeypatch: pytest.MonkeyPa
 @on_both_loops
 async def test_no_address() -> None:
     with pytest.raises(UsageError):
-        Client(Endpoint(base_url="x", path="/", model="m"), t0=0.0)
+        LoadClient(Endpoint(base_url="x", path="/", model="m"), t0=0.0)

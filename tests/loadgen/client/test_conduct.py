@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.client import Client, Exchange, Failure, digest
+from loadgen.client import Exchange, Failure, LoadClient, digest
 from loadgen.client.conduct import limit_of
 from loadgen.plan import Behaviour, Conduct
 from loadgen.record import Outcome
@@ -18,7 +18,7 @@ from tests.loadgen.client.wire_reading import read_request
 HEAD = chunked()[: chunked().index(b"\r\n\r\n") + 4]
 
 
-async def ask(client: Client, **behaviour: object) -> Exchange:
+async def ask(client: LoadClient, **behaviour: object) -> Exchange:
     request = client.prepare(b'{"model":"m","prompt":"p","max_tokens":4}', "r-1")
     return await client.exchange(request, Behaviour(**behaviour))  # type: ignore[arg-type]
 

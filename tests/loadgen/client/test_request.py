@@ -1,6 +1,6 @@
 import pytest
 
-from loadgen.client.address import Address, parse_address, tls_context
+from loadgen.client.address import ServerAddress, parse_address, tls_context
 from loadgen.client.request import prepare
 from loadgen.endpoint import Endpoint
 from loadgen.errors import UsageError
@@ -14,14 +14,14 @@ def endpoint(base_url: str = "http://127.0.0.1:8000", **more: object) -> Endpoin
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("http://127.0.0.1:8000", Address("127.0.0.1", 8000, False, "127.0.0.1:8000", "")),
-        ("http://example.org", Address("example.org", 80, False, "example.org", "")),
-        ("https://example.org/a/b/", Address("example.org", 443, True, "example.org", "/a/b")),
-        ("https://example.org:443", Address("example.org", 443, True, "example.org", "")),
-        ("http://[::1]:81", Address("::1", 81, False, "[::1]:81", "")),
+        ("http://127.0.0.1:8000", ServerAddress("127.0.0.1", 8000, False, "127.0.0.1:8000", "")),
+        ("http://example.org", ServerAddress("example.org", 80, False, "example.org", "")),
+        ("https://example.org/a/b/", ServerAddress("example.org", 443, True, "example.org", "/a/b")),
+        ("https://example.org:443", ServerAddress("example.org", 443, True, "example.org", "")),
+        ("http://[::1]:81", ServerAddress("::1", 81, False, "[::1]:81", "")),
     ],
 )
-def test_addresses(url: str, address: Address) -> None:
+def test_addresses(url: str, address: ServerAddress) -> None:
     assert parse_address(url) == address
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from loadgen.compare.comparison import Comparison, Method, Verdict, verdict_of
+from loadgen.compare.comparison import ComparisonVerdict, Method, RunComparison, verdict_of
 from loadgen.compare.table import WIDTH, compare_folders, comparisons_json, print_comparisons
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.record import RequestRecord
@@ -41,7 +41,7 @@ def _repeated(ttfts: Sequence[float], rates: Sequence[float]) -> RunResult:
     return result
 
 
-def _figure(comparison: Comparison, name: str) -> tuple[float | None, Verdict]:
+def _figure(comparison: RunComparison, name: str) -> tuple[float | None, ComparisonVerdict]:
     figure = next(figure for figure in comparison.figures if figure.name == name)
     return figure.ratio, figure.verdict
 
@@ -53,9 +53,9 @@ def test_repetitions(tmp_path: Path) -> None:
     assert comparison.method is Method.REPETITIONS
     ratio, verdict = _figure(comparison, "TTFT mean")
     assert ratio == pytest.approx(1.476, abs=0.01)
-    assert verdict is Verdict.WORSE
-    assert _figure(comparison, "Request throughput")[1] is Verdict.NOT_SHOWN
-    assert _figure(compare_folders([after, before])[0], "TTFT p99")[1] is Verdict.BETTER
+    assert verdict is ComparisonVerdict.WORSE
+    assert _figure(comparison, "Request throughput")[1] is ComparisonVerdict.NOT_SHOWN
+    assert _figure(compare_folders([after, before])[0], "TTFT p99")[1] is ComparisonVerdict.BETTER
     assert comparison.settings == []
 
 
@@ -69,9 +69,9 @@ def test_single_runs_of_the_same_plan_are_compared_request_by_request(tmp_path: 
     after = _save(tmp_path / "after", make_result(slower), slower)
     (comparison,) = compare_folders([before, after])
     assert comparison.method is Method.PAIRED
-    assert _figure(comparison, "TTFT p50")[1] is Verdict.WORSE
-    assert _figure(comparison, "TPOT mean")[1] is Verdict.NOT_SHOWN
-    assert _figure(comparison, "Output throughput")[1] is Verdict.UNKNOWN
+    assert _figure(comparison, "TTFT p50")[1] is ComparisonVerdict.WORSE
+    assert _figure(comparison, "TPOT mean")[1] is ComparisonVerdict.NOT_SHOWN
+    assert _figure(comparison, "Output throughput")[1] is ComparisonVerdict.UNKNOWN
     assert any("ignore what differs from run to run" in text for text in comparison.warnings)
     assert compare_folders([before, after]) == [comparison]  # the same seed, the same intervals
 
@@ -83,7 +83,7 @@ def test_runs_of_other_plans_are_compared_as_samples(tmp_path: Path) -> None:
         folders.append(_save(tmp_path / str(seed), make_result(records), records))
     (comparison,) = compare_folders(folders)
     assert comparison.method is Method.REQUESTS
-    assert _figure(comparison, "TPOT mean")[1] is Verdict.NOT_SHOWN
+    assert _figure(comparison, "TPOT mean")[1] is ComparisonVerdict.NOT_SHOWN
 
 
 def test_results_without_requests_give_ratios_only(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_results_without_requests_give_ratios_only(tmp_path: Path) -> None:
         paths.append(tmp_path / name)
     (comparison,) = compare_folders(paths)
     assert comparison.method is Method.NONE
-    assert _figure(comparison, "TTFT mean") == (1.0, Verdict.UNKNOWN)
+    assert _figure(comparison, "TTFT mean") == (1.0, ComparisonVerdict.UNKNOWN)
 
 
 def test_a_folder_of_several_runs_is_a_side_with_repetitions(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_folder_of_several_runs_is_a_side_with_repetitions(tmp_path: Path) -> 
     assert comparison.method is Method.REPETITIONS
     ratio, verdict = _figure(comparison, "E2E mean")
     assert ratio == pytest.approx(1.0)
-    assert verdict is Verdict.NOT_SHOWN
+    assert verdict is ComparisonVerdict.NOT_SHOWN
 
 
 def test_what_differs_and_what_to_know(tmp_path: Path) -> None:
@@ -164,13 +164,14 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("interval", "higher", "verdict"),
     [
-        ((0.8, 0.9), False, Verdict.BETTER), ((0.8, 0.9), True, Verdict.WORSE), ((1.1, 1.2), False, Verdict.WORSE),
-        ((1.1, 1.2), True, Verdict.BETTER), ((0.9, 1.1), True, Verdict.NOT_SHOWN),
-        ((1.0, 1.0), True, Verdict.NOT_SHOWN),
-        (None, True, Verdict.UNKNOWN),
+        ((0.8, 0.9), False, ComparisonVerdict.BETTER), ((0.8, 0.9), True, ComparisonVerdict.WORSE),
+        ((1.1, 1.2), False, ComparisonVerdict.WORSE),
+        ((1.1, 1.2), True, ComparisonVerdict.BETTER), ((0.9, 1.1), True, ComparisonVerdict.NOT_SHOWN),
+        ((1.0, 1.0), True, ComparisonVerdict.NOT_SHOWN),
+        (None, True, ComparisonVerdict.UNKNOWN),
     ],
 )  # fmt: skip
-def test_verdicts(interval: tuple[float, float] | None, higher: bool, verdict: Verdict) -> None:
+def test_verdicts(interval: tuple[float, float] | None, higher: bool, verdict: ComparisonVerdict) -> None:
     assert verdict_of(interval, higher_is_better=higher) is verdict
 
 

@@ -10,7 +10,7 @@ import pytest
 from loadgen.driver import health, outbox
 from loadgen.driver.clocks import SAMPLE_EVERY_S, ClockLog
 from loadgen.driver.health import BEAT_S, Heart, percentile
-from loadgen.driver.messages import Credit, Finished, FrameSplitter, Tick, from_worker
+from loadgen.driver.messages import Credit, FrameSplitter, RequestEnded, Tick, from_worker
 from loadgen.driver.meter import Meter
 from loadgen.driver.outbox import Outbox
 from loadgen.driver.pacer import Pacer
@@ -136,7 +136,7 @@ def test_outbox_writes_records_then_the_tick_then_the_credit() -> None:
     box.flush(tokens=30, waiting=2, credit=Credit(5, 6))
     box.flush(tokens=42, waiting=0, credit=Credit(5, 6))
     first, counts, credit, later, _ = [from_worker(body) for body in FrameSplitter().feed(b"".join(written))]
-    assert isinstance(first, Finished)
+    assert isinstance(first, RequestEnded)
     assert first.record == finished(7)
     assert isinstance(counts, Tick)
     assert (counts.sent, counts.running, counts.waiting, counts.tokens) == (2, 1, 2, 30)

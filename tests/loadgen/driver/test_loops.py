@@ -10,7 +10,7 @@ from loadgen.client.request import PreparedRequest
 from loadgen.driver.closed_loop import ClosedLoop, first_depth
 from loadgen.driver.open_loop import OpenLoop
 from loadgen.driver.pacer import Pacer
-from loadgen.driver.supply import Rendered, Stock
+from loadgen.driver.supply import RenderedTurn, Stock
 from loadgen.errors import UsageError
 from loadgen.plan import Job
 from tests.loadgen.driver.driving import scheduled, unscheduled
@@ -28,7 +28,7 @@ class Bench:
         self.t0 = time.monotonic()
         self.started: list[tuple[int, float, float]] = []
 
-    def start(self, rendered: Rendered, intended_s: float) -> None:
+    def start(self, rendered: RenderedTurn, intended_s: float) -> None:
         assert rendered.request.request_id == str(rendered.job.index)
         self.started.append((rendered.job.index, intended_s, time.monotonic() - self.t0))
 

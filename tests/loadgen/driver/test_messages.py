@@ -29,13 +29,13 @@ TO_WORKER: list[messages.ToWorker] = [
     messages.Setup(settings=settings(), worker=1, slots=2, slot_openings_s=[0.0, 1.0], run_id="r"),
     Supply([JOB]),
     messages.Prepare(),
-    messages.Start(12.5),
+    messages.StartRun(12.5),
     messages.NoMoreJobs(),
     messages.EndSending(),
     messages.Cut(),
 ]
 FROM_WORKER: list[messages.FromWorker] = [
-    messages.Ready(),
+    messages.WorkerReady(),
     messages.Credit(5, 7),
     messages.Tick(
         sent=1,
@@ -49,9 +49,9 @@ FROM_WORKER: list[messages.FromWorker] = [
         tpot_count=1,
         lateness_s=b"12345678",
     ),
-    messages.Finished(RequestRecord(index=1, outcome=Outcome.TRUNCATED, chunk_times=b"12345678", body=b"{}")),
-    messages.Done(health=WorkerHealth(worker=1, cpu_share=0.5), sending_ended_s=1.0, ended_s=2.0),
-    messages.Failed(True, "why"),
+    messages.RequestEnded(RequestRecord(index=1, outcome=Outcome.TRUNCATED, chunk_times=b"12345678", body=b"{}")),
+    messages.WorkerDone(health=WorkerHealth(worker=1, cpu_share=0.5), sending_ended_s=1.0, ended_s=2.0),
+    messages.WorkerFailed(True, "why"),
 ]
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadgen.arrivals import Replay, Steady
+from loadgen.arrivals import ReplayedArrivals, Steady
 from loadgen.driver.fleet import Fleet
 from loadgen.driver.settings import DriveSettings
 from loadgen.endpoint import Endpoint
@@ -44,7 +44,7 @@ def test_a_real_replay_recorded_again_is_the_same_file(tmp_path: Path, words: Wo
         endpoint = Endpoint(base_url=server.url, path="/v1/completions", model=server.model)
         jobs = plan_jobs(sessions, seed=1, arrivals=Steady(40.0), count=20)
         recorded = record_trace(_drive(tmp_path / "run", endpoint, jobs), first)
-        replay = plan_jobs(TraceWorkload(open_trace(first)), seed=2, arrivals=Replay())
+        replay = plan_jobs(TraceWorkload(open_trace(first)), seed=2, arrivals=ReplayedArrivals())
         assert record_trace(_drive(tmp_path / "again", endpoint, replay), second) == recorded
     assert (recorded.sessions, recorded.left_out) == (20, 0)
     assert recorded.requests > 20

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.arrivals import Replay, Steady
+from loadgen.arrivals import ReplayedArrivals, Steady
 from loadgen.endpoint import Endpoint
 from loadgen.errors import OutputError, TraceFormatError, UsageError
 from loadgen.plan import Conversation, Job
@@ -60,7 +60,7 @@ def _mooncake(words: Words, path: Path) -> Workload:
 
 
 def _replayed(trace: Path) -> list[Job]:
-    return list(plan_jobs(TraceWorkload(open_trace(trace)), seed=9, arrivals=Replay()))
+    return list(plan_jobs(TraceWorkload(open_trace(trace)), seed=9, arrivals=ReplayedArrivals()))
 
 
 def _lines(trace: Path) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def test_a_replay_recorded_again_is_the_same_file(tmp_path: Path, words: Words, 
     make = {"estimated": _estimated, "ids": _ids, "chat": _chat, "sessions": _chat, "closed": _chat}
     workload = _mooncake(words, tmp_path) if kind == "mooncake" else make.get(kind, _random)(words)
     endpoint = CHAT if kind == "chat" else COMPLETIONS
-    arrivals = None if kind == "closed" else Replay() if kind == "mooncake" else Steady(5.0)
+    arrivals = None if kind == "closed" else ReplayedArrivals() if kind == "mooncake" else Steady(5.0)
     jobs = plan_jobs(workload, seed=3, arrivals=arrivals, count=20, warmups=2)
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     recorded = record_trace(run(tmp_path / "run", jobs, endpoint=endpoint, usage=usage), first)
@@ -202,7 +202,7 @@ def test_another_model_may_be_named(tmp_path: Path, words: Words) -> None:
 
 
 def test_lines_without_a_body_get_prompts_from_their_ids(tmp_path: Path, words: Words) -> None:
-    jobs = plan_jobs(_mooncake(words, tmp_path), seed=1, arrivals=Replay())
+    jobs = plan_jobs(_mooncake(words, tmp_path), seed=1, arrivals=ReplayedArrivals())
     record_trace(run(tmp_path / "run", jobs, usage=False), tmp_path / "t")
     exact = _conversation(TraceWorkload(open_trace(tmp_path / "t"))).turns[0]
     lines = _lines(tmp_path / "t")

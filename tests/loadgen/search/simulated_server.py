@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.search.backlog import running_grows
-from loadgen.search.saturation import Found, Probe, ProbeResult, SearchSettings, next_step
+from loadgen.search.saturation import Probe, ProbeResult, SearchFound, SearchSettings, next_step
 
 
 class Queue:
@@ -46,7 +46,7 @@ class Queue:
         return running_grows(times.tolist(), running, rate_per_s)
 
 
-def search(settings: SearchSettings, queue: Queue, limit_s: float) -> tuple[Found, list[ProbeResult]]:
+def search(settings: SearchSettings, queue: Queue, limit_s: float) -> tuple[SearchFound, list[ProbeResult]]:
     """A whole search."""
     results: list[ProbeResult] = []
     while isinstance(step := next_step(settings, results), Probe):

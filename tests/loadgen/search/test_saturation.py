@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.search.saturation import (
-    Found,
     Probe,
     ProbeResult,
+    SearchFound,
     SearchSettings,
     Verdict,
     next_step,
@@ -23,7 +23,7 @@ def result(value: float, good: int, counted: int = 100, **more: object) -> Probe
     return ProbeResult(value=value, good=good, counted=counted, **more)  # type: ignore[arg-type]
 
 
-def walk(settings: SearchSettings, knee: float) -> tuple[Found, list[float]]:
+def walk(settings: SearchSettings, knee: float) -> tuple[SearchFound, list[float]]:
     """A search where everything below `knee` is good and everything above bad; the values probed."""
     results: list[ProbeResult] = []
     while isinstance(step := next_step(settings, results), Probe):
@@ -95,7 +95,7 @@ def test_after_the_last_repeat_the_nearer_side_is_taken() -> None:
     above = [result(1.0, 91), result(1.0, 91), result(1.0, 182, 200)]
     assert verdict(SETTINGS, above) is Verdict.HOLDS
     step = next_step(SearchSettings(most_probes=3), above)
-    assert isinstance(step, Found)
+    assert isinstance(step, SearchFound)
     assert "1 held, by a hair, not for certain" in step.explanation
     assert verdict(SETTINGS, [result(1.0, 89)] * 3) is Verdict.FAILS
 
@@ -117,7 +117,7 @@ def test_a_probe_without_one_counted_request_is_repeated() -> None:
 
 def test_a_growing_backlog_fails_whatever_the_requests_say() -> None:
     found = next_step(SearchSettings(resolution=1.0), [result(1.0, 100), result(2.0, 100, overloaded="it piled up")])
-    assert found == Found(
+    assert found == SearchFound(
         best=1.0,
         first_failed=2.0,
         explanation="1 held (100 of 100 good, 95 % interval 96.3 to 100.0 %); 2 did not hold: it piled up",
@@ -126,7 +126,7 @@ def test_a_growing_backlog_fails_whatever_the_requests_say() -> None:
 
 def test_the_generators_own_limit_is_told() -> None:
     found = next_step(SearchSettings(resolution=1.0), [result(1.0, 100), result(2.0, 100, generator_limited=True)])
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchFound)
     assert (found.best, found.first_failed) == (1.0, 2.0)
     assert "2 is more than this load generator can send" in found.explanation
 

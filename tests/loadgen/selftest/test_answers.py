@@ -5,7 +5,15 @@ import httptools
 import pytest
 
 from loadgen.client.reader import AnswerReader
-from loadgen.selftest.answers import Answers, Ask, RefusedError, StreamOptions, http_response, models_response, read_ask
+from loadgen.selftest.answers import (
+    RefusedError,
+    RenderedAnswers,
+    SelftestRequest,
+    SelftestStreamOptions,
+    http_response,
+    models_response,
+    read_ask,
+)
 
 
 class _Response:
@@ -33,8 +41,8 @@ class _Response:
 @pytest.mark.parametrize("chat", [True, False])
 @pytest.mark.parametrize("size", [0, 250, 1000])
 def test_a_stream_is_a_valid_answer_with_chunks_of_the_size_asked_for(chat: bool, size: int) -> None:
-    answers = Answers(chat=chat, model="m", chunk_bytes=size)
-    ask = Ask(model="m", prompt=[1, 2, 3], stream_options=StreamOptions(include_usage=True))
+    answers = RenderedAnswers(chat=chat, model="m", chunk_bytes=size)
+    ask = SelftestRequest(model="m", prompt=[1, 2, 3], stream_options=SelftestStreamOptions(include_usage=True))
     response = _Response(
         answers.head(b"r-1") + answers.content + answers.content + answers.last_content + answers.tail(ask, 3)
     )
@@ -53,7 +61,9 @@ def test_a_stream_is_a_valid_answer_with_chunks_of_the_size_asked_for(chat: bool
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_a_whole_answer(chat: bool) -> None:
-    wire = Answers(chat=chat, model="m", chunk_bytes=0).whole(Ask(model="m", prompt="a b", max_tokens=2), b"r-1")
+    wire = RenderedAnswers(chat=chat, model="m", chunk_bytes=0).whole(
+        SelftestRequest(model="m", prompt="a b", max_tokens=2), b"r-1"
+    )
     response = _Response(wire)
     choice = response.json()["choices"][0]
     assert (choice["message"]["content"] if chat else choice["text"]) == " word word"
@@ -62,7 +72,7 @@ def test_a_whole_answer(chat: bool) -> None:
 
 
 def test_no_usage_unless_asked_for() -> None:
-    tail = Answers(chat=False, model="m", chunk_bytes=0).tail(Ask(model="m"), 3)
+    tail = RenderedAnswers(chat=False, model="m", chunk_bytes=0).tail(SelftestRequest(model="m"), 3)
     assert b"usage" not in tail
     assert b"[DONE]" in tail
 
@@ -76,7 +86,7 @@ def test_models_and_errors() -> None:
 
 
 def test_lengths_and_prompts() -> None:
-    def ask(**fields: Any) -> Ask:
+    def ask(**fields: Any) -> SelftestRequest:
         body = json.dumps({"model": "m", **fields}).encode()
         return read_ask(body, "application/json; charset=utf-8", chat="messages" in fields, model="m")
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from loadgen.client import Client, Digest, Exchange, digest
+from loadgen.client import Digest, Exchange, LoadClient, digest
 from loadgen.endpoint import DEFAULT_PATHS, Backend, Endpoint
 from loadgen.errors import LoadgenError
 from loadgen.plan import Behaviour, Conduct, Turn
@@ -45,7 +45,7 @@ async def ask(
     endpoint = Endpoint(
         base_url=server.url, path=DEFAULT_PATHS[backend], model=server.model, backend=backend, stream=stream
     )
-    client = Client(endpoint, t0=time.monotonic())
+    client = LoadClient(endpoint, t0=time.monotonic())
     body = endpoint.body(Turn(prompt="one two three", output_tokens=tokens))
     try:
         chosen = behaviour or Behaviour()

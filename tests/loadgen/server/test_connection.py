@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadgen.errors import AuthRefused, ServerError, ServerUnreachable, UsageError
-from loadgen.server.connection import Connection, Reply, refuse
+from loadgen.server.connection import QueryConnection, ServerReply, refuse
 from tests.loadgen.server.conftest import Answer, SmallServer
 
 
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 def test_the_connection_is_kept_and_headers_are_sent(server: SmallServer) -> None:
     server.routes["/a"] = Answer(body={"x": 1})
-    connection = Connection(server.url, [("Authorization", "Bearer k")])
+    connection = QueryConnection(server.url, [("Authorization", "Bearer k")])
     assert connection.get("/a", 5).json() == {"x": 1}
     assert connection.post("/a", {"y": 2}, 5).status == 200
     connection.close()
@@ -55,12 +55,12 @@ def test_the_connection_is_kept_and_headers_are_sent(server: SmallServer) -> Non
 
 def test_what_is_no_json_is_none() -> None:
     bodies = (b"<html>", b'{"error": "caf\xe9"}', b"[" * 5000 + b"]" * 5000)
-    assert [Reply(500, body).json() for body in bodies] == [None] * 3
+    assert [ServerReply(500, body).json() for body in bodies] == [None] * 3
 
 
 def test_a_kept_connection_that_was_closed_is_replaced_silently(server: SmallServer) -> None:
     server.routes["/a"] = Answer(body=b"hello", close=True)
-    connection = Connection(server.url)
+    connection = QueryConnection(server.url)
     for _ in range(3):
         assert connection.get("/a", 5).body == b"hello"
     connection.close()
@@ -69,7 +69,7 @@ def test_a_kept_connection_that_was_closed_is_replaced_silently(server: SmallSer
 
 def test_an_announced_close_is_respected(server: SmallServer) -> None:
     server.routes["/a"] = Answer(body=b"x" * 100_000, headers={"connection": "close"})
-    connection = Connection(server.url)
+    connection = QueryConnection(server.url)
     assert [len(connection.get("/a", 5).body) for _ in range(2)] == [100_000, 100_000]
     connection.close()
     assert server.connections == 2
@@ -77,7 +77,7 @@ def test_an_announced_close_is_respected(server: SmallServer) -> None:
 
 def test_a_path_prefix_stands_before_every_path(server: SmallServer) -> None:
     server.routes["/team/a/health"] = Answer()
-    connection = Connection(f"{server.url}/team/a/")
+    connection = QueryConnection(f"{server.url}/team/a/")
     assert connection.get("/health", 5).status == 200
     connection.close()
 
@@ -85,29 +85,29 @@ def test_a_path_prefix_stands_before_every_path(server: SmallServer) -> None:
 def test_nobody_listens() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ServerUnreachable, match=f"nobody listens at {url}"):
-        Connection(url).get("/", 5)
+        QueryConnection(url).get("/", 5)
 
 
 def test_unknown_host() -> None:
     with pytest.raises(ServerUnreachable, match="cannot find the host"):
-        Connection("http://no-such-host.invalid:1").get("/", 5)
+        QueryConnection("http://no-such-host.invalid:1").get("/", 5)
 
 
 def test_a_host_name_that_cannot_be() -> None:
     with pytest.raises(ServerUnreachable, match="cannot find the host"):
-        Connection(f"http://{'a' * 70}.invalid").get("/", 5)
+        QueryConnection(f"http://{'a' * 70}.invalid").get("/", 5)
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://a", "http://", "http://[::1", "http://a:99999"])
 def test_no_address(url: str) -> None:
     with pytest.raises(UsageError, match="is not an address"):
-        Connection(url)
+        QueryConnection(url)
 
 
 def test_a_server_that_never_answers(raw: socket.socket) -> None:
     started = time.monotonic()
     with pytest.raises(ServerUnreachable, match=r"no answer from .* within 0\.2 s"):
-        Connection(url_of(raw)).get("/", 0.2)
+        QueryConnection(url_of(raw)).get("/", 0.2)
     assert time.monotonic() - started < 3
 
 
@@ -115,14 +115,14 @@ def test_the_deadline_is_for_the_whole_answer(server: SmallServer) -> None:
     server.routes["/slow"] = Answer(body=b"x" * 400, drip_s=0.05)  # 20 s in all, each byte well in time
     started = time.monotonic()
     with pytest.raises(ServerUnreachable, match="no answer"):
-        Connection(server.url).get("/slow", 0.4)
+        QueryConnection(server.url).get("/slow", 0.4)
     assert time.monotonic() - started < 10
 
 
 def test_an_answer_that_breaks_off(server: SmallServer) -> None:
     server.routes["/a"] = Answer(body=b"half", cut=True)
     with pytest.raises(ServerUnreachable, match="in the middle of its answer"):
-        Connection(server.url).get("/a", 5)
+        QueryConnection(server.url).get("/a", 5)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_an_answer_that_breaks_off(server: SmallServer) -> None:
 def test_something_else_listens(raw: socket.socket, data: bytes, says: str) -> None:
     thread = answer_once(raw, data)
     with pytest.raises(ServerUnreachable, match=says):
-        Connection(url_of(raw)).get("/", 5)
+        QueryConnection(url_of(raw)).get("/", 5)
     thread.join()
 
 
 def test_tls_where_there_is_none(raw: socket.socket) -> None:
     thread = answer_once(raw, b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(ServerUnreachable, match="does not speak TLS"):
-        Connection(url_of(raw).replace("http://", "https://")).get("/", 5)
+        QueryConnection(url_of(raw).replace("http://", "https://")).get("/", 5)
     thread.join()
 
 
@@ -147,25 +147,29 @@ def test_an_endless_answer_is_given_up(server: SmallServer, monkeypatch: pytest.
     monkeypatch.setattr("loadgen.server.connection.LARGEST_ANSWER_BYTES", 1000)
     server.routes["/a"] = Answer(body=b"x" * 5000)
     with pytest.raises(ServerUnreachable, match="larger than"):
-        Connection(server.url).get("/a", 5)
+        QueryConnection(server.url).get("/a", 5)
 
 
 @pytest.mark.parametrize(
     ("reply", "error", "says"),
     [
-        (Reply(401, b'{"error": "Unauthorized"}'), AuthRefused, r"401 \(Unauthorized\): give the right --api-key"),
-        (Reply(403, b""), AuthRefused, "403: give"),
         (
-            Reply(503, b'{"error": {"message": "loading\\n\\u001b[31mred"}}'),
+            ServerReply(401, b'{"error": "Unauthorized"}'),
+            AuthRefused,
+            r"401 \(Unauthorized\): give the right --api-key",
+        ),
+        (ServerReply(403, b""), AuthRefused, "403: give"),
+        (
+            ServerReply(503, b'{"error": {"message": "loading\\n\\u001b[31mred"}}'),
             ServerUnreachable,
             r"503 \(loading \[31mred",
         ),
-        (Reply(308, b"", "https://b/v1"), ServerError, "points to https://b/v1"),
-        (Reply(418, b"[]"), ServerError, "answers 418: is it"),
+        (ServerReply(308, b"", "https://b/v1"), ServerError, "points to https://b/v1"),
+        (ServerReply(418, b"[]"), ServerError, "answers 418: is it"),
     ],
 )
-def test_answers_of_no_use_become_one_line(reply: Reply, error: type[ServerError], says: str) -> None:
+def test_answers_of_no_use_become_one_line(reply: ServerReply, error: type[ServerError], says: str) -> None:
     with pytest.raises(error, match=says) as caught:
-        refuse(Connection("http://a"), "/v1/models", reply)
+        refuse(QueryConnection("http://a"), "/v1/models", reply)
     assert "\n" not in str(caught.value)
     assert type(caught.value) is error

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import OutputError, TraceFormatError, UsageError
-from loadgen.server.exposition import Page
+from loadgen.server.exposition import MetricsPage
 from loadgen.server.series import (
     HIT_SHARE,
     Look,
@@ -19,7 +19,7 @@ QUEUE = "vllm:request_queue_time_seconds"
 LOOKS = [
     Look(
         99.0,
-        Page(
+        MetricsPage(
             {"vllm:num_requests_running": 0.0},
             {"vllm:prompt_tokens_total": 1000.0, "vllm:prefix_cache_queries_total": 1000.0},
             {QUEUE: 4.0},
@@ -28,7 +28,7 @@ LOOKS = [
     ),
     Look(
         101.0,
-        Page(
+        MetricsPage(
             {"vllm:num_requests_running": 5.0},
             {
                 "vllm:prompt_tokens_total": 1500.0,
@@ -41,7 +41,7 @@ LOOKS = [
     ),
     Look(
         102.0,
-        Page(
+        MetricsPage(
             {},
             {
                 "vllm:prompt_tokens_total": 1500.0,
@@ -69,8 +69,8 @@ def test_columns() -> None:
 
 
 def test_a_restarted_server_gives_gaps_not_negative_rates() -> None:
-    before = Look(0.0, Page({}, {"vllm:prompt_tokens_total": 900.0}, {QUEUE: 9.0}, {QUEUE: 3.0}))
-    after = Look(1.0, Page({}, {"vllm:prompt_tokens_total": 10.0}, {QUEUE: 1.0}, {QUEUE: 1.0}))
+    before = Look(0.0, MetricsPage({}, {"vllm:prompt_tokens_total": 900.0}, {QUEUE: 9.0}, {QUEUE: 3.0}))
+    after = Look(1.0, MetricsPage({}, {"vllm:prompt_tokens_total": 10.0}, {QUEUE: 1.0}, {QUEUE: 1.0}))
     assert series_of([before, after], 0.0).values == {
         "vllm:prompt_tokens_per_s": [None, None],
         f"{QUEUE}_mean": [None, None],

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadgen.arrivals import Replay, Steady, Steps
+from loadgen.arrivals import ReplayedArrivals, Steady, Steps
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.plan import Conversation, Job, Turn
 from loadgen.workload.behaviours import Behaviours
@@ -66,11 +66,11 @@ def test_whichever_bound_comes_first_ends_it() -> None:
 
 def test_a_replay_takes_the_conversations_own_times_bit_for_bit() -> None:
     times = [0.0, 0.1, 1 / 3, 7.7]
-    assert [job.due_s for job in plan_jobs(at(*times), seed=1, arrivals=Replay())] == times
+    assert [job.due_s for job in plan_jobs(at(*times), seed=1, arrivals=ReplayedArrivals())] == times
 
 
 def test_a_replay_can_be_cut_and_sped_up() -> None:
-    jobs = list(plan_jobs(at(0.0, 5.0, 6.0, 9.0, 12.0), seed=1, arrivals=Replay(2.0, 5.0, 10.0)))
+    jobs = list(plan_jobs(at(0.0, 5.0, 6.0, 9.0, 12.0), seed=1, arrivals=ReplayedArrivals(2.0, 5.0, 10.0)))
     assert [(prompt(job.conversation), job.due_s) for job in jobs] == [("1", 0.0), ("2", 0.5), ("3", 2.0)]
     assert [job.index for job in jobs] == [0, 1, 2]
 
@@ -85,17 +85,17 @@ class EndlessTrace:
 
 
 def test_a_replay_stops_reading_at_the_end_of_its_window() -> None:
-    assert len(list(plan_jobs(EndlessTrace(), seed=1, arrivals=Replay(to_s=3.0)))) == 3
+    assert len(list(plan_jobs(EndlessTrace(), seed=1, arrivals=ReplayedArrivals(to_s=3.0)))) == 3
 
 
 def test_a_replay_needs_times() -> None:
     with pytest.raises(UsageError, match="no times of its own"):
-        list(plan_jobs(WORK, seed=1, arrivals=Replay()))
+        list(plan_jobs(WORK, seed=1, arrivals=ReplayedArrivals()))
 
 
 def test_a_replay_needs_times_in_order() -> None:
     with pytest.raises(TraceFormatError, match="conversation 3"):
-        list(plan_jobs(at(0.0, 2.0, 1.0), seed=1, arrivals=Replay()))
+        list(plan_jobs(at(0.0, 2.0, 1.0), seed=1, arrivals=ReplayedArrivals()))
 
 
 def test_contents_times_and_behaviours_do_not_disturb_each_other() -> None:

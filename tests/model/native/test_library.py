@@ -10,7 +10,7 @@ import pytest
 from serving.errors import ModelError
 from serving.model.native import layout
 from serving.model.native import library as native
-from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, Linear
+from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, NativeLinear
 from serving.model.native.library import Library, available, trusted
 from serving.model.native.tile_trial import tiles_agree
 from tests.model.native.native_libraries import computing_with, own_library
@@ -65,12 +65,18 @@ def test_instructions(library: Library) -> None:
 @pytest.mark.parametrize(
     "linear",
     [
-        *(Linear(0, 64, 1, 0), Linear(32, -1, 1, 0), Linear(32, 64, 0, 0), Linear(32, 64, 1, 5), Linear(32, 64, 1, -1)),
-        Linear(32, W8A16_INPUTS + 1, 1, Form.W8A16),
-        Linear(32, SHORT_INPUTS + 1, 1, Form.BF16_SHORT),
+        *(
+            NativeLinear(0, 64, 1, 0),
+            NativeLinear(32, -1, 1, 0),
+            NativeLinear(32, 64, 0, 0),
+            NativeLinear(32, 64, 1, 5),
+            NativeLinear(32, 64, 1, -1),
+        ),
+        NativeLinear(32, W8A16_INPUTS + 1, 1, Form.W8A16),
+        NativeLinear(32, SHORT_INPUTS + 1, 1, Form.BF16_SHORT),
     ],
 )
-def test_products_that_cannot_be(library: Library, linear: Linear) -> None:
+def test_products_that_cannot_be(library: Library, linear: NativeLinear) -> None:
     with pytest.raises(ModelError, match="a product of"):
         library.pack(0, None, linear, 0)
     with pytest.raises(ModelError, match="a product of"):
@@ -79,7 +85,7 @@ def test_products_that_cannot_be(library: Library, linear: Linear) -> None:
 
 def test_calls_that_cannot_be(library: Library) -> None:
     for weights in (Form.INT8, Form.W8A16):
-        linear = Linear(32, 64, 1, weights)
+        linear = NativeLinear(32, 64, 1, weights)
         with pytest.raises(ModelError, match="need their scales"):
             library.pack(0, None, linear, 0)
     for rows, form, threads in ((-1, 0, 1), (1, 0, 0), (1, 2, 1)):
@@ -95,7 +101,7 @@ def test_packed_bytes_are_those_of_the_layout(library: Library) -> None:
 
 
 def test_a_linear_has_the_size_of_the_c_structure() -> None:
-    assert ctypes.sizeof(Linear) == 32
+    assert ctypes.sizeof(NativeLinear) == 32
 
 
 def test_tiles_are_tried_before_they_are_trusted(pytestconfig: pytest.Config) -> None:

@@ -19,9 +19,9 @@ from serving.policy.scaling.gains import Gains
 from serving.sim.core.memory_pool import VirtualPool
 from serving.sim.core.run import simulate
 from serving.sim.planning.candidate import Candidate, Shape
-from serving.sim.planning.measure import Setting, configured
+from serving.sim.planning.measure import PlanSetting, configured
 from serving.sim.planning.trace import TraceChoice
-from serving.sim.planning.verdict import Target
+from serving.sim.planning.verdict import PlanTarget
 from tests.config.other_values import other_value
 from tests.sim.core.key_cases import CASES, base_result, changed, crowd
 from tests.sim.core.scripted_scaler import ScriptedScaler
@@ -150,11 +150,11 @@ def test_every_other_key_is_listed_and_has_none(name: str) -> None:
 def test_a_plan_is_the_same_whatever_its_idle_keys_say() -> None:
     config = CASES["slo"].config
     trace = TraceChoice(Path("none"))
-    setting = Setting(config, trace, trace, Target(2.0, 0.05, 0.95))
+    setting = PlanSetting(config, trace, trace, PlanTarget(2.0, 0.05, 0.95))
     candidate = Candidate(Shape(16, 1024), 1, Shape(32, 8), 1)
     idle = idle_keys(config, "plan")
     assert {"autoscaler.policy", "prefill.replicas", "kvcache.replicas", "engine.threads"} <= idle.keys()
-    other = Setting(changed(config, _others(config, idle)), trace, trace, setting.target)
+    other = PlanSetting(changed(config, _others(config, idle)), trace, trace, setting.target)
     case = CASES["plain"]
     assert case.result(configured(other, candidate)) == case.result(configured(setting, candidate))
 

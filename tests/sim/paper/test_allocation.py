@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.sim.paper.figure_24_allocation import FAMILIES, MEANS, NODE_NPUS, Family, _place, allocation_rate
+from serving.sim.paper.figure_24_allocation import FAMILIES, MEANS, NODE_NPUS, SizeFamily, _place, allocation_rate
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("mean", MEANS)
-def test_families_have_the_published_mean(family: Family, mean: float) -> None:
+def test_families_have_the_published_mean(family: SizeFamily, mean: float) -> None:
     probabilities = family.probabilities(mean)
     assert sum(probabilities) == pytest.approx(1)
     assert sum(p * size for p, size in zip(probabilities, family.sizes, strict=True)) == pytest.approx(mean)

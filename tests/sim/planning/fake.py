@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from serving.sim.planning.candidate import Candidate, Shape
-from serving.sim.planning.verdict import Probe, Verdict
+from serving.sim.planning.verdict import PlanProbe, PlanVerdict
 
 
 @dataclass
@@ -14,20 +14,20 @@ class FakeSupernode:
     prefill_needs: dict[Shape, int]
     decode_needs: dict[Shape, int]
     batch: float = 1e9
-    asked: list[Probe] = field(default_factory=list)
+    asked: list[PlanProbe] = field(default_factory=list)
 
-    def evaluate(self, probes: Sequence[Probe]) -> list[Verdict]:
+    def evaluate(self, probes: Sequence[PlanProbe]) -> list[PlanVerdict]:
         """Stands in for `serving.sim.planning.workers.evaluator`."""
         self.asked += probes
         return [self.verdict(one.candidate, one.rate) for one in probes]
 
-    def verdict(self, one: Candidate, rate: float = 1.0) -> Verdict:
+    def verdict(self, one: Candidate, rate: float = 1.0) -> PlanVerdict:
         """Misses of both pools hit different requests."""
         ttft = _share(one.prefills, rate * self.prefill_needs[one.prefill])
         tpot = _share(one.decodes, rate * self.decode_needs[one.decode])
         both = max(0.0, ttft + tpot - 1)
         why = f"TTFT {ttft:g}, TPOT {tpot:g}"
-        return Verdict(both, ttft, tpot, both * rate, 1.0, 0.01, 0.0, 0.0, 0.5, 0.5, self.batch, why)
+        return PlanVerdict(both, ttft, tpot, both * rate, 1.0, 0.01, 0.0, 0.0, 0.5, 0.5, self.batch, why)
 
 
 def _share(there: int, needed: float) -> float:

@@ -10,15 +10,15 @@ from serving.errors import ConfigError
 from serving.sim.core.run import cost_model
 from serving.sim.planning import bounds
 from serving.sim.planning.candidate import Candidate, Shape
-from serving.sim.planning.demand import Demand, demand
-from serving.sim.planning.feasible import Start, Wanted, capacity_per_s, start
-from serving.sim.planning.verdict import Target
+from serving.sim.planning.demand import PlanDemand, demand
+from serving.sim.planning.feasible import SearchLimits, SearchStart, capacity_per_s, start
+from serving.sim.planning.verdict import PlanTarget
 from serving.sim.workload.errors import TraceError
 from serving.sim.workload.request import TraceRequest, Workload
 from tests.sim.planning.traces import config
 
 CONFIG = config()
-WANTED = Wanted((16, 32), (64, 160), 384)
+WANTED = SearchLimits((16, 32), (64, 160), 384)
 
 
 @pytest.fixture(scope="module")
@@ -26,58 +26,58 @@ def cost() -> CostModel:
     return cost_model(CONFIG)
 
 
-def made(*requests: tuple[int, int, int], duration_s: float = 100.0) -> Demand:
+def made(*requests: tuple[int, int, int], duration_s: float = 100.0) -> PlanDemand:
     """Requests as (prompt, output, reused)."""
     prompt, output, reused = (np.array(column, np.int64) for column in zip(*requests, strict=True))
-    return Demand(duration_s, prompt, output, reused, True)
+    return PlanDemand(duration_s, prompt, output, reused, True)
 
 
-def begin(cost: CostModel, wanted: Wanted, target: Target, *requests: tuple[int, int, int]) -> Start:
+def begin(cost: CostModel, wanted: SearchLimits, target: PlanTarget, *requests: tuple[int, int, int]) -> SearchStart:
     return start(cost, CONFIG, made(*requests), wanted, target)
 
 
 def test_sizes_that_do_not_fit_the_memory_are_dropped_with_the_reason(cost: CostModel) -> None:
-    found = begin(cost, Wanted((8, 16), (64,), 384), Target(2, 0.05, 0.9), (1000, 100, 0))
+    found = begin(cost, SearchLimits((8, 16), (64,), 384), PlanTarget(2, 0.05, 0.9), (1000, 100, 0))
     assert {one.npus for one in found.space.prefill} == {16}
     assert "does not fit" in found.dropped[0].why
     assert "8 NPUs" in found.dropped[0].what
 
 
 def test_sizes_whose_idle_instance_is_too_slow_are_dropped(cost: CostModel) -> None:
-    target = Target(2.0, 0.05, 0.9)
+    target = PlanTarget(2.0, 0.05, 0.9)
     slow = (120_000, 100, 0)
     assert (
         bounds.prefill_times(cost, CONFIG, made(slow), 16)[0]
         > 2.0
         > bounds.prefill_times(cost, CONFIG, made(slow), 64)[0]
     )
-    found = begin(cost, Wanted((16, 64), (64,), 384), target, slow)
+    found = begin(cost, SearchLimits((16, 64), (64,), 384), target, slow)
     assert {one.npus for one in found.space.prefill} == {64}
     assert "even an idle one keeps TTFT of 2 s for 0 %" in found.dropped[0].why
 
 
 def test_a_tpot_that_no_size_can_hold_is_one_line(cost: CostModel) -> None:
     with pytest.raises(ConfigError, match=r"TPOT of 5 ms: the smallest possible is 1\d\.\d+ ms, in an idle instance"):
-        begin(cost, WANTED, Target(2.0, 0.005, 0.9), (1000, 100, 0), (1000, 1, 0))
+        begin(cost, WANTED, PlanTarget(2.0, 0.005, 0.9), (1000, 100, 0), (1000, 1, 0))
 
 
 def test_a_ttft_that_no_size_can_hold_is_one_line(cost: CostModel) -> None:
     with pytest.raises(ConfigError, match="TTFT of 1 ms: the smallest possible is"):
-        begin(cost, WANTED, Target(0.001, 0.05, 0.9), (1000, 100, 0))
+        begin(cost, WANTED, PlanTarget(0.001, 0.05, 0.9), (1000, 100, 0))
 
 
 def test_an_attainment_that_long_prompts_forbid_names_what_could_be_held(cost: CostModel) -> None:
     requests = [(1000, 100, 0)] * 9 + [(120_000, 100, 0)]
     with pytest.raises(ConfigError, match=r"TTFT of 1 s for 99 % .* keeps it for 90.0 %, and .* relax --ttft"):
-        begin(cost, WANTED, Target(1.0, 0.05, 0.99), *requests)
-    assert begin(cost, WANTED, Target(1.0, 0.05, 0.9), *requests).space.prefill
+        begin(cost, WANTED, PlanTarget(1.0, 0.05, 0.99), *requests)
+    assert begin(cost, WANTED, PlanTarget(1.0, 0.05, 0.9), *requests).space.prefill
 
 
 def test_a_budget_without_room_is_one_line(cost: CostModel) -> None:
     with pytest.raises(ConfigError, match=r"no decode size is possible .* leaves nothing of 64 NPUs"):
-        begin(cost, Wanted((16,), (64, 160), 64), Target(2, 0.05, 0.9), (1000, 100, 0))
+        begin(cost, SearchLimits((16,), (64, 160), 64), PlanTarget(2, 0.05, 0.9), (1000, 100, 0))
     with pytest.raises(ConfigError, match="70 NPUs hold no plan"):
-        begin(cost, Wanted((16,), (64,), 70), Target(2, 0.05, 0.9), (1000, 100, 0))
+        begin(cost, SearchLimits((16,), (64,), 70), PlanTarget(2, 0.05, 0.9), (1000, 100, 0))
 
 
 def test_reuse_makes_prompts_faster(cost: CostModel) -> None:
@@ -86,7 +86,7 @@ def test_reuse_makes_prompts_faster(cost: CostModel) -> None:
 
 
 def test_floors_grow_with_the_load(cost: CostModel) -> None:
-    target, shape = Target(2, 0.05, 0.9), Shape(16, 16_384)
+    target, shape = PlanTarget(2, 0.05, 0.9), Shape(16, 16_384)
     light = made(*[(4000, 100, 0)] * 100)
     heavy = dataclasses.replace(light, duration_s=0.5)
     assert bounds.least_prefills(cost, CONFIG, light, shape, target) == 1
@@ -98,7 +98,7 @@ def test_floors_grow_with_the_load(cost: CostModel) -> None:
 
 
 def test_capacity_grows_with_instances(cost: CostModel) -> None:
-    target, load = Target(2, 0.05, 0.9), made((4000, 400, 0))
+    target, load = PlanTarget(2, 0.05, 0.9), made((4000, 400, 0))
     one = Candidate(Shape(16, 16_384), 1, Shape(64, 96), 1)
     two = dataclasses.replace(one, prefills=2, decodes=2)
     first, second = (capacity_per_s(cost, CONFIG, load, target, plan) for plan in (one, two))
@@ -106,13 +106,13 @@ def test_capacity_grows_with_instances(cost: CostModel) -> None:
 
 
 def test_limits_begin_with_the_configuration(cost: CostModel) -> None:
-    target, request = Target(2, 0.02, 0.9), (4000, 400, 0)
-    space = begin(cost, Wanted((16,), (64,), 384), target, request).space
+    target, request = PlanTarget(2, 0.02, 0.9), (4000, 400, 0)
+    space = begin(cost, SearchLimits((16,), (64,), 384), target, request).space
     usual = CONFIG.decode.max_sequences // CONFIG.decode.dies_per_instance
     assert [one.limit for one in space.prefill] == [16_384, 4096]
     assert space.decode[0].limit == usual
     assert 0 < space.decode[1].limit < usual
-    chosen = begin(cost, Wanted((16,), (64,), 384, (100,), (7, 5)), target, request).space
+    chosen = begin(cost, SearchLimits((16,), (64,), 384, (100,), (7, 5)), target, request).space
     assert [one.limit for one in chosen.prefill] == [100]
     assert [one.limit for one in chosen.decode] == [7, 5]
 

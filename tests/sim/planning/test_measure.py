@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from serving.sim.planning.candidate import Candidate, Shape
-from serving.sim.planning.measure import Setting, configured, measure
+from serving.sim.planning.measure import PlanSetting, configured, measure
 from serving.sim.planning.trace import TraceChoice
-from serving.sim.planning.verdict import Probe, Target
+from serving.sim.planning.verdict import PlanProbe, PlanTarget
 from serving.sim.planning.workers import evaluator
 from serving.sim.workload.errors import TraceError
 from tests.sim.planning.traces import config, steady, write_trace
 
 PLAN = Candidate(Shape(16, 16_384), 2, Shape(64, 48), 1)
-TARGET = Target(2.0, 0.05, 0.95)
+TARGET = PlanTarget(2.0, 0.05, 0.95)
 
 
-def setting(path: Path, target: Target = TARGET, cache_nodes: int | None = None) -> Setting:
+def setting(path: Path, target: PlanTarget = TARGET, cache_nodes: int | None = None) -> PlanSetting:
     trace = TraceChoice(path)
-    return Setting(config(), trace, trace, target, cache_nodes)
+    return PlanSetting(config(), trace, trace, target, cache_nodes)
 
 
 def test_a_candidate_becomes_pools_and_servers_on_its_nodes(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_candidate_becomes_pools_and_servers_on_its_nodes(tmp_path: Path) -> N
 
 
 def test_a_light_load_keeps_everything(tmp_path: Path) -> None:
-    verdict = measure(setting(steady(tmp_path / "t.jsonl", rate_per_s=1.0)), Probe(PLAN))
+    verdict = measure(setting(steady(tmp_path / "t.jsonl", rate_per_s=1.0)), PlanProbe(PLAN))
     assert verdict.attainment == verdict.ttft_attainment == verdict.tpot_attainment == 1.0
     assert verdict.why == "every request keeps both limits"
     assert verdict.goodput_per_s == pytest.approx(1.0, rel=0.05)
@@ -41,24 +41,24 @@ def test_a_light_load_keeps_everything(tmp_path: Path) -> None:
 
 def test_too_little_prefill_is_told_by_its_queue(tmp_path: Path) -> None:
     path = steady(tmp_path / "t.jsonl", rate_per_s=60.0, seconds=10.0)
-    verdict = measure(setting(path), Probe(dataclasses.replace(PLAN, prefills=1)))
+    verdict = measure(setting(path), PlanProbe(dataclasses.replace(PLAN, prefills=1)))
     assert verdict.ttft_attainment < TARGET.attainment <= verdict.tpot_attainment
     assert "TTFT misses 2 s for" in verdict.why
     assert "prefill queue held more than 2 s of work" in verdict.why
-    more = measure(setting(path), Probe(dataclasses.replace(PLAN, prefills=6)))
+    more = measure(setting(path), PlanProbe(dataclasses.replace(PLAN, prefills=6)))
     assert more.goodput_per_s > verdict.goodput_per_s
 
 
 def test_prompts_too_long_for_an_idle_instance_are_told_apart(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.jsonl", [(20.0 * number, 120_000, 20) for number in range(5)])
-    verdict = measure(setting(path), Probe(PLAN))
+    verdict = measure(setting(path), PlanProbe(PLAN))
     assert verdict.attainment == 0
     assert "100 % of them are too long for an idle instance of 16 NPUs" in verdict.why
 
 
 def test_short_answers_slowed_by_the_handoff_are_told(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "t.jsonl", [(5.0 * number, 60_000, 2) for number in range(5)])
-    verdict = measure(setting(path), Probe(PLAN))
+    verdict = measure(setting(path), PlanProbe(PLAN))
     assert verdict.tpot_attainment < 1
     assert "TPOT misses 50 ms" in verdict.why
     assert "answers of at most 16 tokens, slowed by the handoff" in verdict.why
@@ -66,14 +66,14 @@ def test_short_answers_slowed_by_the_handoff_are_told(tmp_path: Path) -> None:
 
 def test_a_faster_trace_is_harder(tmp_path: Path) -> None:
     one = setting(steady(tmp_path / "t.jsonl", rate_per_s=6.0))
-    usual, faster = measure(one, Probe(PLAN)), measure(one, Probe(PLAN, rate=10.0))
+    usual, faster = measure(one, PlanProbe(PLAN)), measure(one, PlanProbe(PLAN, rate=10.0))
     assert usual.attainment == 1.0 > faster.attainment
 
 
 def test_the_same_probe_is_simulated_once_and_alike_in_any_number_of_processes(tmp_path: Path) -> None:
     one = setting(steady(tmp_path / "t.jsonl", rate_per_s=10.0, seconds=10.0))
-    probes = [Probe(PLAN), Probe(dataclasses.replace(PLAN, prefills=1)), Probe(PLAN)]
-    told: list[Probe] = []
+    probes = [PlanProbe(PLAN), PlanProbe(dataclasses.replace(PLAN, prefills=1)), PlanProbe(PLAN)]
+    told: list[PlanProbe] = []
     with evaluator(one, 1, lambda probe, _: told.append(probe)) as evaluate:
         alone = evaluate(probes)
         assert evaluate(probes[:1]) == alone[:1]

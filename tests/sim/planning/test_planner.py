@@ -13,17 +13,19 @@ from serving.errors import ConfigError
 from serving.sim.planning import words
 from serving.sim.planning.candidate import Candidate, Shape
 from serving.sim.planning.charts import pareto_front, plans_chart
-from serving.sim.planning.feasible import Wanted
+from serving.sim.planning.feasible import SearchLimits
 from serving.sim.planning.files import as_json, markdown, page, write_all
-from serving.sim.planning.plan import Option, Plan
-from serving.sim.planning.planner import Order, plan
+from serving.sim.planning.plan import CapacityPlan, Option
+from serving.sim.planning.planner import PlanQuestion, plan
 from serving.sim.planning.trace import TraceChoice
-from serving.sim.planning.verdict import Target, Verdict
+from serving.sim.planning.verdict import PlanTarget, PlanVerdict
 from tests.sim.planning.traces import config, steady
 
 
-def order(path: Path, **changes: object) -> Order:
-    usual = Order(config(), TraceChoice(path), Target(2.0, 0.05, 0.95), Wanted((16, 32), (64, 160), 384), "least")
+def order(path: Path, **changes: object) -> PlanQuestion:
+    usual = PlanQuestion(
+        config(), TraceChoice(path), PlanTarget(2.0, 0.05, 0.95), SearchLimits((16, 32), (64, 160), 384), "least"
+    )
     return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
 
 
@@ -33,11 +35,11 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(trace: Path) -> Plan:
+def found(trace: Path) -> CapacityPlan:
     return plan(order(trace))
 
 
-def test_the_plan_holds_and_one_instance_less_does_not(found: Plan) -> None:
+def test_the_plan_holds_and_one_instance_less_does_not(found: CapacityPlan) -> None:
     assert found.best is not None
     assert found.best.holds
     assert found.best.candidate.prefills > 1
@@ -46,18 +48,18 @@ def test_the_plan_holds_and_one_instance_less_does_not(found: Plan) -> None:
     assert not any(one.holds for one in cheaper)
 
 
-def test_every_runner_up_says_why(found: Plan) -> None:
+def test_every_runner_up_says_why(found: CapacityPlan) -> None:
     assert found.options
     assert all(one.why for one in found.options)
     assert all(one.why for one in found.dropped)
 
 
-def test_the_same_order_gives_the_same_plan(trace: Path, found: Plan) -> None:
+def test_the_same_order_gives_the_same_plan(trace: Path, found: CapacityPlan) -> None:
     assert as_json(plan(order(trace))) == as_json(found)
 
 
 def test_a_budget_gives_the_split_with_the_highest_goodput(trace: Path) -> None:
-    asked = order(trace, question="goodput", wanted=Wanted((16, 32), (64,), 112))
+    asked = order(trace, question="goodput", wanted=SearchLimits((16, 32), (64,), 112))
     answer = plan(asked)
     assert answer.best is not None
     assert answer.best.verdict.goodput_per_s == max(one.verdict.goodput_per_s for one in [answer.best, *answer.options])
@@ -65,7 +67,7 @@ def test_a_budget_gives_the_split_with_the_highest_goodput(trace: Path) -> None:
 
 
 def test_when_nothing_holds_the_closest_are_shown(trace: Path) -> None:
-    answer = plan(order(trace, wanted=Wanted((16,), (64,), 80)))
+    answer = plan(order(trace, wanted=SearchLimits((16,), (64,), 80)))
     assert answer.best is None
     assert answer.options
     assert words.headline(answer).startswith("No plan with up to 80 NPUs keeps TTFT 2 s and TPOT 50 ms for 95 %")
@@ -73,7 +75,7 @@ def test_when_nothing_holds_the_closest_are_shown(trace: Path) -> None:
 
 def test_the_highest_rate_is_above_a_load_that_is_light(tmp_path: Path) -> None:
     light = steady(tmp_path / "light.jsonl", rate_per_s=4.0, seconds=20.0)
-    answer = plan(order(light, question="rate", wanted=Wanted((16,), (64,), 96)))
+    answer = plan(order(light, question="rate", wanted=SearchLimits((16,), (64,), 96)))
     assert answer.best is not None
     assert answer.rate > 1
     assert answer.best.holds
@@ -83,11 +85,11 @@ def test_the_highest_rate_is_above_a_load_that_is_light(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"wanted": Wanted((16,), (64,), 385)}, "--npus 385: the supernode of this configuration has 384"),
-        ({"wanted": Wanted((), (64,), 384)}, "each pool needs at least one size"),
-        ({"target": Target(2.0, 0.05, 1.5)}, "attainment is above 0 and at most 1"),
-        ({"target": Target(0.0, 0.05, 0.9)}, "limits are above 0"),
-        ({"target": Target(2.0, 0.001, 0.9)}, "TPOT of 1 ms: the smallest possible is"),
+        ({"wanted": SearchLimits((16,), (64,), 385)}, "--npus 385: the supernode of this configuration has 384"),
+        ({"wanted": SearchLimits((), (64,), 384)}, "each pool needs at least one size"),
+        ({"target": PlanTarget(2.0, 0.05, 1.5)}, "attainment is above 0 and at most 1"),
+        ({"target": PlanTarget(0.0, 0.05, 0.9)}, "limits are above 0"),
+        ({"target": PlanTarget(2.0, 0.001, 0.9)}, "TPOT of 1 ms: the smallest possible is"),
     ],
 )
 def test_mistakes_are_one_line(trace: Path, changes: dict[str, object], message: str) -> None:
@@ -103,7 +105,7 @@ def test_several_supernodes_are_refused(trace: Path) -> None:
         plan(dataclasses.replace(asked, config=many))
 
 
-def test_files_say_the_same(found: Plan, tmp_path: Path) -> None:
+def test_files_say_the_same(found: CapacityPlan, tmp_path: Path) -> None:
     paths = write_all(found, tmp_path / "new")
     assert [path.name for path in paths] == ["plan.md", "plan.html", "plan.json"]
     document = json.loads(paths[2].read_text())
@@ -114,7 +116,7 @@ def test_files_say_the_same(found: Plan, tmp_path: Path) -> None:
     assert words.headline(found) in markdown(found)
 
 
-def test_the_page_needs_no_network_and_has_every_plan(found: Plan) -> None:
+def test_the_page_needs_no_network_and_has_every_plan(found: CapacityPlan) -> None:
     html = page(found)
     assert not re.search(r'(?:src|href)="(?!#|data:)', html)
     for row in words.rows(found):
@@ -122,7 +124,7 @@ def test_the_page_needs_no_network_and_has_every_plan(found: Plan) -> None:
     assert html == page(found)
 
 
-def test_the_best_plan_stands_on_the_front(found: Plan) -> None:
+def test_the_best_plan_stands_on_the_front(found: CapacityPlan) -> None:
     chart = plans_chart(found)
     assert chart is not None
     assert found.best is not None
@@ -149,11 +151,11 @@ def test_nothing_off_the_front_beats_it(points: list[tuple[int, int]]) -> None:
 def given_option(npus: int, goodput_per_s: float) -> Option:
     """A plan of one prefill instance that costs and gives this."""
     shape = Shape(npus, 1)
-    verdict = Verdict(1, 1, 1, goodput_per_s, 0, 0, 0, 0, 0, 0, 0, "")
+    verdict = PlanVerdict(1, 1, 1, goodput_per_s, 0, 0, 0, 0, 0, 0, 0, "")
     return Option(Candidate(shape, 1, Shape(0, 1), 0), verdict, True, 1, "")
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(found: Plan, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(found: CapacityPlan, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write"):
         write_all(found, tmp_path / "file" / "below")

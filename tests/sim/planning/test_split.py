@@ -3,12 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.sim.planning.candidate import Candidate, Shape, Space
+from serving.sim.planning.candidate import Candidate, SearchSpace, Shape
 from serving.sim.planning.split import FIRST, Capacity, best_split, full_splits, highest_rate
-from serving.sim.planning.verdict import Target
+from serving.sim.planning.verdict import PlanTarget
 from tests.sim.planning.fake import FakeSupernode
 
-TARGET = Target(2.0, 0.05, 0.9)
+TARGET = PlanTarget(2.0, 0.05, 0.9)
 SMALL, LARGE = Shape(2, 100), Shape(4, 100)
 DECODE = Shape(5, 8)
 
@@ -25,7 +25,7 @@ def by_needs(fake: FakeSupernode) -> Capacity:
 @given(budget=st.integers(7, 40), prefill=st.integers(1, 9), decode=st.integers(1, 5))
 @settings(deadline=None, max_examples=80)
 def test_no_full_split_has_a_higher_goodput(budget: int, prefill: int, decode: int) -> None:
-    space = Space((SMALL, LARGE), (DECODE,), budget)
+    space = SearchSpace((SMALL, LARGE), (DECODE,), budget)
     fake = FakeSupernode({SMALL: prefill, LARGE: max(1, prefill // 2)}, {DECODE: decode})
     best, tried = best_split(space, by_needs(fake), fake.evaluate)
     assert best is not None
@@ -34,14 +34,14 @@ def test_no_full_split_has_a_higher_goodput(budget: int, prefill: int, decode: i
 
 
 def test_full_splits_have_no_room_left() -> None:
-    space = Space((SMALL,), (DECODE,), 12)
+    space = SearchSpace((SMALL,), (DECODE,), 12)
     assert sorted(full_splits(space)) == [Candidate(SMALL, 1, DECODE, 2), Candidate(SMALL, 3, DECODE, 1)]
-    assert full_splits(Space((SMALL,), (DECODE,), 6)) == []
+    assert full_splits(SearchSpace((SMALL,), (DECODE,), 6)) == []
 
 
 def test_another_batch_limit_is_tried_with_the_best_split() -> None:
     usual, shorter = Shape(2, 100), Shape(2, 25)
-    space = Space((usual, shorter), (DECODE,), 13)
+    space = SearchSpace((usual, shorter), (DECODE,), 13)
     fake = FakeSupernode({usual: 6, shorter: 4}, {DECODE: 1})
     best, tried = best_split(space, by_needs(fake), fake.evaluate)
     assert best == Candidate(shorter, 4, DECODE, 1)
@@ -50,11 +50,11 @@ def test_another_batch_limit_is_tried_with_the_best_split() -> None:
 
 def test_a_budget_without_room_has_no_split() -> None:
     fake = FakeSupernode({SMALL: 1}, {DECODE: 1})
-    assert best_split(Space((SMALL,), (DECODE,), 6), by_needs(fake), fake.evaluate) == (None, {})
+    assert best_split(SearchSpace((SMALL,), (DECODE,), 6), by_needs(fake), fake.evaluate) == (None, {})
 
 
 def test_no_more_splits_are_simulated_than_said() -> None:
-    space = Space((SMALL, LARGE), (DECODE,), 300)
+    space = SearchSpace((SMALL, LARGE), (DECODE,), 300)
     fake = FakeSupernode({SMALL: 9, LARGE: 5}, {DECODE: 5})
     best_split(space, by_needs(fake), fake.evaluate)
     assert sum(not probe.whole for probe in fake.asked) == FIRST
@@ -63,7 +63,7 @@ def test_no_more_splits_are_simulated_than_said() -> None:
 @given(prefill=st.integers(1, 60), decode=st.integers(1, 20))
 @settings(deadline=None, max_examples=60)
 def test_the_highest_rate_holds_and_a_tenth_more_does_not(prefill: int, decode: int) -> None:
-    space = Space((SMALL, LARGE), (DECODE,), 40)
+    space = SearchSpace((SMALL, LARGE), (DECODE,), 40)
     fake = FakeSupernode({SMALL: prefill, LARGE: prefill}, {DECODE: decode})
     best, rate, tried = highest_rate(space, by_needs(fake), fake.evaluate, TARGET)
     assert best is not None
@@ -74,6 +74,6 @@ def test_the_highest_rate_holds_and_a_tenth_more_does_not(prefill: int, decode: 
 
 
 def test_a_rate_that_never_holds_is_no_plan() -> None:
-    space = Space((SMALL,), (DECODE,), 12)
+    space = SearchSpace((SMALL,), (DECODE,), 12)
     fake = FakeSupernode({SMALL: 10**9}, {DECODE: 1})
     assert highest_rate(space, by_needs(fake), fake.evaluate, TARGET) == (None, 0.0, {})
