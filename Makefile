@@ -19,7 +19,8 @@ VENV        := .venv
 BIN         := $(VENV)/bin
 PYTHON      :=
 TORCH       := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
-PIP         := $(BIN)/python -m pip install --disable-pip-version-check
+PIP_ARGS    ?=
+PIP         := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS)
 CONSTRAINTS ?= deploy/constraints.txt
 PINNED      := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 ARGS        ?=
@@ -74,7 +75,7 @@ beside: $(VENV)/.installed-test
 lint: docs ## ruff, mypy, and whether the documentation can be built
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
-	@$(BIN)/mypy
+	@$(BIN)/mypy --num-workers 2
 
 docs: $(VENV)/.installed-test ## READMEs and docs/ as a site in build/docs; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/mkdocs.yml

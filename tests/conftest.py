@@ -1,5 +1,6 @@
 """What holds for every test: one compute thread, repeatable properties, slow tests last and with more time."""
 
+import gc
 import os
 
 # Before torch is imported by any test: two cores are shared by everything that runs, and sums over threads vary.
@@ -31,8 +32,16 @@ settings.load_profile("default")
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compiles the native library now if it is not there yet: that takes longer than a test may."""
+    gc.disable()
     if not session.config.option.collectonly:
         load()
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for from here on, and only in what tests make: a million objects of modules and tests stay."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
