@@ -80,9 +80,7 @@ class TableTrace:
             count += 1
             yield TraceRecord(arrival_s=arrival_s, input_tokens=input_tokens, output_tokens=output_tokens)
         if failed:
-            self.notes["failed"] = (
-                f"requests left out because they failed when they were recorded (no tokens): {failed}"
-            )
+            self.notes["failed"] = f"requests left out, since they failed when they were recorded (no tokens): {failed}"
         if not count:
             raise empty(self.path)
         if whole and arrival_s > max(LATEST_FIRST_S, count * _SPARSE_S):

@@ -1,6 +1,6 @@
 """Writing a trace in any format that holds requests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from itertools import chain, count
 from pathlib import Path
@@ -9,8 +9,8 @@ import msgspec
 
 from loadgen.trace.bailian import bailian_lines
 from loadgen.trace.lines import LARGEST_ID
-from loadgen.trace.mooncake import mooncake_line
-from loadgen.trace.recorded import TraceHeader, write_recorded
+from loadgen.trace.mooncake import MooncakeTrace, mooncake_line
+from loadgen.trace.recorded import RecordedTrace, TraceHeader, write_recorded
 from loadgen.trace.request import Trace, TraceRecord, in_sessions
 from loadgen.trace.tables import AZURE, BURSTGPT, PLAIN, table_lines
 from loadgen.trace.whole_file import write_lines
@@ -33,18 +33,19 @@ KEEPS_IDS = frozenset({TraceForm.LOADGEN, TraceForm.MOONCAKE, TraceForm.BAILIAN}
 
 
 def convert(trace: Trace, path: Path, form: TraceForm) -> int:
-    """Write a trace in another format; how many requests there are.
+    """Write a trace in another format; how many requests there are. Reads it twice, and holds what may have sessions.
 
     Raises: TraceFormatError as reading does; OutputError if it cannot be written.
     Effects: replaces `path`.
     """
+    total = sum(1 for _ in trace.requests())
     if form is TraceForm.LOADGEN:
-        requests = list(_numbered(trace))
-        write_recorded(path, TraceHeader(block_tokens=trace.block_tokens or 1, requests=len(requests)), requests)
-        return len(requests)
-    requests = list(trace.requests())
-    write_requests(path, form, requests, trace.block_tokens)
-    return len(requests)
+        write_recorded(path, TraceHeader(block_tokens=trace.block_tokens or 1, requests=total), _numbered(trace))
+    elif isinstance(trace, MooncakeTrace | RecordedTrace):  # whose later turns stand elsewhere, or ids do not fit
+        write_requests(path, form, list(trace.requests()), trace.block_tokens)
+    else:
+        _write(path, form, trace.requests())
+    return total
 
 
 def write_requests(
@@ -59,11 +60,17 @@ def write_requests(
     """
     if form in KEEPS_IDS and block_tokens is not None:
         requests = _covered(requests, block_tokens)
+    _write(path, form, requests if form is TraceForm.MOONCAKE else sorted(requests, key=lambda one: one.arrival_s))
+
+
+def _write(path: Path, form: TraceForm, requests: Iterable[TraceRecord]) -> None:
+    """Write requests that are in order. Raises: OutputError. Effects: replaces `path`."""
     if form is TraceForm.MOONCAKE:
         write_lines(path, map(mooncake_line, requests))
-        return
-    ordered = sorted(requests, key=lambda request: request.arrival_s)
-    write_lines(path, bailian_lines(ordered) if form is TraceForm.BAILIAN else table_lines(_TABLES[form], ordered))
+    else:
+        write_lines(
+            path, bailian_lines(requests) if form is TraceForm.BAILIAN else table_lines(_TABLES[form], requests)
+        )
 
 
 def _numbered(trace: Trace) -> Iterator[TraceRecord]:

@@ -179,3 +179,11 @@ def test_prompts_have_the_tokens_that_the_trace_says(tmp_path: Path, words: Word
     assert [len(first), len(second), len(third)] == [40, 32, 60]
     assert first == third[:40]
     assert first[:16] != second[:16]
+
+
+@pytest.mark.parametrize("factor", ["0.37", "0.5", "2.5"])
+@pytest.mark.parametrize("sample", ["mooncake", "mooncake, sessions", "azure 2023", "plain"])
+def test_lengths_are_scaled_by_one_rule(tmp_path: Path, words: Words, sample: str, factor: str) -> None:
+    path = written(tmp_path, GOOD[sample][0])
+    scaled = simulate(path, ("--length", factor), words)
+    assert scaled == loadgen("trace", path, ("--length-scale", factor), words) != simulate(path, (), words)

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from loadgen.errors import UsageError
+from loadgen.trace.scaling import scaled_lengths
 from loadgen.workload.datasets.tally import Tally
 
 
@@ -30,7 +31,7 @@ class Fit:
 
     def asked(self, tokens: int) -> int:
         """A length scaled, to the nearest whole number, which may be 0."""
-        return math.floor(tokens * self.length_scale + 0.5)
+        return int(scaled_lengths(tokens, self.length_scale))
 
     def scaled(self, tokens: int) -> int:
         """A length scaled, to the nearest whole number, at least 1."""

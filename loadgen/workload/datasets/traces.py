@@ -1,9 +1,8 @@
 """A trace of any format as a workload: its requests at its times, with their exact bodies or with words of our own.
 
 Where a trace knows its prefixes, prompts are rebuilt from the ids of their blocks. Scaled to a smaller model, lengths
-then shrink together with the block: with a scale of 1/32 a block of 512 tokens has 16, which is also the block of most
-servers' prefix caches. Whole blocks stay whole and partial ones partial, so that the share of blocks that repeat is
-exactly that of the trace. Where nothing is known of prefixes, each prompt has words of its own.
+then shrink together with the block (see `trace.scaling`): with a scale of 1/32 a block of 512 tokens has 16, which is
+also the block of most servers' prefix caches. Where nothing is known of prefixes, each prompt has words of its own.
 """
 
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from loadgen import json_text
 from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
 from loadgen.plan import Conversation, Turn, if_changed
 from loadgen.trace import RecordedTrace, Trace, TraceRecord, in_sessions
+from loadgen.trace.scaling import scaled_block, scaled_prompts
 from loadgen.workload.datasets.blocks import BlockPrompts
 from loadgen.workload.datasets.fit import Fit
 from loadgen.workload.ports import WordSource
@@ -56,7 +56,7 @@ class TraceWorkload:
         """Tokens of a block after scaling; 1 if the trace has none."""
         if self.trace.block_tokens is None:
             return 1
-        return int(self.trace.block_tokens * self.fit.length_scale + 0.5)
+        return scaled_block(self.trace.block_tokens, self.fit.length_scale)
 
     def conversations(self, rng: np.random.Generator) -> Iterator[Conversation]:
         """See `Workload`.
@@ -136,8 +136,4 @@ class TraceWorkload:
         """Whole blocks stay whole; the rest stays less than a block and more than nothing."""
         if self.trace.block_tokens is None:
             return self.fit.asked(tokens)
-        whole, rest = divmod(tokens, self.trace.block_tokens)
-        if not rest:
-            return whole * self.block_tokens
-        scaled = int(rest * self.block_tokens / self.trace.block_tokens + 0.5)
-        return whole * self.block_tokens + max(1, min(scaled, self.block_tokens - 1))
+        return int(scaled_prompts(tokens, self.trace.block_tokens, self.fit.length_scale))

@@ -1,17 +1,13 @@
 """A trace made faster or slower, longer or shorter.
 
-Rate: time is compressed, so that a day's course shrinks with its gaps. Lengths: a prefix id goes on to stand for the
-same block, and the block changes its size: whole blocks stay whole and partly filled ones partly filled. Ids are not
-touched, so equal prefixes stay equal, unequal ones unequal, and the share of blocks that repeat is exactly the trace's.
-The price: a block has whole tokens, so that a factor of 1.001 on blocks of 512 makes 513, which is 1.002.
-
-    factor 0.25:   |   512   |   512   | 300 |   ->   | 128 | 128 | 75 |      the same three ids
+Rate: time is compressed, so that a day's course shrinks with its gaps. Lengths: see `loadgen.trace.scaling`.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from loadgen.trace.scaling import scaled_block, scaled_lengths, scaled_prompts
 from serving.errors import ConfigError
 from serving.sim.workload.columns import Columns, IntArray
 
@@ -35,7 +31,7 @@ class Scaling:
 
         Raises: ConfigError if that is less than half a token.
         """
-        scaled = int(trace_block_tokens * self.prompt + 0.5)
+        scaled = scaled_block(trace_block_tokens, self.prompt)
         if not scaled:
             raise ConfigError(
                 f"prompts times {self.prompt:g} leave nothing of the trace's blocks of {trace_block_tokens} tokens; "
@@ -60,10 +56,7 @@ class Scaling:
         """Prompt lengths: block by block, the rest for itself."""
         if trace_block_tokens is None or self.prompt == 1.0:
             return _scaled(tokens, self.prompt)
-        block = self.block_tokens(trace_block_tokens)
-        whole, rest = np.divmod(tokens, trace_block_tokens)
-        partial = np.clip(np.rint(rest * (block / trace_block_tokens)).astype(np.int64), 1, max(1, block - 1))
-        return whole * block + np.where(rest > 0, partial, 0)
+        return scaled_prompts(tokens, trace_block_tokens, self.prompt)
 
     def said(self) -> list[str]:
         """What differs from the trace, for a name."""
@@ -73,4 +66,4 @@ class Scaling:
 
 def _scaled(tokens: IntArray, factor: float) -> IntArray:
     """Lengths times a factor, rounded, at least 1."""
-    return tokens if factor == 1.0 else np.maximum(1, np.rint(tokens * factor).astype(np.int64))
+    return tokens if factor == 1.0 else np.maximum(1, scaled_lengths(tokens, factor))
