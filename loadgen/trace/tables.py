@@ -67,13 +67,13 @@ class TableTrace:
     def requests(self) -> Iterator[TraceRecord]:
         """See `Trace`."""
         seconds = Clock(self.path, self.notes, dates_expected=self.table.dates).seconds
-        count = failed = 0
-        whole, arrival_s = not self.table.dates and not self.table.failed, 0.0
+        dates, count, failed = self.table.dates, 0, 0
+        whole, arrival_s = not dates and not self.table.failed, 0.0
         for number, at, input_tokens, output_tokens in self._rows():
             if self.table.failed and not (input_tokens and output_tokens):
                 failed += 1
                 continue
-            value = _time(at)
+            value = at if dates else _time(at)
             arrival_s = seconds(number, value)
             check_lengths(self.path, number, input_tokens, output_tokens)
             whole = whole and isinstance(value, float) and at.strip().isdecimal()

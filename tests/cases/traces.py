@@ -191,7 +191,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "header alone": (AZURE, "no request in it"),
     "short row": (PLAIN + "0,1\n", ":2: not a line of arrival_s,prompt_tokens,output_tokens"),
     "no time": (AZURE + "yesterday,1,2\n", ":2: 'yesterday' is no time; write"),
-    "a number for a date": (AZURE + "2023-11-16 18:15:46,1,2\n17,1,2\n", ":3: a number 17 among dates"),
+    "a number for a date": (AZURE + "2023-11-16 18:15:46,1,2\n17,1,2\n", ":3: '17' is no time; write"),
     "no length": (PLAIN + "0,1,2\n1,x,2\n", ":3: not a line of"),
     "not a time": (PLAIN + "nan,1,2\n", ":2: an arrival at nan s"),
     "endless time": (PLAIN + "inf,1,2\n", ":2: an arrival at inf s"),

@@ -76,6 +76,8 @@ def open_workload(
     source = _source(trace, token_s, stretch, portion.shard[1], keeps)
     replay = Replay(str(path), source, own_block, stretch, scaling, portion)
     count, last_s = replay.measure() if keeps else (None, replay.ends_s())
+    if not keeps:
+        _look_at_the_first(trace)
     return Workload(
         _name(path, replay, volume), replay, count=count, duration_s=last_s, block_tokens=scaled_block,
         notes=trace.notes,
@@ -94,6 +96,16 @@ def _size_bytes(path: Path, trace: Trace) -> float:
         return path.stat().st_size
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _look_at_the_first(trace: Trace) -> None:
+    """Read one request of a trace that is not kept: a mistake in it is told now, and what its times are is known.
+
+    Raises: TraceError.
+    """
+    if not isinstance(trace, ServeGenTrace):
+        with refused_in_our_terms():
+            next(trace.requests(), None)
 
 
 def _source(

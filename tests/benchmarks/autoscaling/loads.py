@@ -77,9 +77,10 @@ def file_load(path: Path, block_tokens: int | None) -> Load:
     """Any trace as it stands, with a KV-cache pool if it says what prompts share."""
     config = load_config(CONFIG)
     reading = Reading(block_tokens)
-    known = open_trace(path, reading).block_tokens is not None
     opened = partial(open_workload, path, block_tokens=block_tokens)
-    return Load(path.name, "as it stands", config if known else without_prefixes(config), opened)
+    said = ["as it stands", *opened().notes.values()]
+    known = open_trace(path, reading).block_tokens is not None
+    return Load(path.name, "; ".join(said), config if known else without_prefixes(config), opened)
 
 
 def steady_loads(hours: float) -> list[Load]:

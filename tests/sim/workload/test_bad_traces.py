@@ -34,6 +34,15 @@ def test_a_large_trace_is_checked_as_it_is_read(tmp_path: Path) -> None:
         list(requests)
 
 
+def test_what_a_large_trace_s_times_are_is_known_before_it_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, PLAIN + "1700000000,1,2\n1700000001,1,2\n")
+    workload = open_workload(path, kept_bytes=0)
+    assert "since 1970" in workload.notes["times"]
+    assert [request.arrival_s for request in workload.requests] == [0.0, 1.0]
+    with pytest.raises(TraceError, match=":2: an arrival at nan s"):
+        open_workload(written(tmp_path, PLAIN + "nan,1,2\n"), kept_bytes=0)
+
+
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 20])
 def test_a_stretch_without_requests(tmp_path: Path, kept_bytes: int) -> None:
     with pytest.raises(TraceError, match="no request arrives from 5 s to 7 s; choose another"):
