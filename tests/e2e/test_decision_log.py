@@ -46,7 +46,7 @@ def test_decisions_of_a_served_system_are_replayed(checkpoint: Path, reference: 
         "decode", "decode", "decode", "prefill",
     ]  # fmt: skip
     (gateway,) = [result for result in results if result["kind"] == "gateway"]
-    assert gateway["calls"]["OpenJournal"] == sum(ask.n for ask in asks)
+    assert gateway["calls"]["Submit"] == len(asks)
     (incomplete,) = [result for result in results if not result["complete"]]
     assert incomplete["name"] == victim["replica"], "who was killed; the others were scaled down or asked to stop"
     assert incomplete["ending"].startswith("no end was written: ")
