@@ -20,12 +20,12 @@ class Page:
         self.navigation: list[tuple[str, str]] = []
         self.body: list[Html] = []
 
-    def add(self, anchor: str, title: str, *content: object) -> None:
-        """A section, unless it is empty."""
+    def add(self, anchor: str, title: str, *content: object, short: str = "") -> None:
+        """A section, unless it is empty; in the navigation by its title or something short."""
         part = section(anchor, title, *content)
         if part:
             self.body.append(part)
-            self.navigation.append((anchor, title))
+            self.navigation.append((anchor, short or title))
 
     def draw(self, charts: Sequence[Chart], *, single: bool = False, three: bool = False) -> Html:
         """Places for charts, side by side where there is room; remembers their data."""

@@ -142,6 +142,10 @@ def test_what_is_shared_needs_little(package: str) -> None:
     assert reached_outside(SOURCES, package, "loadgen", (package, *LEAVES)) == []
 
 
+def test_plots_are_drawn_in_the_page() -> None:
+    assert importers_outside(SOURCES, "matplotlib", ()) == []
+
+
 def test_hardware_needs_little() -> None:
     assert foreign_imports(SOURCES, "hardware", HARDWARE_MAY_IMPORT) == []
 

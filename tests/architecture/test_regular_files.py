@@ -24,7 +24,6 @@ OUR_OWN = {
     "serving.model.native.build": "the package's sources",
     "serving.runtime.injected_faults": "looks itself",
     "serving.sim.compilation.build": "the log of the compiler that it started",
-    "serving.sim.paper.page": "the package's assets",
 }
 
 

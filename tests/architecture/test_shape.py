@@ -25,8 +25,8 @@ what every build tool goes by. Of ours there is one, which only containers need:
 
 STILL_REPEATED = frozenset(
     """
-    Add Adopt Cancel Candidate Choice Chunk Clock Distribution Done Entry Found Hello Histogram Hold Instance
-    IrregularFileError Job Lengths Limit Load LogNormal Look Message ModelConfig NestedTooDeeply Outcome Placement
+    Add Adopt Cancel Choice Chunk Clock Distribution Done Entry Found Hello Histogram Hold Instance
+    IrregularFileError Job Lengths Load LogNormal Look Message ModelConfig NestedTooDeeply Outcome Placement
     Recorded RefusedError Release Replay Row Scaling StepCost StepTimes Table Throughput Tier TimelinePoint Timers
     Tokens Trace Usage Welcome Workload
     """.split()

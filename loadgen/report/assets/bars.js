@@ -22,10 +22,10 @@ function makeBars(view) {
   return new uPlot(options, [view.extent, [0, 1]], view.plotBox);
 }
 
-// In long names room is kept for the bars: a name takes two fifths of the width at most.
+// In long names room is kept for the bars: a name takes half of the width at most.
 function laneNamesWidth(view) {
   const longest = Math.max(0, ...view.spec.lanes.map((name) => name.length));
-  return Math.min(Math.max(54, 10 + 6.2 * longest), 0.4 * view.plotBox.clientWidth);
+  return Math.min(Math.max(54, 10 + 6.2 * longest), 0.48 * view.plotBox.clientWidth);
 }
 
 // Lanes that have something to show in the zoomed range, as [first, behind the last]; the rest gives them its room.

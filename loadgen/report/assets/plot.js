@@ -207,6 +207,7 @@ function openView(figure, spec) {
     plotBox: figure.querySelector(".plot"), legend: figure.querySelector(".legend"), hidden: new Set(),
     height: heightOf(spec),
   };
+  figure.dataset.kind = spec.kind;
   view.resetButton = headButton(view, "Show all", "Undo the zoom (Escape, or double click)");
   view.resetButton.className = "reset"; view.resetButton.hidden = true;
   view.resetButton.addEventListener("click", () => zoom(view, null));

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
-from serving.sim.paper import texts
+from loadgen.report.table import columns, select, table_of, terminal_table
 from serving.sim.paper.experiment import Experiment
 from serving.sim.paper.markdown import HOW
 from serving.sim.paper.reasons import reasons_of
-from serving.sim.paper.reproduction import Reproduced, Reproduction
-from serving.sim.paper.rows import CLOSE
+from serving.sim.paper.reproduction import Reproduction
+from serving.sim.paper.tables import rows_table
+
+_COLUMNS = ("", "unit", "published", "ours", "error", "how")
 
 
 class ExperimentProgress:
@@ -53,7 +54,7 @@ def print_reproduction(done: Reproduction, console: Console) -> None:
     for part in done.parts:
         console.print()
         console.print(Text(f"{part.experiment.name}: {part.experiment.title}", style="bold"))
-        console.print(_table(part))
+        console.print(terminal_table(select(rows_table(part), *_COLUMNS), console.width))
         for reason in reasons_of(part):
             style = "bold red" if reason.unexplained else "yellow"
             lead = reason.text if reason.unexplained else f"Beyond 5 %, because {reason.text}"
@@ -67,30 +68,6 @@ def print_reproduction(done: Reproduction, console: Console) -> None:
 
 def print_list(experiments: Sequence[Experiment], console: Console) -> None:
     """Names, what they are, and how they are done."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("name", "what", "how"):
-        table.add_column(name)
-    for experiment in experiments:
-        table.add_row(experiment.name, experiment.title, experiment.method)
-    console.print(table)
-
-
-def _table(part: Reproduced) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
-    table.add_column("unit")
-    for name in ("published", "ours", "error"):
-        table.add_column(name, justify="right")
-    table.add_column("how")
-    for row in part.findings.rows:
-        far = row.error is not None and abs(row.error) > CLOSE
-        table.add_row(
-            row.label,
-            row.unit,
-            texts.published_text(row),
-            texts.ours_text(row),
-            Text(texts.error_text(row), style="yellow" if far else ""),
-            row.how_text,
-            style="dim" if row.ours is None else "",
-        )
-    return table
+    heads = columns("name", "what", "how", long=("what", "how"))
+    rows = [(experiment.name, experiment.title, experiment.method) for experiment in experiments]
+    console.print(terminal_table(table_of(heads, rows), console.width))

@@ -1,22 +1,17 @@
-"""report.html: every row with its plots, on one page that needs nothing else.
+"""report.html: every row with its charts, on one page that needs nothing else. The same rows give the same bytes."""
 
-It looks as the simulation's own report does, and uses its drawings. The same rows give the same bytes.
-"""
-
-import importlib.resources
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
-from serving.sim.paper import texts
+from loadgen.report.fragments import Html, element, html, join, tile
+from loadgen.report.html import render
+from loadgen.report.page import Page, facts, tiles
+from loadgen.report.table import html_table
+from serving.sim.paper.charts import part_charts
 from serving.sim.paper.markdown import HOW
-from serving.sim.paper.page_plots import part_plots
 from serving.sim.paper.reasons import reasons_of
-from serving.sim.paper.reproduction import Reproduced, Reproduction
-from serving.sim.paper.rows import CLOSE
-from serving.sim.report import numbers
+from serving.sim.paper.reproduction import Reproduced, Reproduction, Score
+from serving.sim.paper.tables import overview_table, rows_table
 from serving.version import VERSION
+
+_FOOTNOTE = "Published figures: arXiv 2506.12708v2 (CloudMatrix-Infer), arXiv 2508.02520 (xDeepServe)."
 
 
 def report_page(done: Reproduction, *, device: str, model: str) -> str:
@@ -25,62 +20,39 @@ def report_page(done: Reproduction, *, device: str, model: str) -> str:
     Args:
         device, model: titles of what was costed.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
-    template = environment.from_string(_asset("serving.sim.paper", "reproduce.html.j2"))
-    return template.render(
-        css=Markup(_asset("serving.sim.report", "report.css")),
-        parts=[_part(part) for part in done.parts],
-        score=done.score,
-        seed=done.seed,
-        quick=done.quick,
-        device=device,
-        model=model,
-        legend=HOW.replace("`", ""),
-        version=VERSION,
+    page = Page("Published figures reproduced", footnote=_FOOTNOTE)
+    page.body.append(element("h1", page.title))
+    page.body.append(
+        facts([("seed", done.seed), ("", "quick" if done.quick else ""), ("device", device), ("model", model)])
     )
+    page.body.append(tiles(_tiles(done.score)))
+    legend = element("p", HOW.replace("`", ""), "soft")
+    page.add("overview", "Overview", legend, html_table(overview_table(done)))
+    for part in done.parts:
+        name = part.experiment.name
+        method = element("p", f"How: {part.experiment.method}.", "soft")
+        charts, table = page.draw(part_charts(part)), html_table(rows_table(part))
+        page.add(name, f"{name}: {part.experiment.title}", method, charts, table, _notes(part), short=name)
+    return render(page, f"cloudmatrix {VERSION}")
 
 
-def _asset(package: str, name: str) -> str:
-    return (importlib.resources.files(package) / "assets" / name).read_text(encoding="utf-8")
+def _tiles(score: Score) -> list[Html]:
+    unexplained = element("span", score.unexplained, "bad") if score.unexplained else score.unexplained
+    return [
+        tile("Within 5 %", score.close, f"of {score.rows} rows", []),
+        tile("Within 5 %, nothing fitted", score.free_close, f"of {score.free} rows", []),
+        tile("Further off, with a reason", score.explained, "", []),
+        tile("Unexplained", unexplained, "", []),
+        tile("Quoted from other systems", score.quoted, "", []),
+    ]
 
 
-def _part(part: Reproduced) -> dict[str, Any]:
-    errors = [abs(row.error) for row in part.findings.rows if row.error is not None]
-    unexplained = any(reason.unexplained for reason in reasons_of(part))
-    worst = max(errors, default=0.0)
-    return {
-        "name": part.experiment.name,
-        "title": part.experiment.title,
-        "method": part.experiment.method,
-        "compared": len(errors),
-        "close": sum(error <= CLOSE for error in errors),
-        "mean": numbers.share(sum(errors) / len(errors)) if errors else numbers.MISSING,
-        "worst": f"{100 * worst:.1f} %",
-        "worst_css": "broken" if unexplained else "far" if worst > CLOSE else "",
-        "plots": [Markup(plot) for plot in part_plots(part)],
-        "rows": [_row(part, index) for index in range(len(part.findings.rows))],
-        "reasons": [
-            {
-                "css": "unexplained" if reason.unexplained else "reason",
-                "lead": f"{reason.text}:" if reason.unexplained else f"Beyond 5 %, because {reason.text}:",
-                "rows": reason.rows,
-            }
-            for reason in reasons_of(part)
-        ],
-        "notes": part.findings.notes,
-    }
-
-
-def _row(part: Reproduced, index: int) -> dict[str, str]:
-    row = part.findings.rows[index]
-    far = row.error is not None and abs(row.error) > CLOSE
-    return {
-        "label": row.label,
-        "unit": row.unit,
-        "published": texts.published_text(row),
-        "ours": texts.ours_text(row),
-        "error": texts.error_text(row),
-        "css": "far" if far else "",
-        "how": row.how_text,
-        "source": row.source,
-    }
+def _notes(part: Reproduced) -> Html:
+    """Reasons of what is far off, and what a reader has to know."""
+    lines: list[Html] = []
+    for reason in reasons_of(part):
+        lead = f"{reason.text}:" if reason.unexplained else f"Beyond 5 %, because {reason.text}:"
+        marked = element("span", lead, "bad" if reason.unexplained else "warn")
+        lines.append(Html(f"<li>{marked} {html(reason.rows)}.</li>"))
+    lines += [element("li", note) for note in part.findings.notes]
+    return Html(f'<ul class="remarks">{join(lines)}</ul>') if lines else Html("")

@@ -1,7 +1,8 @@
 """Rows as text, alike on the terminal, in Markdown and on the page."""
 
+from loadgen.report import numbers
+from serving.sim.paper.reproduction import Reproduced
 from serving.sim.paper.rows import Row
-from serving.sim.report import numbers
 
 _SIGNS = {"=": "", "<": "< ", ">": "> ", "~": "≈ "}
 
@@ -15,7 +16,7 @@ def ours_text(row: Row) -> str:
     """Our figure; a dash for what is only quoted."""
     if row.ours is None:
         return numbers.MISSING
-    return f"{row.ours:,}" if isinstance(row.ours, int) else numbers.figure(row.ours)
+    return f"{row.ours:,}" if isinstance(row.ours, int) else numbers.significant(row.ours)
 
 
 def error_text(row: Row) -> str:
@@ -25,9 +26,16 @@ def error_text(row: Row) -> str:
         return ""
     if row.relation in "<>" and error == 0:
         return "holds"
-    return numbers.error(error)
+    return numbers.change(error)
 
 
 def figure(value: float) -> str:
     """As short as it can be: 2560 -> "2,560", 1.058 -> "1.058"."""
     return f"{value:,.4f}".rstrip("0").rstrip(".")
+
+
+def headlines(part: Reproduced) -> list[Row]:
+    """Rows for the short table: those marked; of an experiment without any, the one that is furthest off."""
+    compared = [row for row in part.findings.rows if row.error is not None]
+    marked = [row for row in compared if row.headline]
+    return marked or sorted(compared, key=lambda row: -abs(row.error or 0.0))[:1]
