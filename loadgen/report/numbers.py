@@ -55,7 +55,7 @@ def limit(seconds: float) -> str:
 
 def milliseconds(seconds: float | None) -> str:
     """A duration as milliseconds without the unit, two digits after the point, as `vllm bench serve` prints it."""
-    return MISSING if seconds is None or not math.isfinite(seconds) else f"{seconds * 1e3:,.2f}"
+    return fixed(None if seconds is None else seconds * 1e3, 2)
 
 
 def count(value: int | None) -> str:
@@ -90,6 +90,16 @@ def size(nbytes: int | None) -> str:
         return MISSING
     steps = min(len(_BYTE_UNITS) - 1, max(0, abs(nbytes).bit_length() - 1) // 10)
     return f"{nbytes:,} B" if steps == 0 else f"{significant(nbytes / 1024**steps)} {_BYTE_UNITS[steps]}"
+
+
+def fixed(value: float | None, digits: int) -> str:
+    """So many digits after the point, for figures of which a later digit matters: a perplexity."""
+    return MISSING if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+
+
+def scientific(value: float | None, digits: int = 2) -> str:
+    """A small number that no unit fits: 0.00123 -> "1.23e-03"."""
+    return MISSING if value is None or not math.isfinite(value) else f"{value:.{digits}e}"
 
 
 def quantity(value: float | None, unit: str) -> str:

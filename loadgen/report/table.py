@@ -131,7 +131,7 @@ def terminal_table(table: Table, width: int) -> TerminalTable:
     """
     shown = TerminalTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     lines = [[column.name for column in table.columns], *([_plain(cell) for cell in row.cells] for row in table.rows)]
-    narrow = sum(max(map(len, cells)) + _GAP for cells in zip(*lines, strict=True)) > width
+    narrow = sum(max(map(_width, cells)) + _GAP for cells in zip(*lines, strict=True)) > width
     for place, column in enumerate(table.columns):
         shown.add_column(
             Text(column.name.replace(" ", "\n") if narrow else column.name),
@@ -167,6 +167,10 @@ def _terminal_cell(cell: object) -> Text:
 
 def _plain(cell: object) -> str:
     return str(cell.text if isinstance(cell, Cell) else cell)
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.split("\n")))
 
 
 def _class(css: str) -> str:

@@ -2,15 +2,16 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from loadgen.report import numbers
+from loadgen.report.table import Table, columns, table_of, terminal_table
 from serving.errors import ConfigError
 from serving.evaluate.perplexity import TextResult
 from serving.evaluate.statistics import Estimate
@@ -61,52 +62,63 @@ def print_report(report: EvaluationReport) -> None:
     """
     console = table_console()
     if report.texts:
-        console.print(_perplexities(report.texts))
+        _print(console, "Perplexity", _perplexities(report.texts))
     if report.texts and report.texts[0].compared is not None:
-        console.print(_distances(report.texts))
+        _print(console, "Against the reference", _distances(report.texts))
     if report.tasks:
-        console.print(_accuracies(report.tasks))
+        _print(console, "Tasks", _accuracies(report.tasks))
         _notes(console, report.tasks)
-    console.print(f"Weights read in {report.load_s:.1f} s, evaluated in {report.evaluate_s:.1f} s.", style="dim")
+    read, evaluated = numbers.duration(report.load_s), numbers.duration(report.evaluate_s)
+    console.print(f"Weights read in {read}, evaluated in {evaluated}.", style="dim", highlight=False)
+
+
+def _print(console: Console, title: str, table: Table) -> None:
+    console.print(title, style="bold")
+    console.print(terminal_table(table, console.width))
+    console.print()
 
 
 def _perplexities(texts: Sequence[TextResult]) -> Table:
-    columns = ["text", "documents", "tokens", "per token [95 %]", "per word", "bits per byte"]
-    table = _table("Perplexity", *columns, *(["the reference's"] if texts[0].compared is not None else []))
+    names = ["text", "documents", "tokens", "per token [95 %]", "per word", "bits per byte"]
+    rows = []
     for text in texts:
-        row = [escape(text.name), f"{text.documents:,}", f"{text.tokens:,}", _interval(text.perplexity, ",.3f")]
-        row += ["–" if text.per_word is None else f"{text.per_word:,.2f}", f"{text.bits_per_byte:.4f}"]
+        row = [text.name, numbers.count(text.documents), numbers.count(text.tokens)]
+        row += [_interval(text.perplexity, _perplexity), numbers.fixed(text.per_word, 2)]
+        row.append(numbers.fixed(text.bits_per_byte, 4))
         if text.compared is not None:
-            row.append(f"{text.compared.perplexity.value:,.3f}")
-        table.add_row(*row)
-    return table
+            row.append(_perplexity(text.compared.perplexity.value))
+        rows.append(row)
+    return table_of(columns(*names, *(["the reference's"] if texts[0].compared is not None else [])), rows)
 
 
 def _distances(texts: Sequence[TextResult]) -> Table:
-    columns = ("text", "perplexity ratio [95 %]", "KL mean, nat [95 %]", "median", "p99", "max", "same top-1 [95 %]")
-    table = _table("Against the reference", *columns)
+    heads = columns(
+        "text", "perplexity ratio [95 %]", "KL mean, nat [95 %]", "median", "p99", "max", "same top-1 [95 %]"
+    )
+    rows = []
     for text in texts:
         if (compared := text.compared) is not None:
             spread = (compared.divergence_median, compared.divergence_p99, compared.divergence_max)
-            table.add_row(
-                escape(text.name),
-                _interval(compared.ratio, ".4f", between="\n"),
-                _interval(compared.divergence, ".2e", between="\n"),
-                *(f"{value:.1e}" for value in spread),
-                _interval(compared.agreement, ".2%", between="\n"),
-            )
-    return table
+            rows.append([
+                text.name, _interval(compared.ratio, lambda value: numbers.fixed(value, 4), between="\n"),
+                _interval(compared.divergence, numbers.scientific, between="\n"),
+                *(numbers.scientific(value, 1) for value in spread),
+                _interval(compared.agreement, lambda value: numbers.share(value, 2), between="\n"),
+            ])  # fmt: skip
+    return table_of(heads, rows)
 
 
 def _accuracies(tasks: Sequence[TaskResult]) -> Table:
-    columns = ("task", "questions", "shots", "acc ± stderr", "acc_norm ± stderr")
-    table = _table("Tasks", *columns, *(["same choice"] if tasks[0].reference is not None else []))
+    referred = tasks[0].reference is not None
+    names = ["task", "questions", "shots", "acc ± stderr", "acc_norm ± stderr", *(["same choice"] if referred else [])]
+    rows: list[list[str]] = []
     for task in tasks:
-        counts = (f"{task.questions:,}", str(task.num_fewshot))
-        table.add_row(escape(task.name), *counts, *_shares(task.model))
+        row = [task.name, numbers.count(task.questions), str(task.num_fewshot), *_shares(task.model)]
+        rows.append([*row, *([""] if referred else [])])
         if task.reference is not None and task.same_choice is not None:
-            table.add_row("  by the reference", "", "", *_shares(task.reference), f"{task.same_choice:.2%}")
-    return table
+            same = numbers.share(task.same_choice, 2)
+            rows.append(["  by the reference", "", "", *_shares(task.reference), same])
+    return table_of(columns(*names), rows)
 
 
 def _notes(console: Console, tasks: Sequence[TaskResult]) -> None:
@@ -122,18 +134,15 @@ def _notes(console: Console, tasks: Sequence[TaskResult]) -> None:
             console.print(f"{escape(task.name)}: not computed: {escape(', '.join(task.left_out))}", style="yellow")
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for index, column in enumerate(columns):
-        table.add_column(escape(column), justify="right" if index else "left", no_wrap=bool(index))
-    return table
-
-
-def _interval(estimate: Estimate, form: str, *, between: str = " ") -> str:
-    value = f"{estimate.value:{form}}"
+def _interval(estimate: Estimate, text: Callable[[float], str], *, between: str = " ") -> str:
+    value = text(estimate.value)
     if estimate.low is None or estimate.high is None:
         return value
-    return f"{value}{between}[{estimate.low:{form}}, {estimate.high:{form}}]"
+    return f"{value}{between}[{text(estimate.low)}, {text(estimate.high)}]"
+
+
+def _perplexity(value: float) -> str:
+    return numbers.fixed(value, 3)
 
 
 def _shares(accuracy: TaskAccuracy) -> tuple[str, str]:
@@ -141,7 +150,8 @@ def _shares(accuracy: TaskAccuracy) -> tuple[str, str]:
 
 
 def _share(value: float, error: float | None) -> str:
-    return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
+    shown = numbers.fixed(value, 4)
+    return shown if error is None else f"{shown} ± {numbers.fixed(error, 4)}"
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401

@@ -5,13 +5,19 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
+from loadgen.report import numbers
+from loadgen.report.table import select, terminal_table
 from serving.errors import ConfigError
-from serving.quantize.report import RANDOM_NOTE, QuantizationReport, as_json, as_markdown, mean_error
+from serving.quantize.report import RANDOM_NOTE, as_json, as_markdown
+from serving.quantize.result import QuantizationReport
 from serving.quantize.run import REPORT_PAGE, quantise
 from serving.quantize.settings import Settings
+from serving.quantize.tables import accuracy_table
 from serving.terminal import endings_as_interrupt, table_console
+
+_COLUMNS = ("", "perplexity", "÷ original", "KL [nat]", "KL median", "top-1", "error")
+"""Those that a terminal has room for."""
 
 
 def run_on_console(model: Path, out: Path, files: Sequence[Path], settings: Settings, report_file: Path | None) -> int:
@@ -49,20 +55,15 @@ def _save(report: QuantizationReport, path: Path) -> None:
 
 def _print(report: QuantizationReport, out: Path) -> None:
     console = table_console()
-    table = Table(title=f"{report.model} in INT8, on {report.held_out_tokens:,} held-out tokens")
-    for name in ("", "perplexity", "÷ original", "KL [nat]", "KL median", "top-1", "error"):
-        table.add_column(name, justify="right" if name else "left")
-    table.add_row("original", f"{report.perplexity:.4f}")
-    for name, trial in report.trials.items():
-        found = trial.accuracy
-        cells = [f"{found.perplexity:.4f}", f"{found.perplexity / report.perplexity:.5f}"]
-        cells += [f"{found.divergence:.2e}", f"{found.median_divergence:.2e}"]
-        table.add_row(name, *cells, f"{found.agreement:.2%}", f"{mean_error(trial):.3%}")
-    console.print(table)
+    title = f"{report.model} in INT8, on {report.held_out_tokens:,} held-out tokens"
+    console.print(title, style="bold", markup=False, highlight=False)
+    console.print(terminal_table(select(accuracy_table(report), *_COLUMNS), console.width))
     if report.random_text:
         console.print(RANDOM_NOTE)
     least = [min(seen.values()) for seen in report.expert_rows.values()]
     if least:
         console.print(f"The expert with the least calibration text saw {min(least):,} rows.")
-    size = f"{report.bytes_before / 1e6:,.1f} MB -> {report.bytes_after / 1e6:,.1f} MB"
-    console.print(f"{size} in {report.elapsed_s:,.0f} s: {out} (report: {out / REPORT_PAGE})", soft_wrap=True)
+    size = f"{numbers.size(report.bytes_before)} -> {numbers.size(report.bytes_after)}"
+    console.print(
+        f"{size} in {numbers.duration(report.elapsed_s)}: {out} (report: {out / REPORT_PAGE})", soft_wrap=True
+    )

@@ -19,7 +19,8 @@ from serving.model.loader import open_checkpoint
 from serving.model.tensors import block_tensors, mtp_optional, mtp_tensors
 from serving.quantize.accuracy import measure
 from serving.quantize.calibration_text import CalibrationText, read_text
-from serving.quantize.report import QuantizationReport, TrialResult, as_json, as_markdown, class_errors
+from serving.quantize.report import as_json, as_markdown
+from serving.quantize.result import QuantizationReport, TrialResult, class_errors
 from serving.quantize.settings import Settings
 from serving.quantize.stream import LayerRunner
 from serving.quantize.structure import block_structure, draft_structure

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.quantize.report import QuantizationReport
+from serving.quantize.result import QuantizationReport
 from serving.quantize.run import quantise
 from serving.quantize.settings import Settings
 from tests.model.random_checkpoint import write_random_checkpoint

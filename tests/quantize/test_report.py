@@ -8,7 +8,8 @@ from torch import Tensor
 
 from serving.quantize.accuracy import ModelAccuracy, measure
 from serving.quantize.layer import ProductError
-from serving.quantize.report import QuantizationReport, TrialResult, as_json, as_markdown, class_errors
+from serving.quantize.report import as_json, as_markdown
+from serving.quantize.result import QuantizationReport, TrialResult, class_errors
 from serving.quantize.structure import Product
 from serving.quantize.trial import Original
 
@@ -69,8 +70,8 @@ def test_page_and_data_tell_the_same() -> None:
         expert_rows={1: {0: 5, 1: 11}},
     )
     page = as_markdown(report)
-    assert "| chosen | 10.1000 | 1.01000 | 1.00e-03 | 5.00e-04 | 99.10% |  | 2.000% |" in page
+    assert "| chosen | 10.1000 | 1.01000 | 1.00e-03 | 5.00e-04 | 99.10 % |  | 2.000 % |" in page
     assert "| 1 | 5 | 8 | 11 |" in page
-    assert "2.0 MB before, 1.0 MB after (50%)" in page
+    assert "1.91 MiB before, 977 KiB after (50.0 %)" in page
     assert "7,000 tokens to calibrate and 1,000 held out, in windows of 512, seed 3" in page
     assert json.loads(as_json(report))["trials"]["chosen"]["accuracy"]["agreement"] == 0.991
