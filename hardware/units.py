@@ -47,19 +47,6 @@ def format_bytes(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def format_seconds(seconds: float) -> str:
-    """Seconds for a person: "1.2 us", "45 ms", "3.5 s".
-
-    Effects: none.
-    """
-    size = abs(seconds)
-    if size >= 1 or size == 0:
-        return f"{_trim(seconds)} s"
-    if size >= MILLISECOND:
-        return f"{_trim(seconds / MILLISECOND)} ms"
-    return f"{_trim(seconds / MICROSECOND)} us"
-
-
 def _trim(value: float) -> str:
     """Two decimals at most, without trailing zeros."""
     text = f"{value:.2f}"

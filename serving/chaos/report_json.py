@@ -1,7 +1,6 @@
 """report.json: everything that the page shows, for scripts."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +8,6 @@ import msgspec
 from serving.chaos.console import lost_requests, problems
 from serving.chaos.findings import ChaosFindings
 from serving.chaos.result import ChaosRun
-from serving.errors import ConfigError
 from serving.version import VERSION
 
 
@@ -43,19 +41,3 @@ def report_json(run: ChaosRun, found: ChaosFindings) -> bytes:
 def _without_clock(event: dict[str, Any]) -> dict[str, Any]:
     del event["at_clock_s"]  # means nothing outside the process
     return event
-
-
-def make_folder(folder: Path) -> None:
-    """Raises: ConfigError if there can be no such folder. Effects: the folder is there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {folder} cannot be made ({error.strerror}): name another folder") from error
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Raises: ConfigError if the file cannot be written. Effects: the file is there."""
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}): name another folder with --out") from error

@@ -62,8 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.chaos.console import print_report
     from serving.chaos.findings import find
     from serving.chaos.page import report_page
-    from serving.chaos.report_json import make_folder, report_json, write_file
+    from serving.chaos.report_json import report_json
     from serving.chaos.scenario import load_scenario
+    from serving.report_files import make_folder, write_file
     from serving.terminal import table_console
 
     scenario = load_scenario(arguments.scenario)

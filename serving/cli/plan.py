@@ -111,11 +111,11 @@ def run(arguments: argparse.Namespace) -> int:
     prefer_compiled()
     from rich.console import Console
 
+    from serving.report_files import make_folder
     from serving.sim.planning.files import as_json, write_all
     from serving.sim.planning.planner import plan
     from serving.sim.planning.show import show
     from serving.sim.report.console import print_notes
-    from serving.sim.report.result_json import make_folder
     from serving.terminal import table_console
 
     if arguments.processes < 1:

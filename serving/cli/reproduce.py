@@ -41,12 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     prefer_compiled()
     from rich.console import Console
 
+    from serving.report_files import make_folder
     from serving.sim.paper.console import ExperimentProgress, print_list, print_reproduction
     from serving.sim.paper.markdown import error_table_markdown
     from serving.sim.paper.registry import choose
     from serving.sim.paper.reproduction import reproduce
     from serving.sim.paper.setting import Setting
-    from serving.sim.report.result_json import make_folder
     from serving.terminal import table_console
 
     chosen = choose([name.strip() for name in arguments.only.split(",") if name.strip()])

@@ -101,12 +101,13 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from serving.cli.simulate_progress import SimulationProgress
+    from serving.report_files import make_folder
     from serving.sim.core.run import cost_model
     from serving.sim.core.shards import Plan, simulate_supernodes
     from serving.sim.report.console import print_notes, print_speed, print_summary
     from serving.sim.report.goodput import Slo
     from serving.sim.report.page import write_page
-    from serving.sim.report.result_json import make_folder, result_json, write_json
+    from serving.sim.report.result_json import result_json, write_json
     from serving.sim.report.summary import summarize
     from serving.terminal import table_console
 

@@ -12,10 +12,10 @@ from rich.markup import escape
 
 from loadgen.report import numbers
 from loadgen.report.table import Table, columns, table_of, terminal_table
-from serving.errors import ConfigError
 from serving.evaluate.perplexity import TextResult
 from serving.evaluate.statistics import Estimate
 from serving.evaluate.tasks.accuracy import TaskAccuracy, TaskResult
+from serving.report_files import write_file
 from serving.terminal import table_console
 from serving.version import VERSION
 
@@ -49,10 +49,7 @@ def write_report(report: EvaluationReport, path: Path) -> None:
     Raises: ConfigError if the file cannot be written.
     Effects: writes `path`.
     """
-    try:
-        path.write_text(json.dumps(report.as_json(), indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    write_file(path, (json.dumps(report.as_json(), indent=2) + "\n").encode())
 
 
 def print_report(report: EvaluationReport) -> None:

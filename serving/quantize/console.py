@@ -8,12 +8,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadgen.report import numbers
 from loadgen.report.table import select, terminal_table
-from serving.errors import ConfigError
 from serving.quantize.report import RANDOM_NOTE, as_json, as_markdown
 from serving.quantize.result import QuantizationReport
 from serving.quantize.run import REPORT_PAGE, quantise
 from serving.quantize.settings import Settings
 from serving.quantize.tables import accuracy_table
+from serving.report_files import write_file
 from serving.terminal import endings_as_interrupt, table_console
 
 _COLUMNS = ("", "perplexity", "÷ original", "KL [nat]", "KL median", "top-1", "error")
@@ -47,10 +47,7 @@ def run_on_console(model: Path, out: Path, files: Sequence[Path], settings: Sett
 
 def _save(report: QuantizationReport, path: Path) -> None:
     text = as_json(report) if path.suffix == ".json" else as_markdown(report)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--report {path} cannot be written ({error.strerror})") from error
+    write_file(path, text.encode())
 
 
 def _print(report: QuantizationReport, out: Path) -> None:

@@ -38,6 +38,7 @@ LAYERS = (
     "serving.version",
     "serving.ids",
     "serving.errors",
+    "serving.report_files",
     "serving.values",
     "serving.terminal",
     "serving.allocator",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, gbps_to_bytes_per_s
+from hardware.units import GIB, KIB, MIB, TIB, format_bytes, gbps_to_bytes_per_s
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,6 @@ from hardware.units import GIB, KIB, MIB, TIB, format_bytes, format_seconds, gbp
 )
 def test_bytes_print_in_the_largest_unit(nbytes: int, text: str) -> None:
     assert format_bytes(nbytes) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0 s"), (3.5, "3.5 s"), (0.045, "45 ms"), (1.2e-6, "1.2 us"), (-0.5, "-500 ms")]
-)
-def test_seconds_print_in_the_largest_unit(seconds: float, text: str) -> None:
-    assert format_seconds(seconds) == text
 
 
 @given(st.integers(min_value=0, max_value=TIB))

@@ -111,7 +111,7 @@ def test_other_mistakes(original: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_report_that_cannot_be_written(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--model", original, "--out", tmp_path / "int8", "--tokens", "128", "--no-trials"]
     assert main(["quantize", *map(str, arguments), "--report", str(tmp_path / "no" / "report.md")]) == 2
-    assert "--report" in capsys.readouterr().err
+    assert "cannot write" in capsys.readouterr().err
     assert (tmp_path / "int8" / "quantization.md").is_file()
 
 

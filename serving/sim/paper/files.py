@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from serving.report_files import write_file
 from serving.sim.paper.markdown import report_markdown
 from serving.sim.paper.page import report_page
 from serving.sim.paper.reproduction import Reproduction
 from serving.sim.paper.setting import Setting
-from serving.sim.report.result_json import write_file
 
 
 def write_report(folder: Path, done: Reproduction, setting: Setting) -> tuple[Path, Path]:

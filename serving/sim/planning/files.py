@@ -8,10 +8,11 @@ from loadgen.report.fragments import element
 from loadgen.report.html import render
 from loadgen.report.page import Page, facts
 from loadgen.report.table import html_table, markdown_table
+from serving.report_files import make_folder, write_file
 from serving.sim.planning import words
 from serving.sim.planning.charts import plans_chart
 from serving.sim.planning.plan import CapacityPlan
-from serving.sim.report.result_json import make_folder, plain, write_file
+from serving.sim.report.result_json import plain
 from serving.version import VERSION
 
 SCHEMA = "cloudmatrix-plan/1"

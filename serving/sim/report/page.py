@@ -8,12 +8,12 @@ from loadgen.report.fragments import element
 from loadgen.report.html import render
 from loadgen.report.page import Page, facts, tiles
 from loadgen.report.table import filtered_table, html_table
+from serving.report_files import write_file
 from serving.sim.report import tables
 from serving.sim.report.gantt import layer_chart
 from serving.sim.report.goodput import Slo
 from serving.sim.report.latencies import latencies
 from serving.sim.report.request_charts import distribution_charts
-from serving.sim.report.result_json import write_file
 from serving.sim.report.summary import Summary, summarize
 from serving.sim.report.tiles import summary_tiles
 from serving.sim.report.time_charts import time_charts

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from serving.errors import ConfigError
+from serving.report_files import write_file
 from serving.sim.report.summary import Summary
 from serving.sim.result import RequestColumns, SimResult, TimelinePoint
 
@@ -57,28 +57,6 @@ def write_json(path: Path, result: SimResult, summary: Summary, *, requests: boo
     Raises: ConfigError if the file cannot be written.
     """
     write_file(path, result_json(result, summary, requests=requests))
-
-
-def make_folder(path: Path) -> None:
-    """Make a report's folder; before minutes are spent on what could not be written.
-
-    Raises: ConfigError if there can be none.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write into {path}: {error.strerror or error}") from None
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a report's file.
-
-    Raises: ConfigError if the file cannot be written.
-    """
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 # any value of a report
