@@ -227,7 +227,7 @@ def test_json_has_all_numbers_and_no_machine_clock() -> None:
 
 def charts_of(page: str) -> list[dict[str, Any]]:
     """The data of its plots."""
-    found: list[dict[str, Any]] = json.loads(page.split('id="charts">')[1].split("</script>")[0])
+    found: list[dict[str, Any]] = json.loads(page.split('id="chart-data">')[1].split("</script>")[0])
     return found
 
 

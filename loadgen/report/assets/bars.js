@@ -66,8 +66,11 @@ function drawBars(plot, view) {
     ctx.fillRect(x, y, Math.max(width, unit), tall);
     if (name) writeInside(ctx, name, [x, y, width, tall], unit);
     if (!after) continue;
-    ctx.fillStyle = color("ink"); ctx.textAlign = "left"; ctx.textBaseline = "middle"; ctx.font = scaledFont(11, unit);
-    ctx.fillText(after, x + width + 6 * unit, y + tall / 2);
+    ctx.textBaseline = "middle"; ctx.font = scaledFont(11, unit);
+    // Where there is no room behind the bar, its end has some.
+    const outside = x + width + 6 * unit + ctx.measureText(after).width <= bbox.left + bbox.width;
+    ctx.fillStyle = color(outside ? "ink" : "card"); ctx.textAlign = outside ? "left" : "right";
+    ctx.fillText(after, x + width + (outside ? 6 : -4) * unit, y + tall / 2);
   }
   ctx.restore();
 }

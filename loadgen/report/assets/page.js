@@ -2,7 +2,7 @@
 
 const root = document.documentElement;
 
-const specs = new Map(JSON.parse(document.getElementById("charts").textContent).map((spec) => [spec.id, spec]));
+const specs = new Map(JSON.parse(document.getElementById("chart-data").textContent).map((spec) => [spec.id, spec]));
 const figures = [...document.querySelectorAll("figure.chart")].map((figure) => openView(figure, specs.get(figure.id)));
 
 // A chart inside closed details has no width yet; it is drawn when it gets one.

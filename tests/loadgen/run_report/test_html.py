@@ -60,7 +60,7 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
 def test_data_cannot_end_its_script(tmp_path: Path) -> None:
     write_report(tmp_path / "report.html", make_sweep(rates=(2, 4), requests=30))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    data = text.split('id="charts">')[1].split("</script>")[0]
+    data = text.split('id="chart-data">')[1].split("</script>")[0]
     assert "<" not in data
 
 

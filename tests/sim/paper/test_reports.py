@@ -43,7 +43,7 @@ def test_the_page_is_complete_and_asks_for_nothing(everything: Reproduction) -> 
     page = page_of(everything)
     for part in everything.parts:
         assert f'<h2 id="{part.experiment.name}">' in page
-    charts = json.loads(page.split('id="charts">')[1].split("</script>")[0])
+    charts = json.loads(page.split('id="chart-data">')[1].split("</script>")[0])
     assert {part.experiment.name for part in everything.parts} == {chart["id"].rsplit("-", 2)[0] for chart in charts}
     assert not re.search(r'(?:src|href)="(?!#|data:)', page)
     assert "@import" not in page

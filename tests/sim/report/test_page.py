@@ -119,7 +119,7 @@ def test_small_runs_have_a_page(result: SimResult, slo: Slo | None) -> None:
 
 def charts_of(page: str) -> dict[str, dict[str, Any]]:
     """Charts by id."""
-    data = page.split('id="charts">')[1].split("</script>")[0]
+    data = page.split('id="chart-data">')[1].split("</script>")[0]
     return {chart["id"]: chart for chart in json.loads(data)}
 
 

@@ -1,0 +1,93 @@
+"""Every kind of chart in a real browser, with all that it can show: it is drawn, and says its values."""
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.report.chart import (
+    Axis,
+    Bar,
+    BarChart,
+    Chart,
+    Key,
+    Limit,
+    Line,
+    LineChart,
+    Marks,
+    ScatterChart,
+    Trace,
+)
+from loadgen.report.fragments import element
+from loadgen.report.html import render
+from loadgen.report.page import Page
+from loadgen.report.table import Row, Table, columns, filtered_table
+from tests.loadgen.report.browser import inspect
+
+OVER_TIME = LineChart(
+    id="over-time", title="Over time", x=Axis(unit="clock", low=0.0, high=7200.0), y=Axis(unit="count"),
+    xs=[0.0, 1800.0, 5400.0, 7200.0],
+    lines=[
+        Line(name="steps", values=[1.0, 3.0, 2.0, 2.0], color="blue", steps=True),
+        Line(name="gaps", values=[None, 1e6, None, 2e6], color="violet", dash=True),
+    ],
+    marks=[Marks(name="fault", color="red", xs=[600.0]), Marks(name="scaling", color="orange", xs=[900.0], dash=True)],
+    group="time",
+)  # fmt: skip
+LOG = LineChart(
+    id="log", title="Logarithmic", x=Axis(unit="s", log=True), y=Axis(unit="share"), xs=[0.001, 0.1, 10.0],
+    lines=[Line(name="share", values=[0.0, 0.5, 1.0], color="green", fill=True)],
+    limits=[Limit(name="SLO", value=0.5, vertical=True), Limit(name="far", value=1e3, vertical=True)],
+)  # fmt: skip
+FRONT = ScatterChart(
+    id="front", title="Front", x=Axis(unit="number", low=10.0, high=90.0), y=Axis(unit="per_s"),
+    traces=[
+        Trace(name="front", xs=[20.0, 60.0], ys=[1.0, 5.0], color="grey", joined=True, steps=True, bare=True),
+        Trace(name="best", xs=[60.0], ys=[5.0], color="green", large=True, marks=["4 x 16"], labels=["the best"]),
+    ],
+)  # fmt: skip
+SIDES = BarChart(
+    id="sides", title="Side by side", x=Axis(unit="number", low=0.0, high=100.0), lanes=["a", "a long name " * 9],
+    lane_px=40, parts=2, keys=[Key(name="published", color="orange"), Key(name="ours", color="blue")],
+    bars=[
+        Bar(0, 0.0, 80.0, 0, "published 80"), Bar(0, 0.0, 90.0, 1, "ours 90", after="+12.5 %", part=1),
+        Bar(1, 0.0, 100.0, 0, "published 100", after="no room"), Bar(1, 0.0, 50.0, 1, "ours 50", part=1),
+    ],
+)  # fmt: skip
+LAYER = BarChart(
+    id="layer", title="Layer", x=Axis(unit="s", low=0.0, high=1e-3), lanes=["stream"], lane_px=120, group="",
+    keys=[Key(name="A", color="violet", alpha=0.7)],
+    bars=[Bar(0, 0.0, 9e-4, 0, "wide", name="a wide one"), Bar(0, 9e-4, 1e-3, 0, "narrow", name="narrow")],
+)  # fmt: skip
+CHARTS: list[Chart] = [OVER_TIME, LOG, FRONT, SIDES, LAYER]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("width", "dark"), [(360, True), (1100, False)])
+def test_every_kind_of_chart(tmp_path: Path, width: int, dark: bool) -> None:
+    page = Page("All kinds", footnote="A <note>.")
+    page.body.append(element("h1", page.title))
+    page.add("charts", "Charts", page.draw(CHARTS))
+    rows = [Row(["1", "scale TTFT"], kind="scale"), Row(["2", "route"], kind="route")]
+    page.add("rows", "Rows", filtered_table(Table(columns("at", "why", long=("why",)), rows), "the-rows", "decision"))
+    (tmp_path / "report.html").write_text(render(page, "test 1"), encoding="utf-8")
+    seen = inspect(tmp_path / "report.html", width=width, dark=dark)
+    assert (seen["errors"], seen["ready"]) == ("", "yes")
+    assert seen["overflow"] <= 0
+    assert seen["filters"] == ["2 of 2 rows", "1 of 2 rows"]
+    assert list(seen["figures"]) == [chart.id for chart in CHARTS]
+    for name, figure in seen["figures"].items():
+        assert figure["drawn"] == "yes", name
+        assert figure["left"] == "", name
+        assert figure["zoomed"] == 1, name
+    said = {name: figure["pointed"] for name, figure in seen["figures"].items()}
+    assert said["over-time"] == "30:00"
+    assert said["front"] == "the best: 5.00/s at 60.00"
+    assert said["sides"] == "ours 90"
+    assert said["layer"] == "narrow"
+
+
+def test_a_page_without_charts_is_whole() -> None:
+    text = render(Page("Nothing <here>", footnote="A <note>."), "test 1")
+    assert "<title>Nothing &lt;here&gt;</title>" in text
+    assert "Written by test 1. A &lt;note&gt;." in text
+    assert 'id="chart-data">[]<' in text
