@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from loadgen.errors import UsageError
-from loadgen.plan import Message, Prompt, Role, Turn
+from loadgen.plan import Prompt, PromptMessage, Role, Turn
 
 
 class Backend(StrEnum):
@@ -17,7 +17,7 @@ class Backend(StrEnum):
 
 DEFAULT_PATHS = {Backend.COMPLETIONS: "/v1/completions", Backend.CHAT: "/v1/chat/completions"}
 
-History = list[Message] | str
+History = list[PromptMessage] | str
 """What was said before: messages for chat, text for completions. Empty in a first turn."""
 
 
@@ -71,18 +71,18 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     def extend(self, history: History, turn: Turn, answer: str) -> History:
         """The history after a turn was answered."""
         if self.backend is Backend.CHAT:
-            return [*(history or []), *as_messages(turn.prompt), Message(Role.ASSISTANT, answer)]
+            return [*(history or []), *as_messages(turn.prompt), PromptMessage(Role.ASSISTANT, answer)]
         return f"{_as_prompt(turn.prompt, history)}{answer}"
 
 
-def as_messages(prompt: Prompt) -> list[Message]:
+def as_messages(prompt: Prompt) -> list[PromptMessage]:
     """A prompt as chat messages; plain text is one user message.
 
     Raises: UsageError for token ids, which chat cannot carry.
     """
     if isinstance(prompt, str):
-        return [Message(Role.USER, prompt)]
-    messages = [part for part in prompt if isinstance(part, Message)]
+        return [PromptMessage(Role.USER, prompt)]
+    messages = [part for part in prompt if isinstance(part, PromptMessage)]
     if len(messages) < len(prompt):
         raise UsageError("prompts made of token ids need --backend openai (completions); chat takes text only")
     return messages
@@ -97,5 +97,5 @@ def _as_prompt(prompt: Prompt, history: History) -> str | list[int]:
         return token_ids
     if token_ids:
         raise UsageError("conversations of several turns need text prompts, not token ids")
-    text = "\n".join(message.content for message in prompt if isinstance(message, Message))
+    text = "\n".join(message.content for message in prompt if isinstance(message, PromptMessage))
     return f"{history}{text}" if history else text

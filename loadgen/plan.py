@@ -1,7 +1,7 @@
 """What will be sent and when, as plain values: messages, turns, conversations, jobs.
 
 A workload makes conversations without a notion of time; an arrival process makes times without a notion of content;
-`Job` joins the two. Jobs are drawn before they are due and travel to the worker processes as msgpack, so that a
+`LoadJob` joins the two. Jobs are drawn before they are due and travel to the worker processes as msgpack, so that a
 worker only has to look at its clock. Times are seconds from the start of the run.
 """
 
@@ -18,14 +18,14 @@ class Role(StrEnum):
     ASSISTANT = "assistant"
 
 
-class Message(msgspec.Struct, frozen=True):
+class PromptMessage(msgspec.Struct, frozen=True):
     """One chat message."""
 
     role: Role
     content: str
 
 
-Prompt = str | list[int | Message]
+Prompt = str | list[int | PromptMessage]
 """Text, token ids or messages; a list holds one kind only (it is one type because msgpack could not tell two apart)."""
 
 
@@ -110,7 +110,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     malformation: int = 0
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class LoadJob(msgspec.Struct, frozen=True, kw_only=True):
     """One conversation with its time and its behaviour: the unit that a worker gets.
 
     Attributes:

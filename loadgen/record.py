@@ -15,7 +15,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Outcome(StrEnum):
+class RequestOutcome(StrEnum):
     """How a request ended; exactly one each."""
 
     OK = "ok"  # complete: finish reason and end of stream seen
@@ -32,12 +32,12 @@ class Outcome(StrEnum):
     UNFINISHED = "unfinished"  # the run ended first
 
 
-SUCCESSES = frozenset({Outcome.OK})
-DELIBERATE = frozenset({Outcome.CANCELLED, Outcome.REFUSED_AS_MEANT})
+SUCCESSES = frozenset({RequestOutcome.OK})
+DELIBERATE = frozenset({RequestOutcome.CANCELLED, RequestOutcome.REFUSED_AS_MEANT})
 """Ended early because the plan said so: neither success nor failure."""
-NOT_COUNTED = frozenset({Outcome.UNFINISHED})
+NOT_COUNTED = frozenset({RequestOutcome.UNFINISHED})
 """Said nothing about the server."""
-FAILURES = frozenset(Outcome) - SUCCESSES - DELIBERATE - NOT_COUNTED
+FAILURES = frozenset(RequestOutcome) - SUCCESSES - DELIBERATE - NOT_COUNTED
 
 
 class RequestRecord(msgspec.Struct, kw_only=True):
@@ -73,7 +73,7 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     warmup: bool = False
     conduct: str = "normal"
     tenant: str = ""
-    outcome: Outcome = Outcome.UNFINISHED
+    outcome: RequestOutcome = RequestOutcome.UNFINISHED
     intended_s: float = 0.0
     released_s: float = 0.0
     started_s: float | None = None

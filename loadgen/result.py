@@ -36,7 +36,7 @@ class Distribution(msgspec.Struct, kw_only=True):
     ci95: tuple[float, float] | None = None
 
 
-class Lengths(msgspec.Struct, kw_only=True):
+class LengthStatistics(msgspec.Struct, kw_only=True):
     """Tokens of prompts, or of answers, as the flags or the data set asked for them beside those of the requests sent.
 
     Attributes:
@@ -216,7 +216,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     peak_concurrency: int = 0
     mean_concurrency: float = 0.0
     metrics: dict[str, Distribution] = {}
-    lengths: dict[str, Lengths] = {}
+    lengths: dict[str, LengthStatistics] = {}
     turns_left_out: int = 0
     throughput: Throughput
     slo: SloResult | None = None

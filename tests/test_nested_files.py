@@ -27,7 +27,7 @@ from serving.errors import ConfigError, ModelError, ScaleError
 from serving.evaluate.tasks.dataset import read_split
 from serving.evaluate.texts import read_documents
 from serving.model.checkpoint import Checkpoint
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.sim.workload.errors import TraceError
 from serving.sim.workload.open import open_workload
 from tests.nested import arrays
@@ -69,7 +69,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], str, str, type[Exception]]] = {
     "a fault schedule": (read_faults, "faults.toml", "fault = DEEP", SpecError),
     "a fault schedule as JSON": (read_faults, "faults.json", '{"fault": DEEP}', SpecError),
     "a model's shape": (load_shape, "config.json", '{"hidden_size": DEEP}', SpecError),
-    "a model's configuration": (folder_of(ModelConfig.from_folder), "config.json", '{"vocab_size": DEEP}', ModelError),
+    "a model's configuration": (folder_of(Architecture.from_folder), "config.json", '{"vocab_size": DEEP}', ModelError),
     "an index of weights": (
         folder_of(Checkpoint),
         "model.safetensors.index.json",

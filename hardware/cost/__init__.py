@@ -3,7 +3,7 @@
 from hardware.cost.cost_model import CostModel, mtp_tokens_per_step
 from hardware.cost.device_file import device_names, load_device
 from hardware.cost.device_model import DeviceModel
-from hardware.cost.loads import CostPart, DecodeLoad, PrefillLoad, StepCost
+from hardware.cost.loads import CostPart, DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.memory_plan import HbmPlan
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape, load_shape, shape_from_config
 from hardware.cost.step_tables import DecodeTable, PrefillTable
@@ -17,9 +17,9 @@ __all__ = [
     "DeviceModel",
     "HbmPlan",
     "ModelShape",
+    "PredictedStep",
     "PrefillLoad",
     "PrefillTable",
-    "StepCost",
     "device_names",
     "load_device",
     "load_shape",

@@ -7,7 +7,7 @@ from hardware.cost import transfers
 from hardware.cost.decode_step import DecodeStep
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.explain import decode_cost, prefill_cost
-from hardware.cost.loads import DecodeLoad, PrefillLoad, StepCost
+from hardware.cost.loads import DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.memory_plan import HbmPlan, Role, hbm_plan
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
 from hardware.cost.prefill_step import PrefillStep
@@ -50,11 +50,11 @@ class CostModel:
         """Duration of one prefill step [s]. Effects: none."""
         return self.prefill.seconds(load)
 
-    def decode_step(self, load: DecodeLoad) -> StepCost:
+    def decode_step(self, load: DecodeLoad) -> PredictedStep:
         """One decode step, taken apart into its operators. Effects: none that shows."""
         return decode_cost(self.decode, load)
 
-    def prefill_step(self, load: PrefillLoad) -> StepCost:
+    def prefill_step(self, load: PrefillLoad) -> PredictedStep:
         """One prefill step, taken apart into its operators. Effects: none."""
         return prefill_cost(self.prefill, load)
 

@@ -5,14 +5,14 @@ return.
 """
 
 from hardware.cost.decode_step import DecodeStep, HalfBatch
-from hardware.cost.loads import CostPart, DecodeLoad, PrefillLoad, StepCost
+from hardware.cost.loads import CostPart, DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.prefill_step import PrefillLayer, PrefillStep
 from hardware.units import Seconds
 
 ATTENTION, EXPERTS, OUTSIDE = 0, 1, -1
 
 
-def decode_cost(step: DecodeStep, load: DecodeLoad) -> StepCost:
+def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
     """One decode step, taken apart.
 
     Effects: none.
@@ -30,7 +30,7 @@ def decode_cost(step: DecodeStep, load: DecodeLoad) -> StepCost:
         parts.append(_dense_part(step, half, rest, step.shape.dense_layers * halves))
     layer, _ = step.layers_s(load, microbatch=microbatch)
     streams = Seconds(step.attention_s(half, share)), Seconds(step.expert_s(half, rest))
-    return StepCost(
+    return PredictedStep(
         total_s=step.seconds(load),
         layer_s=Seconds(layer),
         streams_s=streams,
@@ -166,7 +166,7 @@ def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
     return parts
 
 
-def prefill_cost(step: PrefillStep, load: PrefillLoad) -> StepCost:
+def prefill_cost(step: PrefillStep, load: PrefillLoad) -> PredictedStep:
     """One prefill step, taken apart: stream 0 has the matrix products, stream 1 what can run beside them.
 
     Effects: none.
@@ -178,7 +178,7 @@ def prefill_cost(step: PrefillStep, load: PrefillLoad) -> StepCost:
     outside = CostPart(
         "LM head and fixed part", OUTSIDE, Seconds(step.outside_s(load)), 1, "memory", "last tokens only"
     )
-    return StepCost(
+    return PredictedStep(
         total_s=step.seconds(load),
         layer_s=Seconds(step.layer_s(load, microbatch=microbatch)),
         streams_s=(Seconds(layer.main / halves), Seconds(layer.hidden / halves)),

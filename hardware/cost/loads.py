@@ -68,7 +68,7 @@ class CostPart:
 
 
 @dataclass(frozen=True, slots=True)
-class StepCost:
+class PredictedStep:
     """One step.
 
     Attributes:

@@ -1,9 +1,20 @@
 """When requests are sent: seeded schedules drawn up front, without a notion of content."""
 
 from loadgen.arrivals.process import Arrivals, draw, each
-from loadgen.arrivals.replay import Recorded, ReplayedArrivals
+from loadgen.arrivals.replay import RecordedArrivals, ReplayedArrivals
 from loadgen.arrivals.steady import Steady
 from loadgen.arrivals.streams import stream
 from loadgen.arrivals.varying import Ramp, RampShape, Steps
 
-__all__ = ["Arrivals", "Ramp", "RampShape", "Recorded", "ReplayedArrivals", "Steady", "Steps", "draw", "each", "stream"]
+__all__ = [
+    "Arrivals",
+    "Ramp",
+    "RampShape",
+    "RecordedArrivals",
+    "ReplayedArrivals",
+    "Steady",
+    "Steps",
+    "draw",
+    "each",
+    "stream",
+]

@@ -44,7 +44,7 @@ class ReplayedArrivals:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedArrivals:
     """A recorded list of times as an arrival process, to be joined with any workload. Draws nothing.
 
     Attributes:

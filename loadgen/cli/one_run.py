@@ -20,7 +20,7 @@ from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.errors import INTERRUPTED, LoadgenError, UsageError
 from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.summary import summarize
-from loadgen.plan import Job
+from loadgen.plan import LoadJob
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult
 from loadgen.run_folder import RunFolder
@@ -111,7 +111,7 @@ def run_once(
     return Measured(result, records, series, stopped=LoadgenError.exit_status if report.problems else INTERRUPTED)
 
 
-def _jobs(bench: Bench, content: Content, load: LoadSchedule, seed: int) -> Iterator[Job]:
+def _jobs(bench: Bench, content: Content, load: LoadSchedule, seed: int) -> Iterator[LoadJob]:
     """The plan of one run."""
     return plan_jobs(
         content.workload,

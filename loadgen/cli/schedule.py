@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from loadgen.plan import Job
+from loadgen.plan import LoadJob
 
 
 class Schedule:
@@ -12,7 +12,7 @@ class Schedule:
         count: conversations that the plan was asked for, warm-ups among them; None = as many as there are.
     """
 
-    def __init__(self, jobs: Iterator[Job], count: int | None = None) -> None:
+    def __init__(self, jobs: Iterator[LoadJob], count: int | None = None) -> None:
         self._jobs = jobs
         self._count = count
         self._conversations = self._requests = 0
@@ -22,7 +22,7 @@ class Schedule:
         self._timed = 0
         self._first_s = self._last_s = 0.0
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[LoadJob]:
         for job in self._jobs:
             self._conversations += 1
             self._requests += len(job.conversation.turns)

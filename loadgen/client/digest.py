@@ -7,17 +7,17 @@ from loadgen.client.malformed import malformation_name
 from loadgen.client.reader import AnswerReader
 from loadgen.client.reply import body_error
 from loadgen.plan import Conduct
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 
 _READ_AHEAD_PARTS = 64
 """Of a long stream at a time, about 0.1 ms of work: what arrives meanwhile is stamped that much late at most."""
 
 _OF_FAILURE = {
-    Failure.CONNECT: Outcome.CONNECTION,
-    Failure.NOT_HTTP: Outcome.MALFORMED_REPLY,
-    Failure.DEADLINE: Outcome.TIMEOUT,
-    Failure.LEFT: Outcome.CANCELLED,
-    Failure.CUT: Outcome.UNFINISHED,
+    Failure.CONNECT: RequestOutcome.CONNECTION,
+    Failure.NOT_HTTP: RequestOutcome.MALFORMED_REPLY,
+    Failure.DEADLINE: RequestOutcome.TIMEOUT,
+    Failure.LEFT: RequestOutcome.CANCELLED,
+    Failure.CUT: RequestOutcome.UNFINISHED,
 }
 _NOT_NOW = (429, 503)
 
@@ -29,7 +29,7 @@ class Digest(msgspec.Struct, kw_only=True):
         text: the (first) answer without its reasoning, always there: a conversation's next turn needs it.
     """
 
-    outcome: Outcome
+    outcome: RequestOutcome
     error: str = ""
     first_answer_s: float | None = None
     chunk_times: bytes = b""
@@ -137,7 +137,7 @@ def conclude(exchange: Exchange, reader: AnswerReader, expected_tokens: int | No
     return found
 
 
-def _outcome(exchange: Exchange, reader: AnswerReader, expected_tokens: int | None) -> tuple[Outcome, str]:
+def _outcome(exchange: Exchange, reader: AnswerReader, expected_tokens: int | None) -> tuple[RequestOutcome, str]:
     """One outcome and its text. The earlier rule wins.
 
     A deliberate departure counts as one even if the answer had already gone wrong, since nobody would have known.
@@ -146,21 +146,21 @@ def _outcome(exchange: Exchange, reader: AnswerReader, expected_tokens: int | No
     if failure in _OF_FAILURE:
         return _OF_FAILURE[failure], exchange.error
     if exchange.status == 0:
-        return Outcome.CONNECTION, exchange.error
+        return RequestOutcome.CONNECTION, exchange.error
     if exchange.conduct is Conduct.MALFORMED:
         return _malformed_outcome(exchange, reader)
     if not 200 <= exchange.status < 300:
         return _status_outcome(exchange, reader)
     if reader.stream_error:
-        return Outcome.STREAM_ERROR, reader.stream_error
+        return RequestOutcome.STREAM_ERROR, reader.stream_error
     if reader.malformed:
-        return Outcome.MALFORMED_REPLY, reader.malformed
+        return RequestOutcome.MALFORMED_REPLY, reader.malformed
     if not reader.done or not reader.ended:
-        return Outcome.TRUNCATED, exchange.error if failure and not reader.done else _missing(reader)
+        return RequestOutcome.TRUNCATED, exchange.error if failure and not reader.done else _missing(reader)
     tokens = reader.usage.completion_tokens if reader.usage is not None else None
     if expected_tokens is not None and tokens is not None and tokens < expected_tokens:
-        return Outcome.SHORT, f"{tokens} of {expected_tokens} tokens came although the end was to be ignored"
-    return Outcome.OK, ""
+        return RequestOutcome.SHORT, f"{tokens} of {expected_tokens} tokens came although the end was to be ignored"
+    return RequestOutcome.OK, ""
 
 
 def _missing(reader: AnswerReader) -> str:
@@ -169,23 +169,23 @@ def _missing(reader: AnswerReader) -> str:
     return "the stream has no end mark ([DONE])"
 
 
-def _status_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[Outcome, str]:
+def _status_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[RequestOutcome, str]:
     text = body_error(reader.body())
     error = f"HTTP {exchange.status}: {text}" if text else f"HTTP {exchange.status}"
     if exchange.status in _NOT_NOW:
         later = f" (retry after {exchange.retry_after})" if exchange.retry_after else ""
-        return Outcome.REJECTED, error + later
-    return Outcome.HTTP_ERROR, error
+        return RequestOutcome.REJECTED, error + later
+    return RequestOutcome.HTTP_ERROR, error
 
 
-def _malformed_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[Outcome, str]:
+def _malformed_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[RequestOutcome, str]:
     """A 4xx is what a malformed request wants; 2xx is as wrong as 5xx. 429 and 503 say nothing about the body."""
     if exchange.status in _NOT_NOW:
         return _status_outcome(exchange, reader)
     if 400 <= exchange.status < 500:
-        return Outcome.REFUSED_AS_MEANT, ""
+        return RequestOutcome.REFUSED_AS_MEANT, ""
     name = malformation_name(exchange.behaviour.malformation)
     if exchange.status < 300:
-        return Outcome.HTTP_ERROR, f"a malformed request ({name}) was answered with HTTP {exchange.status}"
+        return RequestOutcome.HTTP_ERROR, f"a malformed request ({name}) was answered with HTTP {exchange.status}"
     outcome, error = _status_outcome(exchange, reader)
     return outcome, f"{error} (for a malformed request: {name})"

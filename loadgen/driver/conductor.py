@@ -37,7 +37,7 @@ from loadgen.driver.slots import Slots
 from loadgen.driver.supply import RenderedTurn, Stock
 from loadgen.endpoint import History
 from loadgen.errors import LoadgenError
-from loadgen.plan import Job
+from loadgen.plan import LoadJob
 
 EVALUATION_DEADLINE_S = 10.0
 """After the cut. The main process ends a worker that takes longer still."""
@@ -165,7 +165,7 @@ class Conductor:
         openings_s = self._setup.slot_openings_s
         return ClosedLoop(self._stock, self._pacer, self._start_session, self._t0, openings_s, self._send_credit)
 
-    def _render(self, job: Job, number: int, history: History) -> PreparedRequest:
+    def _render(self, job: LoadJob, number: int, history: History) -> PreparedRequest:
         """One turn's request. Raises: UsageError if the prompt does not fit the endpoint."""
         body = self._settings.endpoint.body(job.conversation.turns[number], history)
         return self._writer.prepare(body, f"{self._setup.run_id}-{job.index}-{number}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from loadgen.driver.messages import NoMoreJobs, Prepare, Supply
 from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.driver.worker_process import WorkerProcess
-from loadgen.plan import Job
+from loadgen.plan import LoadJob
 
 FIRST_JOBS = 256
 """Jobs per worker that are there before the run begins, at most."""
@@ -30,7 +30,7 @@ class Feeder(threading.Thread):
         jobs: drawn and handed over.
     """
 
-    def __init__(self, jobs: Iterator[Job], settings: DriveSettings, workers: Sequence[WorkerProcess]) -> None:
+    def __init__(self, jobs: Iterator[LoadJob], settings: DriveSettings, workers: Sequence[WorkerProcess]) -> None:
         """Not running yet."""
         super().__init__(name="loadgen-feeder", daemon=True)
         self._jobs = jobs
@@ -84,7 +84,7 @@ class Feeder(threading.Thread):
             worker.give(Supply([job]))  # small frames: a worker decodes a whole one at a time
             self.jobs += 1
 
-    def _enough_to_begin(self, job: Job, begun_s: float) -> bool:
+    def _enough_to_begin(self, job: LoadJob, begun_s: float) -> bool:
         if self.jobs < len(self._workers):
             return False
         ahead = job.due_s is not None and job.due_s > FIRST_SCHEDULE_S

@@ -35,7 +35,7 @@ from loadgen.driver.progress import FleetReport, Progress
 from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.driver.worker_process import WorkerProcess
 from loadgen.errors import UsageError, WorkerLost
-from loadgen.plan import Job
+from loadgen.plan import LoadJob
 from loadgen.record import RequestRecord
 
 OnRecords = Callable[[list[RequestRecord]], None]
@@ -85,7 +85,7 @@ class Fleet:
 
     def run(
         self,
-        jobs: Iterator[Job],
+        jobs: Iterator[LoadJob],
         *,
         on_records: OnRecords,
         on_progress: OnProgress,

@@ -13,8 +13,8 @@ import msgspec
 
 from loadgen.driver.progress import WorkerHealth
 from loadgen.driver.settings import DriveSettings
-from loadgen.plan import Job
-from loadgen.record import Outcome, RequestRecord
+from loadgen.plan import LoadJob
+from loadgen.record import RequestOutcome, RequestRecord
 
 _LENGTH = struct.Struct("<I")
 
@@ -32,7 +32,7 @@ class Setup(msgspec.Struct, tag=True, kw_only=True):
 class Supply(msgspec.Struct, tag=True):
     """Jobs ahead of their time."""
 
-    jobs: list[Job]
+    jobs: list[LoadJob]
 
 
 class Prepare(msgspec.Struct, tag=True):
@@ -79,7 +79,7 @@ class Tick(msgspec.Struct, tag=True, kw_only=True):
     tokens: int
     running: int
     waiting: int
-    outcomes: dict[Outcome, int]
+    outcomes: dict[RequestOutcome, int]
     ttft_sum_s: float
     ttft_count: int
     tpot_sum_s: float

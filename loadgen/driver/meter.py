@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from loadgen.driver.health import percentile
 from loadgen.driver.messages import Tick
 from loadgen.driver.progress import WINDOW_S, Progress
-from loadgen.record import Outcome
+from loadgen.record import RequestOutcome
 
 MOST_SORTED = 5_000
 """Of more values only every n-th is looked at, evenly over the window: this is done ten times a second."""
@@ -43,7 +43,7 @@ class Meter:
     _total: _Sums = field(default_factory=_Sums)
     _recent: _Sums = field(default_factory=_Sums)
     _window: deque[tuple[float, Tick]] = field(default_factory=deque)
-    _outcomes: Counter[Outcome] = field(default_factory=Counter)
+    _outcomes: Counter[RequestOutcome] = field(default_factory=Counter)
     _now: dict[int, Tick] = field(default_factory=dict)
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from loadgen.driver.messages import Credit, RequestEnded, Tick, frame
 from loadgen.errors import LoadgenError
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 
 OUTBOX_BYTES = 256 << 20
 FLUSH_S = 0.1
@@ -30,7 +30,7 @@ class Outbox:
         self._frames: list[bytes] = []
         self._bytes = 0
         self._lateness_s = array("d")
-        self._outcomes: Counter[Outcome] = Counter()
+        self._outcomes: Counter[RequestOutcome] = Counter()
         self._ttft = [0.0, 0]
         self._tpot = [0.0, 0]
         self._tokens_before = 0
@@ -62,7 +62,7 @@ class Outbox:
         Raises: LoadgenError if the main process has not taken earlier ones for so long that the bound is reached.
         """
         self._outcomes[record.outcome] += 1
-        if record.chunk_times and record.outcome in (Outcome.OK, Outcome.SHORT):
+        if record.chunk_times and record.outcome in (RequestOutcome.OK, RequestOutcome.SHORT):
             self._note_latency(record)
         encoded = frame(RequestEnded(record))
         self._frames.append(encoded)

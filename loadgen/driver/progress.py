@@ -5,7 +5,7 @@ Nothing here is used for a reported figure of the server: those come from the re
 
 import msgspec
 
-from loadgen.record import FAILURES, Outcome
+from loadgen.record import FAILURES, RequestOutcome
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     finished: int = 0
     running: int = 0
     waiting: int = 0
-    outcomes: dict[Outcome, int] = {}
+    outcomes: dict[RequestOutcome, int] = {}
     tokens: int = 0
     tokens_per_s: float = 0.0
     sent_per_s: float = 0.0
@@ -42,7 +42,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
 
     @property
-    def failed(self) -> dict[Outcome, int]:
+    def failed(self) -> dict[RequestOutcome, int]:
         """The failures among `outcomes`."""
         return {outcome: count for outcome, count in self.outcomes.items() if outcome in FAILURES}
 

@@ -12,10 +12,10 @@ from loadgen.driver.pacer import Pacer
 from loadgen.driver.slots import Slots
 from loadgen.driver.supply import RenderedTurn
 from loadgen.endpoint import Endpoint, History
-from loadgen.plan import Job, Turn
-from loadgen.record import DELIBERATE, SUCCESSES, Outcome, RequestRecord
+from loadgen.plan import LoadJob, Turn
+from loadgen.record import DELIBERATE, SUCCESSES, RequestOutcome, RequestRecord
 
-GOES_ON = SUCCESSES | DELIBERATE | {Outcome.SHORT}
+GOES_ON = SUCCESSES | DELIBERATE | {RequestOutcome.SHORT}
 """After these a conversation with history continues. After a failure it ends: the next turn would build on an answer
 that nobody got. Without history each turn stands for itself and is sent in any case."""
 
@@ -58,7 +58,7 @@ class SessionDesk:
     slots: Slots
     outbox: Outbox
     may_send: Callable[[], bool]
-    render: Callable[[Job, int, History], PreparedRequest]
+    render: Callable[[LoadJob, int, History], PreparedRequest]
     on_last_sent: Callable[[], None]
 
 
@@ -76,7 +76,7 @@ class LoadSession:
             on_over: called once, with the run time from which another conversation may take this one's place.
         """
         self._desk = desk
-        self._job: Job = rendered.job
+        self._job: LoadJob = rendered.job
         self._request = rendered.request
         self._on_over = on_over
         self._last_sent = False
@@ -104,7 +104,7 @@ class LoadSession:
                 text = await self._finish(record, exchange)
                 if last or not desk.may_send() or (conversation.history and record.outcome not in GOES_ON):
                     return
-                if conversation.history and record.outcome is not Outcome.REFUSED_AS_MEANT:
+                if conversation.history and record.outcome is not RequestOutcome.REFUSED_AS_MEANT:
                     history = desk.endpoint.extend(history, turn, text)
                 following = conversation.turns[number + 1]
                 self._request = desk.render(self._job, number + 1, history)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from loadgen.client.request import PreparedRequest
 from loadgen.driver.pacer import Pacer
-from loadgen.plan import Job
+from loadgen.plan import LoadJob
 
 _QUIET_S = 0.0005
 _SLICE_S = 0.0002
@@ -24,7 +24,7 @@ _COMFORTABLE = 64
 class RenderedTurn:
     """A job, and its first request ready to be written."""
 
-    job: Job
+    job: LoadJob
     request: PreparedRequest
 
 
@@ -35,7 +35,7 @@ class Stock:
         on_ready: called after each job that became ready.
     """
 
-    def __init__(self, render: Callable[[Job], PreparedRequest], pacer: Pacer) -> None:
+    def __init__(self, render: Callable[[LoadJob], PreparedRequest], pacer: Pacer) -> None:
         """Empty.
 
         Args:
@@ -43,7 +43,7 @@ class Stock:
         """
         self._render = render
         self._pacer = pacer
-        self._raw: deque[Job] = deque()
+        self._raw: deque[LoadJob] = deque()
         self._ready: deque[RenderedTurn] = deque()
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
@@ -51,7 +51,7 @@ class Stock:
         self._complete = False
         self.on_ready: Callable[[], None] = lambda: None
 
-    def add(self, jobs: list[Job]) -> None:
+    def add(self, jobs: list[LoadJob]) -> None:
         """Jobs have come."""
         self._raw.extend(jobs)
         self._idle.clear()

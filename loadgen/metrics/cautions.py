@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from loadgen.metrics.distribution import name_of
 from loadgen.metrics.facts import GeneratorFacts
 from loadgen.metrics.lengths import length_cautions
-from loadgen.record import FAILURES, SUCCESSES, Outcome, RequestRecord
+from loadgen.record import FAILURES, SUCCESSES, RequestOutcome, RequestRecord
 from loadgen.result import SloResult
 
 SHORT_RUN_S = 10.0
@@ -52,7 +52,7 @@ def _failures(records: Sequence[RequestRecord]) -> list[str]:
             f"{len(failed)} of {len(records)} requests failed (most: {worst.value.replace('_', ' ')}); latencies are "
             "those of the others, and `with_failures` counts failures as infinitely late"
         )
-    cut = sum(record.outcome is Outcome.UNFINISHED for record in records)
+    cut = sum(record.outcome is RequestOutcome.UNFINISHED for record in records)
     if cut:
         found.append(
             f"{cut} requests had not ended when the run did: latencies leave them out, SLOs count those that had "

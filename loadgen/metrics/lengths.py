@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from loadgen.record import RequestRecord
-from loadgen.result import Lengths
+from loadgen.result import LengthStatistics
 
 
 class _Pair(NamedTuple):
@@ -19,7 +19,7 @@ class _Pair(NamedTuple):
     change: int
 
 
-def lengths(records: Sequence[RequestRecord]) -> dict[str, Lengths]:
+def lengths(records: Sequence[RequestRecord]) -> dict[str, LengthStatistics]:
     """Both sides of prompts ("input") and answers ("output"); without the side of which nothing is known."""
     sides = {"input": _inputs(records), "output": _outputs(records)}
     return {name: _lengths(pairs) for name, pairs in sides.items() if pairs}
@@ -74,10 +74,10 @@ def _pair(asked: int | None, sent: int) -> _Pair:
     return _Pair(sent, sent, 0) if asked is None else _Pair(asked, sent, sent - asked)
 
 
-def _lengths(pairs: Sequence[_Pair]) -> Lengths:
+def _lengths(pairs: Sequence[_Pair]) -> LengthStatistics:
     asked = [pair.asked for pair in pairs]
     sent = [pair.sent for pair in pairs if pair.sent is not None]
-    return Lengths(
+    return LengthStatistics(
         requests=len(pairs),
         shortened=sum(pair.change < 0 for pair in pairs),
         lengthened=sum(pair.change > 0 for pair in pairs),

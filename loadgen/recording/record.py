@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from loadgen.errors import UsageError
 from loadgen.plan import Conduct
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.recording.hashing import BlockHasher, RecordedPrompt, prompt_of
 from loadgen.run_folder import read_bodies, read_records, read_result
 from loadgen.trace import TraceForm, TraceHeader, TraceRecord, write_recorded, write_requests
@@ -22,7 +22,7 @@ DEFAULT_BLOCK_TOKENS = 16
 """Block of most servers' prefix caches."""
 _BYTES_PER_TOKEN = 4.0
 """Of English text, where not one prompt's tokens are known."""
-_COMPLETE = frozenset({Outcome.OK, Outcome.SHORT})
+_COMPLETE = frozenset({RequestOutcome.OK, RequestOutcome.SHORT})
 
 
 @dataclass(frozen=True)

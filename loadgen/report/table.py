@@ -40,7 +40,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One row. `kind`: what a filter asks for."""
 
     cells: Sequence[object]
@@ -53,7 +53,7 @@ class Table:
     """What one table shows, with a sentence under it."""
 
     columns: Sequence[Column]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     note: str = ""
 
 
@@ -64,7 +64,7 @@ def columns(*names: str, text: Sequence[str] = (), long: Sequence[str] = ()) -> 
 
 def table_of(heads: Sequence[Column], rows: Iterable[Sequence[object]], note: str = "") -> Table:
     """A table whose rows are just cells."""
-    return Table(heads, [Row(cells) for cells in rows], note)
+    return Table(heads, [TableRow(cells) for cells in rows], note)
 
 
 def select(table: Table, *names: str) -> Table:
@@ -74,7 +74,7 @@ def select(table: Table, *names: str) -> Table:
     """
     heads = [column.name for column in table.columns]
     places = [heads.index(name) for name in names]
-    rows = [Row([row.cells[place] for place in places], row.tone, row.kind) for row in table.rows]
+    rows = [TableRow([row.cells[place] for place in places], row.tone, row.kind) for row in table.rows]
     return Table([table.columns[place] for place in places], rows, table.note)
 
 
@@ -151,7 +151,7 @@ def markdown_table(table: Table) -> list[str]:
     return [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
 
 
-def _html_row(row: Row, kinds: Sequence[Kind]) -> str:
+def _html_row(row: TableRow, kinds: Sequence[Kind]) -> str:
     cells = []
     for place, (cell, kind) in enumerate(zip(row.cells, kinds, strict=True)):
         content, tone = (cell.text, cell.tone) if isinstance(cell, Cell) else (cell, "")

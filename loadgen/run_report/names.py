@@ -1,6 +1,6 @@
 """How metrics and outcomes are called in tables and plots; what they mean is defined in `metrics.definitions`."""
 
-from loadgen.record import DELIBERATE, FAILURES, NOT_COUNTED, SUCCESSES, Outcome
+from loadgen.record import DELIBERATE, FAILURES, NOT_COUNTED, SUCCESSES, RequestOutcome
 
 METRIC_TITLES = {
     "ttft": "TTFT",
@@ -26,18 +26,18 @@ MAIN_METRICS = ("ttft", "ttft_sent", "tpot", "itl", "itl_token", "e2e", "e2e_sen
 """Latencies that every table begins with; the first of a pair counts from the intended send."""
 
 _OUTCOME_TITLES = {
-    Outcome.OK: "successful",
-    Outcome.SHORT: "too few tokens",
-    Outcome.REJECTED: "rejected (429, 503)",
-    Outcome.HTTP_ERROR: "HTTP error",
-    Outcome.STREAM_ERROR: "error in the stream",
-    Outcome.TRUNCATED: "stream cut",
-    Outcome.MALFORMED_REPLY: "unreadable answer",
-    Outcome.CONNECTION: "connection failed",
-    Outcome.TIMEOUT: "timed out",
-    Outcome.CANCELLED: "cancelled on purpose",
-    Outcome.REFUSED_AS_MEANT: "refused as meant",
-    Outcome.UNFINISHED: "unfinished at the end",
+    RequestOutcome.OK: "successful",
+    RequestOutcome.SHORT: "too few tokens",
+    RequestOutcome.REJECTED: "rejected (429, 503)",
+    RequestOutcome.HTTP_ERROR: "HTTP error",
+    RequestOutcome.STREAM_ERROR: "error in the stream",
+    RequestOutcome.TRUNCATED: "stream cut",
+    RequestOutcome.MALFORMED_REPLY: "unreadable answer",
+    RequestOutcome.CONNECTION: "connection failed",
+    RequestOutcome.TIMEOUT: "timed out",
+    RequestOutcome.CANCELLED: "cancelled on purpose",
+    RequestOutcome.REFUSED_AS_MEANT: "refused as meant",
+    RequestOutcome.UNFINISHED: "unfinished at the end",
 }
 _KINDS = (("ok", SUCCESSES), ("failed", FAILURES), ("deliberate", DELIBERATE), ("unfinished", NOT_COUNTED))
 
@@ -49,7 +49,7 @@ def metric_title(name: str) -> str:
 
 def outcome_title(outcome: str) -> str:
     """An outcome in words."""
-    return _OUTCOME_TITLES[Outcome(outcome)] if outcome in set(Outcome) else outcome
+    return _OUTCOME_TITLES[RequestOutcome(outcome)] if outcome in set(RequestOutcome) else outcome
 
 
 def outcome_kind(outcome: str) -> str:

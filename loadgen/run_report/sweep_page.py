@@ -5,7 +5,7 @@ from html import escape
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, element, join, tile
 from loadgen.report.page import Page, facts, tiles
-from loadgen.report.table import Cell, Row, Table, columns, html_table
+from loadgen.report.table import Cell, Table, TableRow, columns, html_table
 from loadgen.result import SweepPoint, SweepResult
 from loadgen.run_folder import REPORT
 from loadgen.run_report.names import METRIC_TITLES, count_by_kind
@@ -86,7 +86,8 @@ def _points_table(sweep: SweepResult) -> Html:
     head += [f"{METRIC_TITLES[name]} {numbers.percentile_name(percentile)}" for name, percentile in _COLUMNS]
     head += ["failed", *(["within SLOs", "goodput/s"] if tested else []), "report"]
     rows = [
-        Row(_point_row(sweep, point, tested), "best" if point.value == sweep.best else "") for point in sweep.points
+        TableRow(_point_row(sweep, point, tested), "best" if point.value == sweep.best else "")
+        for point in sweep.points
     ]
     return html_table(Table(columns(*head), rows))
 

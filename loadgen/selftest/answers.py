@@ -60,7 +60,7 @@ class SelftestRequest(msgspec.Struct):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-class RefusedError(Exception):
+class SelftestRefusedError(Exception):
     """A request that is answered with a status of its own."""
 
     def __init__(self, status: int, text: str, code: str | None = None) -> None:
@@ -80,18 +80,18 @@ def read_ask(body: bytes, content_type: str, *, chat: bool, model: str) -> Selft
     Raises: RefusedError: 415 not JSON by name, 400 not JSON or not valid, 404 unknown model.
     """
     if content_type.partition(";")[0].strip().lower() not in ("application/json", ""):
-        raise RefusedError(415, f"content type {content_type} is not supported")
+        raise SelftestRefusedError(415, f"content type {content_type} is not supported")
     try:
         body.decode()  # unknown fields are skipped unread, yet must be text
         ask = json_text.decode(body, SelftestRequest)
     except NOT_JSON as error:
-        raise RefusedError(400, f"{error}") from error
+        raise SelftestRefusedError(400, f"{error}") from error
     if ask.model != model:
-        raise RefusedError(404, f"The model `{ask.model}` does not exist.", "model_not_found")
+        raise SelftestRefusedError(404, f"The model `{ask.model}` does not exist.", "model_not_found")
     if not (ask.messages if chat else ask.prompt):
-        raise RefusedError(400, f"{'messages' if chat else 'prompt'} must be given")
+        raise SelftestRefusedError(400, f"{'messages' if chat else 'prompt'} must be given")
     if ask.output_tokens < 1:
-        raise RefusedError(400, f"max_tokens must be at least 1, got {ask.output_tokens}")
+        raise SelftestRefusedError(400, f"max_tokens must be at least 1, got {ask.output_tokens}")
     return ask
 
 

@@ -18,7 +18,7 @@ import uvloop
 from loadgen.client import Digester, Keep, LoadClient, fill_record
 from loadgen.endpoint import DEFAULT_PATHS, Backend, Endpoint
 from loadgen.plan import Turn
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.selftest.process import start_blast_server
 
 WARM_UP_S = 20.0
@@ -172,7 +172,7 @@ async def measure_client(endpoint: Endpoint, *, seconds: float, streams: int, to
         record = RequestRecord(index=len(records))
         fill_record(record, exchange, found, Keep())
         records.append(record)
-        return (found.output_tokens or 0) if found.outcome is Outcome.OK else 0
+        return (found.output_tokens or 0) if found.outcome is RequestOutcome.OK else 0
 
     open_streams = Streams(ask, streams=streams, tokens_per_answer=tokens_per_answer, reads=lambda: client.meter.reads)
     try:

@@ -7,7 +7,7 @@ from typing import cast
 
 import httptools
 
-from loadgen.selftest.answers import RefusedError, RenderedAnswers, http_response, models_response, read_ask
+from loadgen.selftest.answers import RenderedAnswers, SelftestRefusedError, http_response, models_response, read_ask
 from loadgen.selftest.streams import Server, Stream
 
 
@@ -35,7 +35,7 @@ class ServerConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             assert self._transport is not None
-            self._transport.write(RefusedError(400, "not HTTP/1.1").response())
+            self._transport.write(SelftestRefusedError(400, "not HTTP/1.1").response())
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -79,7 +79,7 @@ class ServerConnection(asyncio.Protocol):
         assert self._transport is not None
         try:
             response = self._answer(self._parser.get_method(), self._target.partition(b"?")[0])
-        except RefusedError as error:
+        except SelftestRefusedError as error:
             response = error.response()
         if response is not None:
             self._transport.write(response)
@@ -91,22 +91,22 @@ class ServerConnection(asyncio.Protocol):
         """
         server = self._server
         if server.api_key and self._headers.get(b"authorization") != b"Bearer " + server.api_key.encode():
-            raise RefusedError(401, "the API key is missing or wrong", "invalid_api_key")
+            raise SelftestRefusedError(401, "the API key is missing or wrong", "invalid_api_key")
         if method == b"GET":
             page = _PAGES.get(path)
             if page is None:
-                raise RefusedError(404, f"no such page: {path.decode(errors='replace')}")
+                raise SelftestRefusedError(404, f"no such page: {path.decode(errors='replace')}")
             return page(server)
         answers = {b"/v1/completions": server.completions, b"/v1/chat/completions": server.chat}.get(path)
         if answers is None or method != b"POST":
-            raise RefusedError(404 if answers is None else 405, "no such route or method")
+            raise SelftestRefusedError(404 if answers is None else 405, "no such route or method")
         self._begin(answers)
         return None
 
     def _begin(self, answers: RenderedAnswers) -> None:
         assert self._transport is not None
         if self._stream is not None:
-            raise RefusedError(400, "pipelined requests are not served")
+            raise SelftestRefusedError(400, "pipelined requests are not served")
         content_type = self._headers.get(b"content-type", b"").decode("latin-1")
         server = self._server
         ask = read_ask(b"".join(self._body), content_type, chat=answers is server.chat, model=server.model)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from loadgen.errors import ServerError, ServerUnreachable
 from loadgen.server.connection import QueryConnection, refuse
 from loadgen.server.exposition import parse
-from loadgen.server.series import Look, ServerSeries, series_of
+from loadgen.server.series import MetricsLook, ServerSeries, series_of
 
 METRICS = "/metrics"
 
@@ -50,7 +50,7 @@ class Scraper:
         self._timeout_s = timeout_s
         self._most_looks = max(4, most_looks)
         self._lock = threading.Lock()
-        self._looks: list[Look] = []
+        self._looks: list[MetricsLook] = []
         self._failures = 0
         self._problem = ""
         self._stopping = threading.Event()
@@ -89,7 +89,7 @@ class Scraper:
             looks = "1 look" if self._failures == 1 else f"{self._failures} looks"
             return f"{looks} at {self._url} failed: {self._problem}"
 
-    def _kept(self) -> list[Look]:
+    def _kept(self) -> list[MetricsLook]:
         """A copy of the store."""
         with self._lock:
             return list(self._looks)
@@ -124,7 +124,7 @@ class Scraper:
         except Exception as error:  # whatever a foreign page does to the parser, the run goes on
             self._failed(f"{self._url} is not in Prometheus' text format ({type(error).__name__})")
         else:
-            self._keep(Look((asked_s + answered_s) / 2, page))
+            self._keep(MetricsLook((asked_s + answered_s) / 2, page))
 
     def _failed(self, why: str) -> None:
         """Note a failed look."""
@@ -132,7 +132,7 @@ class Scraper:
             self._failures += 1
             self._problem = why
 
-    def _keep(self, look: Look) -> None:
+    def _keep(self, look: MetricsLook) -> None:
         """Store a look; thin out a full store, without its first look, which shows the server before the run."""
         with self._lock:
             self._looks.append(look)

@@ -28,7 +28,7 @@ _E2E = "vllm:e2e_request_latency_seconds"
 _TIME = "t_s"
 
 
-class Look(msgspec.Struct, frozen=True):
+class MetricsLook(msgspec.Struct, frozen=True):
     """A page with its time [s, any clock]."""
 
     time_s: float
@@ -42,7 +42,7 @@ class ServerSeries(msgspec.Struct):
     values: dict[str, list[float | None]] = {}
 
 
-def series_of(looks: Sequence[Look], start_s: float) -> ServerSeries:
+def series_of(looks: Sequence[MetricsLook], start_s: float) -> ServerSeries:
     """Looks in order of time as columns.
 
     Args:
@@ -105,7 +105,7 @@ def _names(rows: Iterable[dict[str, float | None]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _between(before: Look, after: Look) -> dict[str, float | None]:
+def _between(before: MetricsLook, after: MetricsLook) -> dict[str, float | None]:
     """Rates and means of one interval."""
     seconds = after.time_s - before.time_s
     row: dict[str, float | None] = {}
@@ -120,7 +120,7 @@ def _between(before: Look, after: Look) -> dict[str, float | None]:
     return row
 
 
-def _grown(before: Look, after: Look, name: str) -> float | None:
+def _grown(before: MetricsLook, after: MetricsLook, name: str) -> float | None:
     """Growth of a counter.
 
     A counter with labels may appear with its first event, so what was absent on a page with counters was 0.
@@ -131,7 +131,7 @@ def _grown(before: Look, after: Look, name: str) -> float | None:
     return grown if grown >= 0 else None
 
 
-def _mean(before: Look, after: Look, name: str) -> float | None:
+def _mean(before: MetricsLook, after: MetricsLook, name: str) -> float | None:
     """Mean of a histogram's new observations."""
     if name not in after.page.sums:
         return None

@@ -7,7 +7,7 @@ import msgspec
 from loadgen import json_text
 from loadgen.endpoint import Endpoint
 from loadgen.errors import NOT_JSON, ServerError
-from loadgen.plan import Message, Role
+from loadgen.plan import PromptMessage, Role
 from loadgen.server.connection import QueryConnection, refuse
 
 TOKENIZE = "/tokenize"
@@ -69,7 +69,7 @@ class ServerTokenCounter:
         answer = self._tokens(text)
         return answer.tokens if answer.tokens and len(answer.tokens) == answer.count else None
 
-    def count_chat(self, messages: Sequence[Message]) -> int | None:
+    def count_chat(self, messages: Sequence[PromptMessage]) -> int | None:
         """Tokens of a conversation behind the model's chat template; None if the server cannot tell.
 
         Raises: ServerError.
@@ -82,7 +82,7 @@ class ServerTokenCounter:
 
         Raises: ServerError.
         """
-        whole = self.count_chat([Message(Role.USER, _SAMPLE)])
+        whole = self.count_chat([PromptMessage(Role.USER, _SAMPLE)])
         bare = self._ask({"prompt": _SAMPLE, "add_special_tokens": False})
         return None if whole is None or bare is None else max(0, whole - bare.count)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from loadgen.arrivals import Arrivals, ReplayedArrivals, each, stream
 from loadgen.errors import TraceFormatError, UsageError
-from loadgen.plan import Conversation, Job
+from loadgen.plan import Conversation, LoadJob
 from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.ports import Workload
 
@@ -28,7 +28,7 @@ def plan_jobs(
     warmups: int = 0,
     count: int | None = None,
     duration_s: float | None = None,
-) -> Iterator[Job]:
+) -> Iterator[LoadJob]:
     """The jobs of one run in the order in which they are due, drawn lazily.
 
     Warm-up jobs are the first `warmups` of the same plan, under the same load; `count` and `duration_s` begin behind
@@ -56,7 +56,7 @@ def plan_jobs(
             if duration_s is not None and due_s >= measured_from_s + duration_s:
                 return
         drawn = behaviours.draw(conversation, behaviour_rng)
-        yield Job(index=index, conversation=conversation, due_s=due_s, warmup=warmup, behaviours=drawn)
+        yield LoadJob(index=index, conversation=conversation, due_s=due_s, warmup=warmup, behaviours=drawn)
 
 
 def _timed(workload: Workload, arrivals: Arrivals | ReplayedArrivals | None, seed: int) -> Timed:

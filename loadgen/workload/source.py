@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from loadgen.errors import UsageError
-from loadgen.plan import Message, Prompt, Role
+from loadgen.plan import Prompt, PromptMessage, Role
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.ports import WordSource
 
@@ -104,7 +104,7 @@ def with_prefix(
     if system_role and prefix:
         system, user = words.prompt(*pieces[:-1]), words.prompt(pieces[-1])
         if isinstance(system, str) and isinstance(user, str):
-            prompt = [Message(Role.SYSTEM, system), Message(Role.USER, user)]
+            prompt = [PromptMessage(Role.SYSTEM, system), PromptMessage(Role.USER, user)]
     asked_tokens += sum(n_tokens for _, n_tokens in prefix)
     return Question(prompt, tokens, words.exact, asked_tokens, tenant)
 

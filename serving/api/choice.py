@@ -44,7 +44,7 @@ class Visible:
     stopped_by_text: bool = False
 
 
-class Choice:
+class ChoiceOutput:
     """State of one choice. What has no underscore may be read."""
 
     __slots__ = (

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from serving.api.choice import Choice, LogprobEntry, Visible
+from serving.api.choice import ChoiceOutput, LogprobEntry, Visible
 from serving.api.logprob_wire import chat_logprobs, completion_logprobs, prompt_logprobs
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
@@ -20,7 +20,11 @@ class FullResponse:
     """Collects all that became visible and encodes it once."""
 
     def __init__(
-        self, order: GenerationOrder, choices: Sequence[Choice], tokenizer: Tokenizer, timing: Timing | None = None
+        self,
+        order: GenerationOrder,
+        choices: Sequence[ChoiceOutput],
+        tokenizer: Tokenizer,
+        timing: Timing | None = None,
     ) -> None:
         self._timing = timing
         self._order = order
@@ -58,7 +62,7 @@ class FullResponse:
             answer |= self._prompt_facts(self._choices[0])
         return msgspec.json.encode(answer)
 
-    def _choice(self, choice: Choice, *, chat: bool) -> dict[str, Any]:
+    def _choice(self, choice: ChoiceOutput, *, chat: bool) -> dict[str, Any]:
         index, options = choice.index, self._order.options
         text = "".join(self._texts[index])
         shown: dict[str, Any] = {"index": index}
@@ -79,7 +83,7 @@ class FullResponse:
             shown |= self._prompt_facts(choice)
         return shown
 
-    def _prompt_facts(self, choice: Choice) -> dict[str, Any]:
+    def _prompt_facts(self, choice: ChoiceOutput) -> dict[str, Any]:
         """The prompt's ids and log-probabilities, as far as they were asked for."""
         options = self._order.options
         prompt = self._order.prompts[choice.index // self._order.n]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from serving.api.backend import Generation, GenerationBackend
-from serving.api.choice import Choice, Visible
+from serving.api.choice import ChoiceOutput, Visible
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
 from serving.api.translate import GenerationOrder
@@ -35,7 +35,8 @@ class RequestRun:
         """
         self.order = order
         self.choices = [
-            Choice(i, order.prompts[i // order.n], order.options, tokenizer) for i in range(len(order.job.sequences))
+            ChoiceOutput(i, order.prompts[i // order.n], order.options, tokenizer)
+            for i in range(len(order.job.sequences))
         ]
         self._open = len(self.choices)
         self.failed = False

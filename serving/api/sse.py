@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from serving.api.choice import Choice, Visible
+from serving.api.choice import ChoiceOutput, Visible
 from serving.api.logprob_wire import chat_logprobs, completion_logprobs
 from serving.api.timing import Timing
 from serving.api.tokenizer import Tokenizer
@@ -32,7 +32,11 @@ class StreamEncoder:
     """Events of one response."""
 
     def __init__(
-        self, order: GenerationOrder, choices: Sequence[Choice], tokenizer: Tokenizer, timing: Timing | None = None
+        self,
+        order: GenerationOrder,
+        choices: Sequence[ChoiceOutput],
+        tokenizer: Tokenizer,
+        timing: Timing | None = None,
     ) -> None:
         self._timing = timing
         self._order = order

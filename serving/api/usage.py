@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.api.choice import Choice
+from serving.api.choice import ChoiceOutput
 from serving.api.draft_tally import completion_details
 from serving.api.timing import Timing
 from serving.api.translate import GenerationOrder
@@ -28,7 +28,7 @@ class PromptCacheUse:
     pooled: bool = False
 
 
-def cache_use(order: GenerationOrder, choices: Sequence[Choice]) -> PromptCacheUse:
+def cache_use(order: GenerationOrder, choices: Sequence[ChoiceOutput]) -> PromptCacheUse:
     """Summed over the prompts. A prompt's numbers are those of its first choice: the others reuse that one's work."""
     use = PromptCacheUse()
     for choice in choices[:: order.n]:
@@ -41,7 +41,9 @@ def cache_use(order: GenerationOrder, choices: Sequence[Choice]) -> PromptCacheU
     return use
 
 
-def usage(order: GenerationOrder, choices: Sequence[Choice], sent: Mapping[int, int] | None = None) -> dict[str, Any]:
+def usage(
+    order: GenerationOrder, choices: Sequence[ChoiceOutput], sent: Mapping[int, int] | None = None
+) -> dict[str, Any]:
     """The `usage` object.
 
     `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
@@ -73,7 +75,7 @@ def usage(order: GenerationOrder, choices: Sequence[Choice], sent: Mapping[int, 
     }
 
 
-def times(timing: Timing | None, choices: Sequence[Choice]) -> dict[str, Any]:
+def times(timing: Timing | None, choices: Sequence[ChoiceOutput]) -> dict[str, Any]:
     """The key `metrics` with vLLM's times of the only choice; empty if there are none to tell."""
     fields = timing.as_wire(choices[0].completion_tokens) if timing is not None else {}
     return {"metrics": fields} if fields else {}

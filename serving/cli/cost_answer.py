@@ -9,7 +9,16 @@ from typing import Any
 
 from rich.table import Table
 
-from hardware.cost import DEEPSEEK_R1, CostModel, DecodeLoad, ModelShape, PrefillLoad, StepCost, load_device, load_shape
+from hardware.cost import (
+    DEEPSEEK_R1,
+    CostModel,
+    DecodeLoad,
+    ModelShape,
+    PredictedStep,
+    PrefillLoad,
+    load_device,
+    load_shape,
+)
 from hardware.cost.accuracy import (
     calibration_json,
     calibration_markdown,
@@ -153,7 +162,7 @@ def _decode_trust(model: CostModel, arguments: argparse.Namespace, batch: float)
     )
 
 
-def _streams_text(cost: StepCost, model: CostModel) -> str:
+def _streams_text(cost: PredictedStep, model: CostModel) -> str:
     attention, experts = (f"{stream * 1e6:,.0f} us" for stream in cost.streams_s)
     if not cost.microbatch:
         return f"no half batches: attention {attention}, then experts {experts}"
@@ -237,7 +246,7 @@ def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _parts_table(cost: StepCost, streams: dict[int, str]) -> Table:
+def _parts_table(cost: PredictedStep, streams: dict[int, str]) -> Table:
     table = _table("operator", "stream", ">runs", ">us each", ">ms in all", "bound", "formula")
     for part in cost.parts:
         each = part.time_s / part.runs * 1e6
@@ -253,7 +262,7 @@ def _parts_table(cost: StepCost, streams: dict[int, str]) -> Table:
     return table
 
 
-def _print_json(cost: StepCost, numbers: dict[str, Any]) -> int:
+def _print_json(cost: PredictedStep, numbers: dict[str, Any]) -> int:
     print(json.dumps({**numbers, "step": asdict(cost)}, indent=2))
     return 0
 

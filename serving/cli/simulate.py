@@ -16,7 +16,7 @@ from serving.cli.trace_flags import add_block_tokens
 from serving.sim.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
-    from hardware.cost import CostModel, StepCost
+    from hardware.cost import CostModel, PredictedStep
     from hardware.faults import Fault
     from serving.config.serve import ServeConfig
     from serving.sim.result import SimResult
@@ -230,7 +230,7 @@ def _faults(arguments: argparse.Namespace, config: "ServeConfig", whole: "Worklo
     return ()
 
 
-def _typical_step(config: "ServeConfig", cost: "CostModel", result: "SimResult") -> "StepCost | None":
+def _typical_step(config: "ServeConfig", cost: "CostModel", result: "SimResult") -> "PredictedStep | None":
     """A decode step as it was in the middle of the run, for the drawing of its two streams."""
     from hardware.cost import DecodeLoad
 

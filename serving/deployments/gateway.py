@@ -32,7 +32,7 @@ from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.metered_backend import MeteredBackend
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.runtime.accounted import accounted_kv
 from serving.runtime.gateway_peers import GatewayPeers
 from serving.runtime.pool_admin import LivePoolAdmin
@@ -225,7 +225,7 @@ def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
 
 
 def _served_model(config: ServeConfig, created: int) -> ServedModel:
-    folder, checkpoint = config.model.path, ModelConfig.from_folder(config.model.path)
+    folder, checkpoint = config.model.path, Architecture.from_folder(config.model.path)
     model_len = config.engine.max_model_len or checkpoint.max_position_embeddings
     served = ServedModel.from_folder(
         config.model.tokenizer_folder,

@@ -14,7 +14,7 @@ from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.deployments.ports import GATEWAY_PORT, require_free
 from serving.errors import ConfigError, ModelError, PoolError
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.size import weight_bytes
 from serving.runtime.accounted import accounted_kv
 from serving.runtime.npu_of import npu_of
@@ -31,7 +31,7 @@ def preflight(config: ServeConfig) -> None:
         be written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be served).
     Effects: makes the folder of the SSD tier.
     """
-    model = ModelConfig.from_folder(config.model.path)
+    model = Architecture.from_folder(config.model.path)
     _require_tokenizer(config)
     accounted = accounted_kv(config)
     if accounted is not None:
@@ -64,15 +64,15 @@ def _require_tokenizer(config: ServeConfig) -> None:
         raise ModelError(f"{setting}: {error}") from error
 
 
-def _itemsize(config: ServeConfig, model: ModelConfig) -> int:
+def _itemsize(config: ServeConfig, model: Architecture) -> int:
     return 2 if (model.dtype if config.model.dtype == "auto" else config.model.dtype) == "bfloat16" else 4
 
 
-def _block_bytes(config: ServeConfig, model: ModelConfig) -> int:
+def _block_bytes(config: ServeConfig, model: Architecture) -> int:
     return model.num_hidden_layers * config.engine.block_tokens * model.latent_dim * _itemsize(config, model)
 
 
-def _require_hbm(config: ServeConfig, model: ModelConfig) -> None:
+def _require_hbm(config: ServeConfig, model: Architecture) -> None:
     """Whether the dies of each pool's instances hold the weights and a KV block each; if not, what would do."""
     try:
         weights = weight_bytes(config.model.path, _itemsize(config, model))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from serving.ids import BlockId
-from serving.model.batch import Chunk, ForwardBatch, RowGroup, future_mask
+from serving.model.batch import ForwardBatch, PromptChunk, RowGroup, future_mask
 from serving.model.kv_cache import KvCache
 from serving.policy.step_plan import StepPlan
 
@@ -157,11 +157,11 @@ def _row_group(feeds: Sequence[Feed], rows: Sequence[_Row], width: int, first: i
     return RowGroup(first, first + len(seen), runs, mask[:, None])
 
 
-def _chunk(feed: Feed, first: int, cache: KvCache, heads: int) -> Chunk:
+def _chunk(feed: Feed, first: int, cache: KvCache, heads: int) -> PromptChunk:
     tokens = len(feed.tokens)
     rows = max(16, min(_QUERY_ROWS, tokens, _SCORE_ELEMENTS // (heads * (feed.start + tokens))))
     runs: Tensor = torch.tensor(feed.block_table[: -(-feed.start // cache.block_tokens)], dtype=torch.int64)
-    return Chunk(
+    return PromptChunk(
         first=first,
         last=first + tokens,
         start=feed.start,

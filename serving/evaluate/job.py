@@ -12,7 +12,7 @@ from serving.evaluate.tasks.questions import TaskQuestion, read_questions
 from serving.evaluate.tasks.task_file import TaskFile, find_task_files, read_task_file
 from serving.evaluate.texts import Text, check_same_tokens, read_documents, read_text
 from serving.evaluate.windows import TextWindow, cut_windows
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 
 _DEFAULT_CONTEXT = 2048
 _SAMPLE_CHARACTERS = 20_000
@@ -75,11 +75,11 @@ def read_job(arguments: argparse.Namespace) -> EvaluationJob:
     Effects: reads files.
     """
     _check(arguments)
-    config = ModelConfig.from_folder(arguments.model)
+    config = Architecture.from_folder(arguments.model)
     tokenizer = Tokenizer.from_folder(arguments.model)
     limit = config.max_position_embeddings
     if arguments.reference is not None:
-        reference = ModelConfig.from_folder(arguments.reference)
+        reference = Architecture.from_folder(arguments.reference)
         limit = min(limit, reference.max_position_embeddings)
         _check_comparable(config, reference, tokenizer, arguments)
     if arguments.context is not None and arguments.context > limit:
@@ -122,7 +122,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _check_comparable(
-    config: ModelConfig, reference: ModelConfig, tokenizer: Tokenizer, arguments: argparse.Namespace
+    config: Architecture, reference: Architecture, tokenizer: Tokenizer, arguments: argparse.Namespace
 ) -> None:
     other = Tokenizer.from_folder(arguments.reference)
     samples = [read_documents(path)[0][:_SAMPLE_CHARACTERS] for path in arguments.text if read_documents(path)]

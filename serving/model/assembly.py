@@ -15,7 +15,7 @@ from serving.model.attention import AttentionWeights, LatentAttention
 from serving.model.block import Block
 from serving.model.checkpoint import TensorSource
 from serving.model.coarse_bank import CoarseBank
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.experts import ExpertLayer, make_experts
 from serving.model.gate import Gate
 from serving.model.linear import Linear, LinearWeight, fuse
@@ -38,7 +38,7 @@ class Assembly:
     """
 
     def __init__(
-        self, config: ModelConfig, source: TensorSource, bank: WeightBank, dtype: torch.dtype, device: torch.device
+        self, config: Architecture, source: TensorSource, bank: WeightBank, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.config = config
         self.source = source

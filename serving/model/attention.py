@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.model.batch import Chunk, ForwardBatch, RowGroup
-from serving.model.config import ModelConfig
+from serving.model.batch import ForwardBatch, PromptChunk, RowGroup
+from serving.model.config import Architecture
 from serving.model.heads import HeadLinear
 from serving.model.kv_cache import KvCache
 from serving.model.linear import Linear
@@ -45,7 +45,7 @@ class AttentionWeights:
 class LatentAttention:
     """One attention layer; `cache_layer` is its place in the KV cache."""
 
-    def __init__(self, config: ModelConfig, weights: AttentionWeights, cache_layer: int) -> None:
+    def __init__(self, config: Architecture, weights: AttentionWeights, cache_layer: int) -> None:
         self.w = weights
         self.cache_layer = cache_layer
         self.heads = config.num_attention_heads
@@ -93,7 +93,7 @@ class LatentAttention:
         mean = torch.bmm(scores.softmax(-1), context)  # rope columns too: cheaper than a copy without them
         return self.w.value_absorb(mean[..., : self.latent]).reshape(rows, -1)
 
-    def _plain(self, query: Tensor, own: Tensor, chunk: Chunk, cache: KvCache) -> Tensor:
+    def _plain(self, query: Tensor, own: Tensor, chunk: PromptChunk, cache: KvCache) -> Tensor:
         """A chunk against its cached prefix and itself, per head: `[tokens, heads * v_dim]`.
 
         Query rows are taken a few hundred at a time, each against the keys up to its last row: half of the work of a

@@ -26,7 +26,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PromptChunk:
     """Token rows `first ... last - 1`: consecutive tokens of one sequence that attend with plain heads.
 
     Args:
@@ -62,4 +62,4 @@ class ForwardBatch:
     positions: Tensor
     slots: Tensor
     groups: tuple[RowGroup, ...]
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[PromptChunk, ...]

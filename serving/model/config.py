@@ -23,7 +23,7 @@ _DTYPES = {"bfloat16": "bfloat16", "float32": "float32", "float16": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class Architecture:
     """Shape and switches of a DeepSeek-V2/V3-style model; names as in `config.json`.
 
     Widths are counted in elements, lengths in tokens. Layers `0 ... first_k_dense_replace - 1` are dense, the others
@@ -84,7 +84,7 @@ class ModelConfig:
         return layer < self.first_k_dense_replace
 
     @classmethod
-    def from_folder(cls, path: str | Path) -> "ModelConfig":
+    def from_folder(cls, path: str | Path) -> "Architecture":
         """Read a checkpoint folder's configuration.
 
         Args:
@@ -119,14 +119,14 @@ def _read_json(path: Path, *, required: bool) -> Mapping[str, object]:
     return value
 
 
-def _from_dict(raw: Mapping[str, object], generation: Mapping[str, object]) -> ModelConfig:
+def _from_dict(raw: Mapping[str, object], generation: Mapping[str, object]) -> Architecture:
     model_type = str(raw.get("model_type", "unknown"))
     if model_type not in _ARCHITECTURES:
         raise ModelError(f"architecture {model_type!r} is not served; serve one of {', '.join(_ARCHITECTURES)}")
     v2 = model_type == "deepseek_v2"
     _refuse_unsupported(raw, v2=v2)
     max_positions = whole(raw, "max_position_embeddings")
-    config = ModelConfig(
+    config = Architecture(
         model_type=model_type,
         vocab_size=whole(raw, "vocab_size"),
         hidden_size=whole(raw, "hidden_size"),
@@ -205,7 +205,7 @@ def _eos_ids(raw: Mapping[str, object], generation: Mapping[str, object]) -> tup
     return tuple(ids)
 
 
-def _check(config: ModelConfig) -> None:
+def _check(config: Architecture) -> None:
     experts, groups = config.n_routed_experts, config.n_group
     if experts % groups or config.topk_group > groups:
         raise ModelError(f"{experts} experts cannot form {groups} groups of which {config.topk_group} are kept")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.linear import Linear
 
 
@@ -33,7 +33,7 @@ class Gate:
         bias: `[experts] float32`, choice bias; None for DeepSeek-V2.
     """
 
-    def __init__(self, config: ModelConfig, score: Linear, bias: Tensor | None) -> None:
+    def __init__(self, config: Architecture, score: Linear, bias: Tensor | None) -> None:
         self.score = score
         self.bias = bias
         self.sigmoid = config.topk_method == "noaux_tc"

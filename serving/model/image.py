@@ -21,7 +21,7 @@ import msgspec
 import torch
 
 from serving.errors import UNREADABLE, ModelError
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.forms import ProductForms
 from serving.model.shared_tensor import ALIGNMENT, address_of
 
@@ -121,7 +121,7 @@ def round_up(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def config_fingerprint(config: ModelConfig) -> str:
+def config_fingerprint(config: Architecture) -> str:
     """Short name of a configuration: equal for equal ones only."""
     return hashlib.blake2b(repr(config).encode(), digest_size=8).hexdigest()
 
@@ -144,7 +144,7 @@ def model_version(folder: str | Path) -> str:
     return digest.hexdigest()
 
 
-def image_key(config: ModelConfig, version: str, dtype: torch.dtype, device: torch.device, forms: ProductForms) -> str:
+def image_key(config: Architecture, version: str, dtype: torch.dtype, device: torch.device, forms: ProductForms) -> str:
     """Under which name an image is kept: whoever has the same key can use the same bytes.
 
     Args:

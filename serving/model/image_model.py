@@ -8,7 +8,7 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model.assembly import Assembly
 from serving.model.checkpoint import Checkpoint, CheckpointShapes, Int8Weight
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.forms import ProductForms
 from serving.model.image import Image, Manifest, config_fingerprint, encode_start
 from serving.model.image_bank import ImageBank, PlanningBank, WritingBank
@@ -50,7 +50,7 @@ class _NoCheckpoint:
 
 
 def plan_image(
-    config: ModelConfig, checkpoint: Checkpoint, drafts: range, dtype: torch.dtype, forms: ProductForms
+    config: Architecture, checkpoint: Checkpoint, drafts: range, dtype: torch.dtype, forms: ProductForms
 ) -> ImagePlan:
     """What an image of this checkpoint will hold, found from shapes alone.
 
@@ -65,7 +65,7 @@ def plan_image(
     return ImagePlan(manifest, encode_start(manifest), dtype, forms)
 
 
-def write_image(plan: ImagePlan, config: ModelConfig, checkpoint: Checkpoint, memory: memoryview) -> None:
+def write_image(plan: ImagePlan, config: Architecture, checkpoint: Checkpoint, memory: memoryview) -> None:
     """Read the checkpoint into an image.
 
     Args:
@@ -80,7 +80,7 @@ def write_image(plan: ImagePlan, config: ModelConfig, checkpoint: Checkpoint, me
 
 
 def assemble_from(
-    data: memoryview, config: ModelConfig, dtype: torch.dtype, device: torch.device, forms: ProductForms
+    data: memoryview, config: Architecture, dtype: torch.dtype, device: torch.device, forms: ProductForms
 ) -> DeepseekModel:
     """A model on an image. On the CPU its weights are the image's very bytes, which it keeps alive.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.kv_layout import KvDtype, KvLayout
 
 
@@ -34,7 +34,7 @@ class KvCache:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: Architecture,
         num_blocks: int,
         block_tokens: int,
         dtype: torch.dtype,
@@ -98,7 +98,7 @@ class KvCache:
         return self.layout.unpack(self._runs.index_select(0, runs + layer).view(-1, self.layout.stored_elements))
 
 
-def _fingerprint(config: ModelConfig, layers: int, block_tokens: int, layout: KvLayout) -> str:
+def _fingerprint(config: Architecture, layers: int, block_tokens: int, layout: KvLayout) -> str:
     """Names everything that gives a block's bytes their meaning, the model's shape included."""
     text = f"{config!r}|{layers}|{block_tokens}|{layout.dtype}|{layout.form}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

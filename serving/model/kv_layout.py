@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 
 KvDtype = Literal["auto", "int8"]
 KvForm = Literal["float32", "bfloat16", "int8"]
@@ -44,7 +44,7 @@ class KvLayout:
     row_bytes: int
 
     @classmethod
-    def of(cls, config: ModelConfig, dtype: torch.dtype, kv_dtype: KvDtype = "auto") -> "KvLayout":
+    def of(cls, config: Architecture, dtype: torch.dtype, kv_dtype: KvDtype = "auto") -> "KvLayout":
         """The layout of a model of this dtype; `auto` keeps its dtype."""
         latent, rope = config.kv_lora_rank, config.qk_rope_head_dim
         if kv_dtype == "auto":

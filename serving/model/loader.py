@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from serving.errors import ModelError
 from serving.model.assembly import Assembly
 from serving.model.checkpoint import Checkpoint, Progress
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.forms import ProductForms, TorchForms
 from serving.model.image import image_key, model_version
 from serving.model.image_model import assemble_from, plan_image, write_image
@@ -65,7 +65,7 @@ def load_model(
     Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
-    config = ModelConfig.from_folder(folder)
+    config = Architecture.from_folder(folder)
     target, kind = _device(device), _dtype(config, dtype)
     forms = _forms(Path(folder), target, native, coarse_drafts, short)
     with torch.inference_mode():
@@ -81,7 +81,7 @@ def load_model(
 def _through_image(
     images: ImageStore,
     key: str,
-    config: ModelConfig,
+    config: Architecture,
     folder: Path,
     dtype: torch.dtype,
     device: torch.device,
@@ -112,7 +112,7 @@ def _through_image(
     return model
 
 
-def open_checkpoint(config: ModelConfig, folder: Path, progress: Progress | None) -> tuple[Checkpoint, range]:
+def open_checkpoint(config: Architecture, folder: Path, progress: Progress | None) -> tuple[Checkpoint, range]:
     """The checkpoint, checked, and the draft layers that it has."""
     checkpoint = Checkpoint(folder, fp8_block=config.quantization.fp8_block, progress=progress)
     _require_as_many(config, checkpoint)
@@ -163,14 +163,14 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(config: ModelConfig, name: str) -> torch.dtype:
+def _dtype(config: Architecture, name: str) -> torch.dtype:
     wanted = config.dtype if name == "auto" else name
     if wanted not in _DTYPES:
         raise ModelError(f"dtype {name!r} is not supported: use auto, float32 or bfloat16")
     return _DTYPES[wanted]
 
 
-def _require_as_many(config: ModelConfig, checkpoint: Checkpoint) -> None:
+def _require_as_many(config: Architecture, checkpoint: Checkpoint) -> None:
     """See that a checkpoint has at least as many tensors as layers and experts, before their names are listed.
 
     A list as long as a configuration says may fill memory.
@@ -184,12 +184,12 @@ def _require_as_many(config: ModelConfig, checkpoint: Checkpoint) -> None:
             raise ModelError(f"{checkpoint.folder}: config.json means {count} {key}, and there are {there} tensors")
 
 
-def _has_drafts(config: ModelConfig, checkpoint: Checkpoint) -> bool:
+def _has_drafts(config: Architecture, checkpoint: Checkpoint) -> bool:
     """Whether any draft weight is there: exporters often keep the configuration's count and drop the layers."""
     return any(_layer_of(name) in mtp_layers(config) for name in checkpoint.names)
 
 
-def _ignorable(config: ModelConfig, name: str, *, drafts: bool) -> bool:
+def _ignorable(config: Architecture, name: str, *, drafts: bool) -> bool:
     """Tensors that may be present and are not needed."""
     if name.endswith("rotary_emb.inv_freq") or (config.tie_word_embeddings and name == "lm_head.weight"):
         return True

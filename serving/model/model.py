@@ -7,7 +7,7 @@ from torch import Tensor
 
 from serving.model.batch import ForwardBatch
 from serving.model.block import Block
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.kv_cache import KvCache
 from serving.model.linear import Linear
 from serving.model.mtp import MtpLayer
@@ -25,7 +25,7 @@ class DeepseekModel:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: Architecture,
         embed: Tensor,
         blocks: Sequence[Block],
         norm: RmsNorm,

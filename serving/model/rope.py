@@ -8,13 +8,13 @@ and keys are permuted alike.
 import torch
 from torch import Tensor
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 
 
 class Rope:
     """Turns positions into rotations; holds only the frequencies."""
 
-    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+    def __init__(self, config: Architecture, device: torch.device) -> None:
         frequencies = config.rope.inverse_frequencies(config.qk_rope_head_dim)
         self._frequencies = torch.tensor(frequencies, dtype=torch.float32, device=device)
         self._amplitude = torch.tensor(config.rope.amplitude, dtype=torch.float32, device=device)

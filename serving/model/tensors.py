@@ -1,11 +1,11 @@
 """Which tensors a checkpoint of a given configuration has, by name and shape. Pure: no torch."""
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-def model_tensors(config: ModelConfig) -> Shapes:
+def model_tensors(config: Architecture) -> Shapes:
     """Every tensor of the model without its draft layers."""
     shapes: Shapes = {
         "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
@@ -18,7 +18,7 @@ def model_tensors(config: ModelConfig) -> Shapes:
     return shapes
 
 
-def mtp_tensors(config: ModelConfig) -> Shapes:
+def mtp_tensors(config: Architecture) -> Shapes:
     """Every tensor that the draft layers must have; for those that they may have see `mtp_optional`."""
     shapes: Shapes = {}
     hidden = config.hidden_size
@@ -30,19 +30,19 @@ def mtp_tensors(config: ModelConfig) -> Shapes:
     return shapes
 
 
-def mtp_optional(config: ModelConfig) -> Shapes:
+def mtp_optional(config: Architecture) -> Shapes:
     """Tensors that a draft layer may bring or share with the model."""
     shape = (config.vocab_size, config.hidden_size)
     names = ("embed_tokens.weight", "shared_head.head.weight")
     return {f"model.layers.{layer}.{name}": shape for layer in mtp_layers(config) for name in names}
 
 
-def mtp_layers(config: ModelConfig) -> range:
+def mtp_layers(config: Architecture) -> range:
     """Indices of the draft layers: they follow the model's own."""
     return range(config.num_hidden_layers, config.num_hidden_layers + config.num_nextn_predict_layers)
 
 
-def block_tensors(config: ModelConfig, layer: int) -> Shapes:
+def block_tensors(config: Architecture, layer: int) -> Shapes:
     """Tensors of one transformer block."""
     prefix = f"model.layers.{layer}."
     hidden = config.hidden_size
@@ -64,7 +64,7 @@ def block_tensors(config: ModelConfig, layer: int) -> Shapes:
     return shapes
 
 
-def _attention_tensors(config: ModelConfig, prefix: str) -> Shapes:
+def _attention_tensors(config: Architecture, prefix: str) -> Shapes:
     heads, hidden = config.num_attention_heads, config.hidden_size
     queries = heads * config.qk_head_dim
     shapes: Shapes = {

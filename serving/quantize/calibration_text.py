@@ -10,7 +10,7 @@ from torch import Tensor
 from serving.api.tokenizer import Tokenizer
 from serving.errors import ConfigError
 from serving.evaluate.texts import read_documents, text_prefix
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.quantize.settings import Settings
 from serving.quantize.stream import Windows
 
@@ -34,7 +34,7 @@ class CalibrationText:
     is_random: bool
 
 
-def read_text(model: Path, config: ModelConfig, files: Sequence[Path], settings: Settings) -> CalibrationText:
+def read_text(model: Path, config: Architecture, files: Sequence[Path], settings: Settings) -> CalibrationText:
     """Windows of some files' text, or of random tokens where there is none.
 
     Documents are laid end to end, each behind what the tokenizer puts before a text; so is every window. Windows of a
@@ -57,7 +57,7 @@ def read_text(model: Path, config: ModelConfig, files: Sequence[Path], settings:
     return _split(torch.tensor(tokens, dtype=torch.int64), prefix, config, settings, source, is_random=False)
 
 
-def _too_little(available: int, config: ModelConfig, settings: Settings, source: str) -> str:
+def _too_little(available: int, config: Architecture, settings: Settings, source: str) -> str:
     """Which of the three numbers leaves no window that is long enough, and how to mend it."""
     wanted = 4 * SHORTEST_WINDOW
     if settings.tokens < wanted:
@@ -71,7 +71,7 @@ def _too_little(available: int, config: ModelConfig, settings: Settings, source:
 
 
 def _split(
-    ids: Tensor, begin: list[int], config: ModelConfig, settings: Settings, source: str, *, is_random: bool
+    ids: Tensor, begin: list[int], config: Architecture, settings: Settings, source: str, *, is_random: bool
 ) -> CalibrationText:
     available = ids.shape[0]
     length = min(settings.window, config.max_position_embeddings, settings.tokens // 4, available // 4)

@@ -14,7 +14,7 @@ import torch
 from serving.api.tokenizer import read_json
 from serving.errors import ConfigError, ModelError
 from serving.model.checkpoint import Checkpoint, Int8Weight
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.loader import open_checkpoint
 from serving.model.tensors import block_tensors, mtp_optional, mtp_tensors
 from serving.quantize.accuracy import measure
@@ -49,7 +49,7 @@ def quantise(model: Path, out: Path, files: Sequence[Path], settings: Settings, 
     Effects: writes the folder, its report included.
     """
     refuse_used(out)
-    config = ModelConfig.from_folder(model)
+    config = Architecture.from_folder(model)
     if config.quantization.int8:
         raise ConfigError(f"{model} is INT8 already: give the checkpoint that it was made from")
     checkpoint, drafts = open_checkpoint(config, model, None)
@@ -67,7 +67,7 @@ class _Work:
     """One run over a model."""
 
     model: Path
-    config: ModelConfig
+    config: Architecture
     checkpoint: Checkpoint
     drafts: range
     text: CalibrationText

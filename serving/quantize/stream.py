@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.model.batch import Chunk, ForwardBatch, future_mask
+from serving.model.batch import ForwardBatch, PromptChunk, future_mask
 from serving.model.block import Block
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.kv_cache import KvCache
 from serving.model.mtp import MtpLayer
 from serving.model.rope import Rope
@@ -56,7 +56,7 @@ class Windows:
 class LayerRunner:
     """Runs layers over windows."""
 
-    def __init__(self, config: ModelConfig, windows: Windows) -> None:
+    def __init__(self, config: Architecture, windows: Windows) -> None:
         self.windows = windows
         self._length = windows.length
         self._per_pass = max(1, PASS_TOKENS // self._length)
@@ -89,6 +89,6 @@ class LayerRunner:
         length, rows = self._length, torch.arange(tokens.shape[0])
         nothing = torch.empty(0, dtype=torch.int64)
         chunks = tuple(
-            Chunk(first, first + length, 0, nothing, self._future) for first in range(0, tokens.shape[0], length)
+            PromptChunk(first, first + length, 0, nothing, self._future) for first in range(0, tokens.shape[0], length)
         )
         return ForwardBatch(tokens, rows % length, rows, (), chunks)

@@ -10,7 +10,7 @@ A model's last norm is folded into the head only where no draft layer reads the 
 
 from dataclasses import dataclass
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.quantize.classes import class_of
 
 
@@ -80,7 +80,7 @@ class Structure:
         return Structure(self.products + other.products, self.folds + other.folds)
 
 
-def block_structure(config: ModelConfig, layer: int) -> Structure:
+def block_structure(config: Architecture, layer: int) -> Structure:
     """One transformer block."""
     prefix = f"model.layers.{layer}."
     attention = _attention(config, prefix + "self_attn.", prefix + "input_layernorm.weight")
@@ -96,7 +96,7 @@ def block_structure(config: ModelConfig, layer: int) -> Structure:
     return sum(nets, attention + feed)
 
 
-def draft_structure(config: ModelConfig, layer: int, *, own_head: bool) -> Structure:
+def draft_structure(config: Architecture, layer: int, *, own_head: bool) -> Structure:
     """What a draft layer has besides its block.
 
     Args:
@@ -122,7 +122,7 @@ def head_structure(*, drafts: bool) -> Structure:
     return Structure((head,), () if drafts else (Fold((Producer("model.norm.weight"),), (head,)),))
 
 
-def _attention(config: ModelConfig, prefix: str, norm: str) -> Structure:
+def _attention(config: Architecture, prefix: str, norm: str) -> Structure:
     first = "q_proj" if config.q_lora_rank is None else "q_a_proj"
     into = Product(prefix + "into", (prefix + first, prefix + "kv_a_proj_with_mqa"))
     out = Product(prefix + "o_proj", (prefix + "o_proj",))
@@ -135,7 +135,7 @@ def _attention(config: ModelConfig, prefix: str, norm: str) -> Structure:
     return found
 
 
-def _value_rows(config: ModelConfig) -> tuple[int, ...]:
+def _value_rows(config: Architecture) -> tuple[int, ...]:
     """The rows of kv_b_proj that give values, in the order of o_proj's columns."""
     nope, value = config.qk_nope_head_dim, config.v_head_dim
     heads = range(config.num_attention_heads)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from serving.model.assembly import Assembly
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.linear import Linear, LinearWeight
 from serving.model.norm import RmsNorm
 from serving.quantize.layer import ProductError, fill_experts, product_error, quantise_layer
@@ -25,7 +25,7 @@ HEAD = "lm_head.weight"
 LAST_NORM = "model.norm.weight"
 
 
-def layer_parts(config: ModelConfig, tensors: Tensors, recorder: InputRecorder | None = None) -> Assembly:
+def layer_parts(config: Architecture, tensors: Tensors, recorder: InputRecorder | None = None) -> Assembly:
     """Builds a layer in float32."""
     bank = CalibrationBank(recorder)
     return Assembly(config, TensorTable(tensors), bank, torch.float32, torch.device("cpu"))
@@ -42,7 +42,7 @@ class DraftLayer:
 class Original:
     """The unquantised model on held-out windows."""
 
-    def __init__(self, config: ModelConfig, runner: LayerRunner, hidden: Tensor) -> None:
+    def __init__(self, config: Architecture, runner: LayerRunner, hidden: Tensor) -> None:
         self._config = config
         self._runner = runner
         self.hidden = hidden
@@ -80,7 +80,7 @@ class Trial(Original):
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: Architecture,
         steps: RecipeSteps,
         kept: frozenset[str],
         held_out: tuple[LayerRunner, Tensor],
@@ -164,7 +164,7 @@ class Trial(Original):
         return None if self._config.is_dense(layer) else f"model.layers.{layer}.mlp.gate"
 
 
-def _head_parts(config: ModelConfig, tensors: Tensors) -> tuple[RmsNorm, Linear]:
+def _head_parts(config: Architecture, tensors: Tensors) -> tuple[RmsNorm, Linear]:
     table = TensorTable(tensors)
     cpu = torch.device("cpu")
     norm = RmsNorm(table.tensor(LAST_NORM, torch.float32, cpu), config.rms_norm_eps)
@@ -175,7 +175,7 @@ def _head_parts(config: ModelConfig, tensors: Tensors) -> tuple[RmsNorm, Linear]
 
 
 def _drafted(
-    config: ModelConfig,
+    config: Architecture,
     draft: DraftLayer,
     tensors: Tensors,
     head: Linear,

@@ -25,7 +25,7 @@ from serving.engine.simulated_dies import DecodeDies
 from serving.engine.simulated_executor import BlockStamps, SimulatedExecutor, StepTimes
 from serving.errors import ConfigError
 from serving.kvpool.context_cache import PoolContextCache
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.runtime.accounted import AccountedKv, accounted_kv
 from serving.runtime.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
 from serving.runtime.npu_of import npu_of
@@ -61,7 +61,7 @@ class SimulatedCompute:
         self.speculation = False
         self.draft_tokens = 0 if self._role is EngineRole.PREFILL else simulation.drafts
         self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
-        self.max_model_len = ModelConfig.from_folder(config.model.path).max_position_embeddings
+        self.max_model_len = Architecture.from_folder(config.model.path).max_position_embeddings
         npu = npu_of(device)
         self.npus = VirtualInstance(place.replica, [VirtualNpu(one, npu, self.clock) for one in place.npus])
         accounted = accounted_kv(config)

@@ -47,7 +47,7 @@ class RequestColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class TimelinePoint:
+class SimulatedPoint:
     """The whole system at one moment.
 
     Attributes:
@@ -218,7 +218,7 @@ class SimResult:
     supernodes: int
     config: dict[str, str]
     requests: RequestColumns
-    timeline: list[TimelinePoint]
+    timeline: list[SimulatedPoint]
     timeline_step_s: float
     decisions: list[DecisionRecord]
     decision_counts: dict[str, int]

@@ -25,10 +25,9 @@ what every build tool goes by. Of ours there is one, which only containers need:
 
 STILL_REPEATED = frozenset(
     """
-    Add Adopt Cancel Choice Chunk Clock Distribution Done Entry Found Hello Histogram Hold Instance
-    IrregularFileError Job Lengths Load LogNormal Look Message ModelConfig NestedTooDeeply Outcome Placement
-    Recorded RefusedError Release Replay Row Scaling StepCost StepTimes Table Throughput Tier TimelinePoint Timers
-    Tokens Trace Usage Welcome Workload
+    Add Adopt Cancel Clock Distribution Done Entry Found Hello Histogram Hold Instance IrregularFileError Load
+    LogNormal NestedTooDeeply Placement Release Replay Scaling StepTimes Table Throughput Tier Timers Tokens Trace
+    Usage Welcome Workload
     """.split()
 )
 """Class names of more than one class. The list only gets shorter: a new name is unique in all packages."""

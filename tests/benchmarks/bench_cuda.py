@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from transformers import DeepseekV3ForCausalLM
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from tests.benchmarks.bare_engine import BareEngine
 from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
 
@@ -26,13 +26,13 @@ PREFILL = 2048
 _BF16 = 2
 
 
-def weights_read(config: ModelConfig, batch: int) -> float:
+def weights_read(config: Architecture, batch: int) -> float:
     """Bytes of weights that a decode step of so many sequences reads, experts chosen evenly."""
     touched = config.n_routed_experts * (1 - (1 - config.num_experts_per_tok / config.n_routed_experts) ** batch)
     return _BF16 * (_common(config) + touched * _expert_layers(config) * _expert(config))
 
 
-def prefill_operations(config: ModelConfig, tokens: int) -> float:
+def prefill_operations(config: Architecture, tokens: int) -> float:
     """Multiplications and additions of one prompt's products and attention."""
     active = _common(config) - config.vocab_size * config.hidden_size
     active += config.num_experts_per_tok * _expert_layers(config) * _expert(config)
@@ -40,7 +40,7 @@ def prefill_operations(config: ModelConfig, tokens: int) -> float:
     return 2 * tokens * (active + config.num_hidden_layers * scores)
 
 
-def _common(config: ModelConfig) -> int:
+def _common(config: Architecture) -> int:
     """Weights that every token uses: attention, dense and shared nets, head."""
     heads, hidden = config.num_attention_heads, config.hidden_size
     query = config.q_lora_rank or 0
@@ -52,11 +52,11 @@ def _common(config: ModelConfig) -> int:
     return config.num_hidden_layers * attention + dense + shared + config.vocab_size * hidden
 
 
-def _expert_layers(config: ModelConfig) -> int:
+def _expert_layers(config: Architecture) -> int:
     return config.num_hidden_layers - config.first_k_dense_replace
 
 
-def _expert(config: ModelConfig) -> int:
+def _expert(config: Architecture) -> int:
     return 3 * config.hidden_size * config.moe_intermediate_size
 
 
@@ -92,14 +92,14 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def prompts(config: ModelConfig, batch: int, length: int) -> list[list[int]]:
+def prompts(config: Architecture, batch: int, length: int) -> list[list[int]]:
     """Random prompts, the same each time."""
     generator = torch.Generator().manual_seed(batch)
     found: list[list[int]] = torch.randint(6, config.vocab_size, (batch, length), generator=generator).tolist()
     return found
 
 
-def transformers_tokens_per_s(folder: Path, config: ModelConfig, batch: int, device: str) -> float:
+def transformers_tokens_per_s(folder: Path, config: Architecture, batch: int, device: str) -> float:
     """Decode speed of the reference implementation: the time of `STEPS` tokens less that of one."""
     model = DeepseekV3ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device)  # type: ignore[arg-type]
     ids = torch.tensor(prompts(config, batch, CONTEXT), device=device)
@@ -113,7 +113,7 @@ def transformers_tokens_per_s(folder: Path, config: ModelConfig, batch: int, dev
 
 def measure(folder: Path, args: argparse.Namespace) -> list[Figure]:
     """All figures."""
-    config = ModelConfig.from_folder(folder)
+    config = Architecture.from_folder(folder)
     bandwidth, peak = copy_bandwidth(args.device), product_rate(args.device)
     progress(f"copy {bandwidth / 1e9:,.0f} GB/s, bf16 product {peak / 1e12:,.1f} TFLOP/s")
     engine = BareEngine(folder, "bfloat16", 2, 64 * 1024, "torch", PREFILL, device=args.device)

@@ -12,8 +12,8 @@ from loadgen.driver.fleet import Fleet
 from loadgen.driver.health import percentile
 from loadgen.driver.settings import DriveSettings
 from loadgen.endpoint import Endpoint
-from loadgen.plan import Conversation, Job, Turn
-from loadgen.record import Outcome, RequestRecord
+from loadgen.plan import Conversation, LoadJob, Turn
+from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.selftest.process import BlastServer, start_blast_server
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions
 
@@ -27,12 +27,12 @@ def run(server: BlastServer, rate_per_s: float, seconds: float, workers: int) ->
     endpoint = Endpoint(base_url=server.url, path="/v1/completions", model=server.model)
     turn = Turn(prompt="word " * PROMPT_WORDS, output_tokens=OUTPUT_TOKENS)
     count = int(rate_per_s * seconds)
-    jobs = (Job(index=n, due_s=n / rate_per_s, conversation=Conversation(turns=[turn])) for n in range(count))
+    jobs = (LoadJob(index=n, due_s=n / rate_per_s, conversation=Conversation(turns=[turn])) for n in range(count))
     records: list[RequestRecord] = []
     done = Fleet(DriveSettings(endpoint=endpoint, workers=workers)).run(
         jobs, on_records=records.extend, on_progress=lambda _: None
     )
-    if done.interrupted or any(record.outcome is not Outcome.OK for record in records):
+    if done.interrupted or any(record.outcome is not RequestOutcome.OK for record in records):
         raise SystemExit(f"not every request succeeded: {done.problems or [r.error for r in records if r.error][:1]}")
     lateness_ms = sorted(((record.started_s or 0.0) - record.intended_s) * 1e3 for record in records)
     lag_ms = max(health.loop_lag_p99_s for health in done.workers) * 1e3

@@ -6,13 +6,13 @@ import pytest
 
 from loadgen.endpoint import Backend, Endpoint
 from loadgen.errors import UsageError
-from loadgen.plan import Message, Role, Turn
+from loadgen.plan import PromptMessage, Role, Turn
 
 COMPLETIONS = Endpoint(base_url="http://h", path="/v1/completions", model="m")
 CHAT = Endpoint(base_url="http://h", path="/v1/chat/completions", model="m", backend=Backend.CHAT)
 
 
-def body(endpoint: Endpoint, turn: Turn, history: list[Message] | str = "") -> dict:
+def body(endpoint: Endpoint, turn: Turn, history: list[PromptMessage] | str = "") -> dict:
     """The body as JSON."""
     return json.loads(endpoint.body(turn, history))
 
@@ -66,7 +66,7 @@ def test_history_of_completions_is_text() -> None:
 
 
 def test_messages_become_text_for_completions() -> None:
-    turn = Turn(prompt=[Message(Role.SYSTEM, "be brief"), Message(Role.USER, "why")], output_tokens=1)
+    turn = Turn(prompt=[PromptMessage(Role.SYSTEM, "be brief"), PromptMessage(Role.USER, "why")], output_tokens=1)
     assert body(COMPLETIONS, turn)["prompt"] == "be brief\nwhy"
 
 

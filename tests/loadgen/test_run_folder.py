@@ -8,14 +8,14 @@ import pytest
 
 from loadgen import run_folder
 from loadgen.errors import OutputError, TraceFormatError, UsageError
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.result import Generator, RunResult, Throughput
 from loadgen.run_folder import RunFolder
 
 RECORD = RequestRecord(
     index=3,
     turn=1,
-    outcome=Outcome.OK,
+    outcome=RequestOutcome.OK,
     started_s=0.5,
     chunk_times=array("d", [0.6, 0.75]).tobytes(),
     chunk_tokens=array("i", [2, 1]).tobytes(),

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from serving.model.batch import Chunk, ForwardBatch, future_mask
+from serving.model.batch import ForwardBatch, PromptChunk, future_mask
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.sampler import sample
@@ -63,7 +63,7 @@ class ReferenceGenerator:
         positions = torch.arange(start, start + len(tokens))
         hidden = future_mask(len(tokens), self.model.dtype, self.model.device)
         runs = torch.zeros(1 if start else 0, dtype=torch.int64)
-        chunk = Chunk(0, len(tokens), start, runs, hidden)
+        chunk = PromptChunk(0, len(tokens), start, runs, hidden)
         # One block holds the whole context, so a position is its own slot.
         batch = ForwardBatch(torch.tensor(tokens), positions, positions, (), (chunk,))
         return self.model.logits(self.model.forward(batch, self._cache))

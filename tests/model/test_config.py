@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serving.errors import ModelError
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from tests.model.random_checkpoint import write_random_checkpoint
 
 # As published with the checkpoints, keys that are not read left out.
@@ -53,11 +53,11 @@ KIMI_K2_CHANGES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def read(folder: Path, raw: dict[str, object], generation: dict[str, object] | None = None) -> ModelConfig:
+def read(folder: Path, raw: dict[str, object], generation: dict[str, object] | None = None) -> Architecture:
     (folder / "config.json").write_text(json.dumps(raw))
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
-    return ModelConfig.from_folder(folder)
+    return Architecture.from_folder(folder)
 
 
 def test_deepseek_v3(tmp_path: Path) -> None:
@@ -151,18 +151,18 @@ def test_refusals_name_the_file_and_the_key(tmp_path: Path, change: dict[str, ob
 
 def test_missing_folder_file_and_bad_json(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not exist: give a folder"):
-        ModelConfig.from_folder(tmp_path / "nowhere")
+        Architecture.from_folder(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="is missing: give the folder"):
-        ModelConfig.from_folder(tmp_path)
+        Architecture.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot be read as JSON"):
-        ModelConfig.from_folder(tmp_path)
+        Architecture.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelError, match="cannot be read as JSON"):
-        ModelConfig.from_folder(tmp_path)
+        Architecture.from_folder(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ModelError, match="not a JSON object"):
-        ModelConfig.from_folder(tmp_path)
+        Architecture.from_folder(tmp_path)
 
 
 def test_import_needs_no_torch(tmp_path: Path) -> None:

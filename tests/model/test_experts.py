@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.experts import GroupedExperts, LocalExperts, combine, dispatch
 from serving.model.gate import Gate, Routing
 from serving.model.linear import PlainLinear
@@ -14,8 +14,8 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    return ModelConfig.from_folder(write_random_checkpoint(tmp_path_factory.mktemp("model")))
+def config(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
+    return Architecture.from_folder(write_random_checkpoint(tmp_path_factory.mktemp("model")))
 
 
 def test_dispatch_groups_rows_by_expert_and_combine_brings_them_home() -> None:
@@ -49,7 +49,7 @@ def test_grouped_experts_give_the_same_without_a_look_at_the_counts() -> None:
     assert torch.allclose(GroupedExperts(gate_up, down)(rows, counts), local(rows, counts), rtol=0.02, atol=0.5)
 
 
-def test_gate_keeps_to_the_best_groups(config: ModelConfig) -> None:
+def test_gate_keeps_to_the_best_groups(config: Architecture) -> None:
     """Expert 7 scores best of all, but its group's other expert is poor: two good ones elsewhere win."""
     config = replace(config, n_group=4, topk_group=1, num_experts_per_tok=2)
     scores = torch.tensor([0.1, 0.1, 0.8, 0.7, 0.1, 0.1, 0.01, 0.9])
@@ -59,7 +59,7 @@ def test_gate_keeps_to_the_best_groups(config: ModelConfig) -> None:
     assert routing.weights.sum().item() == pytest.approx(config.routed_scaling_factor)
 
 
-def test_gate_bias_chooses_but_does_not_weigh(config: ModelConfig) -> None:
+def test_gate_bias_chooses_but_does_not_weigh(config: Architecture) -> None:
     config = replace(config, n_group=1, topk_group=1, num_experts_per_tok=1, norm_topk_prob=False)
     bias = torch.zeros(8)
     bias[5] = 3.0

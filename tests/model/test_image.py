@@ -11,7 +11,7 @@ import torch
 
 from serving.errors import ModelError
 from serving.model import image
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.forms import TorchForms
 from serving.model.image import FORMAT, Image, ImageEntry, Manifest, encode_start, image_key, model_version
 from serving.model.native.library import load
@@ -151,12 +151,12 @@ def threads() -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 def test_a_key_names_all_that_bytes_depend_on(folder: Path, tmp_path: Path) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    config = ModelConfig.from_folder(folder)
-    other = ModelConfig.from_folder(write_random_checkpoint(tmp_path / "other", hidden_size=32))
+    config = Architecture.from_folder(folder)
+    other = Architecture.from_folder(write_random_checkpoint(tmp_path / "other", hidden_size=32))
     library = load()
     assert library is not None
 
-    def key(version: str, dtype: torch.dtype, device: torch.device, of: ModelConfig = config) -> str:
+    def key(version: str, dtype: torch.dtype, device: torch.device, of: Architecture = config) -> str:
         return image_key(of, version, dtype, device, TorchForms(device))
 
     torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model import forms
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.forms import TorchForms
 from serving.model.heads import PlainHeads
 from serving.model.image import Image
@@ -176,8 +176,8 @@ def test_a_damaged_image_is_distrusted_and_the_checkpoint_read(
 def test_an_image_of_another_model_is_refused(tmp_path: Path) -> None:
     shelf = ImageShelf()
     load_model(write_random_checkpoint(tmp_path / "a"), images=shelf)
-    other = ModelConfig.from_folder(write_random_checkpoint(tmp_path / "b", hidden_size=32))
-    same = ModelConfig.from_folder(tmp_path / "a")
+    other = Architecture.from_folder(write_random_checkpoint(tmp_path / "b", hidden_size=32))
+    same = Architecture.from_folder(tmp_path / "a")
     cpu, torch_forms = torch.device("cpu"), TorchForms(torch.device("cpu"))
     with pytest.raises(ModelError, match="another configuration or dtype"):
         assemble_from(shelf.only.data, other, torch.float32, cpu, torch_forms)
@@ -200,9 +200,9 @@ def rewrite_without_scales(folder: Path) -> None:
     save_file({name: value for name, value in load_file(file).items() if not name.endswith("_scale_inv")}, file)
 
 
-def made(folder: Path, device: str) -> tuple[ModelConfig, memoryview, ImagePlan]:
+def made(folder: Path, device: str) -> tuple[Architecture, memoryview, ImagePlan]:
     """An image of a checkpoint for a device."""
-    config = ModelConfig.from_folder(folder)
+    config = Architecture.from_folder(folder)
     checkpoint, drafts = open_checkpoint(config, folder, None)
     with torch.inference_mode():
         plan = plan_image(config, checkpoint, drafts, torch.float32, TorchForms(torch.device(device)))
@@ -228,7 +228,7 @@ def test_an_image_for_another_device_is_plain(tmp_path: Path, tied: bool) -> Non
 def test_an_image_is_of_one_number_of_threads(tmp_path: Path) -> None:
     """Some shapes are packed otherwise by many threads than by one; then nothing is written under the wrong key."""
     folder = write_random_checkpoint(tmp_path)
-    config = ModelConfig.from_folder(folder)
+    config = Architecture.from_folder(folder)
     checkpoint, drafts = open_checkpoint(config, folder, None)
     threads = torch.get_num_threads()
     try:
@@ -246,7 +246,7 @@ def test_an_image_whose_checkpoint_changed_meanwhile(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "a")
     other = write_random_checkpoint(tmp_path / "b", vocab_size=321)
     config, memory, plan = made(folder, "cpu")
-    checkpoint, _ = open_checkpoint(ModelConfig.from_folder(other), other, None)
+    checkpoint, _ = open_checkpoint(Architecture.from_folder(other), other, None)
     with pytest.raises(ModelError, match="came out as"):
         write_image(plan, config, checkpoint, memory)
 

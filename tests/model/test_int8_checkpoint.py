@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from serving.errors import ModelError
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.int8_linear import Int8Linear
 from serving.model.loader import load_model
 from serving.quantize.writer import quantised_config
@@ -118,7 +118,7 @@ def test_other_forms_are_refused_by_name(tmp_path: Path, path: tuple[str, ...], 
     place[path[-1]] = value
     (folder / "config.json").write_text(json.dumps(raw))
     with pytest.raises(ModelError) as caught:
-        ModelConfig.from_folder(folder)
+        Architecture.from_folder(folder)
     assert message in str(caught.value)
     assert "config.json" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -130,4 +130,4 @@ def test_keys_that_tools_leave_out_have_their_defaults(tmp_path: Path) -> None:
     del raw["quantization_config"]["config_groups"]["group_0"]["weights"]["dynamic"]
     del raw["quantization_config"]["kv_cache_scheme"]
     (folder / "config.json").write_text(json.dumps(raw))
-    assert ModelConfig.from_folder(folder).quantization.int8
+    assert Architecture.from_folder(folder).quantization.int8

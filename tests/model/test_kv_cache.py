@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from serving.errors import ModelError
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
@@ -17,11 +17,11 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
-    return ModelConfig.from_folder(write_random_checkpoint(tmp_path_factory.mktemp("model")))
+def config(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
+    return Architecture.from_folder(write_random_checkpoint(tmp_path_factory.mktemp("model")))
 
 
-def test_a_block_is_one_contiguous_run_of_bytes(config: ModelConfig) -> None:
+def test_a_block_is_one_contiguous_run_of_bytes(config: Architecture) -> None:
     cache = KvCache(config, 5, 4, torch.bfloat16)
     assert cache.tensor.shape == (5, 3, 4, 40)
     assert cache.block_bytes == 3 * 4 * 40 * 2
@@ -31,7 +31,7 @@ def test_a_block_is_one_contiguous_run_of_bytes(config: ModelConfig) -> None:
     assert (cache.used_bytes(0), cache.used_bytes(1), cache.used_bytes(4)) == (0, cache.block_bytes, cache.block_bytes)
 
 
-def test_written_rows_are_gathered_in_table_order(config: ModelConfig) -> None:
+def test_written_rows_are_gathered_in_table_order(config: Architecture) -> None:
     cache = KvCache(config, 5, 2, torch.float32)
     rows = torch.arange(3.0)[:, None].expand(3, 40) + 1
     table = [4, 1]
@@ -43,7 +43,7 @@ def test_written_rows_are_gathered_in_table_order(config: ModelConfig) -> None:
     assert cache.tensor[1, 1, 0, 0] == 3
 
 
-def test_lies_on_a_given_buffer_and_zeroes_it(config: ModelConfig) -> None:
+def test_lies_on_a_given_buffer_and_zeroes_it(config: Architecture) -> None:
     size = KvCache(config, 2, 4, torch.float32).size_bytes
     memory = bytearray(b"\xff" * (size + 7))
     cache = KvCache(config, 2, 4, torch.float32, buffer=memoryview(memory))
@@ -54,18 +54,18 @@ def test_lies_on_a_given_buffer_and_zeroes_it(config: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize("buffer", [memoryview(bytes(10_000_000)), memoryview(bytearray(100))])
-def test_refuses_buffers_that_are_read_only_or_too_small(config: ModelConfig, buffer: memoryview) -> None:
+def test_refuses_buffers_that_are_read_only_or_too_small(config: Architecture, buffer: memoryview) -> None:
     with pytest.raises(ModelError, match="writable bytes"):
         KvCache(config, 2, 4, torch.float32, buffer=buffer)
 
 
-def test_refuses_a_buffer_for_another_device(config: ModelConfig) -> None:
+def test_refuses_a_buffer_for_another_device(config: Architecture) -> None:
     with pytest.raises(ModelError, match="needs device cpu"):
         KvCache(config, 2, 4, torch.float32, "meta", memoryview(bytearray(10)))
 
 
-def test_fingerprint_names_everything_that_gives_bytes_their_meaning(config: ModelConfig, tmp_path: Path) -> None:
-    other = ModelConfig.from_folder(write_random_checkpoint(tmp_path, rope_theta=20000.0))
+def test_fingerprint_names_everything_that_gives_bytes_their_meaning(config: Architecture, tmp_path: Path) -> None:
+    other = Architecture.from_folder(write_random_checkpoint(tmp_path, rope_theta=20000.0))
     caches = [
         KvCache(config, 2, 4, torch.float32),
         KvCache(config, 2, 8, torch.float32),
@@ -79,7 +79,7 @@ def test_fingerprint_names_everything_that_gives_bytes_their_meaning(config: Mod
     assert KvCache(config, 9, 4, torch.float32).layout_fingerprint == caches[0].layout_fingerprint
 
 
-def test_raw_memory_is_described_in_bytes(config: ModelConfig) -> None:
+def test_raw_memory_is_described_in_bytes(config: Architecture) -> None:
     def described(dtype: torch.dtype, kv_dtype: KvDtype) -> tuple[str, int, int, int]:
         cache = KvCache(config, 2, 4, dtype, kv_dtype=kv_dtype)
         assert cache.tensor.nbytes == cache.size_bytes == 2 * 3 * 4 * cache.row_bytes
@@ -92,7 +92,7 @@ def test_raw_memory_is_described_in_bytes(config: ModelConfig) -> None:
 
 
 def test_every_part_of_an_int8_row_is_aligned(tmp_path: Path) -> None:
-    ragged = ModelConfig.from_folder(write_random_checkpoint(tmp_path, kv_lora_rank=30, qk_rope_head_dim=6))
+    ragged = Architecture.from_folder(write_random_checkpoint(tmp_path, kv_lora_rank=30, qk_rope_head_dim=6))
     cache = KvCache(ragged, 2, 4, torch.bfloat16, kv_dtype="int8")
     assert (cache.rope_offset_bytes, cache.scale_offset_bytes, cache.row_bytes) == (32, 44, 48)
     rows = torch.randn(2, 36, generator=torch.Generator().manual_seed(0)).bfloat16()
@@ -100,7 +100,7 @@ def test_every_part_of_an_int8_row_is_aligned(tmp_path: Path) -> None:
     assert torch.equal(cache.gather(2, torch.tensor([0]))[:2], rows)
 
 
-def test_int8_bytes_are_those_that_the_layout_says(config: ModelConfig) -> None:
+def test_int8_bytes_are_those_that_the_layout_says(config: Architecture) -> None:
     cache = KvCache(config, 5, 2, torch.float32, kv_dtype="int8")
     rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     rows[1, :32] = 0
@@ -117,7 +117,7 @@ def test_int8_bytes_are_those_that_the_layout_says(config: ModelConfig) -> None:
         assert struct.unpack("f", stored[64:]) == (largest / np.float32(127),)
 
 
-def test_rows_are_rounded_to_what_will_be_gathered(config: ModelConfig) -> None:
+def test_rows_are_rounded_to_what_will_be_gathered(config: Architecture) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         cache = KvCache(config, 5, 2, dtype, kv_dtype="int8")
         rows = (3 * torch.randn(2, 40, generator=torch.Generator().manual_seed(0))).to(dtype)
@@ -133,7 +133,7 @@ def test_rows_are_rounded_to_what_will_be_gathered(config: ModelConfig) -> None:
         assert not torch.equal(rows, before)
 
 
-def test_zeroes_are_zeroes_in_int8_too(config: ModelConfig) -> None:
+def test_zeroes_are_zeroes_in_int8_too(config: Architecture) -> None:
     memory = bytearray(b"\xff" * KvCache(config, 2, 4, torch.float32, kv_dtype="int8").size_bytes)
     cache = KvCache(config, 2, 4, torch.float32, buffer=memoryview(memory), kv_dtype="int8")
     assert memory == bytes(len(memory))

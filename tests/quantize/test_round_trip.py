@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.int8_linear import Int8Linear
 from serving.model.kv_cache import KvCache
 from serving.model.linear import PlainLinear, PrepackedLinear
@@ -99,7 +99,7 @@ def test_the_configuration_says_what_was_done(original: Path, quantised: Path, t
     assert quantization["config_groups"]["group_0"]["weights"]["strategy"] == "channel"
     assert quantization["config_groups"]["group_0"]["input_activations"]["dynamic"] is True
     assert quantization["ignore"] == ["re:^(.*\\.mlp\\.gate)$"]
-    assert ModelConfig.from_folder(quantised).quantization.int8
+    assert Architecture.from_folder(quantised).quantization.int8
     quick(original, tmp_path / "kept", Settings(tokens=TOKENS, window=64, trials=False, kept=frozenset({"head"})))
     kept = json.loads((tmp_path / "kept" / "config.json").read_text())["quantization_config"]
     assert len(kept["ignore"]) == len(quantization["ignore"]) + 1
@@ -126,8 +126,8 @@ def test_a_tied_head_is_untied_only_when_it_is_quantised(tmp_path: Path) -> None
     write_random_checkpoint(tmp_path / "tied", tie_word_embeddings=True)
     quick(tmp_path / "tied", tmp_path / "all")
     quick(tmp_path / "tied", tmp_path / "kept", Settings(tokens=256, trials=False, kept=frozenset({"head"})))
-    assert not ModelConfig.from_folder(tmp_path / "all").tie_word_embeddings
-    assert ModelConfig.from_folder(tmp_path / "kept").tie_word_embeddings
+    assert not Architecture.from_folder(tmp_path / "all").tie_word_embeddings
+    assert Architecture.from_folder(tmp_path / "kept").tie_word_embeddings
     assert "lm_head.weight" not in load_file(tmp_path / "kept" / "model.safetensors")
     original, embedded = (load_file(tmp_path / name / "model.safetensors") for name in ("tied", "all"))
     assert torch.equal(original["model.embed_tokens.weight"], embedded["model.embed_tokens.weight"])
@@ -166,7 +166,7 @@ def test_plain_rounding_touches_nothing_else(original: Path, tmp_path: Path) -> 
 def test_int8_caches_do_not_mix_with_the_originals(original: Path, quantised: Path) -> None:
     """The same tokens leave other rows behind."""
     fingerprints = {
-        KvCache(ModelConfig.from_folder(folder), 1, 16, torch.float32).layout_fingerprint
+        KvCache(Architecture.from_folder(folder), 1, 16, torch.float32).layout_fingerprint
         for folder in (original, quantised)
     }
     assert len(fingerprints) == 2

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from loadgen.errors import TraceFormatError
-from loadgen.plan import Conversation, Message, Prompt, Turn, if_changed
+from loadgen.plan import Conversation, Prompt, PromptMessage, Turn, if_changed
 from loadgen.trace.lines import json_lines
 from loadgen.workload.datasets.fit import Fit
 from loadgen.workload.datasets.measure import Measure
@@ -23,7 +23,7 @@ class _Line(msgspec.Struct):
     """One prompt: text or token ids, or chat messages."""
 
     prompt: str | list[int] | None = None
-    messages: list[Message] | None = None
+    messages: list[PromptMessage] | None = None
     output_tokens: int | None = None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from loadgen.errors import TraceFormatError
-from loadgen.plan import Conversation, Message, Prompt, Role, Turn, if_changed
+from loadgen.plan import Conversation, Prompt, PromptMessage, Role, Turn, if_changed
 from loadgen.workload.datasets.fit import Fit
 from loadgen.workload.datasets.json_stream import entries
 from loadgen.workload.datasets.measure import Measure
@@ -107,7 +107,7 @@ def _pairs(said: list[tuple[Role | None, str]]) -> Iterator[tuple[Prompt, str, s
         if asker is not Role.USER or answerer is not Role.ASSISTANT or not question.strip():
             return
         if system:
-            prompt: Prompt = [Message(Role.SYSTEM, system), Message(Role.USER, question)]
+            prompt: Prompt = [PromptMessage(Role.SYSTEM, system), PromptMessage(Role.USER, question)]
             yield prompt, f"{system}\n{question}", answer
             system = ""
         else:

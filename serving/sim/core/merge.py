@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from serving.sim.result import DecisionRecord, RequestColumns, SimResult, TimelinePoint, Totals
+from serving.sim.result import DecisionRecord, RequestColumns, SimResult, SimulatedPoint, Totals
 
 _KEPT_DECISIONS = 2000
 _SHARES = ("prefill_kv_share", "decode_kv_share", "pool_share", "ub_share", "rdma_share", "vpc_share", "step_s")
@@ -72,21 +72,21 @@ def _merge_rows(parts: Sequence[RequestColumns]) -> RequestColumns:
     return merged
 
 
-def _merge_timelines(lines: Sequence[list[TimelinePoint]]) -> list[TimelinePoint]:
+def _merge_timelines(lines: Sequence[list[SimulatedPoint]]) -> list[SimulatedPoint]:
     """Point by point; a supernode that has ended keeps its last point, without work."""
     points = []
     for index in range(max((len(line) for line in lines), default=0)):
         now = [line[index] if index < len(line) else _idle(line[-1]) for line in lines if line]
         sums: dict[str, float] = {}
-        for column in fields(TimelinePoint):
+        for column in fields(SimulatedPoint):
             values = [getattr(point, column.name) for point in now]
             sums[column.name] = sum(values) / len(values) if column.name in _SHARES else sum(values)
         sums["at_s"] = max(line[index].at_s for line in lines if index < len(line))
-        points.append(TimelinePoint(**sums))  # type: ignore[arg-type]  # sums of whole numbers are whole
+        points.append(SimulatedPoint(**sums))  # type: ignore[arg-type]  # sums of whole numbers are whole
     return points
 
 
-def _idle(last: TimelinePoint) -> TimelinePoint:
+def _idle(last: SimulatedPoint) -> SimulatedPoint:
     return replace(
         last,
         prefill_queue_tokens=0,

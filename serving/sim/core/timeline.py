@@ -2,7 +2,7 @@
 
 from hardware.spec.catalog import CLOUDMATRIX384
 from serving.sim.core.supernode import Supernode
-from serving.sim.result import TimelinePoint
+from serving.sim.result import SimulatedPoint
 
 _UB = CLOUDMATRIX384.node.npu.ub_bytes_per_s
 _RDMA = CLOUDMATRIX384.node.npu.rdma_bytes_per_s
@@ -12,7 +12,7 @@ class Timeline:
     """Points in time, one every `step_s`."""
 
     def __init__(self, node: Supernode, step_s: float) -> None:
-        self.points: list[TimelinePoint] = []
+        self.points: list[SimulatedPoint] = []
         self.npu_seconds = 0.0
         """NPUs that served or came up, over time, as seen at the points."""
         self._node = node
@@ -48,7 +48,7 @@ class Timeline:
         if node.pool is not None and (due := node.pool.next_tick()) is not None and due <= node.queue.now:
             node.pool.tick(node.queue.now)
         self.points.append(
-            TimelinePoint(
+            SimulatedPoint(
                 at_s=node.queue.now,
                 prefill_queue_tokens=sum(one.status()[0] for one in prefills),
                 prefill_waiting=sum(one.waiting() for one in prefills),

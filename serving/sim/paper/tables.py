@@ -2,7 +2,7 @@
 
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, html
-from loadgen.report.table import Cell, Row, Table, columns
+from loadgen.report.table import Cell, Table, TableRow, columns
 from serving.sim.paper import texts
 from serving.sim.paper.reasons import reasons_of
 from serving.sim.paper.reproduction import Reproduced, Reproduction
@@ -21,7 +21,7 @@ def rows_table(part: Reproduced) -> Table:
             row.label, row.unit, texts.published_text(row), texts.ours_text(row),
             Cell(texts.error_text(row), "warn" if far else ""), row.how_text, row.source,
         ]  # fmt: skip
-        rows.append(Row(cells, "soft" if row.ours is None else ""))
+        rows.append(TableRow(cells, "soft" if row.ours is None else ""))
     return Table(heads, rows)
 
 
@@ -42,16 +42,16 @@ def headline_table(done: Reproduction) -> Table:
                 part.experiment.name, f"{row.label}, {row.unit}", texts.published_text(row), texts.ours_text(row),
                 f"{texts.error_text(row)}{mark}", row.how_text,
             )  # fmt: skip
-            rows.append(Row(cells))
+            rows.append(TableRow(cells))
     return Table(heads, rows)
 
 
-def _overview_row(part: Reproduced) -> Row:
+def _overview_row(part: Reproduced) -> TableRow:
     errors = [abs(row.error) for row in part.findings.rows if row.error is not None]
     unexplained = any(reason.unexplained for reason in reasons_of(part))
     worst = max(errors, default=0.0)
     name = part.experiment.name
-    return Row([
+    return TableRow([
         Html(f'<a href="#{html(name)}">{html(name)}</a>'), part.experiment.title, numbers.count(len(errors)),
         numbers.count(sum(error <= CLOSE for error in errors)),
         numbers.share(sum(errors) / len(errors)) if errors else numbers.MISSING,

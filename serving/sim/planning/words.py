@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from loadgen.report import numbers
-from loadgen.report.table import Row as TableRow
-from loadgen.report.table import Table, Tone, columns, table_of
+from loadgen.report.table import Table, TableRow, Tone, columns, table_of
 from serving.sim.planning.plan import CapacityPlan, Option
 
 HEADS = (

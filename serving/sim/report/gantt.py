@@ -2,13 +2,13 @@
 
 In the steady state a layer of two microbatches has two halves. In each, one microbatch has the attention stream while
 the other has the expert stream; then they change places. A half lasts as long as the longer stream and the hand-over;
-the shorter stream waits. Without microbatches the streams follow each other. The parts of `StepCost` are sums over all
-their runs; a bar is one run.
+the shorter stream waits. Without microbatches the streams follow each other. The parts of `PredictedStep` are sums
+over all their runs; a bar is one run.
 """
 
 from dataclasses import dataclass
 
-from hardware.cost.loads import CostPart, StepCost
+from hardware.cost.loads import CostPart, PredictedStep
 from loadgen.report import numbers
 from loadgen.report.chart import Axis, Bar, BarChart, Key
 
@@ -31,7 +31,7 @@ class LayerBar:
     length_s: float
 
 
-def layer_bars(cost: StepCost) -> list[LayerBar]:
+def layer_bars(cost: PredictedStep) -> list[LayerBar]:
     """Where each operator of one layer lies in time.
 
     Returns: bars; those of one stream and microbatch follow each other and add up to `cost.streams_s[stream]`.
@@ -49,7 +49,7 @@ def layer_bars(cost: StepCost) -> list[LayerBar]:
     return bars
 
 
-def layer_chart(cost: StepCost) -> BarChart:
+def layer_chart(cost: PredictedStep) -> BarChart:
     """One layer as bars in two lanes; each says its operator and time."""
     bars = layer_bars(cost)
     end_s = max([cost.layer_s, *(bar.start_s + bar.length_s for bar in bars)])
@@ -65,7 +65,7 @@ def layer_chart(cost: StepCost) -> BarChart:
     )
 
 
-def layer_parts(cost: StepCost) -> list[CostPart]:
+def layer_parts(cost: PredictedStep) -> list[CostPart]:
     """Operators of a step by stream, in each those that last longest first; those outside of layers at the end."""
     return sorted(cost.parts, key=lambda part: (part.stream % len(_ORDER), -part.time_s))
 
@@ -75,7 +75,7 @@ def stream_name(stream: int) -> str:
     return STREAMS[stream].split()[0] if stream in (0, 1) else "outside of layers"
 
 
-def _runs(cost: StepCost, stream: int) -> list[tuple[str, float]]:
+def _runs(cost: PredictedStep, stream: int) -> list[tuple[str, float]]:
     """One run of each operator of a stream [s], made to add up to the stream's time.
 
     Operators that do not run in every layer (a dense layer's) are no part of the one that is drawn. What remains of the

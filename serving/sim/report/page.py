@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hardware.cost.loads import StepCost
+from hardware.cost.loads import PredictedStep
 from loadgen.report import numbers
 from loadgen.report.fragments import element
 from loadgen.report.html import render
@@ -27,7 +27,7 @@ _FOOTNOTE = (
 
 
 def report_page(
-    result: SimResult, slo: Slo | None = None, *, step_cost: StepCost | None = None, summary: Summary | None = None
+    result: SimResult, slo: Slo | None = None, *, step_cost: PredictedStep | None = None, summary: Summary | None = None
 ) -> str:
     """The page.
 
@@ -65,7 +65,7 @@ def write_page(
     result: SimResult,
     slo: Slo | None = None,
     *,
-    step_cost: StepCost | None = None,
+    step_cost: PredictedStep | None = None,
     summary: Summary | None = None,
 ) -> None:
     """Write the page to a file.
@@ -105,7 +105,7 @@ def _facts(result: SimResult, summary: Summary) -> list[tuple[str, object]]:
     ]
 
 
-def _layer_note(cost: StepCost) -> str:
+def _layer_note(cost: PredictedStep) -> str:
     """How the streams of a layer share the machine."""
     overlap = (
         "Two microbatches take turns: while one has the attention stream, the other has the expert stream; the shorter "

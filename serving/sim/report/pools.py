@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from serving.sim.result import FaultRecord, InstanceTotals, SimResult, TimelinePoint
+from serving.sim.result import FaultRecord, InstanceTotals, SimResult, SimulatedPoint
 
 SECONDS_PER_HOUR = 3600.0
 POOL_ORDER = ("prefill", "decode")
@@ -71,7 +71,7 @@ def pool_summaries(result: SimResult) -> list[PoolSummary]:
     return [_pool(name, [one for one in result.instances if one.pool == name], result.totals.end_s) for name in ordered]
 
 
-def plane_summaries(timeline: Sequence[TimelinePoint]) -> list[PlaneSummary]:
+def plane_summaries(timeline: Sequence[SimulatedPoint]) -> list[PlaneSummary]:
     """Sum up every plane; a point's share holds for the time since the point before it."""
     widths = [after.at_s - before.at_s for before, after in itertools.pairwise(timeline)]
     whole_s = math.fsum(widths)

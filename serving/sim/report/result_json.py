@@ -2,7 +2,7 @@
 
 The document has a fixed order of fields; mappings are sorted by key; floats keep nine significant digits; what is not
 finite is null. Real time is left out, so two runs of one seed compare with `cmp`. Fields are those of `Summary` and
-`SimResult`, in SI units; `timeline` is column-wise: one list per field of `TimelinePoint`. A reader checks `schema`:
+`SimResult`, in SI units; `timeline` is column-wise: one list per field of `SimulatedPoint`. A reader checks `schema`:
 the number after the slash grows when a field changes its meaning or goes away; new fields may come without that.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from serving.report_files import write_file
 from serving.sim.report.summary import Summary
-from serving.sim.result import RequestColumns, SimResult, TimelinePoint
+from serving.sim.result import RequestColumns, SimResult, SimulatedPoint
 
 SCHEMA = "cloudmatrix-simulation/1"
 _DIGITS = 9
@@ -72,9 +72,9 @@ def plain(value: Any) -> Any:  # noqa: ANN401 # any value of a report
     return value
 
 
-def _by_field(points: Sequence[TimelinePoint]) -> dict[str, list[float | int | None]]:
+def _by_field(points: Sequence[SimulatedPoint]) -> dict[str, list[float | int | None]]:
     """Points as one list per field: a third of the size, and what plotting tools want."""
-    names = [field.name for field in dataclasses.fields(TimelinePoint)]
+    names = [field.name for field in dataclasses.fields(SimulatedPoint)]
     return {name: [plain(getattr(point, name)) for point in points] for name in names}
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from hardware.cost.loads import StepCost
+from hardware.cost.loads import PredictedStep
 from loadgen.report import numbers
-from loadgen.report.table import Row, Table, columns, table_of
+from loadgen.report.table import Table, TableRow, columns, table_of
 from serving.sim.report.gantt import layer_parts, stream_name
 from serving.sim.report.latencies import Distribution
 from serving.sim.report.pools import life_s
@@ -23,7 +23,7 @@ def latency_table(summary: Summary) -> Table:
     note = f"{summary.one_token:,} answers of one token have no TPOT." if summary.one_token else ""
     return Table(
         columns("", "requests", "mean", "p50", "p90", "p99", "max"),
-        [Row([name, numbers.count(of.count), *latency_cells(of)]) for name, of in rows],
+        [TableRow([name, numbers.count(of.count), *latency_cells(of)]) for name, of in rows],
         note,
     )
 
@@ -40,7 +40,7 @@ def pool_table(summary: Summary) -> Table:
         "tokens/s per NPU", "… while busy", "peak batch", "peak KV", "preemptions",
     )  # fmt: skip
     rows = [
-        Row([
+        TableRow([
             pool.name, numbers.count(pool.instances), numbers.count(pool.peak_npus),
             numbers.significant(pool.npu_hours), numbers.share(pool.busy_share), numbers.count(pool.steps),
             numbers.significant(pool.prompt_tokens_per_s),
@@ -56,7 +56,7 @@ def pool_table(summary: Summary) -> Table:
 def plane_table(summary: Summary) -> Table:
     """Every plane that carried something."""
     rows = [
-        Row(
+        TableRow(
             [
                 plane.name.upper(),
                 numbers.size(plane.nbytes),
@@ -70,14 +70,14 @@ def plane_table(summary: Summary) -> Table:
     return Table(columns("plane", "moved", "mean use", "peak use"), rows)
 
 
-def parts_table(cost: StepCost) -> Table:
+def parts_table(cost: PredictedStep) -> Table:
     """Operators of the layer, with their formula."""
     heads = columns(
         "operator", "stream", "one run", "runs in a step", "in a step", "bound by", "formula",
         text=("stream", "bound by"), long=("formula",),
     )  # fmt: skip
     rows = [
-        Row([
+        TableRow([
             part.name, stream_name(part.stream), numbers.duration(part.time_s / max(1, part.runs)),
             numbers.count(part.runs), numbers.duration(part.time_s), part.bound, part.formula,
         ])
@@ -88,7 +88,7 @@ def parts_table(cost: StepCost) -> Table:
 
 def count_table(result: SimResult) -> Table:
     """Decisions by kind."""
-    rows = [Row([kind, numbers.count(number)]) for kind, number in sorted(result.decision_counts.items())]
+    rows = [TableRow([kind, numbers.count(number)]) for kind, number in sorted(result.decision_counts.items())]
     return Table(columns("decision", "how often"), rows)
 
 
@@ -98,7 +98,7 @@ def decision_table(result: SimResult) -> Table:
     whole = max(sum(result.decision_counts.values()), len(result.decisions))
     heads = columns("at", "kind", "about", "decision", "reason", text=("kind", "about", "decision"), long=("reason",))
     rows = [
-        Row([numbers.clock(one.at_s), one.kind, one.subject, one.choice, _cut(one.reason)], kind=one.kind)
+        TableRow([numbers.clock(one.at_s), one.kind, one.subject, one.choice, _cut(one.reason)], kind=one.kind)
         for one in chosen
     ]
     note = f"The newest of each kind: {len(rows):,} of {whole:,}." if len(rows) < whole else ""
@@ -113,7 +113,7 @@ def scaling_sums(result: SimResult) -> Table:
         changes = [one for one in result.scaling if one.pool == pool]
         targets = [changes[0].before, *(one.target for one in changes)]
         cells = [pool, numbers.count(len(changes)), numbers.count(min(targets)), numbers.count(max(targets))]
-        rows.append(Row(cells + [numbers.count(sum(one.kind == kind for one in changes)) for kind in kinds]))
+        rows.append(TableRow(cells + [numbers.count(sum(one.kind == kind for one in changes)) for kind in kinds]))
     return Table(columns("scaling", "changes", "least", "most", *kinds), rows)
 
 
@@ -121,7 +121,7 @@ def scaling_table(result: SimResult) -> Table:
     """Every change of a target, the first ones if there are too many."""
     heads = columns("at", "pool", "from", "to", "kind", "reason", text=("pool", "kind"), long=("reason",))
     rows = [
-        Row([
+        TableRow([
             numbers.clock(one.at_s), one.pool, numbers.count(one.before), numbers.count(one.target), one.kind,
             _cut(one.reason),
         ])
@@ -133,7 +133,7 @@ def scaling_table(result: SimResult) -> Table:
 def fault_sums(summary: Summary) -> Table:
     """What each kind of fault cost."""
     rows = [
-        Row([
+        TableRow([
             one.kind, numbers.count(one.count), numbers.count(one.sequences_hit), numbers.count(one.tokens_lost),
             numbers.significant(one.npu_seconds_lost),
         ])
@@ -149,7 +149,7 @@ def fault_table(result: SimResult) -> Table:
         "at", "kind", "target", "until", "sequences hit", "tokens lost", "NPU-seconds lost", text=("kind", "target")
     )
     rows = [
-        Row([
+        TableRow([
             numbers.clock(one.at_s), one.kind, one.target, _until(one.until_s), numbers.count(one.sequences_hit),
             numbers.count(one.tokens_lost), numbers.significant(one.npu_seconds_lost),
         ])
@@ -167,7 +167,7 @@ def instance_table(result: SimResult) -> Table:
     rows = []
     for one in result.instances[:MOST_ROWS]:
         life = life_s(one, result.totals.end_s)
-        rows.append(Row([
+        rows.append(TableRow([
             one.name, one.pool, numbers.count(one.npus), numbers.clock(one.started_s), _until(one.stopped_s),
             numbers.share(one.busy_s / life) if life else numbers.MISSING, numbers.count(one.steps),
             numbers.count(one.prompt_tokens), numbers.count(one.output_tokens), numbers.count(one.preemptions),

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.tensors import model_tensors
 
 PROBE_BYTES = 1 << 30  # far beyond any last-level cache
@@ -14,7 +14,7 @@ _REPEATS = 30
 _PROBE = Path(__file__).with_name("read_probe.c")
 
 
-def step_weight_bytes(config: ModelConfig, bytes_per_weight: float) -> int:
+def step_weight_bytes(config: Architecture, bytes_per_weight: float) -> int:
     """Weights that one decode step of one sequence reads [bytes].
 
     All matrices once, the head among them; of the routed experts those that one token is sent to; of the embedding one

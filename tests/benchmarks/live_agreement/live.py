@@ -13,7 +13,7 @@ from pathlib import Path
 from hardware.cost.cost_model import CostModel
 from hardware.cost.loads import PrefillLoad
 from loadgen.cli.main import main as loadgen
-from loadgen.record import Outcome
+from loadgen.record import RequestOutcome
 from loadgen.run_folder import read_records, read_result
 from serving.sim.core.movers import LOOKUP_S
 from tests.benchmarks.conditions import ROOT, STORYTELLER
@@ -72,7 +72,7 @@ def real_overhead_s(port: int, folder: Path, cost: CostModel, dies: int, time_sc
     flags = ["--dataset-name", "random", "--input-len", str(tokens), "--output-len", "2", "--num-prompts", str(PROBES)]
     _run(port, folder, [*flags, "--concurrency", "1", "--seed", "78"])
     predicted_s = LOOKUP_S + cost.prefill_step_s(PrefillLoad(tokens, tokens * tokens / 2, dies))
-    ttfts = [one.chunks()[0] - one.intended_s for one in read_records(folder) if one.outcome is Outcome.OK]
+    ttfts = [one.chunks()[0] - one.intended_s for one in read_records(folder) if one.outcome is RequestOutcome.OK]
     return statistics.median(ttfts) - predicted_s / time_scale
 
 
@@ -101,7 +101,7 @@ def replay(port: int, folder: Path, trace: Path, requests: int, time_scale: floa
     rows = []
     for one in records:
         chunks, tokens = one.chunks(), one.output_tokens
-        if one.outcome is not Outcome.OK or not chunks or tokens is None:
+        if one.outcome is not RequestOutcome.OK or not chunks or tokens is None:
             raise RuntimeError(f"request {one.index} ended with {one.outcome}: {one.error}")
         first, last = chunks[0] - one.intended_s, chunks[-1] - one.intended_s
         pace = (last - first) / (tokens - 1) if tokens > 1 else 0.0

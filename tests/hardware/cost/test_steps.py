@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware.cost import CostModel, DecodeLoad, PrefillLoad, StepCost, load_device, mtp_tokens_per_step
+from hardware.cost import CostModel, DecodeLoad, PredictedStep, PrefillLoad, load_device, mtp_tokens_per_step
 from hardware.errors import SpecError
 
 MODELS = {name: CostModel(load_device(name)) for name in ("ascend-910c", "h800")}
@@ -95,7 +95,7 @@ def test_more_prefill_dies_are_never_slower(load: PrefillLoad) -> None:
     assert ASCEND.prefill_step_s(large) <= ASCEND.prefill_step_s(small) * 1.01
 
 
-def stream_s(cost: StepCost, stream: int) -> float:
+def stream_s(cost: PredictedStep, stream: int) -> float:
     return sum(part.time_s for part in cost.parts if part.stream == stream)
 
 

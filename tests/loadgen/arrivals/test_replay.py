@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.arrivals import Recorded, ReplayedArrivals, draw, stream
+from loadgen.arrivals import RecordedArrivals, ReplayedArrivals, draw, stream
 from loadgen.arrivals.process import BLOCK
 from loadgen.errors import UsageError
 
@@ -25,8 +25,8 @@ def test_the_window_is_cut_out_and_scaled() -> None:
 
 def test_recorded_times_are_an_arrival_process() -> None:
     times = tuple(index / 8 for index in range(2 * BLOCK))
-    assert draw(Recorded(times), stream(0), until_s=1e9).tolist() == list(times)
-    window = Recorded(times, ReplayedArrivals(rate_scale=2.0, from_s=1.0, to_s=2.0))
+    assert draw(RecordedArrivals(times), stream(0), until_s=1e9).tolist() == list(times)
+    window = RecordedArrivals(times, ReplayedArrivals(rate_scale=2.0, from_s=1.0, to_s=2.0))
     assert draw(window, stream(0), until_s=1e9).tolist() == [index / 16 for index in range(8)]
 
 
@@ -44,4 +44,4 @@ def test_the_window_must_hold_something(window: tuple[float, float]) -> None:
 
 def test_recorded_times_must_ascend() -> None:
     with pytest.raises(UsageError, match="ascend"):
-        Recorded((0.0, 2.0, 1.0))
+        RecordedArrivals((0.0, 2.0, 1.0))

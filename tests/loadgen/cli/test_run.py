@@ -8,7 +8,7 @@ import pytest
 
 from loadgen import run_folder
 from loadgen.cli.main import main
-from loadgen.record import Outcome
+from loadgen.record import RequestOutcome
 from loadgen.server.scrape import Scraper
 from tests.loadgen.cli.conftest import Run
 
@@ -31,7 +31,7 @@ def test_closed_loop(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> No
     assert own["peak_concurrency"] <= 4
     records = list(run_folder.read_records(Path("run")))
     assert len(records) == 24
-    assert {record.outcome for record in records} == {Outcome.OK}
+    assert {record.outcome for record in records} == {RequestOutcome.OK}
     assert len(run_folder.read_bodies(Path("run"))) == 24
     assert "<html" in Path("run/report.html").read_text()[:200].lower()
     printed = capsys.readouterr().out

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 import pytest
 
 from loadgen.cli.schedule import Schedule
-from loadgen.plan import Conversation, Job, Turn
+from loadgen.plan import Conversation, LoadJob, Turn
 
 
-def jobs(turns: list[int], *, warmups: int = 0, every_s: float | None = None) -> Iterator[Job]:
+def jobs(turns: list[int], *, warmups: int = 0, every_s: float | None = None) -> Iterator[LoadJob]:
     """Jobs with so many turns each."""
     for index, count in enumerate(turns):
         conversation = Conversation(turns=[Turn(prompt="p", output_tokens=1)] * count)
         due_s = None if every_s is None else index * every_s
-        yield Job(index=index, conversation=conversation, due_s=due_s, warmup=index < warmups)
+        yield LoadJob(index=index, conversation=conversation, due_s=due_s, warmup=index < warmups)
 
 
 @pytest.mark.parametrize(

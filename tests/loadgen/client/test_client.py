@@ -6,7 +6,7 @@ import pytest
 from loadgen.client import Exchange, Failure, Keep, LoadClient, digest
 from loadgen.endpoint import Endpoint
 from loadgen.errors import UsageError
-from loadgen.record import Outcome
+from loadgen.record import RequestOutcome
 from tests.loadgen.client.events import CHAT, DONE, chunked, frame, plain, text
 from tests.loadgen.client.loops import on_both_loops
 from tests.loadgen.client.scripted import CLOSE, HANG, READ, RESET, Script, client_of, scripted
@@ -35,7 +35,7 @@ async def test_stamps_stand_in_order() -> None:
     async with scripted(script) as server, client_of(server.url) as client:
         made = await ask(client)
         found = digest(made)
-    assert found.outcome is Outcome.OK
+    assert found.outcome is RequestOutcome.OK
     assert made.connect_s is not None
     assert made.first_byte_s is not None
     assert made.ended_s is not None
@@ -89,7 +89,7 @@ async def test_one_silent_retry_when_a_kept_connection_was_dead() -> None:
             await ask(client)
             made = await ask(client)
         assert len(server.requests) == 3
-    assert digest(made).outcome is Outcome.OK
+    assert digest(made).outcome is RequestOutcome.OK
     assert made.connect_s is not None
     assert client.meter.retries == 1
 
@@ -100,7 +100,7 @@ async def test_no_second_retry() -> None:
         await ask(client)
         made = await ask(client)
         assert len(server.requests) == 3
-    assert (made.failure, digest(made).outcome) == (Failure.LOST, Outcome.CONNECTION)
+    assert (made.failure, digest(made).outcome) == (Failure.LOST, RequestOutcome.CONNECTION)
     assert made.error == "connection closed by the server before an answer came"
 
 
@@ -119,7 +119,7 @@ async def test_no_retry_after_the_first_byte_of_an_answer() -> None:
         await ask(client)
         made = await ask(client)
         assert len(server.requests) == 2
-    assert digest(made).outcome is Outcome.CONNECTION
+    assert digest(made).outcome is RequestOutcome.CONNECTION
     assert "in the middle of the answer" in made.error
 
 
@@ -128,7 +128,7 @@ async def test_a_connection_closed_while_idle_is_forgotten() -> None:
     async with scripted([READ, ANSWER, CLOSE], [READ, ANSWER, HANG]) as server, client_of(server.url) as client:
         await ask(client)
         await asyncio.sleep(0.05)
-        assert digest(await ask(client)).outcome is Outcome.OK
+        assert digest(await ask(client)).outcome is RequestOutcome.OK
         assert len(server.requests) == 2
     assert client.meter.retries == 0
 
@@ -139,7 +139,7 @@ async def test_a_stream_that_breaks_off() -> None:
         async with client_of(server.url) as client:
             made = await ask(client)
     found = digest(made)
-    assert (made.failure, found.outcome) == (Failure.LOST, Outcome.TRUNCATED)
+    assert (made.failure, found.outcome) == (Failure.LOST, RequestOutcome.TRUNCATED)
     assert found.text == "Once upon"
 
 
@@ -148,7 +148,7 @@ async def test_a_body_without_a_length_ends_with_its_connection() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
     async with scripted([READ, head, *CHAT, CLOSE]) as server, client_of(server.url) as client:
         made = await ask(client)
-    assert (made.failure, digest(made).outcome) == (None, Outcome.OK)
+    assert (made.failure, digest(made).outcome) == (None, RequestOutcome.OK)
 
 
 @on_both_loops
@@ -156,7 +156,7 @@ async def test_an_interim_answer_is_passed_over() -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\n"
     async with scripted([READ, interim, 0.05, ANSWER, HANG]) as server, client_of(server.url) as client:
         made = await ask(client)
-    assert (made.status, digest(made).outcome) == (200, Outcome.OK)
+    assert (made.status, digest(made).outcome) == (200, RequestOutcome.OK)
     assert made.first_byte_s is not None
     assert made.first_byte_s - made.started_s >= 0.045
 
@@ -166,7 +166,7 @@ async def test_bytes_in_any_portions() -> None:
     script: Script = [READ, *(step for at in range(len(ANSWER)) for step in (ANSWER[at : at + 1], 0.0)), HANG]
     async with scripted(script) as server, client_of(server.url) as client:
         found = digest(await ask(client))
-    assert (found.outcome, found.text) == (Outcome.OK, "Once upon")
+    assert (found.outcome, found.text) == (RequestOutcome.OK, "Once upon")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ async def test_bytes_in_any_portions() -> None:
 async def test_what_is_not_http(answer: bytes) -> None:
     async with scripted([READ, answer, HANG]) as server, client_of(server.url) as client:
         made = await ask(client)
-    assert (made.failure, digest(made).outcome) == (Failure.NOT_HTTP, Outcome.MALFORMED_REPLY)
+    assert (made.failure, digest(made).outcome) == (Failure.NOT_HTTP, RequestOutcome.MALFORMED_REPLY)
     assert "not a valid HTTP/1.1 answer" in made.error
 
 
@@ -189,7 +189,7 @@ async def test_what_is_not_http(answer: bytes) -> None:
 async def test_bytes_after_the_answer_close_the_connection() -> None:
     async with scripted([READ, ANSWER + b"HTTP/1.1 200 OK\r\n\r\n", HANG], [READ, ANSWER, HANG]) as server:
         async with client_of(server.url) as client:
-            assert [digest(await ask(client)).outcome for _ in range(2)] == [Outcome.OK, Outcome.OK]
+            assert [digest(await ask(client)).outcome for _ in range(2)] == [RequestOutcome.OK, RequestOutcome.OK]
         assert server.connections == 2
 
 
@@ -199,7 +199,7 @@ async def test_nobody_listens() -> None:
         port = free.getsockname()[1]
     async with client_of(f"http://127.0.0.1:{port}") as client:
         made = await ask(client)
-    assert (made.failure, digest(made).outcome) == (Failure.CONNECT, Outcome.CONNECTION)
+    assert (made.failure, digest(made).outcome) == (Failure.CONNECT, RequestOutcome.CONNECTION)
     assert made.error == f"connection refused (127.0.0.1, port {port})"
     assert made.ended_s is not None
 
@@ -231,7 +231,7 @@ async def test_an_answer_that_comes_too_late() -> None:
             made = await ask(client)
             await asyncio.wait_for(server.left.wait(), 30)
     found = digest(made)
-    assert (found.outcome, found.text) == (Outcome.TIMEOUT, "Once")
+    assert (found.outcome, found.text) == (RequestOutcome.TIMEOUT, "Once")
     assert found.error == "not complete after 0.1 s"
     assert made.ended_s is not None
     assert made.ended_s - made.started_s >= 0.09
@@ -250,7 +250,7 @@ async def test_cut_ends_what_runs_and_what_connects() -> None:
         made = await asyncio.gather(*running, connecting)
         assert client.running == 0
     assert [one.failure for one in made] == [Failure.CUT] * 4
-    assert {digest(one).outcome for one in made} == {Outcome.UNFINISHED}
+    assert {digest(one).outcome for one in made} == {RequestOutcome.UNFINISHED}
 
 
 @on_both_loops
@@ -274,7 +274,7 @@ async def test_a_long_stream_is_read_while_it_comes(monkeypatch: pytest.MonkeyPa
         made = await ask(client)
     assert len(made.parts) < 1002
     found = digest(made)
-    assert (found.outcome, found.text) == (Outcome.OK, "".join(f" {number}" for number in range(1000)))
+    assert (found.outcome, found.text) == (RequestOutcome.OK, "".join(f" {number}" for number in range(1000)))
     assert client.meter.chunks == 1002
 
 

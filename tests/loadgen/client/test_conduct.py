@@ -9,7 +9,7 @@ import pytest
 from loadgen.client import Exchange, Failure, LoadClient, digest
 from loadgen.client.conduct import limit_of
 from loadgen.plan import Behaviour, Conduct
-from loadgen.record import Outcome
+from loadgen.record import RequestOutcome
 from tests.loadgen.client.events import CHAT, DONE, chunked, frame, plain, text
 from tests.loadgen.client.loops import on_both_loops
 from tests.loadgen.client.scripted import HANG, READ, client_of, scripted
@@ -47,7 +47,7 @@ async def test_leaving_after_chunks_of_content() -> None:
         made = await ask(client, conduct=Conduct.DISCONNECT, leave_after_chunks=3, leave_after_s=30.0)
         await asyncio.wait_for(server.left.wait(), 30)
     found = digest(made)
-    assert (found.outcome, found.text) == (Outcome.CANCELLED, " 0 1 2")
+    assert (found.outcome, found.text) == (RequestOutcome.CANCELLED, " 0 1 2")
     assert found.error == "left on purpose after 3 chunks"
 
 
@@ -56,7 +56,7 @@ async def test_leaving_after_a_time() -> None:
     async with scripted([READ, HEAD, frame(text("a")), HANG]) as server, client_of(server.url) as client:
         made = await ask(client, conduct=Conduct.DISCONNECT, leave_after_s=0.05)
         await asyncio.wait_for(server.left.wait(), 30)
-    assert digest(made).outcome is Outcome.CANCELLED
+    assert digest(made).outcome is RequestOutcome.CANCELLED
     assert made.error == "left on purpose after 0.05 s"
 
 
@@ -64,7 +64,7 @@ async def test_leaving_after_a_time() -> None:
 async def test_one_who_would_have_left_later_stays_to_the_end() -> None:
     async with scripted([READ, chunked(*CHAT), HANG]) as server, client_of(server.url) as client:
         made = await ask(client, conduct=Conduct.DISCONNECT, leave_after_chunks=50)
-    assert digest(made).outcome is Outcome.OK
+    assert digest(made).outcome is RequestOutcome.OK
 
 
 @on_both_loops
@@ -72,7 +72,7 @@ async def test_giving_up() -> None:
     async with scripted([READ, HANG]) as server, client_of(server.url) as client:
         made = await ask(client, conduct=Conduct.TIMEOUT, give_up_after_s=0.05)
         await asyncio.wait_for(server.left.wait(), 30)
-    assert digest(made).outcome is Outcome.CANCELLED
+    assert digest(made).outcome is RequestOutcome.CANCELLED
 
 
 @on_both_loops
@@ -85,7 +85,7 @@ async def test_a_slow_reader_takes_its_time_and_a_connection_of_its_own() -> Non
         made = await ask(client, conduct=Conduct.SLOW_READER, read_bytes_per_s=rate)
         assert server.connections == 2
     found = digest(made)
-    assert found.outcome is Outcome.OK
+    assert found.outcome is RequestOutcome.OK
     assert made.ended_s is not None
     assert made.ended_s - made.started_s >= 0.2
 
@@ -100,7 +100,7 @@ async def test_a_malformed_request_is_sent_malformed_and_its_connection_not_kept
         headers, body = read_request(server.requests[0])
     assert headers["x-request-id"] == "r-1"
     assert b'"max_tokens":-1' in body
-    assert digest(made).outcome is Outcome.REFUSED_AS_MEANT
+    assert digest(made).outcome is RequestOutcome.REFUSED_AS_MEANT
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ async def test_tls_with_an_unknown_certificate_needs_to_be_allowed(certificate: 
         assert "certificate" in refused.error
         assert "--insecure" in refused.error
         async with client_of(server.url, verify_tls=False) as client:
-            assert [digest(await ask(client)).outcome for _ in range(2)] == [Outcome.OK, Outcome.OK]
+            assert [digest(await ask(client)).outcome for _ in range(2)] == [RequestOutcome.OK, RequestOutcome.OK]
             assert client.meter.connections == 1
 
 

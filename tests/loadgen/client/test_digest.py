@@ -5,7 +5,7 @@ import pytest
 from loadgen.client.digest import Digest, digest, fill_record, read_ahead, read_some
 from loadgen.client.exchange import Exchange, Failure, Keep
 from loadgen.plan import Behaviour, Conduct
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 from tests.loadgen.client.events import CHAT, DONE, delta, event, text, usage
 
 SSE = "text/event-stream; charset=utf-8"
@@ -33,49 +33,49 @@ MALFORMED = Behaviour(conduct=Conduct.MALFORMED, malformation=0)
 REFUSAL = b'{"error": {"message": "full"}}'
 
 OUTCOMES = {
-    "ok": (exchange(*CHAT), Outcome.OK, ""),
-    "complete as events, broken as HTTP": (exchange(*CHAT, failure=Failure.LOST), Outcome.OK, ""),
-    "no end mark": (exchange(*CHAT[:-1]), Outcome.TRUNCATED, "the stream has no end mark ([DONE])"),
-    "no finish reason": (exchange(text("a"), DONE), Outcome.TRUNCATED, "the answer has no finish reason"),
-    "empty": (exchange(), Outcome.TRUNCATED, "the answer is empty"),
-    "broken off": (exchange(*CHAT[:3], failure=Failure.LOST), Outcome.TRUNCATED, "what went wrong"),
-    "lost before": (exchange(status=0, failure=Failure.LOST), Outcome.CONNECTION, "what went wrong"),
-    "not connected": (exchange(status=0, failure=Failure.CONNECT), Outcome.CONNECTION, "what went wrong"),
-    "not HTTP": (exchange(status=0, failure=Failure.NOT_HTTP), Outcome.MALFORMED_REPLY, "what went wrong"),
-    "too late": (exchange(*CHAT[:3], failure=Failure.DEADLINE), Outcome.TIMEOUT, "what went wrong"),
-    "left": (exchange(*CHAT[:3], failure=Failure.LEFT), Outcome.CANCELLED, "what went wrong"),
-    "run ended": (exchange(*CHAT[:3], failure=Failure.CUT), Outcome.UNFINISHED, "what went wrong"),
+    "ok": (exchange(*CHAT), RequestOutcome.OK, ""),
+    "complete as events, broken as HTTP": (exchange(*CHAT, failure=Failure.LOST), RequestOutcome.OK, ""),
+    "no end mark": (exchange(*CHAT[:-1]), RequestOutcome.TRUNCATED, "the stream has no end mark ([DONE])"),
+    "no finish reason": (exchange(text("a"), DONE), RequestOutcome.TRUNCATED, "the answer has no finish reason"),
+    "empty": (exchange(), RequestOutcome.TRUNCATED, "the answer is empty"),
+    "broken off": (exchange(*CHAT[:3], failure=Failure.LOST), RequestOutcome.TRUNCATED, "what went wrong"),
+    "lost before": (exchange(status=0, failure=Failure.LOST), RequestOutcome.CONNECTION, "what went wrong"),
+    "not connected": (exchange(status=0, failure=Failure.CONNECT), RequestOutcome.CONNECTION, "what went wrong"),
+    "not HTTP": (exchange(status=0, failure=Failure.NOT_HTTP), RequestOutcome.MALFORMED_REPLY, "what went wrong"),
+    "too late": (exchange(*CHAT[:3], failure=Failure.DEADLINE), RequestOutcome.TIMEOUT, "what went wrong"),
+    "left": (exchange(*CHAT[:3], failure=Failure.LEFT), RequestOutcome.CANCELLED, "what went wrong"),
+    "run ended": (exchange(*CHAT[:3], failure=Failure.CUT), RequestOutcome.UNFINISHED, "what went wrong"),
     "429": (
         exchange(REFUSAL, status=429, content_type=JSON, retry_after="3"),
-        Outcome.REJECTED,
+        RequestOutcome.REJECTED,
         "HTTP 429: full (retry after 3)",
     ),
-    "503": (exchange(b"", status=503, content_type=""), Outcome.REJECTED, "HTTP 503"),
-    "500": (exchange(b"oops", status=500, content_type="text/plain"), Outcome.HTTP_ERROR, "HTTP 500: oops"),
-    "404": (exchange(REFUSAL, status=404, content_type=SSE), Outcome.HTTP_ERROR, "HTTP 404: full"),
+    "503": (exchange(b"", status=503, content_type=""), RequestOutcome.REJECTED, "HTTP 503"),
+    "500": (exchange(b"oops", status=500, content_type="text/plain"), RequestOutcome.HTTP_ERROR, "HTTP 500: oops"),
+    "404": (exchange(REFUSAL, status=404, content_type=SSE), RequestOutcome.HTTP_ERROR, "HTTP 404: full"),
     "error in the stream": (
         exchange(text("a"), event({"error": {"message": "engine died"}}), DONE),
-        Outcome.STREAM_ERROR,
+        RequestOutcome.STREAM_ERROR,
         "engine died",
     ),
     "malformed asked, refused": (
         exchange(REFUSAL, status=400, content_type=JSON, behaviour=MALFORMED),
-        Outcome.REFUSED_AS_MEANT,
+        RequestOutcome.REFUSED_AS_MEANT,
         "",
     ),
     "malformed asked, accepted": (
         exchange(*CHAT, behaviour=MALFORMED),
-        Outcome.HTTP_ERROR,
+        RequestOutcome.HTTP_ERROR,
         "a malformed request (not JSON) was answered with HTTP 200",
     ),
     "malformed asked, server failed": (
         exchange(REFUSAL, status=500, content_type=JSON, behaviour=MALFORMED),
-        Outcome.HTTP_ERROR,
+        RequestOutcome.HTTP_ERROR,
         "HTTP 500: full (for a malformed request: not JSON)",
     ),
     "malformed asked, server busy": (
         exchange(REFUSAL, status=503, content_type=JSON, behaviour=MALFORMED),
-        Outcome.REJECTED,
+        RequestOutcome.REJECTED,
         "HTTP 503: full",
     ),
 }
@@ -90,29 +90,30 @@ def test_each_exchange_has_one_outcome(name: str) -> None:
 
 def test_html_with_status_200_is_no_answer() -> None:
     found = digest(exchange(b"<html></html>", content_type="text/html"))
-    assert found.outcome is Outcome.MALFORMED_REPLY
+    assert found.outcome is RequestOutcome.MALFORMED_REPLY
     assert "<html>" in found.error
 
 
 def test_a_whole_answer_has_no_moment_of_its_first_token() -> None:
     body = b'{"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}'
     found = digest(exchange(body, content_type=JSON))
-    assert (found.outcome, found.text, found.output_tokens) == (Outcome.OK, "a b", 2)
+    assert (found.outcome, found.text, found.output_tokens) == (RequestOutcome.OK, "a b", 2)
     assert (found.chunk_times, found.chunk_tokens, found.first_answer_s) == (b"", b"", None)
 
 
 @pytest.mark.parametrize(
-    ("expected", "outcome"), [(2, Outcome.OK), (3, Outcome.SHORT), (1, Outcome.OK), (None, Outcome.OK)]
+    ("expected", "outcome"),
+    [(2, RequestOutcome.OK), (3, RequestOutcome.SHORT), (1, RequestOutcome.OK), (None, RequestOutcome.OK)],
 )
-def test_fewer_tokens_than_asked_for_are_short(expected: int | None, outcome: Outcome) -> None:
+def test_fewer_tokens_than_asked_for_are_short(expected: int | None, outcome: RequestOutcome) -> None:
     found = digest(exchange(*CHAT), expected)
     assert found.outcome is outcome
-    assert bool(found.error) is (outcome is Outcome.SHORT)
+    assert bool(found.error) is (outcome is RequestOutcome.SHORT)
 
 
 def test_without_usage_nothing_is_made_up() -> None:
     found = digest(exchange(text("a"), text("b", finish="length"), DONE), 5)
-    assert found.outcome is Outcome.OK
+    assert found.outcome is RequestOutcome.OK
     assert found.output_tokens is found.input_tokens is found.cached_tokens is found.reasoning_tokens is None
 
 
@@ -122,7 +123,7 @@ def test_the_fields_of_a_record() -> None:
     found = digest(made)
     record = RequestRecord(index=4, intended_s=0.25)
     fill_record(record, made, found, Keep(body=True, text=True))
-    assert record.outcome is Outcome.OK
+    assert record.outcome is RequestOutcome.OK
     assert record.chunk_times == array("d", [1.0, 2.0]).tobytes()
     assert list(record.chunks()) == [1.0, 2.0]
     assert record.chunk_tokens == b""
@@ -156,5 +157,5 @@ def test_a_stream_may_be_read_while_it_runs() -> None:
     assert read_ahead(made).content_chunks == 200
     assert made.parts == []
     assert digest(made) == whole
-    assert whole.outcome is Outcome.OK
+    assert whole.outcome is RequestOutcome.OK
     assert list(array("i", whole.chunk_tokens)) == [1] * 200

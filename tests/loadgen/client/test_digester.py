@@ -6,7 +6,7 @@ import pytest
 from loadgen.client.digest import digest
 from loadgen.client.digester import BATCH_BYTES, Digester
 from loadgen.client.exchange import Exchange
-from loadgen.record import Outcome
+from loadgen.record import RequestOutcome
 from tests.loadgen.client.events import CHAT, DONE, text
 from tests.loadgen.client.test_digest import exchange
 
@@ -23,7 +23,7 @@ def long_exchange(events: int = 3000, together: int = 1) -> Exchange:
 async def test_the_same_as_at_once(together: int) -> None:
     found = await Digester().digest(long_exchange(together=together))
     assert found == digest(long_exchange(together=together))
-    assert found.outcome is Outcome.OK
+    assert found.outcome is RequestOutcome.OK
 
 
 async def test_others_run_between_the_slices() -> None:
@@ -52,7 +52,7 @@ async def test_many_at_once_in_the_order_of_their_ends() -> None:
 
     async def one(number: int) -> None:
         found = await digester.digest(long_exchange(10 * (5 - number)))
-        assert found.outcome is Outcome.OK
+        assert found.outcome is RequestOutcome.OK
         order.append(number)
 
     await asyncio.gather(*(one(number) for number in range(5)))
@@ -65,7 +65,7 @@ async def test_many_at_once_in_the_order_of_their_ends() -> None:
 async def test_a_full_backlog_is_worked_off_at_once() -> None:
     digester = Digester(max_backlog_bytes=1000)
     found = await asyncio.gather(*(digester.digest(long_exchange(100)) for _ in range(3)))
-    assert [one.outcome for one in found] == [Outcome.OK] * 3
+    assert [one.outcome for one in found] == [RequestOutcome.OK] * 3
     assert digester.overruns == 3
     assert digester.backlog_bytes == 0
 
@@ -75,7 +75,7 @@ async def test_one_that_nobody_waits_for_does_not_stop_the_others() -> None:
     waiting = asyncio.create_task(digester.digest(long_exchange()))
     await asyncio.sleep(0)
     waiting.cancel()
-    assert (await digester.digest(exchange(*CHAT), 2)).outcome is Outcome.OK
+    assert (await digester.digest(exchange(*CHAT), 2)).outcome is RequestOutcome.OK
     assert digester.backlog_bytes == 0
 
 
@@ -89,4 +89,4 @@ async def test_a_bug_reaches_the_one_who_waits(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ZeroDivisionError):
         await digester.digest(exchange(*CHAT))
     monkeypatch.undo()
-    assert (await digester.digest(exchange(*CHAT))).outcome is Outcome.OK
+    assert (await digester.digest(exchange(*CHAT))).outcome is RequestOutcome.OK

@@ -4,7 +4,7 @@ from loadgen.client.malformed import MALFORMATIONS, malform, malformation_name
 from loadgen.client.request import RequestWriter
 from loadgen.endpoint import Backend, Endpoint
 from loadgen.plan import Turn
-from loadgen.selftest.answers import RefusedError, read_ask
+from loadgen.selftest.answers import SelftestRefusedError, read_ask
 from tests.loadgen.client.wire_reading import read_request
 
 CHAT = Endpoint(base_url="http://x", path="/v1/chat/completions", model="m", backend=Backend.CHAT)
@@ -24,7 +24,7 @@ def test_each_is_valid_http_and_refused_as_a_request(index: int, endpoint: Endpo
     headers, body = read_request(malform(writer, right, index).wire)
     assert int(headers["content-length"]) == len(body)
     assert headers["x-request-id"] == "r-1"
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(SelftestRefusedError) as refused:
         read_ask(body, headers["content-type"], chat=chat, model="m")
     assert 400 <= refused.value.status < 500
 

@@ -10,7 +10,7 @@ from loadgen.driver.fleet import Fleet
 from loadgen.driver.progress import FleetReport, Progress
 from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.endpoint import Endpoint
-from loadgen.plan import Behaviour, Conversation, Job, Turn
+from loadgen.plan import Behaviour, Conversation, LoadJob, Turn
 from loadgen.record import RequestRecord
 from loadgen.selftest.process import BlastServer
 
@@ -26,7 +26,7 @@ class Run:
     at_progress: Callable[[Progress], None] = lambda _: None
     report: FleetReport | None = None
 
-    def go(self, settings: DriveSettings, jobs: Iterable[Job]) -> FleetReport:
+    def go(self, settings: DriveSettings, jobs: Iterable[LoadJob]) -> FleetReport:
         """Run to the end."""
         self.report = Fleet(settings).run(
             iter(jobs), on_records=self.records.extend, on_progress=self._note, stop=self.stop, cut=self.cut
@@ -54,24 +54,26 @@ def drive_settings(server: BlastServer, mode: Mode = Mode.OPEN, **fields: Any) -
     return DriveSettings(endpoint=endpoint(server), mode=mode, **{"drain_s": 20.0, "request_timeout_s": 30.0} | fields)
 
 
-def scheduled(times_s: Iterable[float], output_tokens: int = 5) -> Iterator[Job]:
+def scheduled(times_s: Iterable[float], output_tokens: int = 5) -> Iterator[LoadJob]:
     """One-turn jobs at these times."""
     for index, due_s in enumerate(times_s):
-        yield Job(index=index, due_s=due_s, conversation=one_turn(output_tokens))
+        yield LoadJob(index=index, due_s=due_s, conversation=one_turn(output_tokens))
 
 
-def unscheduled(count: int | None = None, output_tokens: int = 5) -> Iterator[Job]:
+def unscheduled(count: int | None = None, output_tokens: int = 5) -> Iterator[LoadJob]:
     """One-turn jobs for a closed loop; endless without a count."""
     for index in itertools.count() if count is None else range(count):
-        yield Job(index=index, conversation=one_turn(output_tokens))
+        yield LoadJob(index=index, conversation=one_turn(output_tokens))
 
 
-def dialogue(index: int, turns: int, *, due_s: float | None = 0.0, think_s: float = 0.0, history: bool = True) -> Job:
+def dialogue(
+    index: int, turns: int, *, due_s: float | None = 0.0, think_s: float = 0.0, history: bool = True
+) -> LoadJob:
     """A conversation of several turns."""
     asked = [Turn(prompt=f"question {n}", output_tokens=3, think_s=think_s if n else 0.0) for n in range(turns)]
     behaviours = [Behaviour() for _ in asked]
     conversation = Conversation(turns=asked, history=history)
-    return Job(index=index, due_s=due_s, conversation=conversation, behaviours=behaviours)
+    return LoadJob(index=index, due_s=due_s, conversation=conversation, behaviours=behaviours)
 
 
 def one_turn(output_tokens: int) -> Conversation:

@@ -12,7 +12,7 @@ import pytest
 
 from loadgen.driver.health import percentile
 from loadgen.driver.settings import Mode
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.selftest.process import BlastServer, start_blast_server
 from tests.loadgen.driver.driving import Run, drive_settings, scheduled, unscheduled
 
@@ -35,7 +35,7 @@ def server() -> Iterator[BlastServer]:
 
 def ttft_s(records: list[RequestRecord], *, from_intended: bool) -> list[float]:
     """Ascending."""
-    assert {record.outcome for record in records} == {Outcome.OK}
+    assert {record.outcome for record in records} == {RequestOutcome.OK}
     begin = [record.intended_s if from_intended else record.started_s or 0.0 for record in records]
     return sorted(record.chunks()[0] - since for record, since in zip(records, begin, strict=True))
 

@@ -12,7 +12,7 @@ from loadgen.driver.feeder import FIRST_JOBS, Feeder, _turns
 from loadgen.driver.messages import NoMoreJobs, Prepare, Supply, ToWorker
 from loadgen.driver.settings import Mode
 from loadgen.driver.worker_process import WorkerProcess
-from loadgen.plan import Job
+from loadgen.plan import LoadJob
 from tests.loadgen.driver.driving import scheduled, unscheduled
 from tests.loadgen.driver.test_settings import settings
 
@@ -25,7 +25,7 @@ class Taker:
     def __init__(self, depth: int) -> None:
         self.lost = ""
         self.depth = depth
-        self.jobs: list[Job] = []
+        self.jobs: list[LoadJob] = []
         self.said: list[str] = []
 
     @property
@@ -41,7 +41,7 @@ class Taker:
         return True
 
 
-def feeder(jobs: Iterator[Job], takers: list[Taker], **fields: Any) -> Feeder:
+def feeder(jobs: Iterator[LoadJob], takers: list[Taker], **fields: Any) -> Feeder:
     """A feeder that runs."""
     made = Feeder(jobs, settings(workers=len(takers), **fields), cast(list[WorkerProcess], takers))
     made.start()
@@ -59,7 +59,7 @@ def test_an_endless_source_is_drawn_only_as_far_as_there_is_room() -> None:
     drawn = itertools.count()
     takers = [Taker(10), Taker(10)]
 
-    def endless() -> Iterator[Job]:
+    def endless() -> Iterator[LoadJob]:
         for job in unscheduled():
             next(drawn)
             yield job
@@ -83,7 +83,7 @@ def test_an_endless_source_is_drawn_only_as_far_as_there_is_room() -> None:
 def test_the_run_may_begin_before_everything_is_drawn() -> None:
     begun = threading.Event()
 
-    def slow_later() -> Iterator[Job]:
+    def slow_later() -> Iterator[LoadJob]:
         yield from unscheduled(FIRST_JOBS + 1)
         begun.wait(10)
 
@@ -123,7 +123,7 @@ def test_a_lost_worker_gets_nothing_more_in_a_closed_loop() -> None:
 
 
 def test_an_error_of_the_source_is_kept_and_ends_the_supply() -> None:
-    def broken() -> Iterator[Job]:
+    def broken() -> Iterator[LoadJob]:
         yield from unscheduled(2)
         raise ValueError("line 3")
 

@@ -15,7 +15,7 @@ from loadgen.driver.meter import Meter
 from loadgen.driver.outbox import Outbox
 from loadgen.driver.pacer import Pacer
 from loadgen.errors import LoadgenError
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 
 
 def tick(sent: int, ok: int, failed: int = 0, running: int = 0, **fields: float) -> Tick:
@@ -24,7 +24,7 @@ def tick(sent: int, ok: int, failed: int = 0, running: int = 0, **fields: float)
         tokens=10 * ok,
         running=running,
         waiting=1,
-        outcomes={Outcome.OK: ok, Outcome.TIMEOUT: failed} if failed else {Outcome.OK: ok},
+        outcomes={RequestOutcome.OK: ok, RequestOutcome.TIMEOUT: failed} if failed else {RequestOutcome.OK: ok},
         ttft_sum_s=0.5 * ok,
         ttft_count=ok,
         tpot_sum_s=0.02 * ok,
@@ -46,8 +46,8 @@ def test_meter_adds_up_workers_and_forgets_what_is_old() -> None:
     meter.add(1, tick(sent=6, ok=6, running=0), 9.0)
     found = meter.progress(10.0, draining=False, workers=2)
     assert (found.sent, found.finished, found.running, found.waiting, found.tokens) == (10, 9, 1, 2, 80)
-    assert found.outcomes == {Outcome.OK: 8, Outcome.TIMEOUT: 1}
-    assert found.failed == {Outcome.TIMEOUT: 1}
+    assert found.outcomes == {RequestOutcome.OK: 8, RequestOutcome.TIMEOUT: 1}
+    assert found.failed == {RequestOutcome.TIMEOUT: 1}
     assert found.tokens_per_s == 60 / 5  # the first tick is out of the window of five seconds
     assert (found.sent_per_s, found.finished_per_s) == (6 / 5, 6 / 5)
     assert found.ttft_s == pytest.approx(0.5)
@@ -117,7 +117,7 @@ async def test_the_heart_collects_young_garbage_when_it_is_quiet(monkeypatch: py
 def finished(index: int, size: int = 0) -> RequestRecord:
     return RequestRecord(
         index=index,
-        outcome=Outcome.OK,
+        outcome=RequestOutcome.OK,
         intended_s=1.0,
         output_tokens=3,
         chunk_times=array("d", [1.5, 1.6, 1.7]).tobytes(),
@@ -140,7 +140,7 @@ def test_outbox_writes_records_then_the_tick_then_the_credit() -> None:
     assert first.record == finished(7)
     assert isinstance(counts, Tick)
     assert (counts.sent, counts.running, counts.waiting, counts.tokens) == (2, 1, 2, 30)
-    assert counts.outcomes == {Outcome.OK: 1}
+    assert counts.outcomes == {RequestOutcome.OK: 1}
     assert counts.ttft_sum_s == pytest.approx(0.5)
     assert counts.tpot_sum_s == pytest.approx(0.1)
     assert array("d", counts.lateness_s).tolist() == pytest.approx([0.001, 0.004])

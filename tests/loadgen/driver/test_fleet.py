@@ -11,8 +11,8 @@ import pytest
 from loadgen.driver.fleet import Fleet
 from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.errors import TraceFormatError, UsageError
-from loadgen.plan import Conversation, Job, Turn
-from loadgen.record import Outcome
+from loadgen.plan import Conversation, LoadJob, Turn
+from loadgen.record import RequestOutcome
 from loadgen.selftest.process import BlastServer, start_blast_server
 from tests.loadgen.driver.driving import Run, dialogue, drive_settings, endpoint, scheduled, unscheduled
 
@@ -29,7 +29,7 @@ def server() -> Iterator[BlastServer]:
 def test_open_loop_sends_every_job_at_its_time_from_both_workers(server: BlastServer) -> None:
     run = Run()
     report = run.go(drive_settings(server, workers=2), scheduled(n * 0.01 for n in range(60)))
-    assert Counter(record.outcome for record in run.records) == {Outcome.OK: 60}
+    assert Counter(record.outcome for record in run.records) == {RequestOutcome.OK: 60}
     assert sorted(record.index for record in run.records) == list(range(60))
     assert Counter(record.worker for record in run.records) == {0: 30, 1: 30}
     for record in run.records:
@@ -46,7 +46,7 @@ def test_open_loop_sends_every_job_at_its_time_from_both_workers(server: BlastSe
     assert abs(report.started_at_unix + time.monotonic() - report.t0 - time.time()) < 1
     assert len(report.clocks) >= 2
     last = run.progress[-1]
-    assert (last.sent, last.finished, last.running, last.outcomes) == (60, 60, 0, {Outcome.OK: 60})
+    assert (last.sent, last.finished, last.running, last.outcomes) == (60, 60, 0, {RequestOutcome.OK: 60})
     assert last.tokens >= 300
     assert last.ttft_s is not None
     assert last.tpot_s is not None
@@ -56,7 +56,7 @@ def test_open_loop_sends_every_job_at_its_time_from_both_workers(server: BlastSe
 def test_closed_loop_keeps_its_concurrency_over_two_workers(server: BlastServer) -> None:
     run = Run()
     run.go(drive_settings(server, Mode.CLOSED, concurrency=5, workers=2), unscheduled(60))
-    assert Counter(record.outcome for record in run.records) == {Outcome.OK: 60}
+    assert Counter(record.outcome for record in run.records) == {RequestOutcome.OK: 60}
     assert run.peak() == 5
     assert all(record.intended_s == record.released_s for record in run.records)
     begun_at_once = [record.worker for record in run.records if record.intended_s == 0.0]
@@ -78,8 +78,10 @@ def test_duration_ends_an_endless_source_and_open_requests_drain(server: BlastSe
     report = run.go(drive_settings(server, duration_s=2.0, drain_s=60.0), endless)
     assert sorted(record.index for record in run.records) == list(range(25))
     outcomes = Counter(record.outcome for record in run.records)
-    assert outcomes[Outcome.OK] >= 20, "all, unless the machine pauses and what is due then cannot be sent in time"
-    assert outcomes.keys() <= {Outcome.OK, Outcome.UNFINISHED}
+    assert outcomes[RequestOutcome.OK] >= 20, (
+        "all, unless the machine pauses and what is due then cannot be sent in time"
+    )
+    assert outcomes.keys() <= {RequestOutcome.OK, RequestOutcome.UNFINISHED}
     assert report.sending_ended_s < 2.0 < report.duration_s
     assert not report.interrupted
     assert run.progress[-1].draining
@@ -88,7 +90,7 @@ def test_duration_ends_an_endless_source_and_open_requests_drain(server: BlastSe
 def test_after_the_drain_time_open_requests_are_cut_and_keep_what_came(server: BlastServer) -> None:
     run = Run()
     report = run.go(drive_settings(server, duration_s=0.3, drain_s=1.0), scheduled([0.0, 0.1], output_tokens=4000))
-    assert [record.outcome for record in run.records] == [Outcome.UNFINISHED] * 2
+    assert [record.outcome for record in run.records] == [RequestOutcome.UNFINISHED] * 2
     assert all(len(record.chunks()) > 5 for record in run.records)
     assert 0.3 <= report.duration_s < 15  # 1 s after the last request left; their answers would take 20 s
 
@@ -107,8 +109,8 @@ def test_what_the_cap_held_back_to_the_end_is_no_secret(server: BlastServer) -> 
     run = Run()
     run.go(drive_settings(server, concurrency=1, duration_s=0.4), scheduled([0.0, 0.1, 0.2], output_tokens=200))
     done, *held_back = sorted(run.records, key=lambda record: record.index)
-    assert done.outcome is Outcome.OK
-    assert [record.outcome for record in held_back] == [Outcome.UNFINISHED] * 2
+    assert done.outcome is RequestOutcome.OK
+    assert [record.outcome for record in held_back] == [RequestOutcome.UNFINISHED] * 2
     assert [record.intended_s for record in held_back] == [0.1, 0.2]
     assert all(record.started_s is None and record.error for record in held_back)
 
@@ -139,7 +141,7 @@ def test_a_conversation_holds_its_slot_in_a_closed_loop_while_it_thinks(server: 
 def test_duration_ends_thinking_silently(server: BlastServer) -> None:
     run = Run()
     report = run.go(drive_settings(server, duration_s=0.4), [dialogue(0, 2, think_s=30.0)])
-    assert [(record.turn, record.outcome) for record in run.records] == [(0, Outcome.OK)]
+    assert [(record.turn, record.outcome) for record in run.records] == [(0, RequestOutcome.OK)]
     assert report.duration_s < 5
 
 
@@ -147,7 +149,7 @@ def test_after_a_failure_only_turns_without_history_follow() -> None:
     settings = DriveSettings(endpoint=endpoint(BlastServer("http://127.0.0.1:1", 1, 0, "m")), drain_s=5.0)
     run = Run()
     run.go(settings, [dialogue(0, 3), dialogue(1, 3, history=False)])
-    assert {record.outcome for record in run.records} == {Outcome.CONNECTION}
+    assert {record.outcome for record in run.records} == {RequestOutcome.CONNECTION}
     assert Counter(record.index for record in run.records) == {0: 1, 1: 3}
 
 
@@ -164,7 +166,7 @@ def test_stop_lets_open_requests_finish(server: BlastServer) -> None:
     report = run.go(drive_settings(server, Mode.CLOSED, concurrency=4, workers=2), unscheduled(output_tokens=30))
     assert report.interrupted
     assert report.problems == []
-    assert {record.outcome for record in run.records} == {Outcome.OK}
+    assert {record.outcome for record in run.records} == {RequestOutcome.OK}
     assert len(report.workers) == 2
 
 
@@ -181,7 +183,7 @@ def test_a_second_stop_cuts_at_once(server: BlastServer) -> None:
     report = run.go(drive_settings(server, Mode.CLOSED, concurrency=2), unscheduled(output_tokens=10_000))
     assert report.interrupted
     assert report.duration_s < 10
-    assert [record.outcome for record in run.records] == [Outcome.UNFINISHED] * 2
+    assert [record.outcome for record in run.records] == [RequestOutcome.UNFINISHED] * 2
     assert all(record.chunk_times for record in run.records)
 
 
@@ -195,7 +197,7 @@ def test_stopped_before_it_began_is_an_empty_run(server: BlastServer) -> None:
 
 
 def test_jobs_that_cannot_be_drawn_raise_before_the_start(server: BlastServer) -> None:
-    def broken() -> Iterator[Job]:
+    def broken() -> Iterator[LoadJob]:
         yield from scheduled([0.0])
         raise TraceFormatError("trace.jsonl:2: not JSON")
 
@@ -204,21 +206,21 @@ def test_jobs_that_cannot_be_drawn_raise_before_the_start(server: BlastServer) -
 
 
 def test_jobs_that_break_off_later_leave_what_was_measured(server: BlastServer) -> None:
-    def broken() -> Iterator[Job]:
+    def broken() -> Iterator[LoadJob]:
         yield from scheduled([0.0, 0.1, 2.5])
         time.sleep(1)
         raise TraceFormatError("trace.jsonl:4: not JSON")
 
     run = Run()
     report = run.go(drive_settings(server), broken())
-    assert Counter(record.outcome for record in run.records) == {Outcome.OK: 3}
+    assert Counter(record.outcome for record in run.records) == {RequestOutcome.OK: 3}
     assert report.interrupted
     assert "trace.jsonl:4" in report.problems[0]
 
 
 def test_a_job_that_does_not_fit_the_endpoint_is_a_usage_error(server: BlastServer) -> None:
     turns = [Turn(prompt=[1, 2], output_tokens=1), Turn(prompt=[3], output_tokens=1)]
-    messages = Job(index=0, due_s=0.0, conversation=Conversation(turns=turns))
+    messages = LoadJob(index=0, due_s=0.0, conversation=Conversation(turns=turns))
     chat = DriveSettings(endpoint=endpoint(server, backend="openai-chat"))
     with pytest.raises(UsageError, match="--backend openai"):
         Run().go(chat, [messages])

@@ -20,7 +20,7 @@ from loadgen.driver.interrupts import stop_on_signals
 from loadgen.driver.progress import Progress
 from loadgen.driver.settings import Mode
 from loadgen.errors import WorkerLost
-from loadgen.record import Outcome
+from loadgen.record import RequestOutcome
 from loadgen.selftest.process import BlastServer, start_blast_server
 from tests.loadgen.driver.driving import Run, drive_settings, scheduled, unscheduled
 
@@ -63,8 +63,8 @@ def test_a_killed_worker_ends_the_run_and_the_rest_is_kept(server: BlastServer) 
     assert report.interrupted
     assert "worker 0 was lost (killed by signal 9)" in report.problems[0]
     outcomes = Counter((record.worker, record.outcome) for record in run.records)
-    assert outcomes[0, Outcome.OK] > 2
-    assert outcomes[1, Outcome.OK] > 2
+    assert outcomes[0, RequestOutcome.OK] > 2
+    assert outcomes[1, RequestOutcome.OK] > 2
     wait_until_gone(processes)
 
 

@@ -12,7 +12,7 @@ from loadgen.driver.open_loop import OpenLoop
 from loadgen.driver.pacer import Pacer
 from loadgen.driver.supply import RenderedTurn, Stock
 from loadgen.errors import UsageError
-from loadgen.plan import Job
+from loadgen.plan import LoadJob
 from tests.loadgen.driver.driving import scheduled, unscheduled
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.real_time]
@@ -32,7 +32,7 @@ class Bench:
         assert rendered.request.request_id == str(rendered.job.index)
         self.started.append((rendered.job.index, intended_s, time.monotonic() - self.t0))
 
-    async def fill(self, jobs: Iterable[Job]) -> None:
+    async def fill(self, jobs: Iterable[LoadJob]) -> None:
         self.stock.add(list(jobs))
         await self.stock.rendered()
 
@@ -126,7 +126,7 @@ async def test_at_the_end_of_the_jobs_an_idle_slot_is_not_hungry() -> None:
 
 
 async def test_rendering_lets_others_run_between_slices_and_passes_on_errors() -> None:
-    def slow(job: Job) -> PreparedRequest:
+    def slow(job: LoadJob) -> PreparedRequest:
         if job.index == 9:
             raise UsageError("does not fit")
         time.sleep(0.001)  # a body that takes long to render

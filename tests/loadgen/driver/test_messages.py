@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from loadgen.driver import messages
 from loadgen.driver.messages import FrameSplitter, Supply, frame, from_worker, to_worker
 from loadgen.driver.progress import WorkerHealth
-from loadgen.plan import Behaviour, Conduct, Conversation, Job, Message, Role, Turn
-from loadgen.record import Outcome, RequestRecord
+from loadgen.plan import Behaviour, Conduct, Conversation, LoadJob, PromptMessage, Role, Turn
+from loadgen.record import RequestOutcome, RequestRecord
 from tests.loadgen.driver.test_settings import settings
 
-JOB = Job(
+JOB = LoadJob(
     index=3,
     due_s=1.5,
     conversation=Conversation(
         turns=[
             Turn(prompt="text", output_tokens=1, body=b'{"exact": 1}'),
             Turn(prompt=[1, 2, 3], output_tokens=2, hash_ids=[7], block_tokens=16),
-            Turn(prompt=[Message(Role.USER, "hi")], output_tokens=3, think_s=0.5),
+            Turn(prompt=[PromptMessage(Role.USER, "hi")], output_tokens=3, think_s=0.5),
         ],
         tenant="a",
     ),
@@ -42,14 +42,16 @@ FROM_WORKER: list[messages.FromWorker] = [
         tokens=2,
         running=3,
         waiting=4,
-        outcomes={Outcome.OK: 5},
+        outcomes={RequestOutcome.OK: 5},
         ttft_sum_s=0.5,
         ttft_count=1,
         tpot_sum_s=0.25,
         tpot_count=1,
         lateness_s=b"12345678",
     ),
-    messages.RequestEnded(RequestRecord(index=1, outcome=Outcome.TRUNCATED, chunk_times=b"12345678", body=b"{}")),
+    messages.RequestEnded(
+        RequestRecord(index=1, outcome=RequestOutcome.TRUNCATED, chunk_times=b"12345678", body=b"{}")
+    ),
     messages.WorkerDone(health=WorkerHealth(worker=1, cpu_share=0.5), sending_ended_s=1.0, ended_s=2.0),
     messages.WorkerFailed(True, "why"),
 ]

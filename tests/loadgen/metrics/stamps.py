@@ -4,14 +4,14 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 
 
 def record(chunks: Sequence[float] = (), *, tokens: Sequence[int] = (), **fields: Any) -> RequestRecord:
     """A successful request that was due at 1.0, could go at 1.25 and went at 1.5, unless told otherwise."""
     usual: dict[str, Any] = {
         "index": 0,
-        "outcome": Outcome.OK,
+        "outcome": RequestOutcome.OK,
         "intended_s": 1.0,
         "released_s": 1.25,
         "started_s": 1.5,
@@ -29,7 +29,7 @@ def record(chunks: Sequence[float] = (), *, tokens: Sequence[int] = (), **fields
 def failed(**fields: Any) -> RequestRecord:
     """A request that was turned away at 1.75."""
     usual: dict[str, Any] = {
-        "outcome": Outcome.REJECTED,
+        "outcome": RequestOutcome.REJECTED,
         "status": 429,
         "error": "full",
         "output_tokens": None,

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.metrics.goodput import evaluate, parse_slo
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 from tests.loadgen.metrics.stamps import failed, record
 
 
@@ -32,8 +32,8 @@ def test_who_is_good() -> None:
         record([2.6, 3.1, 3.6]),
         record([2.0, 3.0, 4.0]),
         failed(),
-        record([2.0], outcome=Outcome.CANCELLED),
-        record([2.0], outcome=Outcome.UNFINISHED, ended_s=2.0),
+        record([2.0], outcome=RequestOutcome.CANCELLED),
+        record([2.0], outcome=RequestOutcome.UNFINISHED, ended_s=2.0),
         record([2.0]),
     ]
     found = evaluate(records, {"ttft": 1.5, "tpot": 0.75})
@@ -60,7 +60,7 @@ def test_nothing_counted() -> None:
 def cut(chunks: Sequence[float] = (), **fields: Any) -> RequestRecord:
     """Due at 1.0, planned for 11 tokens, and overtaken by the end of the run at 6.0."""
     usual: dict[str, Any] = {
-        "outcome": Outcome.UNFINISHED,
+        "outcome": RequestOutcome.UNFINISHED,
         "ended_s": 6.0,
         "output_tokens": None,
         "planned_output_tokens": 11,

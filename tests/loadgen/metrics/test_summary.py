@@ -9,7 +9,7 @@ from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.repetitions import merge
 from loadgen.metrics.summary import summarize
 from loadgen.metrics.vllm_keys import flat
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.result import RunResult
 from tests.loadgen.metrics.stamps import failed, record
 
@@ -18,8 +18,8 @@ RUN = [
     record([2.0, 2.5, 3.0], index=1, cached_tokens=4),
     record([3.0, 4.0, 5.0], index=2, intended_s=2.0, released_s=2.0, started_s=2.0, cached_tokens=0),
     failed(index=3),
-    record([2.0], index=4, outcome=Outcome.CANCELLED, ended_s=2.0),
-    record([], index=5, outcome=Outcome.UNFINISHED, ended_s=60.0),
+    record([2.0], index=4, outcome=RequestOutcome.CANCELLED, ended_s=2.0),
+    record([], index=5, outcome=RequestOutcome.UNFINISHED, ended_s=60.0),
 ]
 
 

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from loadgen.endpoint import Backend, Endpoint, History
-from loadgen.plan import Conduct, Job
-from loadgen.record import Outcome, RequestRecord
+from loadgen.plan import Conduct, LoadJob
+from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.recording.hashing import prompt_of
 from loadgen.result import Generator, RunResult, Throughput
 from loadgen.run_folder import RunFolder
@@ -18,7 +18,7 @@ CHAT = Endpoint(base_url="http://localhost:1", path="/v1/chat/completions", mode
 
 
 def run(
-    folder: Path, jobs: Iterable[Job], *, endpoint: Endpoint = COMPLETIONS, usage: bool = True, seed: int = 0
+    folder: Path, jobs: Iterable[LoadJob], *, endpoint: Endpoint = COMPLETIONS, usage: bool = True, seed: int = 0
 ) -> Path:
     """Write the folder of a run of these jobs.
 
@@ -50,7 +50,7 @@ def edit(folder: Path, **changes: object) -> None:
     path.write_bytes(b"\n".join([msgspec.json.encode(fields), *rest]) + b"\n")
 
 
-def _answered(job: Job, endpoint: Endpoint, usage: bool, rng: np.random.Generator) -> list[RequestRecord]:
+def _answered(job: LoadJob, endpoint: Endpoint, usage: bool, rng: np.random.Generator) -> list[RequestRecord]:
     """The records of one conversation."""
     history: History = [] if endpoint.backend is Backend.CHAT else ""
     intended_s = float(rng.random()) if job.due_s is None else job.due_s
@@ -67,7 +67,7 @@ def _answered(job: Job, endpoint: Endpoint, usage: bool, rng: np.random.Generato
                 warmup=job.warmup,
                 tenant=job.conversation.tenant,
                 conduct=Conduct.NORMAL,
-                outcome=Outcome.OK,
+                outcome=RequestOutcome.OK,
                 intended_s=intended_s,
                 released_s=intended_s,
                 started_s=intended_s + float(rng.random()) / 1000,

@@ -8,7 +8,7 @@ from loadgen.arrivals import ReplayedArrivals, Steady
 from loadgen.driver.fleet import Fleet
 from loadgen.driver.settings import DriveSettings
 from loadgen.endpoint import Endpoint
-from loadgen.plan import Job
+from loadgen.plan import LoadJob
 from loadgen.recording import record_trace
 from loadgen.result import Generator, RunResult, Throughput
 from loadgen.run_folder import RunFolder
@@ -23,7 +23,7 @@ from loadgen.workload.synthetic import RandomPrompts
 from loadgen.workload.words import Words
 
 
-def _drive(folder: Path, endpoint: Endpoint, jobs: Iterator[Job]) -> Path:
+def _drive(folder: Path, endpoint: Endpoint, jobs: Iterator[LoadJob]) -> Path:
     """Run and save."""
     throughput = Throughput(requests_per_s=0, input_tokens_per_s=0, output_tokens_per_s=0, total_tokens_per_s=0)
     generator = Generator(workers=2, cpu_share=0, loop_lag_p99_s=0)

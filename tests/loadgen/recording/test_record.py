@@ -10,7 +10,7 @@ import pytest
 from loadgen.arrivals import ReplayedArrivals, Steady
 from loadgen.endpoint import Endpoint
 from loadgen.errors import OutputError, TraceFormatError, UsageError
-from loadgen.plan import Conversation, Job
+from loadgen.plan import Conversation, LoadJob
 from loadgen.recording import record_trace
 from loadgen.trace import Reading, RecordedTrace, TraceForm, open_trace
 from loadgen.workload.datasets import Fit, TraceWorkload
@@ -59,7 +59,7 @@ def _mooncake(words: Words, path: Path) -> Workload:
     return TraceWorkload(open_trace(path / "mooncake"), words, Fit(1 / 32))
 
 
-def _replayed(trace: Path) -> list[Job]:
+def _replayed(trace: Path) -> list[LoadJob]:
     return list(plan_jobs(TraceWorkload(open_trace(trace)), seed=9, arrivals=ReplayedArrivals()))
 
 

@@ -20,7 +20,7 @@ from loadgen.report.chart import (
 from loadgen.report.fragments import element
 from loadgen.report.html import render
 from loadgen.report.page import Page
-from loadgen.report.table import Row, Table, columns, filtered_table
+from loadgen.report.table import Table, TableRow, columns, filtered_table
 from tests.loadgen.report.browser import inspect
 
 OVER_TIME = LineChart(
@@ -67,7 +67,7 @@ def test_every_kind_of_chart(tmp_path: Path, width: int, dark: bool) -> None:
     page = Page("All kinds", footnote="A <note>.")
     page.body.append(element("h1", page.title))
     page.add("charts", "Charts", page.draw(CHARTS))
-    rows = [Row(["1", "scale TTFT"], kind="scale"), Row(["2", "route"], kind="route")]
+    rows = [TableRow(["1", "scale TTFT"], kind="scale"), TableRow(["2", "route"], kind="route")]
     page.add("rows", "Rows", filtered_table(Table(columns("at", "why", long=("why",)), rows), "the-rows", "decision"))
     (tmp_path / "report.html").write_text(render(page, "test 1"), encoding="utf-8")
     seen = inspect(tmp_path / "report.html", width=width, dark=dark)

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from loadgen.report.table import (
     Cell,
-    Row,
     Table,
+    TableRow,
     columns,
     filtered_table,
     html_table,
@@ -20,8 +20,8 @@ from loadgen.report.table import (
 TABLE = Table(
     columns("pool", "tokens per s", "state", "why", text=("state",), long=("why",)),
     [
-        Row(["prefill", "1,234", Cell("late", "bad"), "<b>[red]x[/]</b> | y"], kind="one"),
-        Row(["decode", "5.00", "fine", "z"], "best", "two"),
+        TableRow(["prefill", "1,234", Cell("late", "bad"), "<b>[red]x[/]</b> | y"], kind="one"),
+        TableRow(["decode", "5.00", "fine", "z"], "best", "two"),
     ],
     "A note & more.",
 )

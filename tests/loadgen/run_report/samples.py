@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen.record import FAILURES, SUCCESSES, Outcome, RequestRecord
+from loadgen.record import FAILURES, SUCCESSES, RequestOutcome, RequestRecord
 from loadgen.result import (
     CacheUse,
     Distribution,
@@ -45,7 +45,7 @@ def make_records(
         times = first + np.cumsum(np.r_[0.0, 0.018 + rng.exponential(0.006, tokens - 1)])
         record = RequestRecord(
             index=index, intended_s=intended, released_s=intended, started_s=started, first_byte_s=first - 0.002,
-            chunk_times=times.tobytes(), ended_s=float(times[-1]) + 0.001, outcome=Outcome.OK, status=200,
+            chunk_times=times.tobytes(), ended_s=float(times[-1]) + 0.001, outcome=RequestOutcome.OK, status=200,
             input_tokens=prompt, output_tokens=tokens, cached_tokens=cached, planned_input_tokens=prompt,
             planned_output_tokens=tokens, finish_reason="length", warmup=index < 5,
         )  # fmt: skip
@@ -60,15 +60,19 @@ def _fail(record: RequestRecord, index: int) -> None:
     """One of the ways in which requests end badly."""
     times = record.chunks()
     if index % 3 == 0:
-        record.outcome, record.error = Outcome.TRUNCATED, "the stream ended without finish reason"
+        record.outcome, record.error = RequestOutcome.TRUNCATED, "the stream ended without finish reason"
         record.chunk_times = times[: len(times) // 2].tobytes()
         record.ended_s = times[len(times) // 2]
     elif index % 3 == 1:
-        record.outcome, record.status, record.error = Outcome.REJECTED, 429, 'queue full: <script>alert("x")</script>'
+        record.outcome, record.status, record.error = (
+            RequestOutcome.REJECTED,
+            429,
+            'queue full: <script>alert("x")</script>',
+        )
         record.chunk_times, record.output_tokens = b"", None
         record.ended_s = (record.started_s or 0.0) + 0.01
     else:
-        record.outcome = Outcome.CANCELLED
+        record.outcome = RequestOutcome.CANCELLED
         record.chunk_times = array("d", times[:10]).tobytes()
         record.ended_s = times[min(9, len(times) - 1)]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.record import Outcome, RequestRecord
+from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.report.chart import compact, percentile_position
 from loadgen.result import Distribution, SweepResult, TimelinePoint
 from loadgen.run_report.run_charts import bin_width, percentile_charts, prompt_length_chart, time_charts
@@ -93,10 +93,10 @@ def test_the_end_of_a_run_is_no_slower_for_its_bin() -> None:
 def test_dots_by_prompt_length_know_cached_ones() -> None:
     chart = prompt_length_chart(RECORDS)
     assert chart is not None
-    successes = [record for record in RECORDS if record.outcome is Outcome.OK and not record.warmup]
+    successes = [record for record in RECORDS if record.outcome is RequestOutcome.OK and not record.warmup]
     assert sum(len(trace.xs) for trace in chart.traces) == len(successes)
     assert [trace.name for trace in chart.traces] == ["no cached tokens", "part of the prompt cached"]
-    alike = [RequestRecord(index=number, outcome=Outcome.OK, input_tokens=5) for number in range(9)]
+    alike = [RequestRecord(index=number, outcome=RequestOutcome.OK, input_tokens=5) for number in range(9)]
     assert prompt_length_chart(alike) is None
 
 
@@ -117,7 +117,7 @@ def test_waterfall_leaves_out_warmup_and_says_how_many_it_shows() -> None:
 
 
 def test_a_request_that_was_never_sent_has_a_row() -> None:
-    chart = waterfall_chart([RequestRecord(index=0, intended_s=1.0, outcome=Outcome.CONNECTION, ended_s=2.0)])
+    chart = waterfall_chart([RequestRecord(index=0, intended_s=1.0, outcome=RequestOutcome.CONNECTION, ended_s=2.0)])
     assert chart is not None
     (bar,) = chart.bars
     assert (bar.start, bar.end, chart.keys[bar.key].name) == (1.0, 2.0, "failed")

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from loadgen.driver.progress import Progress
-from loadgen.record import Outcome
+from loadgen.record import RequestOutcome
 from loadgen.run_report.live import LiveProgress, answer_line, bar_of, load_line
 
 
@@ -49,7 +49,7 @@ def test_quiet_is_quiet(terminal: bool) -> None:
 def test_lines() -> None:
     progress = _progress(
         3.0, waiting=5, lateness_p99_s=0.0004, ttft_s=0.2, tpot_s=0.031, tokens_per_s=1234.0,
-        outcomes={Outcome.OK: 8, Outcome.REJECTED: 2},
+        outcomes={RequestOutcome.OK: 8, RequestOutcome.REJECTED: 2},
     )  # fmt: skip
     assert (
         load_line(progress, None, 60.0)

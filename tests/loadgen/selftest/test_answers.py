@@ -6,8 +6,8 @@ import pytest
 
 from loadgen.client.reader import AnswerReader
 from loadgen.selftest.answers import (
-    RefusedError,
     RenderedAnswers,
+    SelftestRefusedError,
     SelftestRequest,
     SelftestStreamOptions,
     http_response,
@@ -79,7 +79,7 @@ def test_no_usage_unless_asked_for() -> None:
 
 def test_models_and_errors() -> None:
     assert _Response(models_response("m")).json()["data"][0]["id"] == "m"
-    refused = _Response(RefusedError(404, "nope", "model_not_found").response())
+    refused = _Response(SelftestRefusedError(404, "nope", "model_not_found").response())
     assert refused.status == 404
     assert refused.json()["error"]["message"] == "nope"
     assert _Response(http_response(b"")).complete == 1
@@ -108,6 +108,6 @@ def test_lengths_and_prompts() -> None:
     ],
 )
 def test_what_is_refused(status: int, body: bytes, content_type: str) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(SelftestRefusedError) as refused:
         read_ask(body, content_type, chat=False, model="m")
     assert refused.value.status == status

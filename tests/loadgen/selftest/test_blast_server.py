@@ -19,7 +19,7 @@ from loadgen.client import Digest, Exchange, LoadClient, digest
 from loadgen.endpoint import DEFAULT_PATHS, Backend, Endpoint
 from loadgen.errors import LoadgenError
 from loadgen.plan import Behaviour, Conduct, Turn
-from loadgen.record import Outcome
+from loadgen.record import RequestOutcome
 from loadgen.selftest import BlastServer, start_blast_server
 
 pytestmark = pytest.mark.real_time
@@ -72,7 +72,7 @@ def blast() -> Iterator[BlastServer]:
 @pytest.mark.parametrize("stream", [True, False])
 def test_every_answer_has_the_length_asked_for(blast: BlastServer, backend: Backend, stream: bool) -> None:
     for exchange, found in run(ask(blast, 33, 20, backend=backend, stream=stream)):
-        assert found.outcome is Outcome.OK
+        assert found.outcome is RequestOutcome.OK
         assert (found.input_tokens, found.output_tokens, found.finish_reason) == (3, 33, "length")
         assert found.text == " word" * 33
         assert len(array("d", found.chunk_times)) == (33 if stream else 0)
@@ -83,7 +83,7 @@ def test_every_answer_has_the_length_asked_for(blast: BlastServer, backend: Back
 def test_bursts_change_no_answer(tokens: int) -> None:
     with start_blast_server(burst=8) as server:
         for _, found in run(ask(server, tokens, 3)):
-            assert (found.outcome, found.output_tokens) == (Outcome.OK, tokens)
+            assert (found.outcome, found.output_tokens) == (RequestOutcome.OK, tokens)
             assert found.text == " word" * tokens
         assert _counter(server, "vllm:generation_tokens_total") == 3 * tokens
 
@@ -167,7 +167,7 @@ def test_a_slow_reader_holds_up_nobody_else(blast: BlastServer) -> None:
         return await asyncio.gather(ask(blast, 1000, behaviour=slow), ask(blast, 1000, 4))
 
     slow, fast = run(both())
-    assert [found.outcome for _, found in slow + fast] == [Outcome.OK] * 5
+    assert [found.outcome for _, found in slow + fast] == [RequestOutcome.OK] * 5
     assert slow[0][0].ended_s is not None
     assert slow[0][0].ended_s > 0.5
 

@@ -8,7 +8,7 @@ from loadgen.errors import OutputError, TraceFormatError, UsageError
 from loadgen.server.exposition import MetricsPage
 from loadgen.server.series import (
     HIT_SHARE,
-    Look,
+    MetricsLook,
     ServerSeries,
     read_series,
     series_of,
@@ -17,7 +17,7 @@ from loadgen.server.series import (
 
 QUEUE = "vllm:request_queue_time_seconds"
 LOOKS = [
-    Look(
+    MetricsLook(
         99.0,
         MetricsPage(
             {"vllm:num_requests_running": 0.0},
@@ -26,7 +26,7 @@ LOOKS = [
             {QUEUE: 10.0},
         ),
     ),
-    Look(
+    MetricsLook(
         101.0,
         MetricsPage(
             {"vllm:num_requests_running": 5.0},
@@ -39,7 +39,7 @@ LOOKS = [
             {QUEUE: 16.0},
         ),
     ),
-    Look(
+    MetricsLook(
         102.0,
         MetricsPage(
             {},
@@ -69,8 +69,8 @@ def test_columns() -> None:
 
 
 def test_a_restarted_server_gives_gaps_not_negative_rates() -> None:
-    before = Look(0.0, MetricsPage({}, {"vllm:prompt_tokens_total": 900.0}, {QUEUE: 9.0}, {QUEUE: 3.0}))
-    after = Look(1.0, MetricsPage({}, {"vllm:prompt_tokens_total": 10.0}, {QUEUE: 1.0}, {QUEUE: 1.0}))
+    before = MetricsLook(0.0, MetricsPage({}, {"vllm:prompt_tokens_total": 900.0}, {QUEUE: 9.0}, {QUEUE: 3.0}))
+    after = MetricsLook(1.0, MetricsPage({}, {"vllm:prompt_tokens_total": 10.0}, {QUEUE: 1.0}, {QUEUE: 1.0}))
     assert series_of([before, after], 0.0).values == {
         "vllm:prompt_tokens_per_s": [None, None],
         f"{QUEUE}_mean": [None, None],

@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from loadgen.errors import AuthRefused, ServerError, ServerUnreachable
-from loadgen.plan import Message, Role
+from loadgen.plan import PromptMessage, Role
 from loadgen.server.tokenize import ServerTokenCounter, connect
 from loadgen.workload.ports import TokenCounter
 from tests.loadgen.server.conftest import Answer, Route, SmallServer
@@ -116,7 +116,7 @@ def test_chat_template(server: SmallServer, opened: Open) -> None:
     server.routes["/tokenize"] = tokenizer()
     counter = opened(proved=False)
     assert counter.chat_overhead() == 3
-    messages = [Message(Role.SYSTEM, "be brief"), Message(Role.USER, "hello")]
+    messages = [PromptMessage(Role.SYSTEM, "be brief"), PromptMessage(Role.USER, "hello")]
     assert counter.count_chat(messages) == 9
     assert server.seen[-1][3]["messages"] == [
         {"role": "system", "content": "be brief"},

@@ -13,7 +13,7 @@ import pytest
 
 from loadgen.arrivals import ReplayedArrivals, Steady, Steps
 from loadgen.errors import TraceFormatError, UsageError
-from loadgen.plan import Conversation, Job, Turn
+from loadgen.plan import Conversation, LoadJob, Turn
 from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.lengths import lengths
 from loadgen.workload.plan_jobs import plan_jobs
@@ -99,7 +99,7 @@ def test_a_replay_needs_times_in_order() -> None:
 
 
 def test_contents_times_and_behaviours_do_not_disturb_each_other() -> None:
-    def jobs(workload: Sessions = WORK, rate: float = 5.0, leaving: float = 0.0) -> list[Job]:
+    def jobs(workload: Sessions = WORK, rate: float = 5.0, leaving: float = 0.0) -> list[LoadJob]:
         mix = Behaviours(disconnect_share=leaving)
         return list(plan_jobs(workload, seed=4, arrivals=Steady(rate), behaviours=mix, count=40))
 
@@ -134,7 +134,7 @@ print(msgspec.json.encode(whole_plan()).decode())
     assert other.stdout.strip().encode() == msgspec.json.encode(whole_plan())
 
 
-def whole_plan() -> list[Job]:
+def whole_plan() -> list[LoadJob]:
     """A plan with something of everything."""
     talk = Sessions(WORK.source, WORK.output_tokens, lengths("uniform:1-3"))
     mix = Behaviours(disconnect_share=0.3, malformed_share=0.2)

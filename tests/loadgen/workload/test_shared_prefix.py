@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.plan import Message
+from loadgen.plan import PromptMessage
 from loadgen.workload.lengths import lengths
 from loadgen.workload.shared_prefix import SharedPrefix
 from loadgen.workload.words import Words
@@ -100,7 +100,7 @@ def test_system_role_and_later_questions() -> None:
     rng = np.random.default_rng(0)
     asker = SharedPrefix(WORDS, SHORT, system_prompt_tokens=6, depth=2, system_role=True).open(rng)
     first = asker.first(rng, None)
-    assert [len(part.content.split()) for part in first.prompt if isinstance(part, Message)] == [6, 3]
+    assert [len(part.content.split()) for part in first.prompt if isinstance(part, PromptMessage)] == [6, 3]
     assert (len(str(asker.later(rng).prompt).split()), asker.later(rng).tokens) == (3, 3)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.plan import Message, Role
+from loadgen.plan import PromptMessage, Role
 from loadgen.workload.calibrate import calibrate
 from loadgen.workload.lengths import lengths
 from loadgen.workload.local_tokenizer import LocalTokenizer
@@ -80,8 +80,8 @@ def test_chat_sends_the_beginning_as_a_system_message(bpe: LocalTokenizer) -> No
     (question,) = firsts(RandomPrompts(words, lengths("7"), prefix_tokens=5, system_role=True), 1)
     assert isinstance(question.prompt, list)
     system, user = question.prompt
-    assert isinstance(system, Message)
-    assert isinstance(user, Message)
+    assert isinstance(system, PromptMessage)
+    assert isinstance(user, PromptMessage)
     assert (system.role, user.role) == (Role.SYSTEM, Role.USER)
     assert (bpe.count(system.content) - 1, bpe.count(user.content) - 1) == (5, 7)
     assert question.tokens == 12

@@ -15,6 +15,18 @@ from serving.model.native.library import Library, available, trusted
 from serving.model.native.tile_trial import tiles_agree
 from tests.model.native.native_libraries import computing_with, own_library
 
+STRUCTS: dict[str, type[ctypes.Structure] | None] = {
+    "linear": layout.NativeLinear,
+    "block": layout.NativeBlock,
+    "draft_layer": layout.NativeDraftLayer,
+    "model": layout.NativeModel,
+    "cache": layout.Cache,
+    "batch": layout.Batch,
+    "answer": layout.NativeOutput,
+    "sequence": None,
+}
+"""By the header's name; a sequence is a record of an array, not a structure."""
+
 
 @pytest.fixture
 def library() -> Library:
@@ -35,12 +47,11 @@ def test_structs_have_the_same_size_on_both_sides(library: Library) -> None:
 def test_every_field_stands_where_the_header_has_it() -> None:
     """Names and order; that nothing lies between them is the sizes' test."""
     header = (Path(native.__file__).with_name("interface.h")).read_text()
-    for name in ("linear", "block", "draft_layer", "model", "cache", "batch", "answer", "sequence"):
+    for name, struct in STRUCTS.items():
         body = header[: header.index(f"}} cm_{name};")].rsplit("typedef struct {", 1)[1]
         code = " ".join(line.split("//")[0] for line in body.splitlines())
         declared = [part for field in code.split(";") if field.strip() for part in field.split(",")]
         wanted = [part.split()[-1].lstrip("*") for part in declared]
-        struct = getattr(layout, "".join(word.capitalize() for word in name.split("_")), None)
         found = list(layout.SEQUENCE.names or ()) if struct is None else [field[0] for field in struct._fields_]
         assert found == wanted, name
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.norm import RmsNorm
@@ -130,7 +130,7 @@ def test_a_scaled_sum(kernels: ctypes.CDLL) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_cache_rows_have_the_bytes_of_the_torch_cache(
-    kernels: ctypes.CDLL, dtype: torch.dtype, kv_dtype: KvDtype, tiny_config: ModelConfig
+    kernels: ctypes.CDLL, dtype: torch.dtype, kv_dtype: KvDtype, tiny_config: Architecture
 ) -> None:
     config = tiny_config
     cache = KvCache(config, 6, 4, dtype, kv_dtype=kv_dtype)

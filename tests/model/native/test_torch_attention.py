@@ -10,7 +10,7 @@ from torch import Tensor
 from serving.engine.step_batch import build_batch, step_feeds
 from serving.ids import BlockId, SequenceId
 from serving.model.attention import AttentionWeights, LatentAttention
-from serving.model.config import ModelConfig
+from serving.model.config import Architecture
 from serving.model.heads import PlainHeads
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
@@ -36,7 +36,7 @@ class Unchanged:
         return x
 
 
-def torch_layer(config: ModelConfig, case: Case) -> LatentAttention:
+def torch_layer(config: Architecture, case: Case) -> LatentAttention:
     expand = case.expand.to(case.dtype)
     key, value = expand.split((case.nope, case.value), 1)
     width = case.heads * (case.nope + case.rope) + case.kv_lora + case.rope
@@ -57,7 +57,7 @@ def torch_layer(config: ModelConfig, case: Case) -> LatentAttention:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_both_paths_give_the_same_heads(
-    kernels: ctypes.CDLL, tiny_config: ModelConfig, dtype: torch.dtype, kv_dtype: KvDtype
+    kernels: ctypes.CDLL, tiny_config: Architecture, dtype: torch.dtype, kv_dtype: KvDtype
 ) -> None:
     case = Case(
         heads=tiny_config.num_attention_heads, kv_lora=tiny_config.kv_lora_rank, nope=tiny_config.qk_nope_head_dim,

@@ -14,14 +14,14 @@ from serving.sim.core.engine_sizes import start_up_s
 from serving.sim.core.run import simulate
 from serving.sim.report.result_json import result_json
 from serving.sim.report.summary import summarize
-from serving.sim.result import Outcome, SimResult, TimelinePoint
+from serving.sim.result import Outcome, SimResult, SimulatedPoint
 from tests.sim.core.case import burst, config, workload
 from tests.sim.core.scripted_scaler import ScriptedScaler
 
 PREWARMED = {"model_load": "prewarmed"}
 
 
-def at(result: SimResult, time_s: float) -> TimelinePoint:
+def at(result: SimResult, time_s: float) -> SimulatedPoint:
     """The last point not after a time."""
     return [point for point in result.timeline if point.at_s <= time_s][-1]
 

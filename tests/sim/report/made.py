@@ -5,7 +5,7 @@ from array import array
 
 import numpy as np
 
-from hardware.cost.loads import CostPart, StepCost
+from hardware.cost.loads import CostPart, PredictedStep
 from hardware.units import Seconds
 from serving.sim.result import (
     DecisionRecord,
@@ -15,7 +15,7 @@ from serving.sim.result import (
     RequestColumns,
     ScaleRecord,
     SimResult,
-    TimelinePoint,
+    SimulatedPoint,
     Totals,
 )
 
@@ -96,7 +96,7 @@ def made_requests(count: int, duration_s: float, seed: int = 3) -> RequestColumn
     )
 
 
-def made_timeline(points: int, duration_s: float) -> list[TimelinePoint]:
+def made_timeline(points: int, duration_s: float) -> list[SimulatedPoint]:
     """Waves, with a decode instance that comes up in the middle."""
     rng = np.random.default_rng(5)
     found = []
@@ -105,7 +105,7 @@ def made_timeline(points: int, duration_s: float) -> list[TimelinePoint]:
         wave = 0.5 + 0.4 * math.sin(n / max(1, points) * 14) + 0.1 * float(rng.random())
         late = n > points / 2
         found.append(
-            TimelinePoint(
+            SimulatedPoint(
                 at_s=at,
                 prefill_queue_tokens=int(400_000 * wave**3),
                 prefill_waiting=int(20 * wave**2),
@@ -171,7 +171,7 @@ def made_instances(duration_s: float) -> list[InstanceTotals]:
     return [*prefill, late, decode]
 
 
-def made_step(*, microbatch: bool = True) -> StepCost:
+def made_step(*, microbatch: bool = True) -> PredictedStep:
     """A decode step near the published one."""
     runs = 58 * (2 if microbatch else 1)
     attention = (("MLA prolog", 60.0), ("core attention", 344.0), ("output projection", 115.0), ("vector", 97.0))
@@ -189,4 +189,4 @@ def made_step(*, microbatch: bool = True) -> StepCost:
     first, second = (Seconds(sum(one for _, one in operators) * 1e-6) for operators in (attention, experts))
     layer_s = Seconds(2 * max(first, second) if microbatch else first + second)
     split = 2 / 3 if microbatch else 1.0
-    return StepCost(Seconds(58 * layer_s + 0.003), layer_s, (first, second), split, microbatch, tuple(parts))
+    return PredictedStep(Seconds(58 * layer_s + 0.003), layer_s, (first, second), split, microbatch, tuple(parts))

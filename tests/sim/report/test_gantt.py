@@ -7,13 +7,13 @@ from collections import defaultdict
 import pytest
 
 from hardware.cost import DEEPSEEK_R1, CostModel, load_device
-from hardware.cost.loads import DecodeLoad, StepCost
+from hardware.cost.loads import DecodeLoad, PredictedStep
 from hardware.units import Seconds
 from serving.sim.report.gantt import layer_bars, layer_chart, layer_parts
 from tests.sim.report.made import made_step
 
 
-def variants() -> list[StepCost]:
+def variants() -> list[PredictedStep]:
     """With microbatches and without; a stream that is longer than its parts; one that is shorter."""
     step = made_step()
     attention, experts = step.streams_s
@@ -23,7 +23,7 @@ def variants() -> list[StepCost]:
 
 
 @pytest.mark.parametrize("step", variants())
-def test_drawn_bars_never_overlap_and_add_up(step: StepCost) -> None:
+def test_drawn_bars_never_overlap_and_add_up(step: PredictedStep) -> None:
     chart = layer_chart(step)
     streams: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for bar in chart.bars:
@@ -38,7 +38,7 @@ def test_drawn_bars_never_overlap_and_add_up(step: StepCost) -> None:
 
 
 @pytest.mark.parametrize("step", variants())
-def test_each_stream_and_microbatch_takes_the_streams_time_within_the_layer(step: StepCost) -> None:
+def test_each_stream_and_microbatch_takes_the_streams_time_within_the_layer(step: PredictedStep) -> None:
     sums: dict[tuple[int, int], float] = defaultdict(float)
     for bar in layer_bars(step):
         sums[bar.stream, bar.microbatch] += bar.length_s

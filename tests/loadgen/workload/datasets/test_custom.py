@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadgen.errors import TraceFormatError, UsageError
-from loadgen.plan import Conversation, Message, Role
+from loadgen.plan import Conversation, PromptMessage, Role
 from loadgen.workload.datasets import Custom, Fit, Measure
 from loadgen.workload.distributions import Fixed
 from loadgen.workload.lengths import Lengths
@@ -25,7 +25,11 @@ def test_text_token_ids_and_messages(tmp_path: Path) -> None:
     text = '{"prompt": "hällo", "output_tokens": 7, "more": 1}\n{"prompt": [5, 6, 7]}\n'
     text += '{"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]}\n'
     turns = [conversation.turns[0] for conversation in _read(tmp_path, text)]
-    assert [turn.prompt for turn in turns] == ["hällo", [5, 6, 7], [Message(Role.SYSTEM, "a"), Message(Role.USER, "b")]]
+    assert [turn.prompt for turn in turns] == [
+        "hällo",
+        [5, 6, 7],
+        [PromptMessage(Role.SYSTEM, "a"), PromptMessage(Role.USER, "b")],
+    ]
     assert [(turn.input_tokens, turn.output_tokens) for turn in turns] == [(6, 7), (3, 64), (3, 64)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadgen.errors import TraceFormatError
-from loadgen.plan import Message, Role
+from loadgen.plan import PromptMessage, Role
 from loadgen.workload.datasets import Fit, Measure, ShareGpt
 from loadgen.workload.distributions import Fixed
 from loadgen.workload.lengths import Lengths
@@ -71,7 +71,7 @@ def test_system_messages_and_the_form_of_openai(tmp_path: Path) -> None:
         ]
     }
     [conversation] = ShareGpt(_file(tmp_path, entry), Measure(Bytes())).conversations(_RNG(0))
-    assert conversation.turns[0].prompt == [Message(Role.SYSTEM, "Be short."), Message(Role.USER, "Why?")]
+    assert conversation.turns[0].prompt == [PromptMessage(Role.SYSTEM, "Be short."), PromptMessage(Role.USER, "Why?")]
     assert conversation.turns[0].input_tokens == len("Be short.\nWhy?")
 
 
