@@ -105,7 +105,7 @@ _IN_VIRTUAL_TIME = (
             *_of("gateway", "admin_keys allowed_origins allowed_hosts api_key_file drain_s"),
             *_of("cluster", "dashboard_host dashboard_port gcs_storage restart_nodes nodes.cpus"),
             *_of("hardware", "workspace_share"),
-            *_of("engine", "kv_dtype empty_role_s stall_timeout_s decision_log threads"),
+            *_of("engine", "kv_dtype stall_timeout_s decision_log threads"),
             *_of("aggregated", "*"),
             *_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
             *_of("simulation", "time_scale kv_shrink output_tokens"),

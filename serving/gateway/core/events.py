@@ -3,6 +3,9 @@
 Everything is a frozen value: a driver delivers it, a decision log keeps it, a replay compares it.
 """
 
+from pathlib import Path
+from traceback import extract_tb
+
 from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.policy.router import RouteDecision
 from serving.values.instances import Status
@@ -163,10 +166,20 @@ class Waits(Value, frozen=True, gc=False):
 
 
 class Broken(Value, frozen=True, gc=False):
-    """A bug that one job met, and that ended that job only; `trace` is for the log."""
+    """A bug that one job met, and that ended that job only.
+
+    Args:
+        trace: for people: what was raised, and where, without what differs from one installation to the next.
+    """
 
     number: int
     trace: str
+
+    @classmethod
+    def at(cls, number: int, error: Exception) -> "Broken":
+        """A job whose work raised this."""
+        frames = [f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in extract_tb(error.__traceback__)]
+        return cls(number, f"{type(error).__name__}: {error} at {', '.join(frames)}")
 
 
 GatewayEffect = Send | SequenceUpdate | Rejected | JobFailed | JobOver | Routed | Waits | Broken

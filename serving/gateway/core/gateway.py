@@ -11,7 +11,6 @@ while a pool is at zero: it waits, and that it does is what wakes the pool.
 """
 
 import math
-import traceback
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
@@ -172,8 +171,8 @@ class Gateway:
         self.room.enter(job)
         try:
             self._open_journals(job)
-        except Exception:
-            self._break(job)
+        except Exception as error:
+            self._break(job, error)
             return
         heappush(self._deadlines, (now + min([spec.time_left_s for spec in work.sequences]), number))
         self._bound_deadlines()
@@ -203,8 +202,8 @@ class Gateway:
             while (job := self.room.next(len(self.choices), self.now)) is not None:
                 try:
                     self._start(job)
-                except Exception:
-                    self._break(job)
+                except Exception as error:
+                    self._break(job, error)
         finally:
             self._letting_in = False
 
@@ -238,9 +237,9 @@ class Gateway:
         self._out.append(e.JobFailed(job.number, failure, job.retry_after_s))
         self._cancel(job)
 
-    def _break(self, job: Job) -> None:
+    def _break(self, job: Job, error: Exception) -> None:
         """A bug that one job meets ends that job, and keeps nothing from the others."""
-        self._out.append(e.Broken(job.number, traceback.format_exc()))
+        self._out.append(e.Broken.at(job.number, error))
         self._out.append(e.JobFailed(job.number, Fail(FailKind.ENGINE, "the gateway failed on it")))
         self._close(job)
 
@@ -387,8 +386,8 @@ class Gateway:
                 job.note(choice, item)
                 self._carry_out(choice, choice.journal.on_news(item, begun=job.begun))
                 self._leave_if_done(choice)
-            except Exception:
-                self._break(job)
+            except Exception as error:
+                self._break(job, error)
 
     def _decline(self, replica: ReplicaId, item: News) -> None:
         """News of a job that is over: the instance that still works on it, or holds blocks for it, is told to stop."""
@@ -411,8 +410,8 @@ class Gateway:
                 continue
             try:
                 self._carry_out(choice, choice.journal.instance_lost(replica, still_since))
-            except Exception:
-                self._break(job)
+            except Exception as error:
+                self._break(job, error)
 
     def _unsent(self, sent_id: SequenceId, end: Callable[[SequenceJournal], Commands]) -> None:
         choice = self.choices.get(SequenceId(sent_id.rpartition("@")[0]))
@@ -436,8 +435,8 @@ class Gateway:
         for choice in [choice for choice in self._needy.values() if choice.look_at <= now]:
             try:
                 self._look_again(choice)
-            except Exception:
-                self._break(choice.job)
+            except Exception as error:
+                self._break(choice.job, error)
         self._let_in()
 
     def _look_again(self, choice: Choice) -> None:

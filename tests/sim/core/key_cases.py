@@ -105,6 +105,7 @@ _MOVED = config(
     model={"reasoning": False},
     simulation={"pool_gb_per_s": 0.02, "model_load": "prewarmed"},
 )
+_EMPTIED = ((3.0, "decode", 0), (20.0, "decode", 1))
 _SCRIPT = (
     (3.0, "kvcache", 4),
     (6.0, "decode", 1),
@@ -143,6 +144,7 @@ _ALONE = {
 CASES = {
     "plain": Case(_PLAIN, crowd),
     "moved": Case(_MOVED, steady, _SCRIPT),
+    "emptied": Case(_MOVED, steady, _EMPTIED),
     "alone": Case(changed(_MOVED, _ALONE), lambda: burst(80, prompt=1200, output=16, every_s=0.005)),
     "slo": Case(_SLO, wave),
     "requests": Case(changed(_SLO, {"autoscaler.policy": "requests"}), wave),

@@ -42,6 +42,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "engine.prefix_reuse": ("plain", False),
     "engine.handoff_lease_s": ("plain", 0.1),
     "engine.drain_s": ("moved", 0.0),
+    "engine.empty_role_s": ("emptied", 100.0),
     "engine.max_attempts": ("alone", 1),
     "prefill.replicas": ("plain", 2),
     "prefill.npus_per_instance": ("plain", 32),
