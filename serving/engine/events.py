@@ -1,17 +1,111 @@
-"""What an engine says beside `values.news`: orders for its driver, and its state in numbers. All values are frozen."""
+"""What goes into an engine and what comes out: events, effects, and its state in numbers. All values are frozen.
 
+Orders of gateways and news for them cross links, and so stand in `serving.values`; here is what its driver adds.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from msgspec import Struct
-
 from serving.ids import BlockHash, BlockId, SequenceId
-from serving.policy.step_plan import StepPlan
-from serving.values.news import Adopted, Leaving, Lost, Tokens
+from serving.policy.pool.outcome import FetchReport
+from serving.policy.step_plan import StepPlan, StepResult
+from serving.values.news import Adopted, Leaving, Lost, Refused, Tokens, Value
+from serving.values.orders import Order, Release
 from serving.values.sequence import HandoffTicket
 
+# ---- events --------------------------------------------------------------------------------------------------------
 
-class HandoffReady(Struct, frozen=True, gc=False):
+
+class Drain(Value, frozen=True, gc=False):
+    """Refuse new sequences from now on; those inside go on."""
+
+
+class MoveOut(Value, frozen=True, gc=False):
+    """As `Drain`, and what is inside now is to go on elsewhere, if there is an elsewhere."""
+
+
+class Turn(Value, frozen=True, gc=False):
+    """No step runs: what is to be done now? Told after any other event, and when it was asked for by `WakeAt`."""
+
+
+class StepDone(Value, frozen=True, gc=False):
+    """The plan in flight was executed."""
+
+    result: StepResult
+
+
+class StepFailed(Value, frozen=True, gc=False):
+    """The plan in flight could not be executed."""
+
+    reason: str
+
+
+class Foresee(Value, frozen=True, gc=False):
+    """A step runs: which one comes behind it, if all that is missing is the tokens that this one draws?"""
+
+
+class StepFollowed(Value, frozen=True, gc=False):
+    """The plan in flight was executed; the one that was foreseen runs since it ended."""
+
+    result: StepResult
+
+
+class PullsNow(Value, frozen=True, gc=False):
+    """Which pulls can start although a step may be running? `Turn` asks that, too."""
+
+
+class PullDone(Value, frozen=True, gc=False):
+    """A pull ended, and failed if there is a reason. It took `seconds` of the engine's time."""
+
+    sequence_id: SequenceId
+    moved_bytes: int = 0
+    failure: str | None = None
+    seconds: float = 0.0
+
+
+class FetchDone(Value, frozen=True, gc=False):
+    """The KV-cache pool gave what it had of a prompt, which may be nothing."""
+
+    sequence_id: SequenceId
+    report: FetchReport
+
+
+class StoreDone(Value, frozen=True, gc=False):
+    """A store order was carried out, or given up."""
+
+    order_id: int
+
+
+EngineEvent = (
+    Order
+    | Drain
+    | MoveOut
+    | Turn
+    | StepDone
+    | StepFailed
+    | Foresee
+    | StepFollowed
+    | PullsNow
+    | PullDone
+    | FetchDone
+    | StoreDone
+)
+
+
+Quiet = Release | StoreDone
+"""Events about no sequence that waits or computes: a step that was foreseen before them stands."""
+
+
+def failure(error: Exception) -> str:
+    """An error as events tell it: its name and its text. Effects: none."""
+    return f"{type(error).__name__}: {error}"
+
+
+# ---- effects -------------------------------------------------------------------------------------------------------
+
+
+class HandoffReady(Value, frozen=True, gc=False):
     """The driver registers `blocks` and sends the ticket, with the first token of a prompt, to the gateway.
 
     Prefill is done; or the sequence was decoding and the instance drains: then no tokens come with it.
@@ -45,7 +139,7 @@ class HandoffEnd(Enum):
     CANCELLED = "cancelled"
 
 
-class HandoffClosed(Struct, frozen=True, gc=False):
+class HandoffClosed(Value, frozen=True, gc=False):
     """The blocks of a ticket may be overwritten from now on: the driver withdraws the registration."""
 
     sequence_id: SequenceId
@@ -53,11 +147,8 @@ class HandoffClosed(Struct, frozen=True, gc=False):
     end: HandoffEnd
 
 
-EngineEvent = Tokens | HandoffReady | HandoffClosed | Adopted | Lost | Leaving
-
-
-class PullOrder(Struct, frozen=True, gc=False):
-    """Pull the ticket's blocks `first_block ...` into `blocks`, then report `pull_finished`."""
+class PullOrder(Value, frozen=True, gc=False):
+    """Pull the ticket's blocks `first_block ...` into `blocks`, then report `PullDone`."""
 
     sequence_id: SequenceId
     ticket: HandoffTicket
@@ -65,8 +156,8 @@ class PullOrder(Struct, frozen=True, gc=False):
     blocks: tuple[BlockId, ...]
 
 
-class FetchOrder(Struct, frozen=True, gc=False):
-    """Ask the KV-cache pool for these consecutive blocks of a prompt, then report `fetch_finished`."""
+class FetchOrder(Value, frozen=True, gc=False):
+    """Ask the KV-cache pool for these consecutive blocks of a prompt, then report `FetchDone`."""
 
     sequence_id: SequenceId
     namespace: str
@@ -74,8 +165,8 @@ class FetchOrder(Struct, frozen=True, gc=False):
     blocks: tuple[BlockId, ...]
 
 
-class StoreOrder(Struct, frozen=True, gc=False):
-    """Publish these full blocks in the KV-cache pool, in any order, then report `store_finished`."""
+class StoreOrder(Value, frozen=True, gc=False):
+    """Publish these full blocks in the KV-cache pool, in any order, then report `StoreDone`."""
 
     order_id: int
     namespace: str
@@ -83,20 +174,35 @@ class StoreOrder(Struct, frozen=True, gc=False):
     blocks: tuple[BlockId, ...]
 
 
-class EngineAction(Struct, frozen=True, gc=False):
-    """What the driver does next.
+class Run(Value, frozen=True, gc=False):
+    """Execute this plan, then report `StepDone` or `StepFailed`."""
 
-    Args:
-        pulls, fetches, stores: start these, in any order, beside the step.
-        plan: execute this, then report `step_finished` or `step_failed`; None = nothing to compute.
-        wake_at: without other news ask again at this engine time [s]; None = only news can change anything.
+    plan: StepPlan
+
+
+class Foreseen(Value, frozen=True, gc=False):
+    """The answer to `Foresee`, unless the next step may be another one; see `plan_following`.
+
+    The driver may run it right behind the one in flight, and say so with `StepFollowed`; or forget it.
     """
 
-    pulls: tuple[PullOrder, ...]
-    plan: StepPlan | None
-    wake_at: float | None
-    fetches: tuple[FetchOrder, ...] = ()
-    stores: tuple[StoreOrder, ...] = ()
+    plan: StepPlan
+
+
+class WakeAt(Value, frozen=True, gc=False):
+    """Nothing is to be computed: without other events, ask again at this engine time [s]."""
+
+    at: float
+
+
+EngineNews = Tokens | HandoffReady | HandoffClosed | Adopted | Lost | Refused | Leaving
+EngineOrder = PullOrder | FetchOrder | StoreOrder | Run | Foreseen | WakeAt
+EngineEffect = EngineNews | EngineOrder
+EngineOn = Callable[[EngineEvent, float], list[EngineEffect]]
+"""`InstanceEngine.on`, or one that records it."""
+
+
+# ---- state ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +224,9 @@ class EngineSnapshot:
         steps_total: steps executed; failed ones and the one that runs are not among them.
         steps_by_tokens: those, by the tokens that each computed from prompts and sampled: one number for each of
             `ITERATION_TOKEN_BUCKETS`, not cumulative, and one more for larger steps.
-        handoffs_in_total, handoff_bytes_in_total: handoffs adopted, and what had to be moved for them.
+        handoffs_in_total, handoff_bytes_in_total, handoff_seconds_total: handoffs adopted, what had to be moved for
+            them, and how long that took in sum [s].
+        handoff_failures_total: pulls that failed, of sequences that were still wanted.
         has_work: something should move without outside help; true and no progress for long = stuck.
         tokens_per_s: recent tokens computed per second of step time, prompt and output; 0 = not known, or not any more.
     """
@@ -147,6 +255,8 @@ class EngineSnapshot:
     handoffs_in_total: int
     handoffs_expired_total: int
     handoff_bytes_in_total: int
+    handoff_seconds_total: float
+    handoff_failures_total: int
     last_progress_s: float
     has_work: bool
     draining: bool

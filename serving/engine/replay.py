@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.engine_calls import EngineCall, EngineHeader
+from serving.engine.record import EngineCall, EngineHeader
 from serving.errors import UNREADABLE, DecisionLogError, ServingError
 from serving.gateway.core.gateway import Gateway
 from serving.gateway.core.record import GatewayCall
@@ -107,7 +107,7 @@ def replay_log(data: bytes, path: str) -> Replay:
     union: Any
     match _header(bodies, path):
         case EngineHeader() as header:
-            kind, union, machine = "engine", EngineCall, _engine(header, path)
+            kind, union, machine = "engine", EngineCall | End, _engine(header, path)
         case GatewaySettings() as header:
             kind, union, machine = "gateway", GatewayCall | End, Gateway(header)
     counts: Counter[str] = Counter()

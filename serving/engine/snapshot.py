@@ -22,6 +22,8 @@ class EngineCounters:
     generated_tokens: int = 0
     handoffs_in: int = 0
     handoff_bytes_in: int = 0
+    handoff_seconds: float = 0.0
+    handoff_failures: int = 0
     progress_at: float = 0.0
     """Engine time of the last step, or of the moment when work appeared [s]."""
     steps_by_tokens: list[int] = field(default_factory=lambda: [0] * (len(ITERATION_TOKEN_BUCKETS) + 1))
@@ -77,6 +79,8 @@ def take_snapshot(
         handoffs_in_total=counters.handoffs_in,
         handoffs_expired_total=handoffs.expired_total,
         handoff_bytes_in_total=counters.handoff_bytes_in,
+        handoff_seconds_total=counters.handoff_seconds,
+        handoff_failures_total=counters.handoff_failures,
         last_progress_s=counters.progress_at,
         has_work=has_work,
         draining=draining,

@@ -32,8 +32,11 @@ MAX_FRAME_BYTES = 64 << 20
 _HEAD = struct.Struct("<IIQ")
 _SCALARS = (int, str, bytes, float, type(None))
 
-ErrorT = TypeVar("ErrorT", bound=Exception)
 MachineT = TypeVar("MachineT", contravariant=True)
+
+
+Note = Callable[[object, object], None]
+"""Takes a call and what was kept of its outcome, both not to change any more."""
 
 
 class Call(Protocol[MachineT]):
@@ -105,12 +108,6 @@ def perform(call: Call[MachineT], machine: MachineT) -> tuple[Any, object, Excep
 def outcome(call: Call[Any], kept: object) -> object:
     """What is written of a call's outcome, and compared in a replay."""
     return kept if isinstance(kept, Raised) else call.facts(kept)
-
-
-def named_error(base: type[ErrorT], name: str, text: str) -> ErrorT:
-    """An error as it was recorded: machines read of an error its class's name and its text, nothing else."""
-    error: ErrorT = type(name, (base,), {})(text)
-    return error
 
 
 def checksum(numbers: Iterable[int]) -> int:

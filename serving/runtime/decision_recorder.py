@@ -10,19 +10,18 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from serving.engine import record as engine_record
 from serving.engine.engine import InstanceEngine
-from serving.engine.engine_calls import EngineHeader
-from serving.engine.recording import RecordedEngine
+from serving.engine.events import EngineOn
 from serving.errors import ConfigError
-from serving.gateway.core.events import GatewayEffect, GatewayEvent
+from serving.gateway.core import record as gateway_record
+from serving.gateway.core.events import GatewayOn
 from serving.gateway.core.gateway import Gateway
-from serving.gateway.core.record import GatewayCall, noted
 from serving.ids import ReplicaId
-from serving.policy.decision_log import SUFFIX, End, LogEncoder, perform
+from serving.policy.decision_log import SUFFIX, End, LogEncoder
 from serving.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -116,46 +115,28 @@ class DecisionWriter:
             logger.error("the decision log %s ends here: %s", self.path, reason)
 
 
-def recorded_engine(
-    folder: str, name: ReplicaId, engine: InstanceEngine
-) -> tuple[InstanceEngine, DecisionWriter | None]:
-    """What an engine's driver should drive.
+def recorded_engine(folder: str, name: ReplicaId, engine: InstanceEngine) -> tuple[EngineOn, DecisionWriter | None]:
+    """What an engine's driver hands its events to.
 
     Args:
         folder: `[engine] decision_log`.
-    Returns: the engine itself when nothing is to be recorded; else one like it that records, and its writer to close.
+    Returns: the engine's own `on` when nothing is to be recorded; else one like it that records, and its writer to
+        close.
     Raises: ConfigError if the folder cannot be written.
     """
     if not folder:
-        return engine, None
+        return engine.on, None
     blocks = engine.scheduler.blocks.pool.num_blocks
-    writer = DecisionWriter(folder, "engine", name, EngineHeader(name, engine.settings, blocks, VERSION))
-    # Same methods, no common base: an engine that is not recorded should not know that there are recorded ones.
-    return cast(InstanceEngine, RecordedEngine(engine, writer.note)), writer
+    writer = DecisionWriter(folder, "engine", name, engine_record.EngineHeader(name, engine.settings, blocks, VERSION))
+    return engine_record.recorded(engine, writer.note), writer
 
 
-def recorded_gateway(
-    folder: str, core: Gateway
-) -> tuple[Callable[[GatewayEvent, float], list[GatewayEffect]], DecisionWriter | None]:
-    """What a gateway's driver hands its events to.
-
-    Args:
-        folder: `[engine] decision_log`.
-    Returns: the core's own `on` when nothing is to be recorded; else one like it that records, and its writer to close.
-    Raises: ConfigError if the folder cannot be written.
-    """
+def recorded_gateway(folder: str, core: Gateway) -> tuple[GatewayOn, DecisionWriter | None]:
+    """The same for a gateway's driver. Raises: ConfigError if the folder cannot be written."""
     if not folder:
         return core.on, None
     writer = DecisionWriter(folder, "gateway", core.settings.name, core.settings)
-
-    def on(event: GatewayEvent, now: float) -> list[GatewayEffect]:
-        effects, kept, error = perform(GatewayCall(event, now), core)
-        writer.note(GatewayCall(noted(event), now), kept)
-        if error is not None:
-            raise error
-        return effects  # type: ignore[no-any-return]
-
-    return on, writer
+    return gateway_record.recorded(core, writer.note), writer
 
 
 def _create(folder: Path, stem: str) -> tuple[Path, int]:

@@ -1,13 +1,13 @@
 """The thread that drives one engine: it does all the waiting that the engine must not do.
 
-Commands come in from other threads through a deque; events go out through one callback per turn, so that a whole step
+Events come in from other threads through a deque; news goes out through one callback per turn, so that a whole step
 leaves as one frame. A step never waits for KV moves, nor do they wait for a step: what comes in while one runs is
-obeyed meanwhile, on a thread of its own, so that a handoff is pulled during the step and takes part in the next one.
+told meanwhile, on a thread of its own, so that a handoff is pulled during the step and takes part in the next one.
 The engine belongs to whoever holds the lock, which is free while the executor works. News of one step goes out while
 the next one runs, so that nobody's encoding stands between two steps.
 
-    engine thread   obey, plan │ execute ························ │ obey, finish
-    beside it                       deliver, obey, begin pulls
+    engine thread   tell, plan │ execute ························ │ tell, finish
+    beside it                       deliver, tell, begin pulls
 
 While a batch only decodes, and nothing comes in, not even the plan does: it is made, and laid out, while the step
 before runs, and the next one begins with that one's tokens as soon as they are there. They are booked meanwhile.
@@ -24,19 +24,19 @@ from collections.abc import Callable
 from functools import partial
 
 from hardware.clock import Clock
+from serving.engine import events as e
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import EngineAction, HandoffReady
 from serving.engine.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
 from serving.errors import ServingError
-from serving.ids import SequenceId
 from serving.policy.health import StepLimits, StepWatch
 from serving.policy.step_plan import StepPlan, StepResult
-from serving.runtime.engine_news import Command, LoopNews
+from serving.runtime.engine_news import LoopNews
 from serving.runtime.kv_moves import KvMoves
 from serving.runtime.pool_worker import PoolWorker
-from serving.values.news import refusal
+from serving.values.orders import Add
 
 logger = logging.getLogger(__name__)
+
 
 MAX_IDLE_WAIT_S = 1.0
 SNAPSHOT_PERIOD_S = 0.1
@@ -56,6 +56,7 @@ class EngineLoop:
         pulls_at_once: see `KvMoves`.
         step_limits: how long a step may take before the engine counts as hanging, in time of `clock`.
         deliver: called with everything one turn produced, by one thread at a time.
+        on: takes the engine's events; its own `on`, unless they are recorded.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class EngineLoop:
         time_scale: float = 1.0,
         pulls_at_once: int = 1,
         step_limits: StepLimits = STEP_LIMITS,
+        on: e.EngineOn | None = None,
     ) -> None:
         self.engine = engine
+        self._on = engine.on if on is None else on
         self._executor = executor
         self._preparing = executor if isinstance(executor, PreparingExecutor) else None
         self._clock = clock
@@ -81,8 +84,9 @@ class EngineLoop:
         self._delivering = threading.Lock()
         self._on_step = on_step
         self._time_scale = time_scale
-        self._commands: deque[tuple[Command, bool]] = deque()
-        """Each with whether it is quiet, see `post`."""
+        self._events: deque[e.EngineEvent] = deque()
+        self._posted = self._told = (0, 0)
+        """Prompts that came and that the engine was told of, and their tokens; each is written by one thread."""
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._stepping = False
@@ -137,27 +141,26 @@ class EngineLoop:
         if self._pool is not None:
             self._pool.stop(left_s())
 
-    def post(self, command: Command, *, quiet: bool = False) -> None:
-        """Run `command(engine, now)` before the next step, maybe during this one. Callable from any thread.
-
-        Args:
-            quiet: it concerns no sequence that waits or computes: a step that was prepared stands.
-        """
-        self._commands.append((command, quiet))
+    def post(self, event: e.EngineEvent) -> None:
+        """Tell the engine before the next step, maybe during this one. Any thread may; `Add` comes from one only."""
+        if isinstance(event, Add):
+            self._posted = _counted(self._posted, event)
+        self._events.append(event)
         self._wake.set()
         if self._stepping:
             self._meanwhile.set()
 
-    def submit(self, sequence_id: SequenceId, command: Command) -> None:
-        """Like `post`, for commands that the engine may refuse: the refusal is delivered as news."""
+    @property
+    def unseen(self) -> tuple[int, int]:
+        """Prompts that the engine has not looked at yet, because a step runs, and their tokens."""
+        told, posted = self._told, self._posted
+        return posted[0] - told[0], posted[1] - told[1]
 
-        def guarded(engine: InstanceEngine, now: float) -> None:
-            try:
-                command(engine, now)
-            except ServingError as error:
-                self._deliver([refusal(sequence_id, error)])
-
-        self.post(guarded)
+    def at_rest(self) -> bool:
+        """Whether the engine has let go of everything, blocks to be stored included. May wait as long as a turn."""
+        with self._lock:
+            snapshot = self.engine.snapshot(self._clock.now())
+            return not self._events and self.engine.idle() and not snapshot.storing_blocks
 
     def progress_age_s(self) -> float:
         """How long there has been work without progress [s]; 0 when idle. Infinite after a crash.
@@ -173,7 +176,7 @@ class EngineLoop:
         if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self._time_scale:
             stalled = max(stalled, now - turn_since)
         busy_since = self._busy_since
-        if busy_since is None and not self._commands:
+        if busy_since is None and not self._events:
             return max(0.0, stalled)
         return max(0.0, stalled, now - max(self._last_turn, busy_since or 0.0))
 
@@ -190,52 +193,61 @@ class EngineLoop:
             logger.exception("engine thread died; the replica reports unhealthy and will be replaced")
 
     def _turn(self) -> None:
-        """One turn: commands, at most one step, events."""
+        """One turn: what has come, at most one step, news."""
         engine, clock = self.engine, self._clock
         self._wake.clear()
         self._turn_since = clock.now()
         with self._lock:
-            obeyed = self._obey()
-            action = engine.next_action(clock.now())
-            if obeyed and action.plan is not None:
-                self._look(clock.now())  # a step may last: whoever routes here must not miss what waits for it
-            self._begin(action)
-            if action.plan is not None:
+            told = self._tell_all()
+            answer = self._tell(e.Turn())
+            plan = answer.plan if isinstance(answer, e.Run) else None
+            if plan is not None:
+                if told:
+                    self._look(clock.now())  # a step may last: whoever routes here must not miss what waits for it
                 self._busy_since = self._busy_since or clock.now()
-                self._steps(action.plan)
-            self._collect(engine)
+                self._steps(plan)
             self._last_turn = now = clock.now()
-            if action.plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+            if plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
                 self._look(now)
-            if action.plan is None:
+            if plan is None:
                 self._busy_since = None if engine.idle() else self._busy_since
-        if action.plan is None:
+        if plan is None:
             self._flush()
             self._turn_since = None
-            self._sleep(action.wake_at)
+            self._sleep(answer.at if isinstance(answer, e.WakeAt) else None)
 
-    def _begin(self, action: EngineAction) -> None:
-        """Start what runs beside steps."""
-        for order in action.pulls:
-            self.moves.pull(order)
-        if self._pool is not None:
-            for fetch in action.fetches:
-                self._pool.fetch(fetch)
-            for store in action.stores:
-                self._pool.store(store)
+    def _tell(self, event: e.EngineEvent) -> e.Run | e.Foreseen | e.WakeAt | None:
+        """Tell the engine of an event; the lock is held.
+
+        Returns: what it asks of the loop itself.
+        Effects: moves begin, handoffs are registered, news is to be delivered.
+        """
+        answer: e.Run | e.Foreseen | e.WakeAt | None = None
+        for effect in self._on(event, self._clock.now()):
+            match effect:
+                case e.Run() | e.Foreseen() | e.WakeAt():
+                    answer = effect
+                case e.HandoffReady():
+                    self.moves.register(effect)
+                case e.PullOrder():
+                    self.moves.pull(effect)
+                case e.FetchOrder() | e.StoreOrder():
+                    assert self._pool is not None, "an engine without a pool orders nothing of it"
+                    self._pool.take(effect)
+                case _:
+                    self._outbox.append(effect)
+        return answer
 
     def _beside_step(self) -> None:
-        """Wait for commands that come in while a step runs, and carry them out meanwhile."""
+        """Wait for events that come in while a step runs, and tell the engine meanwhile."""
         self._meanwhile.wait()
         self._meanwhile.clear()
         self._flush()
         with self._lock:
             if self._stepping:
                 self._book()
-                if self._obey():
-                    for order in self.engine.start_pulls(self._clock.now()):
-                        self.moves.pull(order)
-                    self._collect(self.engine)
+                if self._tell_all():
+                    self._tell(e.PullsNow())
                     self._look(self._clock.now())
                 self._look_ahead()
         self._flush()
@@ -244,19 +256,17 @@ class EngineLoop:
         """Prepare the step behind the one that runs, if it can be told by now; the lock is held."""
         if self._preparing is None or self._ahead is not None:
             return
-        plan = self.engine.foresee(self._clock.now())
-        run = self._preparing.prepare(plan) if plan is not None else None
-        if plan is not None and run is not None:
-            self._ahead = plan, run
+        answer = self._tell(e.Foresee())
+        if isinstance(answer, e.Foreseen) and (run := self._preparing.prepare(answer.plan)) is not None:
+            self._ahead = answer.plan, run
 
     def _book(self) -> None:
         """Book the step behind which the present one runs, unless that has been done; the lock is held."""
         result, self._unbooked = self._unbooked, None
         if result is None:
             return
+        self._tell(e.StepFollowed(result))
         now = self._clock.now()
-        self._begin(self.engine.step_followed(result, now))
-        self._collect(self.engine)
         if now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
             self._look(now)
 
@@ -266,7 +276,7 @@ class EngineLoop:
         Raises: as `StepExecutor.execute`.
         """
         self._stepping = True
-        if self._commands or self._outbox or self._preparing is not None:
+        if self._events or self._outbox or self._preparing is not None:
             self._meanwhile.set()
         self._lock.release()
         try:
@@ -275,22 +285,24 @@ class EngineLoop:
             self._lock.acquire()
             self._stepping = False
 
-    def _obey(self) -> bool:
-        """Carry out the commands that have come in; the lock is held. Returns: whether there were any."""
-        obeyed = bool(self._commands)
-        while self._commands:
-            command, quiet = self._commands.popleft()
-            if not quiet:
+    def _tell_all(self) -> bool:
+        """Tell the engine what has come in; the lock is held. Returns: whether there was anything."""
+        came = bool(self._events)
+        while self._events:
+            event = self._events.popleft()
+            if not isinstance(event, e.Quiet):
                 self._ahead = None  # who has just come in is not to wait for a step that was planned before
-            command(self.engine, self._clock.now())
-        return obeyed
+            if isinstance(event, Add):
+                self._told = _counted(self._told, event)
+            self._tell(event)
+        return came
 
     def _look(self, now: float) -> None:
         self._snapshot_at = now
         self.snapshot = self.engine.snapshot(now)
 
     def _sleep(self, wake_at: float | None) -> None:
-        if self._commands or self._stopping:
+        if self._events or self._stopping:
             return
         wait = MAX_IDLE_WAIT_S
         if wake_at is not None:
@@ -301,9 +313,9 @@ class EngineLoop:
         """Run a step, and behind it those that could be prepared meanwhile; the lock is held."""
         result = self._step(plan, partial(self._executor.execute, plan))
         while result is not None:
-            self._obey()  # first, so that blocks whose copies are done make room for those of this step
+            self._tell_all()  # first, so that blocks whose copies are done make room for those of this step
             if self._ahead is None or self._stopping or self._crash is not None:
-                self.engine.step_finished(result, self._clock.now())
+                self._tell(e.StepDone(result))
                 break
             following, self._ahead = self._ahead, None
             self._unbooked = result
@@ -320,8 +332,8 @@ class EngineLoop:
         except ServingError as error:
             logger.exception("step %d failed; its %d sequences fail with it", plan.step, len(plan.sequences))
             self._book()
-            self._obey()
-            self.engine.step_failed(error, self._clock.now())
+            self._tell_all()
+            self._tell(e.StepFailed(e.failure(error)))
             return None
         self._book()
         self.busy_s += result.elapsed_s
@@ -329,14 +341,6 @@ class EngineLoop:
         if self._on_step is not None:
             self._on_step(plan.num_tokens, result.elapsed_s)
         return result
-
-    def _collect(self, engine: InstanceEngine) -> None:
-        """Take the engine's events; the lock is held. Effects: handoffs are registered, the rest is to be delivered."""
-        for event in engine.take_events():
-            if isinstance(event, HandoffReady):
-                self.moves.register(event)
-            else:
-                self._outbox.append(event)
 
     def _flush(self) -> None:
         """Deliver what has been collected, in order, whichever thread comes first."""
@@ -349,3 +353,8 @@ class EngineLoop:
         """Deliver, behind what was collected before."""
         self._outbox.extend(news)
         self._flush()
+
+
+def _counted(before: tuple[int, int], order: Add) -> tuple[int, int]:
+    spec = order.spec
+    return before[0] + 1, before[1] + len(spec.prompt) + len(spec.output)

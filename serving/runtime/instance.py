@@ -78,9 +78,9 @@ class Instance:
             self._transport.probes.trouble,
         )
         self.pool_cache = self._make_cache(access, attached, arena)
-        driven, self._decisions = recorded_engine(config.engine.decision_log, place.replica, self.engine)
+        on, self._decisions = recorded_engine(config.engine.decision_log, place.replica, self.engine)
         self.loop = EngineLoop(
-            driven,
+            self.engine,
             faults.executor(attached.executor),
             faults.transport(compute.transport(self._transport)),
             compute.clock,
@@ -91,6 +91,7 @@ class Instance:
             time_scale=compute.time_scale,
             pulls_at_once=compute.pulls_at_once,
             step_limits=step_limits(config, compute.time_scale),
+            on=on,
         )
 
     async def start(self) -> tuple[str, int]:
@@ -148,8 +149,6 @@ class Instance:
             "open_sequences": self.server.open_sequences,
             "busy_s": self.loop.busy_s,
             "predicted_s": self.npus.predicted_s,
-            "pull_seconds_total": self.loop.moves.pull_seconds,
-            "handoff_failures_total": self.loop.moves.pull_failures,
             "pool": self.pool_cache.facts() if self.pool_cache is not None else None,
             **self.compute.facts(),
             **{name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__},

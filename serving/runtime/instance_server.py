@@ -1,4 +1,4 @@
-"""The instance's side of its links: frames in become engine commands, engine events become one frame per gateway.
+"""The instance's side of its links: frames in become events of the engine, its news becomes one frame per gateway.
 
 Runs on an asyncio loop; the engine runs on its own thread. A gateway whose link closes takes its sequences with it:
 blocks never wait for a dead owner.
@@ -10,12 +10,10 @@ import hmac
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from msgspec.structs import replace
 
-from serving.engine.engine import InstanceEngine
-from serving.engine.events import HandoffClosed
+from serving.engine.events import Drain, HandoffClosed, MoveOut
 from serving.errors import LinkError
 from serving.ids import SequenceId
 from serving.link import messages as m
@@ -26,8 +24,7 @@ from serving.runtime.engine_loop import EngineLoop
 from serving.runtime.engine_news import LoopNews
 from serving.values.instances import CRASHED_AGE_S, Status
 from serving.values.news import FailKind, News, Refused, ends, in_time_of
-from serving.values.orders import Add, Adopt, Cancel, Release
-from serving.values.sequence import SequenceSpec
+from serving.values.orders import Add, Adopt, Cancel, Release, Submission
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +63,6 @@ class InstanceServer:
         self._gateways: dict[Connection, m.Hello | None] = {}
         self._strangers: dict[Connection, None] = {}
         """Connected, but did not say Hello yet."""
-        self._unseen: dict[SequenceId, int] = {}
-        """Tokens of sequences that the engine has not looked at yet, because a step runs."""
         self._owner: dict[SequenceId, Connection] = {}
         self._empty = asyncio.Event()
         self._empty.set()
@@ -124,18 +119,18 @@ class InstanceServer:
         self.set_draining()
         wait_s = drain_s
         while not await self._empty_within(wait_s):
-            self._engine_loop.post(_move_out)
+            self._engine_loop.post(MoveOut())
             wait_s = OFFER_PERIOD_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STORE_DEADLINE_S):
-                while not await self._at_rest():  # noqa: ASYNC110 - the engine's thread has no event for it
+                while not await asyncio.to_thread(self._engine_loop.at_rest):  # noqa: ASYNC110 - nothing tells it
                     await asyncio.sleep(REST_POLL_S)
 
     def set_draining(self) -> None:
         """Refuse new sequences from now on and tell every gateway at once."""
         self.draining = True
         if self._engine_loop is not None:
-            self._engine_loop.post(_drain)
+            self._engine_loop.post(Drain())
         self._send_status()
 
     async def _empty_within(self, seconds: float) -> bool:
@@ -146,23 +141,6 @@ class InstanceServer:
         except TimeoutError:
             return False
         return True
-
-    async def _at_rest(self) -> bool:
-        """Whether the engine has let go of everything, blocks to be stored included."""
-        assert self._engine_loop is not None
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bool] = loop.create_future()
-
-        def tell(rest: bool) -> None:
-            if not answer.done():
-                answer.set_result(rest)
-
-        def look(engine: InstanceEngine, now: float) -> None:
-            rest = engine.idle() and not engine.snapshot(now).storing_blocks
-            loop.call_soon_threadsafe(tell, rest)
-
-        self._engine_loop.post(look, quiet=True)
-        return await answer
 
     def _accept_connection(self) -> Connection:
         assert self._asyncio_loop is not None
@@ -189,17 +167,15 @@ class InstanceServer:
         match message:
             case Add(spec=spec):
                 if self._accept(connection, spec.sequence_id):
-                    self._unseen[spec.sequence_id] = len(spec.prompt) + len(spec.output)
-                    loop.submit(spec.sequence_id, partial(self._add, _in_time_of(loop, spec)))
+                    loop.post(_in_time_of(loop, message))
             case Adopt(spec=spec, ticket=ticket):
                 if self._accept(connection, spec.sequence_id, back=ticket.source == self._welcome.replica):
-                    timed = _in_time_of(loop, spec)
-                    loop.submit(spec.sequence_id, lambda engine, now: engine.adopt(timed, ticket, now))
+                    loop.post(_in_time_of(loop, message))
             case Cancel(sequence_id=sequence_id):
                 self._forget(sequence_id)
-                loop.post(lambda engine, now: engine.cancel(sequence_id, now))
-            case Release(ticket_id=ticket_id, distrust=distrust):
-                loop.post(lambda engine, now: engine.release(ticket_id, now, distrust=distrust), quiet=True)
+                loop.post(message)
+            case Release():
+                loop.post(message)
             case m.Hello():
                 raise LinkError("a second Hello")
         return None
@@ -244,7 +220,7 @@ class InstanceServer:
             self._forget(sequence_id)
         if orphans and self._engine_loop is not None:
             for sequence_id in orphans:
-                self._engine_loop.post(partial(_cancel, sequence_id))
+                self._engine_loop.post(Cancel(sequence_id))
 
     def _dispatch(self, news: Iterable[LoopNews]) -> None:
         """Group one turn's news by gateway and send each its one frame."""
@@ -279,12 +255,7 @@ class InstanceServer:
                 connection.send(m.Frame(self._step, (refused,)))
                 self._forget(name)
                 if self._engine_loop is not None:
-                    self._engine_loop.post(partial(_cancel, name))
-
-    def _add(self, spec: SequenceSpec, engine: InstanceEngine, now: float) -> None:
-        """On the engine's thread."""
-        self._unseen.pop(spec.sequence_id, None)
-        engine.add(spec, now)
+                    self._engine_loop.post(Cancel(name))
 
     async def _status_forever(self) -> None:
         while True:
@@ -293,12 +264,12 @@ class InstanceServer:
 
     def _send_status(self) -> None:
         assert self._engine_loop is not None
-        unseen = list(self._unseen.values())  # before the snapshot: better counted twice for a moment than not at all
+        unseen, tokens = self._engine_loop.unseen  # before the snapshot: better counted twice than not at all
         snapshot, paths = self._engine_loop.snapshot, self._trouble()
         scale = self._engine_loop.time_scale  # gateways count in real seconds
         status = Status(
-            queued_tokens=snapshot.queued_tokens + sum(unseen),
-            waiting=snapshot.waiting + len(unseen),
+            queued_tokens=snapshot.queued_tokens + tokens,
+            waiting=snapshot.waiting + unseen,
             running=snapshot.running + snapshot.pulling + snapshot.fetching,
             blocks_free=snapshot.kv_blocks_total - snapshot.kv_blocks_used,
             draining=self.draining,
@@ -317,19 +288,7 @@ class InstanceServer:
                 connection.send(status)
 
 
-def _in_time_of(loop: EngineLoop, spec: SequenceSpec) -> SequenceSpec:
+def _in_time_of(loop: EngineLoop, order: Submission) -> Submission:
     """The time that a gateway leaves a request, which is real, as the engine counts it."""
-    scale = loop.time_scale
-    return spec if scale == 1.0 else replace(spec, time_left_s=spec.time_left_s * scale)
-
-
-def _drain(engine: InstanceEngine, now: float) -> None:
-    engine.drain()
-
-
-def _move_out(engine: InstanceEngine, now: float) -> None:
-    engine.move_out(now)
-
-
-def _cancel(sequence_id: SequenceId, engine: InstanceEngine, now: float) -> None:
-    engine.cancel(sequence_id, now)
+    scale, spec = loop.time_scale, order.spec
+    return order if scale == 1.0 else replace(order, spec=replace(spec, time_left_s=spec.time_left_s * scale))

@@ -1,6 +1,6 @@
 """Moves the KV blocks of one engine's handoffs, on threads of their own: checksums on the source, copies on the target.
 
-A step never waits for them; their ends reach the engine as commands.
+A step never waits for them; their ends reach the engine as events.
 """
 
 import logging
@@ -9,15 +9,14 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from hardware.clock import Clock
-from serving.engine.engine import InstanceEngine
-from serving.engine.events import HandoffReady, PullOrder
+from serving.engine.events import HandoffReady, PullDone, PullOrder, failure
 from serving.engine.ports import KvTransport
 from serving.errors import HandoffError
 from serving.ids import SequenceId
-from serving.policy.sequence_phase import SequencePhase
 from serving.runtime.engine_news import LoopNews, Post
 from serving.runtime.work_threads import WorkThreads
 from serving.values.news import Prefilled, refusal
+from serving.values.orders import Cancel
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ class KvMoves:
     """Registers what others are to pull, and pulls what is handed to this engine.
 
     Args:
-        post: gives the engine a command.
+        post: tells the engine of an event.
         deliver: sends news; callable from any thread.
         at_once: moves side by side; the transport must allow it.
     """
@@ -46,10 +45,6 @@ class KvMoves:
         self._deliver = deliver
         self._pulls: dict[SequenceId, float] = {}
         """When each pull under way began."""
-        self.pull_seconds = 0.0
-        """Time spent pulling KV blocks that were adopted then [s]."""
-        self.pull_failures = 0
-        """Pulls that failed, of sequences that were still wanted."""
         self._threads = WorkThreads(at_once, f"{name}-kv")
 
     def pull_age_s(self) -> float:
@@ -75,29 +70,22 @@ class KvMoves:
         except Exception as exception:
             logger.exception("could not register the KV blocks of %s", event.sequence_id)
             error = HandoffError(f"could not register KV blocks: {exception}")
-            self._post(lambda engine, now: engine.cancel(event.sequence_id, now))
+            self._post(Cancel(event.sequence_id))
             self._deliver([refusal(event.sequence_id, error)])
             return
         self._deliver([Prefilled(event.first, replace(ticket, drafts=event.drafts))])
 
     def _pull(self, order: PullOrder) -> None:
-        error: HandoffError | None = None
+        problem: str | None = None
         moved = 0
         self._pulls[order.sequence_id] = begun = self._clock.now()
         try:
             moved = self._transport.pull(order.ticket, order.first_block, order.blocks)
-        except HandoffError as caught:
-            error = caught
-        except Exception as caught:
+        except HandoffError as error:
+            problem = failure(error)
+        except Exception as error:
             logger.exception("pull of %s failed in an unforeseen way", order.sequence_id)
-            error = HandoffError(f"pull failed: {caught}")
+            problem = failure(HandoffError(f"pull failed: {error}"))
         elapsed = self._clock.now() - begun
         self._pulls.pop(order.sequence_id, None)
-
-        def report(engine: InstanceEngine, now: float) -> None:
-            if engine.sequences[order.sequence_id].phase is SequencePhase.PULLING:  # else it was cancelled meanwhile
-                self.pull_seconds += elapsed if error is None else 0.0
-                self.pull_failures += error is not None
-            engine.pull_finished(order.sequence_id, error, moved, now)
-
-        self._post(report)
+        self._post(PullDone(order.sequence_id, moved, problem, elapsed))

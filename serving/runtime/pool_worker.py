@@ -10,8 +10,7 @@ import threading
 import time
 from collections import deque
 
-from serving.engine.engine import InstanceEngine
-from serving.engine.events import FetchOrder, StoreOrder
+from serving.engine.events import FetchDone, FetchOrder, StoreDone, StoreOrder
 from serving.engine.ports import ContextCache
 from serving.policy.pool.outcome import FetchReport, MissReason
 from serving.runtime.engine_news import Post
@@ -29,7 +28,7 @@ class PoolWorker:
     """The threads between one engine and its `ContextCache`.
 
     Args:
-        post: hands a command to the engine's thread.
+        post: tells the engine's thread of an event.
     """
 
     def __init__(self, cache: ContextCache, post: Post, name: str) -> None:
@@ -42,12 +41,11 @@ class PoolWorker:
         self._storer = threading.Thread(target=self._store_forever, name=f"{name}-store", daemon=True)
         self._storer.start()
 
-    def fetch(self, order: FetchOrder) -> None:
-        """Begin a fetch; the engine hears `fetch_finished`."""
-        self._fetcher.submit(self._fetch, order)
-
-    def store(self, order: StoreOrder) -> None:
-        """Queue a store; the engine hears `store_finished`, whatever became of it."""
+    def take(self, order: FetchOrder | StoreOrder) -> None:
+        """Begin a fetch, or queue a store; the engine hears `FetchDone`, `StoreDone`, whatever became of it."""
+        if isinstance(order, FetchOrder):
+            self._fetcher.submit(self._fetch, order)
+            return
         self._waiting.append(order)
         self._wake.set()
 
@@ -65,7 +63,7 @@ class PoolWorker:
         except Exception:
             logger.exception("fetch for %s failed in an unforeseen way; its prompt is computed", order.sequence_id)
             report = FetchReport(0, lost_blocks=len(order.blocks), reason=MissReason.ERROR)
-        self._post(lambda engine, now: engine.fetch_finished(order.sequence_id, report, now))
+        self._post(FetchDone(order.sequence_id, report))
 
     def _store_forever(self) -> None:
         while not self._stopping:
@@ -92,10 +90,5 @@ class PoolWorker:
             self._cache.store(batch[0].namespace, hashes, blocks)
         except Exception:
             logger.exception("storing %d blocks failed in an unforeseen way; they are dropped", len(blocks))
-        ended = [order.order_id for order in batch]
-
-        def unpin(engine: InstanceEngine, now: float) -> None:
-            for order_id in ended:
-                engine.store_finished(order_id, now)
-
-        self._post(unpin, quiet=True)
+        for order in batch:
+            self._post(StoreDone(order.order_id))

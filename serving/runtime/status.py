@@ -126,7 +126,7 @@ def instance_stats(member: Address) -> InstanceStats:
         handoffs_total=facts["handoffs_in_total"],
         handoff_failures_total=facts["handoff_failures_total"],
         handoff_bytes_total=facts["handoff_bytes_in_total"],
-        handoff_seconds_total=facts["pull_seconds_total"],
+        handoff_seconds_total=facts["handoff_seconds_total"],
         npus=len(facts["npus"]),
         hbm_capacity_bytes=facts["hbm_capacity_bytes"],
         hbm_used_bytes=facts["hbm_used_bytes"],

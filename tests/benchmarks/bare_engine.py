@@ -23,7 +23,6 @@ import torch
 
 from hardware.clock import WallClock
 from serving.allocator import keep_freed_memory
-from serving.engine.engine import InstanceEngine
 from serving.engine.native_executor import NativeExecutor
 from serving.engine.ports import StepExecutor
 from serving.engine.settings import EngineRole, EngineSettings
@@ -39,6 +38,7 @@ from serving.runtime.engine_news import LoopNews
 from serving.runtime.openmp import end_idle_workers
 from serving.values.news import Tokens
 from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.fakes.engine_calls import EngineCalls
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.transport import FakeFabric, FakeTransport
 
@@ -150,7 +150,7 @@ class BareEngine:
             draft_tokens=drafts,
             speculation=drafts > 0,
         )
-        self._engine = InstanceEngine(settings, blocks)
+        self._engine = EngineCalls(settings, blocks)
         self._clock = WallClock()
         self._served = 0
 

@@ -10,22 +10,22 @@ import time
 from collections import deque
 from typing import Any
 
-from serving.engine.engine import InstanceEngine
-from serving.engine.recording import RecordedEngine
+from serving.engine.record import recorded
 from serving.engine.replay import replay_log
 from serving.engine.settings import EngineSettings
 from serving.policy.decision_log import LogEncoder
 from serving.policy.step_plan import SequenceResult, StepResult
 from tests.engine.bench import spec
 from tests.engine.decision_logs import MemoryLog
+from tests.fakes.engine_calls import EngineCalls
 
 STEPS = 300
 
 
-def batch(sequences: int, prompt: int, settings: EngineSettings) -> InstanceEngine:
+def batch(sequences: int, prompt: int, settings: EngineSettings) -> EngineCalls:
     """An engine with that many prompts waiting."""
     blocks = sequences * (-(-(prompt + STEPS) // settings.block_tokens) + 2)
-    return InstanceEngine(settings, blocks)
+    return EngineCalls(settings, blocks)
 
 
 def run(engine: Any, sequences: int, prompt: int) -> tuple[float, int]:
@@ -55,10 +55,12 @@ def main(sequences: int = 32, prompt: int = 1024) -> None:
     )
     plain_us, steps = run(batch(sequences, prompt, settings), sequences, prompt)
     newest: deque[object] = deque(maxlen=64)
-    engine = RecordedEngine(batch(sequences, prompt, settings), lambda *pair: newest.append(pair))
+    engine = batch(sequences, prompt, settings)
+    engine.driven = recorded(engine, lambda *pair: newest.append(pair))
     recorded_us, _ = run(engine, sequences, prompt)
     kept: list[tuple[Any, object]] = []
-    engine = RecordedEngine(batch(sequences, prompt, settings), lambda call, value: kept.append((call, value)))
+    engine = batch(sequences, prompt, settings)
+    engine.driven = recorded(engine, lambda call, value: kept.append((call, value)))
     run(engine, sequences, prompt)
     encoder = LogEncoder()
     begun = time.perf_counter()

@@ -12,15 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hardware.clock import WallClock
-from serving.engine.engine import InstanceEngine
 from serving.engine.native_executor import NativeExecutor
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.ids import ReplicaId, SequenceId
 from serving.runtime.engine_loop import EngineLoop
 from serving.runtime.engine_news import LoopNews
+from serving.values.orders import Add
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.benchmarks.bare_engine import BLOCK_TOKENS, make_executor
 from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
+from tests.fakes.engine_calls import EngineCalls
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.transport import FakeFabric, FakeTransport
 
@@ -38,14 +39,14 @@ def gaps_s(model: Path, batch: int, threads: int) -> list[float]:
     ended: list[float] = []
     executor._engine.step = timed(executor._engine.step, begun, ended)  # type: ignore[method-assign]
     settings = EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, 1024, batch)
-    engine = InstanceEngine(settings, blocks)
+    engine = EngineCalls(settings, blocks)
     transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
     told: list[LoopNews] = []
     loop = EngineLoop(engine, executor, transport, WallClock(), told.extend)
     for index in range(batch):
         prompt = tuple((index * 7 + position) % 4000 for position in range(PROMPT_TOKENS))
         one = SequenceSpec(SequenceId(str(index)), prompt, SamplingParams(max_tokens=STEPS, temperature=0))
-        loop.submit(one.sequence_id, lambda engine, now, one=one: engine.add(one, now))  # type: ignore[misc]
+        loop.post(Add(one))
     loop.start()
     while not (engine.idle() and begun):
         time.sleep(0.02)

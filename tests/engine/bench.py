@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from serving.engine.engine import InstanceEngine
 from serving.engine.events import (
-    EngineEvent,
+    EngineNews,
 )
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.policy.prefix_hash import prefix_hashes
 from serving.policy.step_plan import StepPlan
 from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
+from tests.fakes.engine_calls import EngineCalls
 from tests.fakes.executor import FakeExecutor
 
 SETTINGS = EngineSettings(
@@ -40,7 +40,7 @@ class Bench:
     """An engine and a fake executor; `step` runs one whole step."""
 
     def __init__(self, role: EngineRole = EngineRole.AGGREGATED, blocks: int = 32, **changes: object) -> None:
-        self.engine = InstanceEngine(replace(SETTINGS, role=role, **changes), blocks)  # type: ignore[arg-type]
+        self.engine = EngineCalls(replace(SETTINGS, role=role, **changes), blocks)  # type: ignore[arg-type]
         self.executor = FakeExecutor(blocks, 4)
         self.now = 0.0
 
@@ -49,7 +49,7 @@ class Bench:
         self.engine.check()
         return plan
 
-    def step(self) -> tuple[EngineEvent, ...]:
+    def step(self) -> tuple[EngineNews, ...]:
         plan = self.begin()
         if plan is not None:
             self.engine.step_finished(self.executor.execute(plan), self.now)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from serving.engine.events import EngineEvent, HandoffClosed, HandoffReady
+from serving.engine.events import EngineNews, HandoffClosed, HandoffReady
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import HandoffError, OverloadedError, RequestError, UnavailableError
 from serving.ids import NodeId, ReplicaId
@@ -169,7 +169,7 @@ class Cluster:
 
     # ---- the links -----------------------------------------------------------------------------------------------
 
-    def _news(self, instance: FakeInstance, event: EngineEvent) -> None:
+    def _news(self, instance: FakeInstance, event: EngineNews) -> None:
         if isinstance(event, HandoffClosed):
             instance.transport.withdraw(event.ticket_id)
             return

@@ -6,20 +6,20 @@ from typing import Any
 
 import msgspec
 
-from serving.engine.engine import InstanceEngine
-from serving.engine.engine_calls import EngineHeader
-from serving.engine.recording import RecordedEngine
+from serving.engine.record import EngineHeader, recorded
 from serving.policy.decision_log import End, Frames, LogEncoder
+from tests.fakes.engine_calls import EngineCalls
 
 
 class MemoryLog:
     """What `DecisionWriter` would write."""
 
-    def __init__(self, engine: InstanceEngine) -> None:
+    def __init__(self, engine: EngineCalls) -> None:
         self._encoder = LogEncoder()
         header = EngineHeader("bench", engine.settings, engine.scheduler.blocks.pool.num_blocks)
         self.data = bytearray(self._encoder.begin(header))
-        self.engine = RecordedEngine(engine, self.note)
+        engine.driven = recorded(engine, self.note)
+        self.engine = engine
 
     def note(self, call: Any, kept: object) -> None:
         """One call."""

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 
-from serving.engine.engine import InstanceEngine
 from serving.engine.events import FetchOrder, PullOrder, StoreOrder
 from serving.engine.settings import EngineSettings
 from serving.errors import HandoffError, ServingError
 from serving.ids import ReplicaId
 from serving.policy.step_plan import StepPlan, StepResult
+from tests.fakes.engine_calls import EngineCalls
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.pool import FakeContextCache, FakePool
 from tests.fakes.transport import FakeFabric, FakeTransport
@@ -21,7 +21,7 @@ class FakeInstance:
         self, replica: ReplicaId, settings: EngineSettings, num_blocks: int, fabric: FakeFabric, pool: FakePool
     ) -> None:
         self.replica = replica
-        self.engine = InstanceEngine(settings, num_blocks)
+        self.engine = EngineCalls(settings, num_blocks)
         self.executor = FakeExecutor(num_blocks, settings.block_tokens)
         self.executor.max_len = self.engine.max_len
         self.transport = FakeTransport(fabric, replica, self.executor)

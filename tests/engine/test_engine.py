@@ -3,20 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from serving.engine.events import EngineEvent, HandoffReady
+from serving.engine.events import EngineNews, HandoffReady
 from serving.engine.settings import EngineRole
 from serving.errors import (
-    ContextLengthError,
     EngineError,
-    HandoffError,
-    InvalidRequestError,
     LedgerError,
-    OverloadedError,
-    UnavailableError,
 )
 from serving.ids import SequenceId
 from serving.policy.step_plan import SequenceResult, StepResult
-from serving.values.news import Lost, Tokens
+from serving.values.news import FailKind, Lost, Refused, Tokens
 from serving.values.sequence import FinishReason, TokenLogprobs
 from tests.engine.bench import PROMPT, Bench, spec, ticket_for
 from tests.fakes.executor import reference_output, reference_prompt_logprobs
@@ -27,30 +22,30 @@ from tests.fakes.executor import reference_output, reference_prompt_logprobs
 def test_a_sequence_that_can_never_run_is_refused() -> None:
     engine = Bench(blocks=4).engine
     assert engine.max_len == 16
-    with pytest.raises(InvalidRequestError, match="at least one token"):
-        engine.add(spec("a", ()), 0.0)
-    with pytest.raises(InvalidRequestError, match="nothing is left"):
-        engine.add(spec("a", output=(1,) * 5), 0.0)
-    with pytest.raises(ContextLengthError, match="16 tokens are known and at most 16 fit"):
-        engine.add(spec("a", (1,) * 16), 0.0)
-    engine.add(spec("prompt only", (1,) * 16, max_tokens=0), 0.0)
-    with pytest.raises(ContextLengthError):
-        engine.add(spec("b", (1,) * 17, max_tokens=0), 0.0)
+    too_long = "tokens are known and at most 16 fit this instance; shorten the prompt"
+    for never, why in (
+        (spec("a", ()), "the prompt must hold at least one token"),
+        (spec("a", output=(1,) * 5), "5 output tokens given and max_tokens is 5: nothing is left to do"),
+        (spec("a", (1,) * 16), f"16 {too_long}"),
+        (spec("a", (1,) * 17, max_tokens=0), f"17 {too_long}"),
+    ):
+        assert engine.add(never, 0.0) == Refused(SequenceId("a"), FailKind.INVALID, why)
+    assert engine.add(spec("prompt only", (1,) * 16, max_tokens=0), 0.0) is None
 
 
 def test_a_full_queue_refuses_with_a_time() -> None:
     bench = Bench()
     for index in range(3):
         bench.engine.add(spec(f"s{index}"), 0.0)
-    with pytest.raises(OverloadedError, match="3 sequences wait") as caught:
-        bench.engine.add(spec("more"), 0.0)
-    assert caught.value.retry_after_s == 1.0  # nothing was measured yet
+    more, why = SequenceId("more"), "3 sequences wait already"
+    refused = bench.engine.add(spec("more"), 0.0)
+    assert refused == Refused(more, FailKind.OVERLOADED, why, 1.0), "nothing was measured yet"
     bench.step()  # admits two of the three
     for index in range(2):
         bench.engine.add(spec(f"t{index}"), 0.0)
-    with pytest.raises(OverloadedError) as caught:
-        bench.engine.adopt(spec("more", output=(1,)), ticket_for(spec("more", output=(1,))), 0.0)
-    assert 0 < caught.value.retry_after_s < 1.0
+    refused = bench.engine.adopt(spec("more", output=(1,)), ticket_for(spec("more", output=(1,))), 0.0)
+    assert isinstance(refused, Refused)
+    assert 0 < refused.retry_after_s < 1.0
 
 
 def test_a_short_prompt_passes_a_long_one_that_came_shortly_before() -> None:
@@ -70,8 +65,8 @@ def test_draining_refuses_the_new_and_finishes_the_old() -> None:
     bench = Bench()
     bench.engine.add(spec("a", max_tokens=2), 0.0)
     bench.engine.drain()
-    with pytest.raises(UnavailableError, match="draining"):
-        bench.engine.add(spec("b"), 0.0)
+    refused = Refused(SequenceId("b"), FailKind.DRAINING, "this instance is draining; send the request to another one")
+    assert bench.engine.add(spec("b"), 0.0) == refused
     assert bench.engine.snapshot(0.0).draining
     bench.step()
     bench.step()
@@ -81,21 +76,22 @@ def test_draining_refuses_the_new_and_finishes_the_old() -> None:
 def test_the_same_id_twice_is_our_bug() -> None:
     engine = Bench().engine
     engine.add(spec("a"), 0.0)
-    with pytest.raises(LedgerError, match="already here"):
-        engine.add(spec("a"), 0.0)
+    assert engine.add(spec("a"), 0.0) == Refused(SequenceId("a"), FailKind.ENGINE, "sequence a is already here")
+
+
+def assert_lost(news: Refused | Lost | None, why: str) -> None:
+    assert isinstance(news, Lost)
+    assert why in news.reason
 
 
 def test_a_handoff_that_does_not_fit_is_refused() -> None:
     resumed = spec("a", output=(1,))
-    with pytest.raises(HandoffError, match="takes no handoffs"):
-        Bench(EngineRole.PREFILL).engine.adopt(resumed, ticket_for(resumed), 0.0)
+    assert_lost(Bench(EngineRole.PREFILL).engine.adopt(resumed, ticket_for(resumed), 0.0), "takes no handoffs")
     engine = Bench(EngineRole.DECODE).engine
-    with pytest.raises(HandoffError, match="does not fit 10 known"):
-        engine.adopt(spec("a"), ticket_for(resumed), 0.0)
-    with pytest.raises(HandoffError, match="does not fit 11 known"):
-        engine.adopt(resumed, ticket_for(resumed, 11), 0.0)
-    with pytest.raises(HandoffError, match="2 blocks for 10 tokens"):
-        engine.adopt(resumed, replace(ticket_for(resumed), blocks=ticket_for(resumed).blocks[:2]), 0.0)
+    assert_lost(engine.adopt(spec("a"), ticket_for(resumed), 0.0), "does not fit 10 known")
+    assert_lost(engine.adopt(resumed, ticket_for(resumed, 11), 0.0), "does not fit 11 known")
+    short = replace(ticket_for(resumed), blocks=ticket_for(resumed).blocks[:2])
+    assert_lost(engine.adopt(resumed, short, 0.0), "2 blocks for 10 tokens")
     assert engine.idle()
 
 
@@ -338,7 +334,7 @@ def test_a_prompt_preempted_half_way_reports_its_logprobs_once_and_whole() -> No
     bench.step()
     late = spec("b", tuple(range(20)), max_tokens=1, prompt_logprobs=0)
     bench.engine.add(late, 0.0)
-    events: list[EngineEvent] = []
+    events: list[EngineNews] = []
     while not bench.engine.idle():
         events += bench.step()
     assert bench.engine.snapshot(0.0).preemptions_total == 1

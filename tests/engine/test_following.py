@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serving.engine.events import EngineAction, EngineEvent
+from serving.engine.events import EngineNews
 from serving.engine.replay import replay_log
 from serving.engine.settings import EngineRole
 from serving.errors import EngineError, LedgerError
@@ -17,6 +17,7 @@ from serving.values.news import Lost, Tokens
 from serving.values.sequence import FinishReason
 from tests.engine.bench import Bench, spec
 from tests.engine.test_recording import RecordedBench
+from tests.fakes.engine_calls import Orders
 from tests.fakes.executor import reference_output
 
 A, B = SequenceId("a"), SequenceId("b")
@@ -35,7 +36,7 @@ def decoding(bench: Bench, *names: str, **sampling: object) -> StepPlan:
     return plan
 
 
-def followed(bench: Bench, run: Callable[[], StepResult]) -> tuple[EngineAction, Callable[[], StepResult]]:
+def followed(bench: Bench, run: Callable[[], StepResult]) -> tuple[Orders, Callable[[], StepResult]]:
     """The running step ends, the foreseen one begins. Returns: what the engine wants, and what runs the new step."""
     ahead = bench.engine.foresee(bench.now)
     assert ahead is not None
@@ -46,7 +47,7 @@ def followed(bench: Bench, run: Callable[[], StepResult]) -> tuple[EngineAction,
     return action, following
 
 
-def output_of(name: str, events: tuple[EngineEvent, ...]) -> tuple[int, ...]:
+def output_of(name: str, events: tuple[EngineNews, ...]) -> tuple[int, ...]:
     mine = [event for event in events if isinstance(event, Tokens) and event.sequence_id == name]
     return tuple(token for event in mine for token in event.tokens)
 
@@ -243,7 +244,7 @@ def test_blocks_are_taken_for_all_or_none() -> None:
 
 
 def test_foreseeing_needs_a_step() -> None:
-    with pytest.raises(LedgerError, match="no step is in flight"):
+    with pytest.raises(LedgerError, match="none was in flight"):
         Bench().engine.foresee(0.0)
 
 

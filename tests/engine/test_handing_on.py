@@ -7,9 +7,8 @@ from msgspec import structs
 
 from serving.engine.events import HandoffClosed, HandoffReady
 from serving.engine.settings import EngineRole
-from serving.errors import HandoffError, UnavailableError
 from serving.ids import ReplicaId, SequenceId
-from serving.values.news import Adopted, Leaving, Tokens
+from serving.values.news import Adopted, FailKind, Leaving, Lost, Refused, Tokens
 from serving.values.sequence import HandoffTicket, SequenceSpec
 from tests.engine.bench import PROMPT, Bench, spec
 from tests.engine.cluster import Cluster
@@ -54,8 +53,9 @@ def test_a_stream_is_held_at_the_next_boundary() -> None:
     assert (news.position, news.tokens) == (len(told), ())
     assert event.computed_tokens == len(PROMPT) + len(told) - 1
     assert bench.engine.snapshot(0.0).held == 1
-    with pytest.raises(UnavailableError):
-        bench.engine.add(spec("b"), 0.0)
+    refused = bench.engine.add(spec("b"), 0.0)
+    assert isinstance(refused, Refused)
+    assert refused.kind is FailKind.DRAINING
     bench.engine.release(event.ticket_id, 0.0)
     assert bench.engine.idle()
     assert bench.used == 0
@@ -83,8 +83,9 @@ def test_a_held_stream_is_taken_back_without_a_pull() -> None:
     ticket, used = ticket_from(bench, event), bench.used
     again = structs.replace(one, sequence_id=SequenceId("a@2"), output=tuple(told))
     bench.engine.adopt(again, ticket, 0.0)
-    with pytest.raises(HandoffError, match="taken back already"):
-        bench.engine.adopt(structs.replace(again, sequence_id=SequenceId("a@3")), ticket, 0.0)
+    third = SequenceId("a@3")
+    lost = bench.engine.adopt(structs.replace(again, sequence_id=third), ticket, 0.0)
+    assert lost == Lost(third, "a is being taken back already")
     action = bench.engine.next_action(0.0)
     assert action.pulls == ()
     assert action.plan is not None, "it is in the very next step"
@@ -129,8 +130,9 @@ def test_a_prefill_engine_decodes_what_it_holds_itself_and_nothing_else() -> Non
     ticket = ticket_from(bench, event)
     foreign = structs.replace(ticket, ticket_id="another's")
     again = structs.replace(one, sequence_id=SequenceId("a@2"), output=event.first.tokens)
-    with pytest.raises(HandoffError, match="takes no handoffs of others"):
-        bench.engine.adopt(again, foreign, 0.0)
+    lost = bench.engine.adopt(again, foreign, 0.0)
+    assert isinstance(lost, Lost)
+    assert "takes no handoffs of others" in lost.reason
     bench.engine.adopt(again, ticket, 0.0)
     told = list(event.first.tokens)
     while not bench.engine.idle():

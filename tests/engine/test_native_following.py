@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from serving.engine.engine import InstanceEngine
 from serving.engine.ports import PreparingExecutor
 from serving.engine.settings import EngineSettings
 from serving.errors import EngineError
@@ -15,6 +14,7 @@ from serving.policy.step_plan import UNKNOWN, SampleOrder, SequenceStep, StepPla
 from serving.values.news import Tokens
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.engine.native_pair import BLOCK_TOKENS, GREEDY, native_executor, prompt
+from tests.fakes.engine_calls import EngineCalls
 from tests.model.random_checkpoint import write_random_checkpoint
 
 BLOCKS = 100
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outputs(folder: Path, *, ahead: bool) -> tuple[list[tuple[int, ...]], int]:
     """Output of each sequence, and how many steps were prepared."""
     executor = native_executor(folder)
-    engine = InstanceEngine(EngineSettings(block_tokens=BLOCK_TOKENS, max_step_tokens=60, max_sequences=8), BLOCKS)
+    engine = EngineCalls(EngineSettings(block_tokens=BLOCK_TOKENS, max_step_tokens=60, max_sequences=8), BLOCKS)
     for index, sampling in enumerate(SAMPLINGS):
         name = SequenceId(str(index))
         engine.add(SequenceSpec(name, tuple(prompt(5 + 6 * index, index)), sampling), 0.0)

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from serving.engine.events import EngineEvent, HandoffReady
+from serving.engine.events import EngineNews, HandoffReady
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import ConfigError, EngineError
 from serving.ids import SequenceId
@@ -34,7 +34,7 @@ def planner(one: Bench) -> DraftPlanner:
     return found
 
 
-def tokens_of(events: tuple[EngineEvent, ...]) -> tuple[int, ...]:
+def tokens_of(events: tuple[EngineNews, ...]) -> tuple[int, ...]:
     return tuple(token for event in events if isinstance(event, Tokens) for token in event.tokens)
 
 
@@ -46,8 +46,8 @@ def share_of(one: Bench, name: str = "a") -> SequenceStep:
     return step
 
 
-def finish(one: Bench) -> tuple[EngineEvent, ...]:
-    events: tuple[EngineEvent, ...] = ()
+def finish(one: Bench) -> tuple[EngineNews, ...]:
+    events: tuple[EngineNews, ...] = ()
     for _ in range(200):
         events += one.step()
         if one.engine.idle():
@@ -174,7 +174,7 @@ def test_a_preempted_sequence_loses_its_guesses() -> None:
     orders = [spec(f"s{index}", (index, *range(9)), max_tokens=18) for index in range(2)]
     for order in orders:
         one.engine.add(order, 0.0)
-    events: tuple[EngineEvent, ...] = ()
+    events: tuple[EngineNews, ...] = ()
     lost = False
     while not one.engine.idle():
         events += one.step()

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from serving.engine.engine import InstanceEngine
-from serving.engine.events import EngineEvent, HandoffReady, PullOrder
+from serving.engine.events import EngineNews, HandoffReady, PullOrder
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.engine.torch_executor import TorchExecutor
 from serving.ids import BlockId, NodeId, ReplicaId, SequenceId
@@ -13,6 +12,7 @@ from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
 from serving.values.news import Tokens
 from serving.values.sequence import BlockExtent, DraftUse, HandoffTicket, SequenceSpec
+from tests.fakes.engine_calls import EngineCalls
 
 
 class TorchSide:
@@ -24,9 +24,9 @@ class TorchSide:
         # What a block held before must not matter: everything that is read was written, or is masked.
         self.cache.tensor.copy_(torch.randn(self.cache.tensor.shape, generator=torch.Generator().manual_seed(1)))
         self.executor = TorchExecutor(model, self.cache)
-        self.engine = InstanceEngine(settings, blocks)
+        self.engine = EngineCalls(settings, blocks)
 
-    def step(self, now: float) -> tuple[tuple[PullOrder, ...], tuple[EngineEvent, ...]]:
+    def step(self, now: float) -> tuple[tuple[PullOrder, ...], tuple[EngineNews, ...]]:
         """One action, with its step if there is one."""
         action = self.engine.next_action(now)
         if action.plan is not None:
@@ -44,7 +44,7 @@ class Told:
     preemptions: int = 0
     prefix_hits: int = 0
 
-    def take(self, event: EngineEvent) -> None:
+    def take(self, event: EngineNews) -> None:
         news = event.first if isinstance(event, HandoffReady) else event
         if isinstance(news, Tokens):
             self.output.setdefault(news.sequence_id, []).extend(news.tokens)
@@ -97,7 +97,7 @@ def run_pair(model: DeepseekModel, settings: EngineSettings, blocks: int, specs:
     return told
 
 
-def _adopt(engine: InstanceEngine, spec: SequenceSpec, event: HandoffReady) -> None:
+def _adopt(engine: EngineCalls, spec: SequenceSpec, event: HandoffReady) -> None:
     from msgspec.structs import replace
 
     extents = tuple(

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from serving.engine.replay import Replay, replay_log
-from serving.errors import HandoffError, UnavailableError
+from serving.errors import UnavailableError
 from serving.gateway.core import events as e
 from serving.gateway.core.gateway import Gateway
 from serving.gateway.core.record import GatewayCall, noted
@@ -20,7 +20,6 @@ from serving.policy.decision_log import (
     LogEncoder,
     Raised,
     checksum,
-    named_error,
     outcome,
     perform,
     plain,
@@ -77,12 +76,6 @@ def test_checksums_see_order_and_value() -> None:
     assert checksum([1, 2]) != checksum([1, 3])
     assert checksum(()) == 0
     assert checksum((1,)) == 0x99F8B879, "the CRC-32 of 01 00 00 00"
-
-
-def test_recorded_errors_keep_name_and_text() -> None:
-    error = named_error(HandoffError, "HandoffChecksumError", "block 3")
-    assert isinstance(error, HandoffError)
-    assert f"{type(error).__name__}: {error}" == "HandoffChecksumError: block 3"
 
 
 class RouteDecode(CallRecord, frozen=True):

@@ -155,7 +155,7 @@ def check_counters(instance: Instance) -> None:
     assert snapshot.prefix_hits_tokens_total <= snapshot.prefix_queries_tokens_total, name
     assert sum(snapshot.accepted_drafts_total) <= snapshot.draft_tokens_total, name
     if not snapshot.handoffs_in_total:
-        assert snapshot.handoff_bytes_in_total == loop.moves.pull_seconds == 0, name
+        assert snapshot.handoff_bytes_in_total == snapshot.handoff_seconds_total == 0, name
 
 
 class Pools:
@@ -326,7 +326,7 @@ class Pools:
 
     def _quiet(self) -> bool:
         engines = all(i.engine.idle() and i.server.open_sequences == 0 for i in self.instances)
-        posted = any(i.loop._commands or i.loop.progress_age_s() for i in self.instances)
+        posted = any(i.loop._events or i.loop.progress_age_s() for i in self.instances)
         posted = posted or any(i.engine.snapshot(0.0).storing_blocks for i in self.instances)
         return engines and not posted and not any(self.backend.counts().values())
 

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.engine.engine import InstanceEngine
 from serving.engine.settings import EngineRole
-from serving.errors import EngineError
 from serving.policy.step_plan import StepPlan, StepResult
 from serving.values.news import Adopted, Prefilled, Refused
+from serving.values.orders import Release
 from tests.fakes.transport import FakeFabric
-from tests.runtime.test_engine_loop import PATIENCE_S, Rig, spec, wait_for
+from tests.runtime.test_engine_loop import NOBODY, PATIENCE_S, Rig, spec, wait_for
 
 
 class Gate:
@@ -53,7 +52,7 @@ def test_a_handoff_is_pulled_while_a_step_runs(rigs: tuple[Rig, Rig]) -> None:
     assert decode.wait(Adopted).sequence_id == "s@2"
     assert not decode.steps, "the step still runs"
     gate.open.set()
-    prefill.loop.post(lambda engine, now: engine.release(ready.ticket.ticket_id, now))
+    prefill.loop.post(Release(ready.ticket.ticket_id))
     prefill.quiet()
     decode.quiet()
     fed = [tokens for tokens, _ in decode.steps]
@@ -78,11 +77,8 @@ def test_a_bug_in_an_order_is_as_bad_during_a_step_as_between_steps(rigs: tuple[
     gate = Gate(decode)
     decode.add(spec("first"))
     assert gate.inside.wait(PATIENCE_S)
-
-    def buggy(engine: InstanceEngine, now: float) -> None:
-        raise EngineError("a bug")
-
-    decode.loop.post(buggy)
+    decode.at[NOBODY] = lambda: 1 // 0
+    decode.loop.post(NOBODY)
     wait_for(lambda: decode.loop.progress_age_s() == float("inf"), "unhealthy")
     gate.open.set()
     decode.loop._thread.join(PATIENCE_S)

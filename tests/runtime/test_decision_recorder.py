@@ -8,43 +8,42 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.engine_calls import EngineHeader
-from serving.engine.recording import RecordedEngine
+from serving.engine.events import EngineOn, Turn
+from serving.engine.record import EngineHeader, recorded
 from serving.engine.replay import replay
 from serving.errors import ConfigError
 from serving.ids import ReplicaId
 from serving.policy.decision_log import LogEncoder
 from serving.runtime.decision_recorder import DecisionWriter, recorded_engine
+from serving.values.orders import Add
 from tests.engine.bench import SETTINGS, spec
 
 HEADER = EngineHeader("x", SETTINGS, 8)
 
 
-def drive(engine: InstanceEngine, calls: int) -> None:
+def drive(on: EngineOn, calls: int) -> None:
     for call in range(calls):
-        engine.next_action(float(call))
+        on(Turn(), float(call))
 
 
 def test_an_engine_that_is_not_recorded_is_itself() -> None:
     engine = InstanceEngine(SETTINGS, 8)
-    assert recorded_engine("", ReplicaId("x"), engine) == (engine, None)
+    assert recorded_engine("", ReplicaId("x"), engine) == (engine.on, None)
 
 
 def test_logs_are_never_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     for calls in (1, 2, 3):
-        engine, writer = recorded_engine(str(folder), ReplicaId("decode#x/1"), InstanceEngine(SETTINGS, 8))
-        assert isinstance(engine, RecordedEngine)
+        on, writer = recorded_engine(str(folder), ReplicaId("decode#x/1"), InstanceEngine(SETTINGS, 8))
         assert writer is not None
-        drive(engine, calls)
+        drive(on, calls)
         writer.close()
         writer.close()
-        drive(engine, 1)  # too late: the file has ended
+        drive(on, 1)  # too late: the file has ended
     names = ["engine-decode-x-1.2.decisions", "engine-decode-x-1.3.decisions", "engine-decode-x-1.decisions"]
     found = sorted(folder.iterdir())
     assert [path.name for path in found] == names
@@ -53,9 +52,9 @@ def test_logs_are_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_what_was_noted_is_written_soon(tmp_path: Path) -> None:
-    engine, writer = recorded_engine(str(tmp_path), ReplicaId("x"), InstanceEngine(SETTINGS, 8))
+    on, writer = recorded_engine(str(tmp_path), ReplicaId("x"), InstanceEngine(SETTINGS, 8))
     assert writer is not None
-    drive(engine, 700)
+    drive(on, 700)
     deadline = time.monotonic() + 10
     while replay(writer.path).total < 700:
         assert time.monotonic() < deadline, "it writes without being closed"
@@ -70,9 +69,9 @@ def test_a_disk_that_cannot_keep_up_ends_the_log(tmp_path: Path, monkeypatch: py
     write, begin = os.write, LogEncoder().begin(HEADER)
     monkeypatch.setattr(os, "write", lambda file, data: (bytes(data) == begin or gate.wait(10), write(file, data))[1])
     writer = DecisionWriter(str(tmp_path), "engine", "x", HEADER, max_queued=10)
-    engine: Any = RecordedEngine(InstanceEngine(SETTINGS, 8), writer.note)
+    on = recorded(InstanceEngine(SETTINGS, 8), writer.note)
     begun = time.monotonic()
-    drive(engine, 1000)
+    drive(on, 1000)
     assert time.monotonic() - begun < 5, "nobody waits for the disk"
     gate.set()
     writer.close()
@@ -86,16 +85,16 @@ def test_a_full_disk_ends_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = DecisionWriter(str(tmp_path), "engine", "x", HEADER)
-    engine: Any = RecordedEngine(InstanceEngine(SETTINGS, 8), writer.note)
+    on = recorded(InstanceEngine(SETTINGS, 8), writer.note)
 
     def full(file: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    drive(engine, 100)
+    drive(on, 100)
     writer._thread.join(10)
     assert not writer._thread.is_alive()
-    drive(engine, 100)
+    drive(on, 100)
     assert not writer._queue
     writer.close()
     assert "ends here: OSError: [Errno 28] No space left on device" in caplog.text
@@ -103,9 +102,9 @@ def test_a_full_disk_ends_the_log(
 
 
 def test_a_call_that_cannot_be_written_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    engine, writer = recorded_engine(str(tmp_path), ReplicaId("x"), InstanceEngine(SETTINGS, 8))
+    on, writer = recorded_engine(str(tmp_path), ReplicaId("x"), InstanceEngine(SETTINGS, 8))
     assert writer is not None
-    engine.add(spec("a", (1 << 70,)), 0.0)
+    on(Add(spec("a", (1 << 70,))), 0.0)
     writer._thread.join(10)
     assert "ends here: OverflowError" in caplog.text
     writer.close()
@@ -120,12 +119,13 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 KILLED = """
 import sys, time
 from serving.engine.engine import InstanceEngine
+from serving.engine.events import Turn
 from serving.engine.settings import EngineSettings
 from serving.runtime.decision_recorder import recorded_engine
-engine, writer = recorded_engine(sys.argv[1], "x", InstanceEngine(EngineSettings(), 8))
+on, writer = recorded_engine(sys.argv[1], "x", InstanceEngine(EngineSettings(), 8))
 call = 0
 while True:
-    engine.next_action(float(call))
+    on(Turn(), float(call))
     call += 1
     time.sleep(0.0005)
 """

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from serving.engine.engine import InstanceEngine
 from serving.engine.settings import EngineRole
 from serving.errors import EngineError
 from serving.ids import SequenceId
 from serving.policy.step_plan import UNKNOWN, StepPlan, StepResult
 from serving.values.news import Lost, Tokens
+from serving.values.orders import Cancel, Release
 from tests.fakes.executor import reference_output
 from tests.fakes.transport import FakeFabric
-from tests.runtime.test_engine_loop import PATIENCE_S, Rig, spec, wait_for
+from tests.runtime.test_engine_loop import NOBODY, PATIENCE_S, Rig, spec, wait_for
 
 
 class Preparing:
@@ -119,12 +119,12 @@ def test_what_comes_in_takes_part_in_the_very_next_step(rig: Rig, steps: Prepari
 def test_what_concerns_nobody_in_the_batch_leaves_the_prepared_step_alone(rig: Rig, steps: Preparing) -> None:
     running_ahead(rig, steps, "a")
     ahead = rig.loop._ahead
-    obeyed: list[float] = []
-    rig.loop.post(lambda engine, now: obeyed.append(now), quiet=True)
-    wait_for(lambda: len(obeyed) == 1, "it is carried out during the step")
+    over = Release("a handoff that is over")
+    rig.loop.post(over)
+    wait_for(lambda: over in rig.told, "the engine is told during the step")
     assert rig.loop._ahead is ahead
-    rig.loop.post(lambda engine, now: obeyed.append(now))
-    wait_for(lambda: len(obeyed) == 2 and rig.loop._ahead is not None, "the step is prepared anew")
+    rig.loop.post(NOBODY)
+    wait_for(lambda: NOBODY in rig.told and rig.loop._ahead is not None, "the step is prepared anew")
     assert rig.loop._ahead is not ahead
     steps.release()
     rig.quiet()
@@ -144,7 +144,7 @@ def test_news_of_a_step_goes_out_while_the_next_one_runs(rig: Rig, steps: Prepar
 
 def test_a_cancel_meanwhile_leaves_the_others_alone(rig: Rig, steps: Preparing) -> None:
     running_ahead(rig, steps, "a", "b")
-    rig.loop.post(lambda engine, now: engine.cancel(SequenceId("a"), now))
+    rig.loop.post(Cancel(SequenceId("a")))
     steps.release()
     rig.quiet()
     assert output(rig, "b") == reference_output(spec("b", max_tokens=40))[0]
@@ -184,11 +184,8 @@ def test_the_loop_ends_behind_the_step_that_runs(rig: Rig, steps: Preparing) -> 
 def test_a_bug_in_an_order_ends_the_chain(rig: Rig, steps: Preparing) -> None:
     running_ahead(rig, steps, "a")
     number = steps.plans[-1].step
-
-    def buggy(engine: InstanceEngine, now: float) -> None:
-        raise EngineError("a bug")
-
-    rig.loop.post(buggy)
+    rig.at[NOBODY] = lambda: 1 // 0
+    rig.loop.post(NOBODY)
     wait_for(lambda: rig.loop.progress_age_s() == float("inf"), "unhealthy")
     steps.release()
     rig.loop._thread.join(PATIENCE_S)

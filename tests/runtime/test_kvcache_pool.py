@@ -12,8 +12,9 @@ import pytest
 from hardware.ub.segment import UbSegment
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
-from serving.engine.engine import InstanceEngine
+from serving.ids import SequenceId
 from serving.policy.throughput import Throughput
+from serving.values.orders import Cancel
 from serving.values.sequence import PoolUse, SamplingParams
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.server_process import ServerProcess
@@ -45,21 +46,21 @@ async def stored(pools: Pools) -> None:
 
 async def turned(pools: Pools) -> None:
     """Wait until every engine has had a turn."""
-    turns: list[float] = []
+    before = [instance.loop._last_turn for instance in pools.instances]
     for instance in pools.instances:
-        instance.loop.post(lambda engine, now: turns.append(now))
-    await until(lambda: len(turns) == len(pools.instances), "every engine has had a turn")
+        instance.loop.post(Cancel(SequenceId("nobody")))
+    await until(
+        lambda: all(i.loop._last_turn > last for i, last in zip(pools.instances, before, strict=True)),
+        "every engine has had a turn",
+    )
 
 
 def forget(pools: Pools) -> None:
     """Empty the instances' own prefix caches, so that only the pool can help."""
-
-    def distrust(engine: InstanceEngine, now: float) -> None:
-        pool = engine._blocks.pool
-        pool.distrust(list(pool._cold))
-
     for instance in pools.instances:
-        instance.loop.post(distrust)
+        with instance.loop._lock:
+            pool = instance.engine.scheduler.blocks.pool
+            pool.distrust(list(pool._cold))
 
 
 def flip_all(server: ServerProcess) -> None:

@@ -61,6 +61,6 @@ def test_nothing_is_lost_doubled_or_left_behind(seed: int) -> None:
             inside = node.snapshot
             assert (inside.waiting, inside.running, inside.held, inside.pulling, inside.kv_blocks_used) == (0,) * 5
             assert node.inside.engine._handoffs.expired_total == 0, "blocks that nobody released"
-            assert [node.server._owner, node.server._unseen, node.inside.transport.registered] == [{}, {}, {}]
+            assert [node.server._owner, node.unseen, node.inside.transport.registered] == [{}, (0, 0), {}]
 
     asyncio.run(scene())

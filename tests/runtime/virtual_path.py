@@ -15,19 +15,18 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from serving.engine.engine import InstanceEngine
-from serving.engine.events import HandoffClosed, HandoffReady
+from serving.engine.events import EngineEvent, HandoffClosed, HandoffReady
 from serving.engine.settings import EngineRole
 from serving.errors import EngineError, HandoffError, ServingError
 from serving.gateway.core.events import Look
 from serving.gateway.live.backend import LiveBackend
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.link import messages as m
-from serving.runtime.engine_news import Command, LoopNews
+from serving.runtime.engine_news import LoopNews
 from serving.runtime.instance_server import InstanceServer
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob
-from serving.values.news import Prefilled, Value, refusal
+from serving.values.news import Prefilled, Value
 from serving.values.orders import Add, Adopt
 from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec
 from tests.engine.bench import SETTINGS
@@ -126,7 +125,7 @@ class Node:
         self.welcome = m.Welcome(self.replica, pool, NodeId("n"), "l", settings.block_tokens, blocks, 64)
         self.server = InstanceServer(self.welcome, "", None, lambda: cast(Any, SimpleNamespace(lost=(), late=())))
         self.server._engine_loop = cast(Any, self)
-        self._orders: deque[Command] = deque()
+        self._posted: deque[EngineEvent] = deque()
         self._news: list[LoopNews] = []
 
     # ---- what a server knows of its engine loop
@@ -146,20 +145,15 @@ class Node:
         """So it does not matter."""
         return 1.0
 
-    def post(self, order: Command, *, quiet: bool = False) -> None:
-        """Obeyed at the next turn."""
-        self._orders.append(order)
+    @property
+    def unseen(self) -> tuple[int, int]:
+        """Prompts that were posted and not told yet."""
+        sizes = [len(one.spec.prompt) + len(one.spec.output) for one in self._posted if isinstance(one, Add)]
+        return len(sizes), sum(sizes)
 
-    def submit(self, name: SequenceId, order: Command) -> None:
-        """The same; a refusal is news."""
-
-        def guarded(engine: InstanceEngine, now: float) -> None:
-            try:
-                order(engine, now)
-            except ServingError as error:
-                self._news.append(refusal(name, error))
-
-        self._orders.append(guarded)
+    def post(self, event: EngineEvent) -> None:
+        """Told at the next turn."""
+        self._posted.append(event)
 
     # ---- moving on
 
@@ -182,10 +176,10 @@ class Node:
             self._tell()
 
     def _tell(self) -> None:
-        """Obey, and send what comes of it."""
+        """Tell the engine what was posted, and send what comes of it."""
         inside = self.inside
-        while self._orders:
-            self._orders.popleft()(inside.engine, self.now())
+        while self._posted:
+            inside.engine.tell(self._posted.popleft(), self.now())
         for event in inside.engine.take_events():
             if isinstance(event, HandoffReady):
                 blocks = event.ticket_id, event.blocks, event.hashes, event.computed_tokens
@@ -201,7 +195,7 @@ class Node:
     @property
     def at_rest(self) -> bool:
         """Nothing is left to do here."""
-        return not (self._orders or self.inside.busy) and self.inside.engine.idle()
+        return not (self._posted or self.inside.busy) and self.inside.engine.idle()
 
 
 class Client:

@@ -3,6 +3,7 @@
 Everything is a frozen value: a driver delivers it, a decision log keeps it, a replay compares it.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from traceback import extract_tb
 
@@ -185,3 +186,5 @@ class Broken(Value, frozen=True, gc=False):
 GatewayEffect = Send | SequenceUpdate | Rejected | JobFailed | JobOver | Routed | Waits | Broken
 """If a submission cannot be sent, its driver tells the core so, `Unsent` or `TooLarge`, as soon as it has carried out
 the other effects that came with it: the core takes all of them for done."""
+GatewayOn = Callable[[GatewayEvent, float], list[GatewayEffect]]
+"""`Gateway.on`, or one that records it."""

@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from serving.gateway.core.events import GatewayEffect, GatewayEvent, InstanceSays
+from serving.gateway.core.events import GatewayEffect, GatewayEvent, GatewayOn, InstanceSays
 from serving.gateway.core.gateway import Gateway
-from serving.policy.decision_log import CallRecord
+from serving.policy.decision_log import CallRecord, Note, perform
 from serving.values.news import News, Prefilled
 
 
@@ -25,6 +25,24 @@ class GatewayCall(CallRecord, frozen=True):
     def title(self) -> str:
         """The event in a few words."""
         return f"{self.kind()} at {self.now:.6f} s"
+
+
+def recorded(gateway: Gateway, note: Note) -> GatewayOn:
+    """An `on` that does what the gateway's own does, and notes it.
+
+    Args:
+        note: takes each call and what was kept of its outcome; must return at once.
+    Effects: none yet.
+    """
+
+    def on(event: GatewayEvent, now: float) -> list[GatewayEffect]:
+        effects, kept, error = perform(GatewayCall(event, now), gateway)
+        note(GatewayCall(noted(event), now), kept)
+        if error is not None:
+            raise error
+        return effects  # type: ignore[no-any-return]
+
+    return on
 
 
 def noted(event: GatewayEvent) -> GatewayEvent:

@@ -23,7 +23,8 @@ from serving.policy.dp_balance import DpBalance
 from serving.sim.core.decode_group import DecodeGroup
 from serving.sim.core.meter import Done, InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
-from serving.values.sequence import HandoffTicket, SequenceSpec
+from serving.values.orders import Add, Adopt, Cancel, Order, Release
+from serving.values.sequence import SequenceSpec
 
 REFRESH_STEPS = 64
 """Contexts grow meanwhile by about a hundred tokens; their middle counts."""
@@ -103,31 +104,26 @@ class DecodeInstance:
 
     # ---- orders ----------------------------------------------------------------------------------------------------
 
-    def add(self, spec: SequenceSpec) -> None:
-        """See `Instance`: a prompt that no prefill instance could take."""
-        self._place(spec).add(spec)
-
-    def adopt(self, spec: SequenceSpec, ticket: HandoffTicket) -> None:
-        """See `Instance`."""
-        self._place(spec).adopt(spec, ticket)
-
-    def release(self, ticket_id: str, *, distrust: bool) -> None:
-        """See `Instance`. Another decode instance has a stream that was to go on elsewhere."""
-        booked = self._booked.get(SequenceId(ticket_id.rpartition("!")[0]))
+    def take(self, order: Order) -> None:
+        """See `Instance`. A prompt comes that no prefill instance could take; a release, if another instance has a
+        stream that was to go on elsewhere.
+        """
+        match order:
+            case Add(spec=spec) | Adopt(spec=spec):
+                self._place(spec).take(order)
+                return
+            case Cancel(sequence_id=sequence_id):
+                booked = self._booked.get(sequence_id)
+            case Release(ticket_id=ticket_id):
+                booked = self._booked.get(SequenceId(ticket_id.rpartition("!")[0]))
         if booked is not None:
-            self._groups[booked[0]].seat.release(ticket_id, distrust=distrust)
+            self._groups[booked[0]].seat.take(order)
 
     def move_out(self) -> None:
         """What is inside goes on elsewhere: it is held at the next boundary, for whoever pulls it."""
         for group, sequences in zip(self._groups, list(self._balance.sequences), strict=True):
             if sequences:
                 group.seat.move_out()
-
-    def cancel(self, sequence_id: SequenceId) -> None:
-        """See `Instance`."""
-        booked = self._booked.get(sequence_id)
-        if booked is not None:
-            self._groups[booked[0]].seat.cancel(sequence_id)
 
     def die(self) -> None:
         """Everything inside is gone; what was generated up to the last boundary has reached the gateways."""

@@ -9,6 +9,7 @@ a cut changes nothing.
 
 from collections.abc import Callable
 
+from serving.engine.events import Run, StepDone, Turn
 from serving.engine.placeholder import rate_of, steps_for, tokens_after
 from serving.ids import SequenceId
 from serving.policy.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
@@ -87,13 +88,11 @@ class DecodeGroup:
         self.growth = self.chunk_attended = 0.0
         if self._empty():
             return 0
-        action = self.seat.engine.next_action(now)
-        self.seat.start(action)
-        self.seat.pass_on()
-        self._plan = plan = action.plan
-        if plan is None:
-            wake(self.seat, action.wake_at)
+        answer = self.seat.tell(Turn())
+        if not isinstance(answer, Run):
+            wake(self.seat, answer.at if answer is not None else None)
             return 0
+        self._plan = plan = answer.plan
         self.begins, self._begun_s = iteration, now
         self._progress = progress = []
         steps = self._at_once
@@ -124,8 +123,7 @@ class DecodeGroup:
             tokens = _ZEROS[:count] if count <= 1024 else (0,) * count
             results.append(SequenceResult(step.sequence_id, tokens))
         result = StepResult(plan.step, tuple(results), now - self._begun_s)
-        self.seat.engine.step_finished(result, now)
-        self.seat.pass_on()
+        self.seat.tell(StepDone(result))
         return sampled
 
     def _empty(self) -> bool:

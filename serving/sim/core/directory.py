@@ -1,8 +1,8 @@
 """The instances that are up, by name: where a gateway's orders arrive."""
 
-from serving.ids import ReplicaId, SequenceId
+from serving.ids import ReplicaId
 from serving.sim.core.ports import Instance
-from serving.values.sequence import HandoffTicket, SequenceSpec
+from serving.values.orders import Order
 
 
 class Directory:
@@ -19,30 +19,10 @@ class Directory:
         """It is gone."""
         self._instances.pop(name, None)
 
-    def add(self, name: ReplicaId, spec: SequenceSpec) -> bool:
-        """`Instance.add`. Returns: whether it is there."""
+    def give(self, name: ReplicaId, order: Order) -> bool:
+        """`Instance.take`. Returns: whether it is there."""
         instance = self._instances.get(name)
         if instance is None:
             return False
-        instance.add(spec)
+        instance.take(order)
         return True
-
-    def adopt(self, name: ReplicaId, spec: SequenceSpec, ticket: HandoffTicket) -> bool:
-        """`Instance.adopt`. Returns: whether it is there."""
-        instance = self._instances.get(name)
-        if instance is None:
-            return False
-        instance.adopt(spec, ticket)
-        return True
-
-    def release(self, name: ReplicaId, ticket_id: str, *, distrust: bool) -> None:
-        """`Instance.release`; nothing if it is gone."""
-        instance = self._instances.get(name)
-        if instance is not None:
-            instance.release(ticket_id, distrust=distrust)
-
-    def cancel(self, name: ReplicaId, sequence_id: SequenceId) -> None:
-        """`Instance.cancel`; nothing if it is gone."""
-        instance = self._instances.get(name)
-        if instance is not None:
-            instance.cancel(sequence_id)

@@ -22,7 +22,7 @@ from serving.sim.result import Outcome
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
 from serving.values.news import Adopted, News, Refused, Tokens
-from serving.values.orders import Add, Adopt, Cancel, Release, Send
+from serving.values.orders import Add, Adopt, Send
 from serving.values.sequence import SamplingParams, SequenceSpec
 
 _NO_NODE = NodeId("")
@@ -208,21 +208,11 @@ class VirtualGateway:
                 raise LedgerError(f"a gateway failed on a request:\n{trace}")
 
     def _send(self, effect: Send) -> None:
-        replica, order, directory = effect.replica, effect.order, self._directory
-        match order:
-            case Add(spec=spec):
-                self._book.sent(self._row(spec.sequence_id))
-                sent = directory.add(replica, spec)
-            case Adopt(spec=spec, ticket=ticket):
-                sent = directory.adopt(replica, spec, ticket)
-            case Cancel(sequence_id=sequence_id):
-                directory.cancel(replica, sequence_id)
-                return
-            case Release(ticket_id=ticket_id, distrust=distrust):
-                directory.release(replica, ticket_id, distrust=distrust)
-                return
-        if not sent:
-            self._unsent.append(e.Unsent(replica, spec.sequence_id))
+        order = effect.order
+        if isinstance(order, Add):
+            self._book.sent(self._row(order.spec.sequence_id))
+        if not self._directory.give(effect.replica, order) and isinstance(order, Add | Adopt):
+            self._unsent.append(e.Unsent(effect.replica, order.spec.sequence_id))
 
     def _row(self, sequence_id: SequenceId) -> int:
         return int(sequence_id[len(self._settings.name) + 1 : sequence_id.index("/")])

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from serving.engine.events import FetchOrder, PullOrder, StoreOrder
-from serving.ids import ReplicaId, SequenceId
+from serving.ids import ReplicaId
 from serving.values.news import News
-from serving.values.sequence import HandoffTicket, SequenceSpec
+from serving.values.orders import Order
 
 
 class StepTimes(Protocol):
@@ -62,13 +62,9 @@ class Instance(Protocol):
     alive: bool
     kv_blocks: int
 
-    def add(self, spec: SequenceSpec) -> None: ...
-
-    def adopt(self, spec: SequenceSpec, ticket: HandoffTicket) -> None: ...
-
-    def release(self, ticket_id: str, *, distrust: bool) -> None: ...
-
-    def cancel(self, sequence_id: SequenceId) -> None: ...
+    def take(self, order: Order) -> None:
+        """An order of a gateway."""
+        ...
 
     def status(self) -> tuple[int, int, int]:
         """Tokens to be computed, sequences inside, free KV blocks."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 from serving.engine.engine import InstanceEngine
+from serving.engine.events import Run, StepDone, Turn
 from serving.engine.settings import EngineSettings
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.sequence_phase import SequencePhase
@@ -11,7 +12,7 @@ from serving.policy.step_plan import SequenceResult, StepPlan, StepResult
 from serving.policy.throughput import Throughput
 from serving.sim.core.meter import Done, InstanceMeter
 from serving.sim.core.seat import EngineSeat, Surroundings, WakeTimer
-from serving.values.sequence import HandoffTicket, SequenceSpec
+from serving.values.orders import Add, Order, Release
 
 _TOKEN = (0,)
 _UNHURT = (SequencePhase.HELD, SequencePhase.CLOSING)
@@ -63,23 +64,14 @@ class PrefillInstance:
 
     # ---- orders ----------------------------------------------------------------------------------------------------
 
-    def add(self, spec: SequenceSpec) -> None:
-        """See `Instance`."""
-        self._inside.add(spec.sequence_id)
-        self._seat.add(spec)
-
-    def adopt(self, spec: SequenceSpec, ticket: HandoffTicket) -> None:
-        """See `Instance`. A prefill instance refuses."""
-        self._seat.adopt(spec, ticket)
-
-    def release(self, ticket_id: str, *, distrust: bool) -> None:
-        """See `Instance`."""
-        self._inside.discard(SequenceId(ticket_id.rpartition("!")[0]))
-        self._seat.release(ticket_id, distrust=distrust)
-
-    def cancel(self, sequence_id: SequenceId) -> None:
-        """See `Instance`."""
-        self._seat.cancel(sequence_id)
+    def take(self, order: Order) -> None:
+        """See `Instance`. A prefill instance refuses handoffs of others."""
+        match order:
+            case Add(spec=spec):
+                self._inside.add(spec.sequence_id)
+            case Release(ticket_id=ticket_id):
+                self._inside.discard(SequenceId(ticket_id.rpartition("!")[0]))
+        self._seat.take(order)
 
     def die(self) -> None:
         """Everything inside is gone."""
@@ -165,13 +157,11 @@ class PrefillInstance:
     def _turn(self) -> None:
         if self._plan is not None or not self.alive:
             return
-        action = self._engine.next_action(self._queue.now)
-        self._seat.start(action)
-        self._seat.pass_on()
-        self._plan = plan = action.plan
-        if plan is None:
-            self._timer.set(action.wake_at)
+        answer = self._seat.tell(Turn())
+        if not isinstance(answer, Run):
+            self._timer.set(answer.at if answer is not None else None)
             return
+        self._plan = plan = answer.plan
         tokens = attended = 0.0
         for step in plan.sequences:
             fed = len(step.tokens)
@@ -194,6 +184,5 @@ class PrefillInstance:
         results = tuple(
             SequenceResult(step.sequence_id, _TOKEN if step.sample is not None else ()) for step in plan.sequences
         )
-        self._engine.step_finished(StepResult(plan.step, results, duration), self._queue.now)
-        self._seat.pass_on()
+        self._seat.tell(StepDone(StepResult(plan.step, results, duration)))
         self._turn()

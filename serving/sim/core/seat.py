@@ -5,15 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from serving.engine import events as e
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import EngineAction, FetchOrder, HandoffClosed, HandoffReady, PullOrder, StoreOrder
-from serving.errors import HandoffError, LedgerError, ServingError
+from serving.errors import HandoffError, LedgerError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.policy.pool.outcome import FetchReport
 from serving.sim.core.events import EventQueue
 from serving.sim.core.ports import Movers, Owner, StepTimes
-from serving.values.news import Lost, News, Prefilled, ends, refusal
-from serving.values.sequence import BlockExtent, HandoffTicket, SequenceSpec
+from serving.values.news import Adopted, FailKind, Leaving, Lost, News, Prefilled, Refused, Tokens, ends
+from serving.values.orders import Add, Adopt, Cancel, Order
+from serving.values.sequence import BlockExtent, HandoffTicket
 
 _NO_HASH = BlockHash(b"")
 _NO_NODE = NodeId("")
@@ -84,6 +85,7 @@ class EngineSeat:
         "_block_bytes",
         "_kick",
         "_movers",
+        "_on",
         "_owner_of",
         "_queue",
         "dead",
@@ -103,6 +105,7 @@ class EngineSeat:
         on_end: Callable[[SequenceId], None] | None = None,
     ) -> None:
         self.engine = engine
+        self._on = engine.on
         self.name = name
         self.die = die
         self.on_end = on_end
@@ -115,49 +118,69 @@ class EngineSeat:
         self.dead = False
         """Its instance was lost: what still arrives falls to the ground."""
 
-    def add(self, spec: SequenceSpec) -> None:
-        """A prompt to compute."""
-        try:
-            self.engine.add(spec, self._queue.now)
-        except ServingError as error:
-            self._refuse(spec.sequence_id, error)
-            return
-        self._kick(self)
+    def tell(self, event: e.EngineEvent) -> e.Run | e.WakeAt | None:
+        """Tell the engine of an event.
 
-    def adopt(self, spec: SequenceSpec, ticket: HandoffTicket) -> None:
-        """A handoff to pull."""
-        try:
-            self.engine.adopt(spec, ticket, self._queue.now)
-        except ServingError as error:
-            self._refuse(spec.sequence_id, error)
-            return
-        self.start_pulls()
+        Returns: what it asks of its driver.
+        Effects: moves begin, and gateways hear the news.
+        """
+        effects = self._on(event, self._queue.now)
+        return self._carry_out(effects) if effects else None
 
-    def start_pulls(self) -> None:
-        """Begin the pulls that there is room for; what is here already joins at the next step."""
-        for order in self.engine.start_pulls(self._queue.now):
-            self._pull(order)
-        if self.pass_on():
-            self._kick(self)
+    def _carry_out(self, effects: list[e.EngineEffect]) -> e.Run | e.WakeAt | None:
+        answer: e.Run | e.WakeAt | None = None
+        told: list[News] = []
+        on_end = self.on_end
+        for effect in effects:
+            match effect:
+                case Tokens():
+                    if on_end is not None and effect.finish_reason is not None:
+                        on_end(effect.sequence_id)
+                    told.append(effect)
+                case e.Run() | e.WakeAt():
+                    answer = effect
+                case e.HandoffReady():
+                    told.append(Prefilled(effect.first, self._ticket(effect)))
+                case e.PullOrder():
+                    self._pull(effect)
+                case e.FetchOrder():
+                    self._movers.fetch(effect, self.name, self._fetched)
+                case e.StoreOrder():
+                    self._movers.store(effect, self.name, self._stored)
+                case e.HandoffClosed():
+                    if on_end is not None:
+                        on_end(effect.sequence_id)
+                case Adopted() | Lost() | Leaving() | Refused():
+                    if isinstance(effect, Refused) and effect.kind is FailKind.ENGINE:
+                        raise LedgerError(effect.reason)
+                    if on_end is not None and ends(effect):
+                        on_end(effect.sequence_id)
+                    told.append(effect)
+        if told:
+            self._tell(told)
+        return answer
 
-    def release(self, ticket_id: str, *, distrust: bool) -> None:
-        """A handoff is over; there may be room now."""
-        self.engine.release(ticket_id, self._queue.now, distrust=distrust)
-        self.pass_on()
-        self._kick(self)
-
-    def cancel(self, sequence_id: SequenceId) -> None:
-        """Nobody waits for it any more."""
-        self.engine.cancel(sequence_id, self._queue.now)
-        self.pass_on()
-        if self.on_end is not None:
-            self.on_end(sequence_id)
+    def take(self, order: Order) -> None:
+        """An order of a gateway. Effects: unless it was refused, the engine looks again."""
+        if isinstance(order, Add | Adopt):
+            refused = self._on(order, self._queue.now)  # nothing else comes of them at once
+            if refused:
+                self._carry_out(refused)
+                return
+        if isinstance(order, Adopt):
+            pulls = self._on(e.PullsNow(), self._queue.now)
+            self._carry_out(pulls)
+            if all(isinstance(one, e.PullOrder) for one in pulls):
+                return
+        elif not isinstance(order, Add):
+            self.tell(order)
+        if isinstance(order, Cancel) and self.on_end is not None:
+            self.on_end(order.sequence_id)
         self._kick(self)
 
     def move_out(self) -> None:
         """Nobody else is to come; what is inside goes on elsewhere from the next step on."""
-        self.engine.move_out(self._queue.now)
-        self.pass_on()
+        self.tell(e.MoveOut())
         self._kick(self)
 
     def lose(self, sequence_id: SequenceId) -> int:
@@ -167,37 +190,9 @@ class EngineSeat:
         """
         sequence = self.engine.sequences.get(sequence_id)
         tokens = sequence.num_computed if sequence is not None else 0
-        self.cancel(sequence_id)
+        self.take(Cancel(sequence_id))
         self._tell([Lost(sequence_id, "the memory that held it was lost")])
         return tokens
-
-    def start(self, action: EngineAction) -> None:
-        """Begin what an action asks for beside its plan."""
-        for order in action.pulls:
-            self._pull(order)
-        for fetch in action.fetches:
-            self._movers.fetch(fetch, self.name, self._fetched)
-        for store in action.stores:
-            self._movers.store(store, self.name, self._stored)
-
-    def pass_on(self) -> bool:
-        """Tell the gateways the engine's news. Returns: whether there was any."""
-        events = self.engine.take_events()
-        if not events:
-            return False
-        on_end = self.on_end
-        told: list[News] = []
-        for event in events:
-            if isinstance(event, HandoffReady):
-                told.append(Prefilled(event.first, self._ticket(event)))
-                continue
-            if on_end is not None and (isinstance(event, HandoffClosed) or ends(event)):
-                on_end(event.sequence_id)
-            if not isinstance(event, HandoffClosed):
-                told.append(event)
-        if told:
-            self._tell(told)
-        return True
 
     def _tell(self, told: list[News]) -> None:
         """Each owner gets its news in one go."""
@@ -213,7 +208,7 @@ class EngineSeat:
             told = [one for one, owner in zip(told, owners, strict=True) if owner is not first]
             owners = [owner for owner in owners if owner is not first]
 
-    def _ticket(self, event: HandoffReady) -> HandoffTicket:
+    def _ticket(self, event: e.HandoffReady) -> HandoffTicket:
         extents = AccountedExtents(event.hashes, len(event.blocks), self._block_bytes)
         return HandoffTicket(
             event.ticket_id,
@@ -226,36 +221,28 @@ class EngineSeat:
             generation=self.die,
         )
 
-    def _refuse(self, sequence_id: SequenceId, error: ServingError) -> None:
-        if isinstance(error, LedgerError):
-            raise error
-        if self.on_end is not None:
-            self.on_end(sequence_id)
-        self._tell([refusal(sequence_id, error)])
-
-    def _pull(self, order: PullOrder) -> None:
+    def _pull(self, order: e.PullOrder) -> None:
         here = order.first_block * self.engine.settings.block_tokens
         self._movers.pull(order, self.name, self.die, order.ticket.computed_tokens - here, self._pulled)
 
-    def _pulled(self, outcome: tuple[PullOrder, int, HandoffError | None]) -> None:
+    def _pulled(self, outcome: tuple[e.PullOrder, int, HandoffError | None]) -> None:
         if self.dead:
             return
         order, moved, error = outcome
-        self.engine.pull_finished(order.sequence_id, error, moved, self._queue.now)
-        self.pass_on()
+        self.tell(e.PullDone(order.sequence_id, moved, e.failure(error) if error is not None else None))
         self._kick(self)
 
-    def _fetched(self, outcome: tuple[FetchOrder, FetchReport]) -> None:
+    def _fetched(self, outcome: tuple[e.FetchOrder, FetchReport]) -> None:
         if self.dead:
             return
         order, report = outcome
-        self.engine.fetch_finished(order.sequence_id, report, self._queue.now)
+        self.tell(e.FetchDone(order.sequence_id, report))
         self._kick(self)
 
-    def _stored(self, order: StoreOrder) -> None:
+    def _stored(self, order: e.StoreOrder) -> None:
         if self.dead:
             return
-        self.engine.store_finished(order.order_id, self._queue.now)
+        self.tell(e.StoreDone(order.order_id))
         if self.engine.scheduler.waiting.items:  # perhaps for the blocks that were pinned
             self._kick(self)
 

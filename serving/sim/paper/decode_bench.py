@@ -19,6 +19,7 @@ from serving.sim.core.events import EventQueue
 from serving.sim.core.ports import Done
 from serving.sim.core.seat import Surroundings
 from serving.values.news import Adopted, News, Tokens
+from serving.values.orders import Adopt
 from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 
 BLOCK_TOKENS = 512
@@ -157,7 +158,7 @@ class DecodeBench:
             output=(0,), time_left_s=1e6,
         )  # fmt: skip
         ticket = HandoffTicket(f"{name}!0", _NOWHERE, NodeId(""), "", "simulated", case.prompt, self._extents)
-        self._instance.adopt(spec, ticket)
+        self._instance.take(Adopt(spec, ticket))
 
     # ---- what a gateway hears ------------------------------------------------------------------------------------
 

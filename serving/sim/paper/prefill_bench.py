@@ -26,6 +26,7 @@ from serving.sim.core.ports import Done
 from serving.sim.core.prefill import PrefillInstance
 from serving.sim.core.seat import Surroundings
 from serving.values.news import News, Prefilled
+from serving.values.orders import Add, Release
 from serving.values.sequence import SamplingParams, SequenceSpec
 
 BLOCK_TOKENS = 128
@@ -217,12 +218,11 @@ class PrefillBench:
                 self._loads.pool.store(_NAMESPACE, hashes[: case.cached_blocks], 0, self._queue.now)
             name = SequenceId(f"0-{number}/0@0")
             self._sent[name] = self._queue.now
-            self._instance.add(
-                SequenceSpec(
-                    name, cast("tuple[int, ...]", PlaceholderPrompt(case.prompt)),
-                    SamplingParams(max_tokens=256, temperature=0.0), time_left_s=1e6, prompt_hashes=hashes,
-                )
+            spec = SequenceSpec(
+                name, cast("tuple[int, ...]", PlaceholderPrompt(case.prompt)),
+                SamplingParams(max_tokens=256, temperature=0.0), time_left_s=1e6, prompt_hashes=hashes,
             )  # fmt: skip
+            self._instance.take(Add(spec))
 
     # ---- what a gateway hears ------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class PrefillBench:
             self._queue.at(now, self._release, one.ticket.ticket_id)
 
     def _release(self, ticket_id: str) -> None:
-        self._instance.release(ticket_id, distrust=False)
+        self._instance.take(Release(ticket_id))
 
 
 def _hash(prompt: int, block: int) -> BlockHash:

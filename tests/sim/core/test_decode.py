@@ -13,6 +13,7 @@ from serving.sim.core.events import EventQueue
 from serving.sim.core.ports import Done
 from serving.sim.core.seat import Surroundings
 from serving.values.news import Adopted, News, Tokens
+from serving.values.orders import Adopt
 from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 
 BLOCK = 16
@@ -78,7 +79,7 @@ def adopt(instance: DecodeInstance, number: int, prompt: int, output: int) -> No
     extent = BlockExtent(0, 0, 1, BlockHash(b""))
     blocks = -(-prompt // BLOCK)
     ticket = HandoffTicket(f"t{number}", ReplicaId("p"), NodeId(""), "", "", prompt, (extent,) * blocks)
-    instance.adopt(spec, ticket)
+    instance.take(Adopt(spec, ticket))
 
 
 Arrivals = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60), st.integers(2, 50)), min_size=1, max_size=25)

@@ -26,6 +26,7 @@ from serving.sim.report.summary import summarize
 from serving.sim.result import Outcome, SimResult
 from serving.sim.workload.request import Workload
 from serving.values.news import News, Prefilled
+from serving.values.orders import Add, Release
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.sim.core.case import burst, config, workload
 from tests.sim.core.test_decode import Listener, Steady, play
@@ -240,7 +241,8 @@ def test_blocks_that_a_store_gives_back_let_the_next_prompt_in() -> None:
     for number in range(2):
         prompt = cast("tuple[int, ...]", PlaceholderPrompt(112))
         hashes = tuple(BlockHash(bytes([number, block])) for block in range(7))
-        instance.add(SequenceSpec(SequenceId(f"g0-{number}/0@1"), prompt, SamplingParams(), prompt_hashes=hashes))
+        spec = SequenceSpec(SequenceId(f"g0-{number}/0@1"), prompt, SamplingParams(), prompt_hashes=hashes)
+        instance.take(Add(spec))
     queue.run(until=25.0)
     assert listener.at_s == {"g0-0/0@1": 1.0, "g0-1/0@1": 12.0}
 
@@ -261,7 +263,7 @@ class Releasing(Listener):
             self.queue.at(self.queue.now, self._release, one.ticket.ticket_id)
 
     def _release(self, ticket_id: str) -> None:
-        self.instance.release(ticket_id, distrust=False)
+        self.instance.take(Release(ticket_id))
 
 
 class SlowStores:
