@@ -14,6 +14,7 @@ from serving.engine.settings import EngineSettings
 from serving.policy.decision_log import CallRecord, Note, checksum, perform, plain
 from serving.policy.step_plan import StepPlan
 from serving.values.orders import Add, Adopt
+from serving.version import VERSION
 
 
 class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -23,6 +24,11 @@ class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
     settings: EngineSettings
     num_blocks: int
     version: str = ""
+
+
+def header_of(name: str, engine: InstanceEngine) -> EngineHeader:
+    """What a replay builds the same engine of. Effects: none."""
+    return EngineHeader(name, engine.settings, engine.scheduler.blocks.pool.num_blocks, VERSION)
 
 
 KeptStep = tuple[str, int, Any, tuple[int, ...], bool, tuple[Any, ...]]

@@ -14,12 +14,13 @@ from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.engine.engine import InstanceEngine
 from serving.engine.from_config import engine_settings
+from serving.engine.record import header_of, recorded
 from serving.link.messages import Welcome
 from serving.policy.health import StepLimits
 from serving.policy.link_health import LinkLimits
 from serving.policy.pool.view import PoolView
 from serving.runtime.compute import Attached, InstanceCache, InstancePlace
-from serving.runtime.decision_recorder import recorded_engine
+from serving.runtime.decision_writer import writer_in
 from serving.runtime.engine_loop import EngineLoop
 from serving.runtime.faulty_ports import FaultyPorts
 from serving.runtime.instance_server import InstanceServer
@@ -46,7 +47,6 @@ class Instance:
         Args:
             secret: shared by gateways, instances and memory servers.
             pool_view: gives the newest view of the KV-cache pool; None = there is no pool.
-
         Raises: ModelError, ConfigError, HardwareError (no room in HBM or in the UB segment).
         Effects: makes the instance's UB segment; and those of the compute.
         """
@@ -78,7 +78,8 @@ class Instance:
             self._transport.probes.trouble,
         )
         self.pool_cache = self._make_cache(access, attached, arena)
-        on, self._decisions = recorded_engine(config.engine.decision_log, place.replica, self.engine)
+        folder, header = config.engine.decision_log, header_of(place.replica, self.engine)
+        self._decisions = log = writer_in(folder, "engine", place.replica, header)
         self.loop = EngineLoop(
             self.engine,
             faults.executor(attached.executor),
@@ -91,7 +92,7 @@ class Instance:
             time_scale=compute.time_scale,
             pulls_at_once=compute.pulls_at_once,
             step_limits=step_limits(config, compute.time_scale),
-            on=on,
+            on=recorded(self.engine, log.note) if log is not None else None,
         )
 
     async def start(self) -> tuple[str, int]:

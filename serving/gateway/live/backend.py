@@ -15,10 +15,11 @@ from serving.errors import LinkError, OverloadedError, ServingError, Unavailable
 from serving.gateway.core import events as e
 from serving.gateway.core.from_config import core_settings
 from serving.gateway.core.gateway import Gateway
+from serving.gateway.core.record import recorded
 from serving.gateway.live.generation import LiveGeneration
 from serving.ids import GatewayId
 from serving.link import messages as m
-from serving.runtime.decision_recorder import recorded_gateway
+from serving.runtime.decision_writer import writer_in
 from serving.runtime.instance_link import InstanceLink
 from serving.runtime.pool_links import LinkEvents, PoolLinks
 from serving.values.instances import Status
@@ -44,7 +45,8 @@ class LiveBackend:
         self.core = Gateway(core_settings(config, gateway, tuple(pools), attention_tokens(config)))
         """For others to read, never to change."""
         self._wakes_pools = config.autoscaler.policy != "none"
-        self._on, self.recorder = recorded_gateway(config.engine.decision_log, self.core)
+        self.recorder = writer_in(config.engine.decision_log, "gateway", gateway, self.core.settings)
+        self._on = self.core.on if self.recorder is None else recorded(self.core, self.recorder.note)
         self._serial = 0
         self._generations: dict[int, LiveGeneration] = {}
         self._waker: asyncio.Task[None] | None = None

@@ -13,16 +13,23 @@ import pytest
 
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import EngineOn, Turn
-from serving.engine.record import EngineHeader, recorded
+from serving.engine.record import EngineHeader, header_of, recorded
 from serving.engine.replay import replay
 from serving.errors import ConfigError
-from serving.ids import ReplicaId
 from serving.policy.decision_log import LogEncoder
-from serving.runtime.decision_recorder import DecisionWriter, recorded_engine
+from serving.runtime.decision_writer import DecisionWriter, writer_in
 from serving.values.orders import Add
 from tests.engine.bench import SETTINGS, spec
 
 HEADER = EngineHeader("x", SETTINGS, 8)
+
+
+def begun(folder: Path, name: str = "x") -> tuple[EngineOn, DecisionWriter]:
+    """An engine that is recorded."""
+    engine = InstanceEngine(SETTINGS, 8)
+    writer = writer_in(str(folder), "engine", name, header_of(name, engine))
+    assert writer is not None
+    return recorded(engine, writer.note), writer
 
 
 def drive(on: EngineOn, calls: int) -> None:
@@ -30,16 +37,14 @@ def drive(on: EngineOn, calls: int) -> None:
         on(Turn(), float(call))
 
 
-def test_an_engine_that_is_not_recorded_is_itself() -> None:
-    engine = InstanceEngine(SETTINGS, 8)
-    assert recorded_engine("", ReplicaId("x"), engine) == (engine.on, None)
+def test_without_a_folder_nothing_is_written() -> None:
+    assert writer_in("", "engine", "x", HEADER) is None
 
 
 def test_logs_are_never_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     for calls in (1, 2, 3):
-        on, writer = recorded_engine(str(folder), ReplicaId("decode#x/1"), InstanceEngine(SETTINGS, 8))
-        assert writer is not None
+        on, writer = begun(folder, "decode#x/1")
         drive(on, calls)
         writer.close()
         writer.close()
@@ -52,8 +57,7 @@ def test_logs_are_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_what_was_noted_is_written_soon(tmp_path: Path) -> None:
-    on, writer = recorded_engine(str(tmp_path), ReplicaId("x"), InstanceEngine(SETTINGS, 8))
-    assert writer is not None
+    on, writer = begun(tmp_path)
     drive(on, 700)
     deadline = time.monotonic() + 10
     while replay(writer.path).total < 700:
@@ -102,8 +106,7 @@ def test_a_full_disk_ends_the_log(
 
 
 def test_a_call_that_cannot_be_written_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    on, writer = recorded_engine(str(tmp_path), ReplicaId("x"), InstanceEngine(SETTINGS, 8))
-    assert writer is not None
+    on, writer = begun(tmp_path)
     on(Add(spec("a", (1 << 70,))), 0.0)
     writer._thread.join(10)
     assert "ends here: OverflowError" in caplog.text
@@ -120,9 +123,11 @@ KILLED = """
 import sys, time
 from serving.engine.engine import InstanceEngine
 from serving.engine.events import Turn
+from serving.engine.record import header_of, recorded
 from serving.engine.settings import EngineSettings
-from serving.runtime.decision_recorder import recorded_engine
-on, writer = recorded_engine(sys.argv[1], "x", InstanceEngine(EngineSettings(), 8))
+from serving.runtime.decision_writer import writer_in
+engine = InstanceEngine(EngineSettings(), 8)
+on = recorded(engine, writer_in(sys.argv[1], "engine", "x", header_of("x", engine)).note)
 call = 0
 while True:
     on(Turn(), float(call))

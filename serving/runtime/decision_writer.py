@@ -13,16 +13,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from serving.engine import record as engine_record
-from serving.engine.engine import InstanceEngine
-from serving.engine.events import EngineOn
 from serving.errors import ConfigError
-from serving.gateway.core import record as gateway_record
-from serving.gateway.core.events import GatewayOn
-from serving.gateway.core.gateway import Gateway
-from serving.ids import ReplicaId
 from serving.policy.decision_log import SUFFIX, End, LogEncoder
-from serving.version import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -115,28 +107,14 @@ class DecisionWriter:
             logger.error("the decision log %s ends here: %s", self.path, reason)
 
 
-def recorded_engine(folder: str, name: ReplicaId, engine: InstanceEngine) -> tuple[EngineOn, DecisionWriter | None]:
-    """What an engine's driver hands its events to.
+def writer_in(folder: str, kind: str, name: str, header: object) -> DecisionWriter | None:
+    """A new log.
 
     Args:
-        folder: `[engine] decision_log`.
-    Returns: the engine's own `on` when nothing is to be recorded; else one like it that records, and its writer to
-        close.
-    Raises: ConfigError if the folder cannot be written.
+        folder: `[engine] decision_log`; empty = nothing is to be written, and there is no writer.
+    Raises, Effects: as `DecisionWriter`.
     """
-    if not folder:
-        return engine.on, None
-    blocks = engine.scheduler.blocks.pool.num_blocks
-    writer = DecisionWriter(folder, "engine", name, engine_record.EngineHeader(name, engine.settings, blocks, VERSION))
-    return engine_record.recorded(engine, writer.note), writer
-
-
-def recorded_gateway(folder: str, core: Gateway) -> tuple[GatewayOn, DecisionWriter | None]:
-    """The same for a gateway's driver. Raises: ConfigError if the folder cannot be written."""
-    if not folder:
-        return core.on, None
-    writer = DecisionWriter(folder, "gateway", core.settings.name, core.settings)
-    return gateway_record.recorded(core, writer.note), writer
+    return DecisionWriter(folder, kind, name, header) if folder else None
 
 
 def _create(folder: Path, stem: str) -> tuple[Path, int]:
