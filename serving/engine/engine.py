@@ -3,8 +3,8 @@
 Theory of operation. A driver, live or simulated, owns the engine from one thread. It tells it everything that happens,
 with `on(event, now)`, and carries out the effects that come back, in their order:
 
-    Turn ──► Run(plan) ──► executor ──► StepDone (or StepFailed)
-         └─► PullOrder, FetchOrder, StoreOrder ──► movers ──► PullDone, FetchDone, StoreDone      (any time)
+    NextStep ──► Run(plan) ──► executor ──► StepDone (or StepFailed)
+             └─► PullOrder, FetchOrder, StoreOrder ──► movers ──► PullDone, FetchDone, StoreDone  (any time)
     Foresee ──► Foreseen(plan): the step after the running one; run behind it: StepFollowed in place of StepDone
     Add, Adopt, Release, Cancel, Drain, MoveOut ──► news for gateways                             (any time, too)
 
@@ -79,7 +79,7 @@ class InstanceEngine:
         match event:
             case e.StepDone():
                 self._take(self._land(now), event.result, now)
-            case e.Turn():
+            case e.NextStep():
                 self._turn(now)
             case Add():
                 self._admit(event.spec, None, now)

@@ -25,7 +25,7 @@ class MoveOut(Value, frozen=True, gc=False):
     """As `Drain`, and what is inside now is to go on elsewhere, if there is an elsewhere."""
 
 
-class Turn(Value, frozen=True, gc=False):
+class NextStep(Value, frozen=True, gc=False):
     """No step runs: what is to be done now? Told after any other event, and when it was asked for by `WakeAt`."""
 
 
@@ -52,7 +52,7 @@ class StepFollowed(Value, frozen=True, gc=False):
 
 
 class PullsNow(Value, frozen=True, gc=False):
-    """Which pulls can start although a step may be running? `Turn` asks that, too."""
+    """Which pulls can start although a step may be running? `NextStep` asks that, too."""
 
 
 class PullDone(Value, frozen=True, gc=False):
@@ -81,7 +81,7 @@ EngineEvent = (
     Order
     | Drain
     | MoveOut
-    | Turn
+    | NextStep
     | StepDone
     | StepFailed
     | Foresee

@@ -199,7 +199,7 @@ class EngineLoop:
         self._turn_since = clock.now()
         with self._lock:
             told = self._tell_all()
-            answer = self._tell(e.Turn())
+            answer = self._tell(e.NextStep())
             plan = answer.plan if isinstance(answer, e.Run) else None
             if plan is not None:
                 if told:

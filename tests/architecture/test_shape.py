@@ -25,7 +25,7 @@ what every build tool goes by. Of ours there is one, which only containers need:
 
 STILL_REPEATED = frozenset(
     """
-    Add Adopt Cancel Clock Distribution Done Entry Found Hello Histogram Hold Instance IrregularFileError Load
+    Clock Distribution Done Entry Found Hello Histogram Hold Instance IrregularFileError Load
     LogNormal NestedTooDeeply Placement Release Replay Scaling StepTimes Table Throughput Tier Timers Tokens Trace
     Usage Welcome Workload
     """.split()

@@ -26,7 +26,7 @@ from tests.runtime.harness import SECRET, Pools, collect, executor, small_config
 from tests.runtime.workload import Ask, tokens, varied_asks
 
 KINDS = {
-    "engine": {"Add", "Adopt", "Release", "Cancel", "NextAction", "StepFinished", "PullFinished", "TakeEvents"},
+    "engine": {"Add", "Adopt", "Release", "Cancel", "NextStep", "StepDone", "PullDone", "PullsNow"},
     "gateway": {"Submit", "CancelJob", "InstanceUp", "InstanceStatus", "InstanceSays", "InstanceDown"},
 }
 INSIDE = {
@@ -40,7 +40,7 @@ def recorded(checkpoint: Path, folder: Path, **sections: Any) -> ServeConfig:
     """Pools that record, short of blocks (136 of 16 tokens) and with a gateway that queues."""
     sections = {"gateway": {"max_running_sequences": 120}, **sections}
     config = small_config(checkpoint, pool_mib=1, **sections)
-    return replace(config, engine=replace(config.engine, decision_log=str(folder)))
+    return replace(config, engine=replace(config.engine, decision_log=str(folder), max_attempts=20))
 
 
 def mixed_asks(rng: random.Random) -> list[Ask]:
@@ -130,7 +130,7 @@ def test_every_decision_is_made_again(logs: Path) -> None:
     assert any(call[1][0] == "Submit" and not effects for call, effects in pairs(data)[:-1]), (
         "some waited for their turn"
     )
-    assert seen["engine"]["StepFinished"] > 100
+    assert seen["engine"]["StepDone"] > 100
 
 
 def test_nobody_else_may_read_a_log(logs: Path) -> None:
@@ -138,18 +138,24 @@ def test_nobody_else_may_read_a_log(logs: Path) -> None:
 
 
 def at(kind: str, which: int = 0) -> Callable[[list[tuple[Any, Any]]], int]:
-    return lambda log: [index for index, (call, _) in enumerate(log) if call[0] == kind][which]
+    return lambda log: [i for i, (call, _) in enumerate(log) if call[0] != "End" and call[1][0] == kind][which]
 
 
 def flip_token(log: list[tuple[Any, Any]]) -> int:
-    where = at("StepFinished", 5)(log)
-    log[where][0][1]["results"][0]["tokens"][0] ^= 1
-    return where + 1
+    where = at("StepDone", 5)(log)
+    log[where][0][1][1]["results"][0]["tokens"][0] ^= 1
+    return where
 
 
 def move_block(log: list[tuple[Any, Any]]) -> int:
-    where = next(i for i, (call, out) in enumerate(log) if call[0] == "NextAction" and out.get("pulls") and i > 100)
-    log[where][1]["pulls"][0]["blocks"][0] += 1
+    where, pull = next(
+        (i, effect)
+        for i, (_, effects) in enumerate(log)
+        if i > 100
+        for effect in effects
+        if effect["is"] == "PullOrder"
+    )
+    pull["blocks"][0] += 1
     return where
 
 
@@ -176,7 +182,7 @@ def lose_effect(log: list[tuple[Any, Any]]) -> int:
     ("machine", "change", "where"),
     [
         ("engine-decode-3", flip_token, "tokens"),
-        ("engine-decode-3", move_block, "pulls[0].blocks"),
+        ("engine-decode-3", move_block, ".blocks"),
         ("gateway-gateway", reroute, "reason"),
         ("gateway-gateway", lose_effect, "length of the outcome"),
     ],
@@ -267,7 +273,7 @@ def test_with_a_cache_pool_and_every_routing(checkpoint: Path, tmp_path: Path, s
     found = results(tmp_path / "logs")
     assert [result.difference for result in found.values()] == [None] * 4
     seen = sum((Counter(result.calls) for result in found.values()), Counter())
-    assert {"FetchFinished", "StoreFinished"} <= set(seen)
+    assert {"FetchDone", "StoreDone"} <= set(seen)
 
 
 def test_a_folder_that_cannot_be_written(checkpoint: Path, tmp_path: Path, shm: Path) -> None:

@@ -72,4 +72,4 @@ def test_a_simulated_system_decides_the_same_again(tmp_path: Path, shm: Path) ->
     ]
     seen = sum((Counter(result.calls) for result in found), Counter[str]())
     told = gateway_kinds((tmp_path / "logs" / f"gateway-gateway{SUFFIX}").read_bytes())
-    assert seen["PullFinished"] == told["Prefilled"] == told["Adopted"] == 40
+    assert seen["PullDone"] == told["Prefilled"] == told["Adopted"] == 40

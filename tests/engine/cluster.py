@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from serving.engine.events import EngineNews, HandoffClosed, HandoffReady
 from serving.engine.settings import EngineRole, EngineSettings
-from serving.errors import HandoffError, OverloadedError, RequestError, UnavailableError
+from serving.errors import UnavailableError
 from serving.ids import NodeId, ReplicaId
 from serving.policy.journal_commands import AtSource, NeedDecode, NeedPrefill, NeedTrial
 from serving.policy.request_journal import Commands, SequenceJournal
 from serving.policy.router import InstanceView, route_decode, route_prefill
 from serving.values.jobs import Fail
-from serving.values.news import Leaving, News, Prefilled, Tokens, refusal
+from serving.values.news import FailKind, Leaving, News, Prefilled, Refused, Tokens
 from serving.values.orders import Add, Adopt, Cancel, Order, Release, Send, Submission
 from serving.values.sequence import SequenceSpec
 from tests.engine.fake_instance import FakeInstance
@@ -251,13 +251,13 @@ class Cluster:
 
     def _submit(self, record: Record, replica: ReplicaId, order: Submission) -> None:
         engine = self.instances[replica].engine
-        try:
-            if isinstance(order, Add):
-                engine.add(order.spec, self.now)
-            else:
-                engine.adopt(order.spec, order.ticket, self.now)
-        except (RequestError, OverloadedError, UnavailableError, HandoffError) as error:
-            self._carry_out(record, record.journal.on_news(refusal(order.spec.sequence_id, error)))
+        if isinstance(order, Add):
+            refused = engine.add(order.spec, self.now)
+        else:
+            refused = engine.adopt(order.spec, order.ticket, self.now)
+        if refused is not None:
+            assert not isinstance(refused, Refused) or refused.kind is not FailKind.ENGINE, refused
+            self._carry_out(record, record.journal.on_news(refused))
 
     def _views(self, *roles: EngineRole) -> list[InstanceView]:
         views = []

@@ -48,7 +48,7 @@ def test_a_log_is_replayed_identically() -> None:
     data = bench.log.close()
     result = replay_log(data, "log")
     assert (result.kind, result.name, result.identical, result.ending) == ("engine", "bench", True, "")
-    assert result.calls == {"Turn": 8, "StepDone": 5, "Add": 2, "Cancel": 1}
+    assert result.calls == {"NextStep": 8, "StepDone": 5, "Add": 2, "Cancel": 1}
     assert result.total == 16
     again = replay_log(data, "log")
     assert again == result, "a replay leaves the log alone"
@@ -154,7 +154,7 @@ def change_token(log: list[tuple[Any, Any]]) -> None:
 
 
 def change_plan(log: list[tuple[Any, Any]]) -> None:
-    (_, effects) = [pair for pair in log if kind(pair) == "Turn"][3]
+    (_, effects) = [pair for pair in log if kind(pair) == "NextStep"][3]
     effects[0]["sequences"][0][4] += 1
 
 
@@ -175,9 +175,9 @@ def drop_event(log: list[tuple[Any, Any]]) -> None:
     ("change", "number", "call", "where"),
     [
         (change_token, 4, "StepDone at 0.000000 s", "[0].tokens"),
-        (change_plan, 10, "Turn at 3.000000 s", "[0].sequences[0]"),
-        (change_time, 3, "Turn at 0.000000 s", "[0].is"),
-        (drop_call, 9, "Turn at 3.000000 s", "[0].sequences[0]"),
+        (change_plan, 10, "NextStep at 3.000000 s", "[0].sequences[0]"),
+        (change_time, 3, "NextStep at 0.000000 s", "[0].is"),
+        (drop_call, 9, "NextStep at 3.000000 s", "[0].sequences[0]"),
         (drop_event, 4, "StepDone at 0.000000 s", "length of the outcome"),
     ],
 )

@@ -87,7 +87,7 @@ class EngineCalls(InstanceEngine):
         self.tell(e.MoveOut(), now)
 
     def next_action(self, now: float) -> Orders:
-        return self.tell(e.Turn(), now)
+        return self.tell(e.NextStep(), now)
 
     def start_pulls(self, now: float) -> tuple[e.PullOrder, ...]:
         return self.tell(e.PullsNow(), now).pulls

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import EngineOn, Turn
+from serving.engine.events import EngineOn, NextStep
 from serving.engine.record import EngineHeader, header_of, recorded
 from serving.engine.replay import replay
 from serving.errors import ConfigError
@@ -34,7 +34,7 @@ def begun(folder: Path, name: str = "x") -> tuple[EngineOn, DecisionWriter]:
 
 def drive(on: EngineOn, calls: int) -> None:
     for call in range(calls):
-        on(Turn(), float(call))
+        on(NextStep(), float(call))
 
 
 def test_without_a_folder_nothing_is_written() -> None:
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 KILLED = """
 import sys, time
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import Turn
+from serving.engine.events import NextStep
 from serving.engine.record import header_of, recorded
 from serving.engine.settings import EngineSettings
 from serving.runtime.decision_writer import writer_in
@@ -130,7 +130,7 @@ engine = InstanceEngine(EngineSettings(), 8)
 on = recorded(engine, writer_in(sys.argv[1], "engine", "x", header_of("x", engine)).note)
 call = 0
 while True:
-    on(Turn(), float(call))
+    on(NextStep(), float(call))
     call += 1
     time.sleep(0.0005)
 """

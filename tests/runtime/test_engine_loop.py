@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hardware.clock import WallClock
-from serving.engine.events import Drain, EngineEffect, EngineEvent, HandoffClosed, Turn
+from serving.engine.events import Drain, EngineEffect, EngineEvent, HandoffClosed, NextStep
 from serving.engine.settings import EngineRole, EngineSettings
 from serving.errors import EngineError, HandoffError
 from serving.ids import ReplicaId, SequenceId
@@ -53,7 +53,7 @@ class Rig:
         )
 
     def _on(self, event: EngineEvent, now: float) -> list[EngineEffect]:
-        if isinstance(event, Turn | Cancel | Release):
+        if isinstance(event, NextStep | Cancel | Release):
             self.told.append(event)
         if (act := self.at.get(event) if isinstance(event, Cancel) else None) is not None:
             act()

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -323,28 +323,26 @@ async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> No
     """Their seats are taken: an instance that pulls a lot must not look idle to all gateways."""
     server, frames = _served()
     inside = dataclasses.replace(Bench().engine.snapshot(0.0), waiting=1, running=2, pulling=3, fetching=4, held=5)
-    loop = SimpleNamespace(snapshot=inside, time_scale=1.0, progress_age_s=lambda: 0.0, step_limit_s=lambda: 1.0)
+    loop = SimpleNamespace(
+        snapshot=inside, unseen=(1, 40), time_scale=1.0, progress_age_s=lambda: 0.0, step_limit_s=lambda: 1.0
+    )
     server._engine_loop = cast(Any, loop)
     server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
     server._send_status()
-    assert [(report.waiting, report.running) for report in frames.reports] == [(1, 9)]
+    assert [(report.waiting, report.running) for report in frames.reports] == [(2, 9)], "and who has just come"
 
 
 async def test_a_request_has_as_long_as_the_gateway_says_in_the_gateways_time() -> None:
     """A simulated system that runs twenty times as fast gave requests up after a twentieth of their time."""
     server, frames = _served()
-    told: list[SequenceSpec] = []
-    engine = SimpleNamespace(add=lambda spec, now: told.append(spec), adopt=lambda spec, ticket, now: told.append(spec))
-
-    def submit(name: SequenceId, order: Callable[[Any, float], object]) -> None:
-        order(engine, 0.0)
-
-    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0, submit=submit))
+    told: list[Add | Adopt] = []
+    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0, post=told.append))
     server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
     ticket = HandoffTicket("t", ReplicaId("p#1"), NodeId("n"), "/s", "l", 40, ())
     for message in (Add(spec("a@1")), Adopt(spec("b@1"), ticket)):
         server._on_frame(cast(Any, frames), m.encode(message)[4:])
-    assert told == [replace(spec(name), time_left_s=20.0 * 60.0) for name in ("a@1", "b@1")]
+    first, second = (replace(spec(name), time_left_s=20.0 * 60.0) for name in ("a@1", "b@1"))
+    assert told == [Add(first), Adopt(second, ticket)]
 
 
 async def test_when_to_come_back_is_told_in_the_gateways_time() -> None:

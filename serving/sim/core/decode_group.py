@@ -9,7 +9,7 @@ a cut changes nothing.
 
 from collections.abc import Callable
 
-from serving.engine.events import Run, StepDone, Turn
+from serving.engine.events import NextStep, Run, StepDone
 from serving.engine.placeholder import rate_of, steps_for, tokens_after
 from serving.ids import SequenceId
 from serving.policy.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
@@ -88,7 +88,7 @@ class DecodeGroup:
         self.growth = self.chunk_attended = 0.0
         if self._empty():
             return 0
-        answer = self.seat.tell(Turn())
+        answer = self.seat.tell(NextStep())
         if not isinstance(answer, Run):
             wake(self.seat, answer.at if answer is not None else None)
             return 0

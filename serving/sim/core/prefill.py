@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from serving.engine.engine import InstanceEngine
-from serving.engine.events import Run, StepDone, Turn
+from serving.engine.events import NextStep, Run, StepDone
 from serving.engine.settings import EngineSettings
 from serving.ids import ReplicaId, SequenceId
 from serving.policy.sequence_phase import SequencePhase
@@ -157,7 +157,7 @@ class PrefillInstance:
     def _turn(self) -> None:
         if self._plan is not None or not self.alive:
             return
-        answer = self._seat.tell(Turn())
+        answer = self._seat.tell(NextStep())
         if not isinstance(answer, Run):
             self._timer.set(answer.at if answer is not None else None)
             return
