@@ -28,8 +28,15 @@ function formatDuration(seconds) {
   return `${significant(seconds / factor)} ${unit}`;
 }
 
+// What is not exactly none or all is never rounded to it.
 function formatShare(value) {
-  return value === null || value === undefined ? MISSING : `${+(100 * value).toFixed(2)} %`;
+  if (value === null || value === undefined) return MISSING;
+  if (value === 0 || value === 1) return `${100 * value} %`;
+  for (let digits = 1; digits <= 4; digits += 1) {
+    const text = (100 * value).toFixed(digits);
+    if (+text !== 0 && +text !== 100) return `${text} %`;
+  }
+  return value < 0.5 ? "< 0.001 %" : "> 99.999 %";
 }
 
 // A moment of a run: 12.5 s, 4:05, 1:02:03.

@@ -1,9 +1,15 @@
 """Every kind of chart in a real browser, with all that it can show: it is drawn, and says its values."""
 
+import html
+import importlib.resources
+import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from loadgen.report import numbers
 from loadgen.report.chart import (
     Axis,
     Bar,
@@ -21,7 +27,7 @@ from loadgen.report.fragments import element
 from loadgen.report.html import render
 from loadgen.report.page import Page
 from loadgen.report.table import Table, TableRow, columns, filtered_table
-from tests.loadgen.report.browser import inspect
+from tests.loadgen.report.browser import FLAGS, chromium, inspect
 
 OVER_TIME = LineChart(
     id="over-time", title="Over time", x=Axis(unit="clock", low=0.0, high=7200.0), y=Axis(unit="count"),
@@ -91,3 +97,27 @@ def test_a_page_without_charts_is_whole() -> None:
     assert "<title>Nothing &lt;here&gt;</title>" in text
     assert "Written by test 1. A &lt;note&gt;." in text
     assert 'id="chart-data">[]<' in text
+
+
+def test_a_page_writes_numbers_as_python_does(tmp_path: Path) -> None:
+    """The page's script formats what the cursor points at by the rules of `numbers`."""
+    values = [0.0, 1.0, 0.974, 0.9996, 1e-9, 84e-6, 0.0123, 0.9999, 9.996, 59.9, 75.0, 125.4, 3723.0, 8000.0, 45_000.0]
+    script = (importlib.resources.files("loadgen.report") / "assets" / "format.js").read_text(encoding="utf-8")
+    ask = f"""{script}
+    const ways = [significant, formatDuration, formatClock, formatShare];
+    const found = {json.dumps(values)}.map((one) => ways.map((way) => way(one)));
+    document.body.textContent = JSON.stringify(found);"""
+    page = f"<!DOCTYPE html><meta charset=utf-8><body><script>{ask}</script></body>"
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    run = subprocess.run(
+        [chromium(), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "page.html").as_uri()],
+        capture_output=True, text=True, timeout=50, check=True,
+    )  # fmt: skip
+    body = re.search(r"<body>(.*?)</body>", run.stdout, re.DOTALL)
+    assert body, run.stderr[-500:]
+    for value, (figure, length, moment, share) in zip(values, json.loads(html.unescape(body[1])), strict=True):
+        assert figure == numbers.significant(value)
+        assert length == numbers.duration(value)
+        assert moment == numbers.clock(value)
+        if value <= 1:
+            assert share == numbers.share(value)
