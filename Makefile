@@ -28,8 +28,10 @@ PYTEST_ARGS ?=
 TORCH_PIP_ARGS ?=
 
 # These tests only compute: what they find does not depend on when. Whatever is not named here may wait for a clock.
-COMPUTING := tests/sim tests/policy tests/model tests/engine tests/quantize tests/evaluate tests/config \
-	tests/architecture tests/gateway tests/telemetry tests/contract
+COMPUTING := $(wildcard $(addprefix tests/, \
+	sim policy model engine quantize evaluate config architecture gateway telemetry contract \
+	$(addprefix hardware/, cost device fabric spec) \
+	$(addprefix loadgen/, arrivals compare metrics report run_report recording search trace workload)))
 # With a real Ray cluster, or minutes of a compiler. Named, since to read all other tests takes longer than a cluster.
 SLOW      := $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort)
 # A process that dies is a failure; started again, it would leave the others waiting for ever.
