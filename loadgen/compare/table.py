@@ -7,22 +7,22 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from loadgen.compare.comparison import ComparedFigure, ComparisonVerdict, RunComparison, compare
 from loadgen.compare.sides import read_side, sweep_sides
 from loadgen.errors import UsageError
 from loadgen.report import numbers
+from loadgen.report.table import Table, TableRow, Tone, columns, terminal_table
 from loadgen.run_folder import read_sweep
 from loadgen.run_report.sweep_charts import load_text
 
 WIDTH = 80
-_STYLES = {
-    ComparisonVerdict.BETTER: "green",
-    ComparisonVerdict.WORSE: "red",
+_TONES: dict[ComparisonVerdict, Tone] = {
+    ComparisonVerdict.BETTER: "good",
+    ComparisonVerdict.WORSE: "bad",
     ComparisonVerdict.NOT_SHOWN: "",
-    ComparisonVerdict.UNKNOWN: "dim",
+    ComparisonVerdict.UNKNOWN: "soft",
 }
 
 
@@ -78,14 +78,9 @@ def _print_one(comparison: RunComparison, console: Console) -> None:
     """One table with its notes."""
     head = f"{comparison.label}: " if comparison.label else ""
     _say(console, f"{head}{comparison.other} against {comparison.baseline} ({comparison.method})", "bold")
-    table = Table(box=None, pad_edge=False, width=WIDTH, header_style="dim")
-    table.add_column("", no_wrap=True)
-    for name in ("baseline", "other", "ratio", "95 % interval"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for figure in comparison.figures:
-        table.add_row(*_cells(figure), style=_STYLES[figure.verdict])
-    console.print(table)
+    rows = [TableRow(_cells(figure), _TONES[figure.verdict]) for figure in comparison.figures]
+    heads = columns("", "baseline", "other", "ratio", "95 % interval", "verdict", text=("verdict",))
+    console.print(terminal_table(Table(heads, rows), WIDTH))
     if comparison.settings:
         _say(console, "Settings that differ (is this the difference that you want to see?):", "yellow")
         for difference in comparison.settings:
