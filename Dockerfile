@@ -31,7 +31,7 @@ COPY --chown=cloudmatrix . .
 RUN python -m pip install -c deploy/constraints.txt -e .
 
 # Ray's dashboard shows the page /pools in every cluster that this image starts, `ray start` included.
-ENV PYTHONPATH=/app/serving/dashboard/site
+ENV PYTHONPATH=/app/serving/scaling/dashboard/site
 
 # Endpoint and Ray dashboard.
 EXPOSE 8000 8265

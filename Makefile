@@ -29,7 +29,9 @@ TORCH_PIP_ARGS ?=
 
 # These tests only compute: what they find does not depend on when. Whatever is not named here may wait for a clock.
 COMPUTING := $(wildcard $(addprefix tests/, \
-	sim policy model engine quantize evaluate config architecture gateway telemetry contract \
+	values instance virtual model config architecture telemetry contract \
+	$(addsuffix /core, gateway kvpool scaling) \
+	$(addprefix tools/, quantize evaluate paper planning compilation) \
 	$(addprefix hardware/, cost device fabric spec) \
 	$(addprefix loadgen/, arrivals compare metrics report run_report recording search trace workload)))
 # With a real Ray cluster, or minutes of a compiler. Named, since to read all other tests takes longer than a cluster.

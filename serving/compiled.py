@@ -1,8 +1,8 @@
 """Modules of this package that were compiled ahead of time, in place of their sources: same code, less time.
 
-`cloudmatrix compile` makes them (serving/sim/compilation). A build belongs to exactly one state of the sources, so that
-an edited file is never shadowed by what it was. Standard library only, and nothing of this package: whoever decides for
-a build decides before anything that may be compiled is imported.
+`cloudmatrix compile` makes them (serving/tools/compilation). A build belongs to exactly one state of the sources, so
+that an edited file is never shadowed by what it was. Standard library only, and nothing of this package: whoever
+decides for a build decides before anything that may be compiled is imported.
 """
 
 import hashlib

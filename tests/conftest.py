@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Once one of them has been imported, sources are what is tested here, whatever `cloudmatrix compile` has left behind.
-import serving.policy.router  # noqa: F401
+import serving.gateway.core.router  # noqa: F401
 from serving.model.native.library import load
 
 pytest_plugins = ["tests.pauses"]

@@ -16,10 +16,10 @@ from loadgen.run_folder import RESULT, SENT, SERVER_METRICS, read_bodies, read_r
 from loadgen.server.series import read_series
 from serving.cli.system_options import system_of
 from serving.config.load import load_config
-from serving.engine.replay import replay
 from serving.errors import ConfigError, DecisionLogError
-from serving.evaluate.tasks.task_file import read_task_file
-from serving.evaluate.texts import read_documents
+from serving.tools.evaluate.tasks.task_file import read_task_file
+from serving.tools.evaluate.texts import read_documents
+from serving.tools.replay import replay
 
 ERRORS = (SpecError, ConfigError, DecisionLogError, UsageError)
 

@@ -20,16 +20,16 @@ from loadgen.trace.recorded import header_line
 from loadgen.trace.servegen_files import Client
 from loadgen.workload.datasets.json_stream import entries
 from loadgen.workload.lengths import read_histogram
-from serving.api.tokenizer import read_json
 from serving.config.load import load_config
-from serving.dashboard.commands import RayScale, from_json
 from serving.errors import ConfigError, ModelError, ScaleError
-from serving.evaluate.tasks.dataset import read_split
-from serving.evaluate.texts import read_documents
+from serving.gateway.api.tokenizer import read_json
 from serving.model.checkpoint import Checkpoint
 from serving.model.config import Architecture
-from serving.sim.workload.errors import TraceError
-from serving.sim.workload.open import open_workload
+from serving.scaling.dashboard.commands import RayScale, from_json
+from serving.tools.evaluate.tasks.dataset import read_split
+from serving.tools.evaluate.texts import read_documents
+from serving.virtual.workload.errors import TraceError
+from serving.virtual.workload.open import open_workload
 from tests.nested import arrays
 
 HEADER = header_line(TraceHeader(block_tokens=16, hash_ids="given", requests=1)) + "\n"

@@ -10,8 +10,8 @@ from loadgen.quantities import Duration
 from serving.cli.address import server_address
 
 if TYPE_CHECKING:
-    from serving.chaos.result import ChaosRun
-    from serving.chaos.scenario import Scenario
+    from serving.tools.chaos.result import ChaosRun
+    from serving.tools.chaos.scenario import Scenario
 
 DESCRIPTION = """\
 Kill and freeze replicas, turn bits over, slow links down, fill disks and let clients leave, by a seeded schedule, while
@@ -59,13 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
     Returns: 1 if something was lost, different or left behind.
     Raises: ConfigError, UnavailableError in one line.
     """
-    from serving.chaos.console import print_report
-    from serving.chaos.findings import find
-    from serving.chaos.page import report_page
-    from serving.chaos.report_json import report_json
-    from serving.chaos.scenario import load_scenario
     from serving.report_files import make_folder, write_file
     from serving.terminal import table_console
+    from serving.tools.chaos.console import print_report
+    from serving.tools.chaos.findings import find
+    from serving.tools.chaos.page import report_page
+    from serving.tools.chaos.report_json import report_json
+    from serving.tools.chaos.scenario import load_scenario
 
     scenario = load_scenario(arguments.scenario)
     duration_s = scenario.scenario.duration_s if arguments.duration is None else arguments.duration
@@ -91,12 +91,12 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
     """Find or start the system, run, and end what was started."""
     import asyncio
 
-    from serving.chaos.findings import find
-    from serving.chaos.own_system import OwnSystem, keep_logs, left_after
-    from serving.chaos.progress import ChaosProgress
-    from serving.chaos.run import ChaosOrder, run_chaos
     from serving.errors import UnavailableError
     from serving.terminal import endings_as_interrupt
+    from serving.tools.chaos.findings import find
+    from serving.tools.chaos.own_system import OwnSystem, keep_logs, left_after
+    from serving.tools.chaos.progress import ChaosProgress
+    from serving.tools.chaos.run import ChaosOrder, run_chaos
 
     system: OwnSystem | None = None if arguments.url else OwnSystem(_config(scenario, arguments))
     run: ChaosRun | None = None
@@ -121,9 +121,9 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
 
 
 def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:
-    from serving.chaos.scenario import config_path
     from serving.config.load import load_config
     from serving.errors import ConfigError
+    from serving.tools.chaos.scenario import config_path
 
     path: Path | None = arguments.config or config_path(scenario, arguments.scenario)
     if path is None:
@@ -135,8 +135,8 @@ def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:
 def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> int:
     """The schedule, against the very system that would be hurt."""
     from loadgen.report.numbers import clock
-    from serving.chaos.scenario import POOLS_OF
-    from serving.chaos.schedule import plan_faults
+    from serving.tools.chaos.scenario import POOLS_OF
+    from serving.tools.chaos.schedule import plan_faults
 
     pools = _pools_at(arguments) if arguments.url else _pools_of(_config(scenario, arguments))
     for planned in plan_faults(scenario, arguments.seed, duration_s, pools):
@@ -146,8 +146,8 @@ def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s:
 
 
 def _pools_at(arguments: argparse.Namespace) -> tuple[str, ...]:
-    from serving.chaos.targets import sizes
     from serving.cli.http_client import ask_gateway
+    from serving.tools.chaos.targets import sizes
 
     return tuple(sizes(ask_gateway(arguments.url, "/cluster", arguments.api_key)))
 

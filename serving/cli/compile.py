@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    from serving.sim.compilation.build import build
+    from serving.tools.compilation.build import build
 
     with Progress(console=Console(stderr=True), disable=arguments.quiet) as bar:
         task = bar.add_task("checking types", total=None)

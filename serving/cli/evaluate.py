@@ -87,6 +87,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises: ConfigError, ModelError, EngineError in one line.
     """
-    from serving.evaluate.run import evaluate
+    from serving.tools.evaluate.run import evaluate
 
     return evaluate(arguments)

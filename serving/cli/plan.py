@@ -9,12 +9,12 @@ from loadgen.quantities import Duration
 from serving.cli.set_option import add_set, configured
 from serving.cli.trace_flags import add_block_tokens
 from serving.errors import ConfigError
-from serving.sim.compilation.choose import prefer_compiled
+from serving.tools.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
     from serving.config.serve import ServeConfig
-    from serving.sim.planning.plan import CapacityPlan
-    from serving.sim.planning.planner import PlanQuestion, Progress
+    from serving.tools.planning.plan import CapacityPlan
+    from serving.tools.planning.planner import PlanQuestion, Progress
 
 EXIT_NOTHING_HOLDS = 1
 PREFILL_SIZES = "16,32,64"
@@ -112,11 +112,11 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from serving.report_files import make_folder
-    from serving.sim.planning.files import as_json, write_all
-    from serving.sim.planning.planner import plan
-    from serving.sim.planning.show import show
-    from serving.sim.report.console import print_notes
     from serving.terminal import table_console
+    from serving.tools.planning.files import as_json, write_all
+    from serving.tools.planning.planner import plan
+    from serving.tools.planning.show import show
+    from serving.virtual.report.console import print_notes
 
     if arguments.processes < 1:
         raise ConfigError(f"--processes {arguments.processes}: at least 1")
@@ -143,11 +143,11 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
 
     Raises: ConfigError.
     """
-    from serving.sim.planning.feasible import SearchLimits
-    from serving.sim.planning.plan import Question
-    from serving.sim.planning.planner import PlanQuestion
-    from serving.sim.planning.trace import TraceChoice
-    from serving.sim.planning.verdict import PlanTarget
+    from serving.tools.planning.feasible import SearchLimits
+    from serving.tools.planning.plan import Question
+    from serving.tools.planning.planner import PlanQuestion
+    from serving.tools.planning.trace import TraceChoice
+    from serving.tools.planning.verdict import PlanTarget
 
     config = configured(arguments, "plan")
     seed = config.simulation.seed if arguments.seed is None else arguments.seed
@@ -219,7 +219,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from serving.sim.planning.verdict import PlanProbe, PlanVerdict
+    from serving.tools.planning.verdict import PlanProbe, PlanVerdict
 
     class _PlanFunction(Protocol):
         def __call__(self, order: PlanQuestion, *, processes: int, progress: Progress = ...) -> CapacityPlan: ...

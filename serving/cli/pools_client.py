@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from serving.cli.http_client import RefusedError, ask_again, ask_dashboard
-from serving.deployments.session import running_starts
+from serving.cluster.session import running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
 from serving.values.scaling import ReadDecisions, ScalePool
 

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from serving.errors import ConfigError
-from serving.quantize.classes import INT8_CLASSES, class_table
-from serving.quantize.settings import RANDOM_TOKENS, STEP_HELP, STEP_NAMES, TEXT_TOKENS, RecipeSteps, Settings
+from serving.tools.quantize.classes import INT8_CLASSES, class_table
+from serving.tools.quantize.settings import RANDOM_TOKENS, STEP_HELP, STEP_NAMES, TEXT_TOKENS, RecipeSteps, Settings
 
 _STEPS = "\n".join(f"  {name:<15} {text}" for name, text in STEP_HELP.items())
 DESCRIPTION = f"""\
@@ -79,6 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
     Raises: ConfigError, ModelError in one line.
     """
     settings = settings_of(arguments)
-    from serving.quantize.console import run_on_console
+    from serving.tools.quantize.console import run_on_console
 
     return run_on_console(arguments.model, arguments.out, arguments.text, settings, arguments.report)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.errors import DecisionLogError
-from serving.policy.decision_log import SUFFIX
+from serving.values.decision_log import SUFFIX
 
 if TYPE_CHECKING:
-    from serving.engine.replay import Replay
+    from serving.tools.replay import Replay
 
 EXIT_DIFFERENT = 1
 EXIT_INCOMPLETE = 3
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises: DecisionLogError if there is no log to replay.
     """
-    from serving.engine.replay import replay
+    from serving.tools.replay import replay
 
     results = []
     for path in find_logs(arguments.logs):

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from serving.sim.compilation.choose import prefer_compiled
+from serving.tools.compilation.choose import prefer_compiled
 
 EXIT_UNEXPLAINED = 1
 
@@ -17,7 +17,7 @@ Examples:
   cloudmatrix reproduce                               everything, about two minutes
   cloudmatrix reproduce --quick --out reproduced      a smaller run, with report.md and report.html
   cloudmatrix reproduce --only table5,fig23           two experiments; names as --list shows them
-  cloudmatrix reproduce --quick --markdown            the short error table, as it stands in serving/sim/README.md
+  cloudmatrix reproduce --quick --markdown            the short error table, as it stands in serving/virtual/README.md
 The same seed gives the same figures and the same files.
 """
 
@@ -42,12 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from serving.report_files import make_folder
-    from serving.sim.paper.console import ExperimentProgress, print_list, print_reproduction
-    from serving.sim.paper.markdown import error_table_markdown
-    from serving.sim.paper.registry import choose
-    from serving.sim.paper.reproduction import reproduce
-    from serving.sim.paper.setting import Setting
     from serving.terminal import table_console
+    from serving.tools.paper.console import ExperimentProgress, print_list, print_reproduction
+    from serving.tools.paper.markdown import error_table_markdown
+    from serving.tools.paper.registry import choose
+    from serving.tools.paper.reproduction import reproduce
+    from serving.tools.paper.setting import Setting
 
     chosen = choose([name.strip() for name in arguments.only.split(",") if name.strip()])
     console = table_console()
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_reproduction(done, console)
     if arguments.out is not None:
-        from serving.sim.paper.files import write_report
+        from serving.tools.paper.files import write_report
 
         for path in write_report(arguments.out, done, setting):
             Console(stderr=True).print(f"wrote {path}", highlight=False, soft_wrap=True)

@@ -69,18 +69,18 @@ def run(arguments: argparse.Namespace) -> int:
         drain_s=arguments.drain,
     )
     _warn_of_shown_secrets(arguments)
-    from serving.deployments.ports import GATEWAY_PORT, reserved_port
-    from serving.deployments.preflight import preflight
+    from serving.launch.ports import GATEWAY_PORT, reserved_port
+    from serving.launch.preflight import preflight
     from serving.terminal import endings_as_interrupt
 
     preflight(config)
     with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
-        from serving.deployments.session import enter
+        from serving.cluster.session import enter
 
         session = enter()  # before Ray is imported, which reads the environment
         try:
             with endings_as_interrupt():
-                from serving.deployments.launch import serve_forever
+                from serving.launch.launch import serve_forever
         except BaseException:  # Ctrl-C, mostly: Ray takes seconds to import
             session.remove()
             raise

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from loadgen.quantities import Duration, parse_duration
 from serving.cli.set_option import add_set, configured
 from serving.cli.trace_flags import add_block_tokens
-from serving.sim.compilation.choose import prefer_compiled
+from serving.tools.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
     from hardware.cost import CostModel, PredictedStep
     from hardware.faults import Fault
     from serving.config.serve import ServeConfig
-    from serving.sim.result import SimResult
-    from serving.sim.workload.request import Workload
+    from serving.virtual.result import SimResult
+    from serving.virtual.workload.request import Workload
 
 DESCRIPTION = """\
 Play a trace of requests on simulated supernodes: the live gateway's, scheduler's and KV-cache pool's decisions, with
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--supernodes", type=int, metavar="N", help="equal supernodes that share the requests")
     faults = system.add_mutually_exclusive_group()
     faults.add_argument(
-        "--faults", metavar="FILE", help="schedule: [[fault]] tables, see serving/sim/README.md; first supernode"
+        "--faults", metavar="FILE", help="schedule: [[fault]] tables, see serving/virtual/README.md; first supernode"
     )
     faults.add_argument("--fault-rate", type=float, metavar="X", help="random faults, X times as often as published")
     system.add_argument("--seed", type=int, metavar="N", help="of everything random, instead of the file's")
@@ -102,14 +102,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     from serving.cli.simulate_progress import SimulationProgress
     from serving.report_files import make_folder
-    from serving.sim.core.run import cost_model
-    from serving.sim.core.shards import Plan, simulate_supernodes
-    from serving.sim.report.console import print_notes, print_speed, print_summary
-    from serving.sim.report.goodput import Slo
-    from serving.sim.report.page import write_page
-    from serving.sim.report.result_json import result_json, write_json
-    from serving.sim.report.summary import summarize
     from serving.terminal import table_console
+    from serving.virtual.report.console import print_notes, print_speed, print_summary
+    from serving.virtual.report.goodput import Slo
+    from serving.virtual.report.page import write_page
+    from serving.virtual.report.result_json import result_json, write_json
+    from serving.virtual.report.summary import summarize
+    from serving.virtual.run import cost_model
+    from serving.virtual.shards import Plan, simulate_supernodes
 
     _check(arguments)
     if arguments.out:
@@ -173,8 +173,8 @@ def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: i
     Raises: TraceError for a bad trace, ConfigError for impossible numbers.
     """
     from serving.errors import ConfigError
-    from serving.sim.workload.open import open_workload
-    from serving.sim.workload.synthetic import synthetic_workload
+    from serving.virtual.workload.open import open_workload
+    from serving.virtual.workload.synthetic import synthetic_workload
 
     f = argparse.Namespace(**flags)
     if f.trace is not None:
@@ -214,7 +214,7 @@ def _faults(arguments: argparse.Namespace, config: "ServeConfig", whole: "Worklo
     from hardware.spec.catalog import CLOUDMATRIX384
     from hardware.topology import Topology
     from serving.errors import ConfigError
-    from serving.sim.core.shards import seed_of
+    from serving.virtual.shards import seed_of
 
     units = FaultUnits(Topology(CLOUDMATRIX384), config.gateway.replicas, config.kvcache.replicas)
     supernodes = range(config.simulation.supernodes)

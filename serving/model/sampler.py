@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.policy.step_plan import SampleOrder
 from serving.values.sequence import SamplingParams, TokenLogprobs
+from serving.values.step_plan import SampleOrder
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

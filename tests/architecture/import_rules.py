@@ -7,8 +7,9 @@ from tests.architecture.source_tree import Source, known_module, top_module, wit
 
 
 def layer_of(module: str, layers: Sequence[str]) -> int | None:
-    """Index of the layer that a module belongs to."""
-    return next((index for index, layer in enumerate(layers) if within(module, layer)), None)
+    """Index of the layer that a module belongs to; a module with a layer of its own stands apart from its package."""
+    found = [index for index, layer in enumerate(layers) if within(module, layer)]
+    return max(found, key=lambda index: len(layers[index]), default=None)
 
 
 def upward_imports(sources: Sequence[Source], layers: Sequence[str], roots: Sequence[str]) -> list[str]:
@@ -68,6 +69,19 @@ def _chain_to(
                 seen.add(target)
                 queue.append([*chain, target])
     return []
+
+
+def imports_across(sources: Sequence[Source], parties: Sequence[str]) -> dict[str, set[str]]:
+    """Modules of other parties that each module of a party imports, by its path; only those that do."""
+    modules = {source.module: source for source in sources}
+    found: dict[str, set[str]] = {}
+    for source in sources:
+        own = next((party for party in parties if within(source.module, party)), None)
+        for name in source.imports if own is not None else ():
+            target = known_module(name, modules)
+            if target and any(within(target, party) for party in parties if party != own):
+                found.setdefault(source.path, set()).add(target)
+    return found
 
 
 def importers_outside(sources: Sequence[Source], library: str, allowed: Sequence[str]) -> list[str]:

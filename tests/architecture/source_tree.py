@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Source:
-    """One file. `module` is its dotted name: `serving.values.sequence`, or `serving.policy` for an `__init__.py`."""
+    """One file. `module` is its dotted name: `serving.values.sequence`, or `serving.values` for an `__init__.py`."""
 
     path: str
     module: str

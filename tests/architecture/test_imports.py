@@ -7,6 +7,7 @@ from tests.architecture.import_rules import (
     foreign_imports,
     import_circles,
     importers_outside,
+    imports_across,
     reached_outside,
     upward_imports,
 )
@@ -46,29 +47,41 @@ LAYERS = (
     "serving.cli.http_client",
     "serving.host_names",
     "serving.regular_file",
+    "serving.injected_faults",
     "serving.config",
     "serving.telemetry",
-    "serving.policy",
+    "serving.kvpool.core",
+    "serving.scaling.core",
+    "serving.instance.core",
     "serving.gateway.core",
     "serving.model",
-    "serving.engine",
-    "serving.kvpool",
-    "serving.link",
-    "serving.api",
-    "serving.runtime",
+    "serving.instance.executors",
+    "serving.kvpool.live",
+    "serving.wire",
+    "serving.gateway.api",
+    "serving.instance.live",
     "serving.gateway.live",
-    "serving.deployments",
-    "serving.dashboard",
-    "serving.evaluate",
-    "serving.quantize",
-    "serving.sim.workload",
-    "serving.sim.result",
-    "serving.sim.report",
-    "serving.sim.core",
-    "serving.sim.paper",
-    "serving.sim.planning",
-    "serving.sim.compilation",
-    "serving.chaos",
+    "serving.cluster",
+    "serving.kvpool.live.pool_control",
+    "serving.kvpool.live.replica",
+    "serving.instance.live.remote_read",
+    "serving.instance.live.replica",
+    "serving.scaling.live",
+    "serving.gateway.live.traffic_report",
+    "serving.gateway.live.replica",
+    "serving.launch",
+    "serving.scaling.dashboard",
+    "serving.tools.replay",
+    "serving.tools.evaluate",
+    "serving.tools.quantize",
+    "serving.virtual.workload",
+    "serving.virtual.result",
+    "serving.virtual.report",
+    "serving.virtual",
+    "serving.tools.paper",
+    "serving.tools.planning",
+    "serving.tools.compilation",
+    "serving.tools.chaos",
     "serving.cli",
     "loadgen.plan",
     "loadgen.record",
@@ -89,20 +102,39 @@ LAYERS = (
     "loadgen.cli",
     "loadgen.__main__",
 )
-ROOTS = ("hardware", "serving", "serving.gateway", "serving.sim", "loadgen")
+PARTIES = ("serving.gateway", "serving.instance", "serving.kvpool", "serving.scaling")
+ROOTS = ("hardware", "serving", *PARTIES, "serving.tools", "loadgen")
 
+OFFERED = {
+    "serving.gateway.api.tokenizer": "simulated instances answer in words",
+    "serving.instance.live.accounted": "KV that is counted, not filled, has one size for all",
+    "serving.kvpool.core.entry": "reasons of misses, for status pages",
+    "serving.kvpool.core.ring": "shares of the ring, for status pages",
+    "serving.kvpool.live.batch_write": "the pool's client, for status pages",
+    "serving.kvpool.live.client": "the pool's client",
+    "serving.kvpool.live.context_cache": "the pool's client",
+    "serving.kvpool.live.messages": "the pool's client",
+    "serving.kvpool.live.model_cache": "the pool's client",
+    "serving.kvpool.live.pool_control": "the pool's directory, which everybody asks",
+    "serving.kvpool.live.segments": "the pool's client",
+    "serving.kvpool.live.server_link": "the pool's client",
+    "serving.scaling.live.scaling_board": "the board, which gateways report to",
+}
+"""What a party has that others import beside values, and why."""
+
+PURE = {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy", "socket"}
 BANNED = {
-    "serving.values": {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy"},
-    "serving.gateway.core": {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy", "socket"},
-    "serving.policy": {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy"},
+    "serving.values": PURE - {"socket"},
+    "serving.instance.core": PURE,
+    "serving.gateway.core": PURE,
+    "serving.kvpool.core": PURE,
+    "serving.scaling.core": PURE,
     "serving.config": {"ray", "torch", "os"},
-    "serving.engine": {"ray", "asyncio", "threading", "random"},
+    "serving.instance.executors": {"ray", "asyncio", "threading", "random"},
     "serving.model": {"ray", "asyncio", "transformers"},
-    "serving.kvpool": {"ray", "torch"},
-    "serving.link": {"ray", "torch"},
-    "serving.api": {"ray", "torch", "transformers"},
-    "serving.runtime": {"ray"},
-    "serving.sim": {"ray", "torch", "asyncio", "threading", "fastapi"},
+    "serving.wire": {"ray", "torch"},
+    "serving.gateway.api": {"ray", "torch", "transformers"},
+    "serving.virtual": {"ray", "torch", "asyncio", "threading", "fastapi"},
     "loadgen": {"serving", "hardware", "tests", "ray", "torch", "transformers"},
     "loadgen.report": {"numpy", "os", "asyncio", "threading", "time", "random"},
     "loadgen.arrivals": {"asyncio", "threading", "time", "random", "os"},
@@ -115,7 +147,19 @@ SHARED = ("loadgen.trace", "loadgen.report")
 """Packages of `loadgen` that `serving` imports; each reaches only itself and `LEAVES`."""
 LEAVES = ("loadgen.quantities", "loadgen.errors", "loadgen.json_text", "loadgen.output", "loadgen.regular_file")
 """Modules of `loadgen` that everybody shares; they import nothing of ours but one another."""
-RAY_MAY_BE_IMPORTED_BY = ("serving.deployments", "serving.dashboard", "hardware.ray_resources")
+RAY_MAY_BE_IMPORTED_BY = (
+    "serving.cluster",
+    "serving.instance.live.replica",
+    "serving.instance.live.remote_read",
+    "serving.gateway.live.replica",
+    "serving.gateway.live.traffic_report",
+    "serving.kvpool.live.replica",
+    "serving.kvpool.live.pool_control",
+    "serving.scaling.live",
+    "serving.scaling.dashboard",
+    "serving.launch",
+    "hardware.ray_resources",
+)
 HARDWARE_MAY_IMPORT = frozenset({"numpy", "xxhash", "ray"})
 
 SOURCES = read_sources("hardware", "serving", "loadgen")
@@ -127,6 +171,12 @@ def test_imports_go_down_the_layers() -> None:
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     assert import_circles(SOURCES) == []
+
+
+def test_parties_import_of_each_other_only_what_is_offered() -> None:
+    taken = imports_across(SOURCES, PARTIES)
+    assert {path: names for path, names in taken.items() if not names <= set(OFFERED)} == {}
+    assert set(OFFERED) <= set().union(*taken.values()), "offered, but nobody takes it"
 
 
 @pytest.mark.parametrize("package", BANNED)
@@ -204,6 +254,11 @@ def test_the_checker_leaves_imports_for_type_checkers_alone() -> None:
     fine, bad = frozenset({"random"}), frozenset({"os"})
     assert banned_imports(sample(pure__a=text), "pure", fine) == []
     assert banned_imports(sample(pure__a=text), "pure", bad) == ["pure/a.py: pure.a -> os"]
+
+
+def test_the_checker_sees_what_one_party_takes_of_another() -> None:
+    parties = sample(a__core__x="from b.core import y\nimport a.core.z\n", b__core__y="", a__core__z="")
+    assert imports_across(parties, ("a", "b")) == {"a/core/x.py": {"b.core.y"}}
 
 
 def test_the_checker_sees_a_library_outside_its_place() -> None:

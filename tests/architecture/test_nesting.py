@@ -10,9 +10,9 @@ PARSERS = frozenset(
 )
 BOUNDS = ("hardware.nesting", "loadgen.json_text")
 NEED_NONE = {
-    "serving.api.tokenizer": "reads what `tokenizers` wrote a moment before",
-    "serving.kvpool.redis_store": "its records are typed, and written by the control service alone",
-    "serving.runtime.injected_faults": "its rows are typed, and written by this user alone",
+    "serving.gateway.api.tokenizer": "reads what `tokenizers` wrote a moment before",
+    "serving.kvpool.live.redis_store": "its records are typed, and written by the control service alone",
+    "serving.injected_faults": "its rows are typed, and written by this user alone",
 }
 
 

@@ -9,21 +9,21 @@ READERS = frozenset({"read_text", "read_bytes"})
 LOOKS = ("hardware.regular_file", "serving.regular_file", "loadgen.regular_file")
 OUR_OWN = {
     "loadgen.report.html": "the package's assets",
-    "serving.chaos.own_system": "the log of the system that it started",
-    "serving.chaos.parts": "/proc",
-    "serving.chaos.targets": "/proc",
+    "serving.tools.chaos.own_system": "the log of the system that it started",
+    "serving.tools.chaos.parts": "/proc",
+    "serving.tools.chaos.targets": "/proc",
     "serving.compiled": "the package's sources",
-    "serving.dashboard.answers": "the package's assets",
-    "serving.deployments.agent_keeper": "the start's session folder",
-    "serving.deployments.fingerprint": "looks itself",
-    "serving.deployments.scaling.holds": "the start's session folder",
-    "serving.deployments.scaling.ledger": "the start's session folder",
-    "serving.deployments.session": "the start's session folder",
+    "serving.scaling.dashboard.answers": "the package's assets",
+    "serving.launch.agent_keeper": "the start's session folder",
+    "serving.gateway.live.fingerprint": "looks itself",
+    "serving.scaling.live.holds": "the start's session folder",
+    "serving.scaling.live.ledger": "the start's session folder",
+    "serving.cluster.session": "the start's session folder",
     "serving.model.image": "the configuration, which was read before",
     "serving.model.last_level_cache": "/sys",
     "serving.model.native.build": "the package's sources",
-    "serving.runtime.injected_faults": "looks itself",
-    "serving.sim.compilation.build": "the log of the compiler that it started",
+    "serving.injected_faults": "looks itself",
+    "serving.tools.compilation.build": "the log of the compiler that it started",
 }
 
 

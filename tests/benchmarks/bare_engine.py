@@ -23,19 +23,19 @@ import torch
 
 from hardware.clock import WallClock
 from serving.allocator import keep_freed_memory
-from serving.engine.native_executor import NativeExecutor
-from serving.engine.ports import StepExecutor
-from serving.engine.settings import EngineRole, EngineSettings
-from serving.engine.torch_executor import TorchExecutor
 from serving.ids import ReplicaId, SequenceId
+from serving.instance.core.ports import StepExecutor
+from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.executors.native_executor import NativeExecutor
+from serving.instance.executors.torch_executor import TorchExecutor
+from serving.instance.live.engine_loop import EngineLoop
+from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.openmp import end_idle_workers
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.model.native.library import available
-from serving.runtime.engine_loop import EngineLoop
-from serving.runtime.engine_news import LoopNews
-from serving.runtime.openmp import end_idle_workers
 from serving.values.news import Tokens
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.fakes.engine_calls import EngineCalls

@@ -22,13 +22,13 @@ from typing import Any
 
 import uvicorn
 
-from serving.api.app import create_app
-from serving.api.settings import ApiSettings, ServedModel
+from serving.gateway.api.app import create_app
+from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.ids import SequenceId
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.jobs import GenerationJob, SequenceUpdate
 from serving.values.news import Tokens
-from tests.api.support import SENTENCES, write_model_folder
+from tests.gateway.api.support import SENTENCES, write_model_folder
 
 _ANY = SequenceId("")
 """The HTTP side does not ask which sequence it was."""

@@ -10,14 +10,14 @@ import time
 from collections import deque
 from typing import Any
 
-from serving.engine.record import recorded
-from serving.engine.replay import replay_log
-from serving.engine.settings import EngineSettings
-from serving.policy.decision_log import LogEncoder
-from serving.policy.step_plan import SequenceResult, StepResult
-from tests.engine.bench import spec
-from tests.engine.decision_logs import MemoryLog
+from serving.instance.core.record import recorded
+from serving.instance.core.settings import EngineSettings
+from serving.tools.replay import replay_log
+from serving.values.decision_log import LogEncoder
+from serving.values.step_plan import SequenceResult, StepResult
 from tests.fakes.engine_calls import EngineCalls
+from tests.instance.bench import spec
+from tests.instance.decision_logs import MemoryLog
 
 STEPS = 300
 

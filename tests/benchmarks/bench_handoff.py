@@ -26,7 +26,7 @@ from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from hardware.units import MIB
 from serving.ids import BlockId, NodeId, ReplicaId
-from serving.runtime.ub_transport import UbTransport
+from serving.instance.live.ub_transport import UbTransport
 from serving.values.sequence import HandoffTicket
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions
 
@@ -140,14 +140,14 @@ def one_node(args: argparse.Namespace) -> list[Figure]:
 
 def across_nodes(args: argparse.Namespace) -> list[Figure]:
     """What a pull from another Ray node brings, two nodes in this machine."""
-    from serving.deployments.session import enter
+    from serving.cluster.session import enter
 
     session = enter()  # before Ray is imported, which reads the environment
     import ray
 
     from serving.config.cluster import ClusterConfig, NodeConfig
-    from serving.deployments.cluster import LocalCluster
-    from serving.deployments.remote_read import read_remote
+    from serving.instance.live.remote_read import read_remote
+    from serving.launch.cluster import LocalCluster
 
     nodes = tuple(NodeConfig(name=f"node-{i}", npus=1, ub_memory_mib=1) for i in range(2))
     cluster = LocalCluster(ClusterConfig(dashboard_port=0, nodes=nodes), session)

@@ -27,8 +27,8 @@ from typing import Any
 
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
-from serving.sim.core.run import cost_model, simulate
-from serving.sim.workload.open import open_workload
+from serving.virtual.run import cost_model, simulate
+from serving.virtual.workload.open import open_workload
 from tests.benchmarks.conditions import conditions, progress, show_conditions
 from tests.benchmarks.live_agreement.live import (
     Replayed,

@@ -24,12 +24,12 @@ import xxhash
 from hardware.ub.segment import UbSegment
 from hardware.units import KIB, MIB
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.client import PoolClient
-from serving.kvpool.messages import Data, Forget
-from serving.kvpool.prefix_read import map_of
-from serving.policy.pool.entry import Space
-from serving.policy.pool.outcome import FetchReport
-from serving.policy.pool.view import PoolView, ViewServer
+from serving.kvpool.core.entry import Space
+from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.messages import Data, Forget
+from serving.kvpool.live.prefix_read import map_of
+from serving.values.pool_outcome import FetchReport
+from serving.values.pool_view import PoolView, ViewServer
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions
 from tests.kvpool.client_case import chain
 from tests.kvpool.server_process import ServerProcess, running_server

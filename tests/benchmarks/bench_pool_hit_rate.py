@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loadgen.errors import LoadgenError
-from serving.policy.locality import PrefixHistory
+from serving.gateway.core.locality import PrefixHistory
 from tests.benchmarks.conditions import conditions, show_conditions
 from tests.benchmarks.pool_trace.memories import InfiniteMemory, LocalMemory, Memory, PooledMemory, Rules
 from tests.benchmarks.pool_trace.simulation import Outcome, Router, Simulation, by_load, by_locality

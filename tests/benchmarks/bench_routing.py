@@ -24,12 +24,12 @@ from serving.config.gateway import Routing
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
 from serving.gateway.core.instances import Instances
-from serving.sim.core.run import simulate
-from serving.sim.report.goodput import Slo
-from serving.sim.report.summary import summarize
-from serving.sim.result import SimResult
-from serving.sim.workload.open import open_workload
-from serving.sim.workload.request import TraceRequest, Workload
+from serving.virtual.report.goodput import Slo
+from serving.virtual.report.summary import summarize
+from serving.virtual.result import SimResult
+from serving.virtual.run import simulate
+from serving.virtual.workload.open import open_workload
+from serving.virtual.workload.request import TraceRequest, Workload
 from tests.benchmarks.conditions import ROOT, Figure, conditions, make_parser, report, show_conditions
 
 TRACES = (

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hardware.clock import WallClock
-from serving.engine.native_executor import NativeExecutor
-from serving.engine.settings import EngineRole, EngineSettings
 from serving.ids import ReplicaId, SequenceId
-from serving.runtime.engine_loop import EngineLoop
-from serving.runtime.engine_news import LoopNews
+from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.executors.native_executor import NativeExecutor
+from serving.instance.live.engine_loop import EngineLoop
+from serving.instance.live.engine_news import LoopNews
 from serving.values.orders import Add
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.benchmarks.bare_engine import BLOCK_TOKENS, make_executor

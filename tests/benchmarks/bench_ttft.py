@@ -9,7 +9,7 @@ served in turns; every prompt is new, so that no prefix is reused. Goal: a media
 import asyncio
 import random
 
-from serving.api.settings import ServedModel
+from serving.gateway.api.settings import ServedModel
 from tests.benchmarks.bare_engine import BareProcess
 from tests.benchmarks.conditions import (
     Figure,

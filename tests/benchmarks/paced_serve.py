@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serving.engine.ports import StepExecutor
-from serving.policy.step_plan import SequenceResult, StepPlan, StepResult
+from serving.instance.core.ports import StepExecutor
+from serving.values.step_plan import SequenceResult, StepPlan, StepResult
 
 PREFILL_STEP_S = 0.002
 _METER = struct.Struct("<dqq")  # CPU seconds, steps, native id of the engine's thread
@@ -108,7 +108,7 @@ def _native_thread() -> int:
 
 def _instance_class(options: Options) -> Any:
     """A replica class with the executor exchanged. Defined in here, so that Ray sends it by value, options included."""
-    from serving.deployments.instance import InstanceDeployment
+    from serving.instance.live.replica import InstanceDeployment
 
     class BenchmarkInstance(InstanceDeployment):
         async def __init__(self, config: Any, pool: str, *rest: Any) -> None:  # type: ignore[misc]  # as its base
@@ -135,17 +135,17 @@ def main() -> int:
     parser.add_argument("--step-ms", type=float, help="duration of a decode step; without it the model is computed")
     args = parser.parse_args()
 
-    from serving.api.settings import ServedModel
     from serving.config.load import load_config, with_overrides
+    from serving.gateway.api.settings import ServedModel
 
     config = with_overrides(load_config(args.config))
     model = ServedModel.from_folder(config.model.path, names=("bench",), max_model_len=1, created=0)
     tokens = tuple(model.tokenizer.encode(_TEXT, add_special_tokens=False))
-    from serving.deployments.session import enter
+    from serving.cluster.session import enter
 
     session = enter()  # before Ray is imported, which reads the environment
-    from serving.deployments import app
-    from serving.deployments.launch import serve_forever
+    from serving.launch import app
+    from serving.launch.launch import serve_forever
 
     step_s = None if args.step_ms is None else args.step_ms / 1e3
     replaced: Any = app

@@ -17,8 +17,8 @@ from serving.cli.pools_client import PoolsClient
 from serving.cli.status_table import fetch_status
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
-from serving.deployments import launch
 from serving.errors import SilentError, UnavailableError
+from serving.launch import launch
 
 
 class Answering(BaseHTTPRequestHandler):

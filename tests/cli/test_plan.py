@@ -9,9 +9,9 @@ import pytest
 
 from serving.cli import command_parser, plan
 from serving.errors import ConfigError
-from serving.sim.planning.candidate import Candidate, Shape
-from serving.sim.planning.planner import PlanQuestion
-from tests.sim.planning.traces import CONFIG_FILE, steady
+from serving.tools.planning.candidate import Candidate, Shape
+from serving.tools.planning.planner import PlanQuestion
+from tests.tools.planning.traces import CONFIG_FILE, steady
 
 SMALL = ("--sizes-prefill", "16", "--sizes-decode", "64", "--processes", "1", "--attainment", "0.9")
 

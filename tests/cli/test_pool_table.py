@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from serving.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.cli import main
 from serving.cli.status_table import clip
+from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.ids import ReplicaId
-from serving.policy.pool.view import EMPTY_VIEW
 from serving.telemetry.pool_stats import PoolClientStats
 from serving.telemetry.stats import InstanceStats
-from tests.api.support import Harness, running_server, write_model_folder
+from serving.values.pool_view import EMPTY_VIEW
 from tests.fakes.pool_admin import two_servers
+from tests.gateway.api.support import Harness, running_server, write_model_folder
 
 SETTINGS = ApiSettings(
     admin_key_hashes=(hash_api_key("root"),), namespaces=(NamespaceKeys("acme", (hash_api_key("acme"),)),)

@@ -19,12 +19,12 @@ from loadgen.errors import UsageError
 from loadgen.metrics.goodput import parse_slo
 from loadgen.quantities import Duration, Size
 from loadgen.workload.lengths import parse_times
-from serving.chaos.scenario import Scenario
 from serving.cli import command_parser
 from serving.config.key import KeySpec, key_spec
 from serving.config.serve import ServeConfig
 from serving.config.value import convert, with_unit
 from serving.errors import ConfigError
+from serving.tools.chaos.scenario import Scenario
 
 COUNTS = frozenset(
     """

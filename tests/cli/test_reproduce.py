@@ -6,8 +6,8 @@ import pytest
 
 from serving.cli import command_parser
 from serving.errors import ConfigError
-from serving.sim.paper import known_misses
-from serving.sim.paper.registry import EXPERIMENTS
+from serving.tools.paper import known_misses
+from serving.tools.paper.registry import EXPERIMENTS
 
 
 def run(*flags: str) -> int:

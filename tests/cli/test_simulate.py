@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli import main
-from tests.sim.core.case import CONFIG
+from tests.virtual.core.case import CONFIG
 
 LOAD = ["--poisson", "4", "--duration", "5", "--prompt", "1000", "--output", "30"]
 

@@ -7,10 +7,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from serving.api.pool_summary import server_rows
 from serving.cli import main
 from serving.cli.status_table import fetch_status, print_status, short_npus
 from serving.errors import UnavailableError
+from serving.gateway.api.pool_summary import server_rows
 from tests.fakes.pool_admin import two_servers
 
 REPLICA = {

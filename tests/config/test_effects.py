@@ -1,6 +1,6 @@
 """Keys that do nothing are named, in the command and with the way out; those that work are not.
 
-That the table is true in virtual time is shown by tests/sim/core/test_key_effects.py, key by key.
+That the table is true in virtual time is shown by tests/virtual/core/test_key_effects.py, key by key.
 """
 
 import ast
@@ -169,7 +169,7 @@ def test_rules_name_keys_that_there_are() -> None:
 
 
 def test_what_no_code_of_a_running_system_reads_is_listed_for_it() -> None:
-    apart = {"sim", "cli"}
+    apart = {"virtual", "tools", "cli"}
     read = _names_read(
         [path for path in (ROOT / "serving").rglob("*.py") if not apart & {*path.relative_to(ROOT).parts}]
     )
@@ -186,15 +186,15 @@ def test_what_no_code_of_a_running_system_reads_is_listed_for_it() -> None:
     [
         (
             ("max_head_bytes", "head_timeout_s", "body_timeout_s", "address_share"),
-            {"deployments/gateway.py", "deployments/connections.py", "deployments/http_protocol.py"},
+            {"gateway/live/replica.py", "gateway/live/connections.py", "gateway/live/http_protocol.py"},
         ),
-        (("short_weights", "workspace_share"), {"runtime/compute_torch.py", "deployments/preflight.py"}),
-        (("least_step_s",), {"runtime/faulty_ports.py"}),
-        (("kv_shrink", "output_tokens"), {"runtime/accounted.py", "runtime/compute_simulated.py"}),
+        (("short_weights", "workspace_share"), {"instance/live/compute_torch.py", "launch/preflight.py"}),
+        (("least_step_s",), {"instance/live/faulty_ports.py"}),
+        (("kv_shrink", "output_tokens"), {"instance/live/accounted.py", "instance/live/compute_simulated.py"}),
     ],
 )
 def test_keys_of_a_part_are_read_by_that_part_alone(names: Sequence[str], files: set[str]) -> None:
-    skipped = ("sim", "cli", "config", "evaluate", "quantize", "fingerprint.py", "feasible.py")
+    skipped = ("virtual", "tools", "cli", "config", "fingerprint.py")
     for path in (ROOT / "serving").rglob("*.py"):
         relative = path.relative_to(ROOT / "serving")
         if not set(relative.parts) & set(skipped) and _names_read([path]) & set(names):

@@ -1,5 +1,5 @@
 """The live path's checkpoint and shared-memory folder."""
 
-from tests.runtime.conftest import checkpoint, reference, shm
+from tests.live.conftest import checkpoint, reference, shm
 
 __all__ = ["checkpoint", "reference", "shm"]

@@ -16,14 +16,14 @@ from msgspec import structs
 from serving.cli import main
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
-from serving.engine.replay import Replay, replay, replay_log
 from serving.errors import ConfigError, HandoffError, OverloadedError
-from serving.policy.decision_log import SUFFIX
+from serving.tools.replay import Replay, replay, replay_log
+from serving.values.decision_log import SUFFIX
 from serving.values.sequence import SamplingParams
-from tests.engine.decision_logs import doctored, gateway_kinds, pairs
+from tests.instance.decision_logs import doctored, gateway_kinds, pairs
 from tests.kvpool.pool_cluster import PoolCluster
-from tests.runtime.harness import SECRET, Pools, collect, executor, small_config
-from tests.runtime.workload import Ask, tokens, varied_asks
+from tests.live.harness import SECRET, Pools, collect, executor, small_config
+from tests.live.workload import Ask, tokens, varied_asks
 
 KINDS = {
     "engine": {"Add", "Adopt", "Release", "Cancel", "NextStep", "StepDone", "PullDone", "PullsNow"},

@@ -9,14 +9,14 @@ from pathlib import Path
 from hardware.topology import NpuId
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
-from serving.engine.replay import replay
 from serving.ids import ReplicaId
-from serving.policy.decision_log import SUFFIX
-from serving.runtime.instance import Instance, InstancePlace
+from serving.instance.live.instance import Instance, InstancePlace
+from serving.tools.replay import replay
+from serving.values.decision_log import SUFFIX
 from serving.values.sequence import SamplingParams
-from tests.engine.decision_logs import gateway_kinds
-from tests.runtime.harness import SECRET, Member, Pools, read_from
-from tests.runtime.workload import Ask, tokens
+from tests.instance.decision_logs import gateway_kinds
+from tests.live.harness import SECRET, Member, Pools, read_from
+from tests.live.workload import Ask, tokens
 
 LIVE = Path(__file__).parents[2] / "deploy" / "cloudmatrix384-live.toml"
 

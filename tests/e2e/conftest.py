@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.api.tokenizer import Tokenizer
+from serving.gateway.api.tokenizer import Tokenizer
+from tests.live.workload import Reference
 from tests.model.random_checkpoint import write_random_checkpoint
-from tests.runtime.workload import Reference
 
 
 @pytest.fixture(scope="session")

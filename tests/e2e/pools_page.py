@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.chromium import Chromium, Page
 from tests.e2e.server import PATIENCE_S, Server
+from tests.scaling.dashboard.chromium import Chromium, Page
 
 DECODE = "document.querySelector(\"article[aria-label='Pool decode']\").innerText"
 

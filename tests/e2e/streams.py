@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from tests.e2e.server import PATIENCE_S, Server
-from tests.runtime.workload import Ask, Reference
+from tests.live.workload import Ask, Reference
 
 
 def order(ask: Ask, *, stream: bool = False, model: str = "tiny") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from tests.e2e.server import STOP_S, Server, wait_for
 from tests.e2e.streams import Streams
 from tests.e2e.topology import small
-from tests.runtime.workload import GREEDY, Ask, Reference, tokens
+from tests.live.workload import GREEDY, Ask, Reference, tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -14,7 +14,7 @@ from serving.cli.replay import EXIT_INCOMPLETE
 from tests.e2e.server import STOP_S, Server, wait_for
 from tests.e2e.streams import order
 from tests.e2e.topology import small
-from tests.runtime.workload import GREEDY, Ask, Reference, varied_asks
+from tests.live.workload import GREEDY, Ask, Reference, varied_asks
 
 pytestmark = pytest.mark.slow
 

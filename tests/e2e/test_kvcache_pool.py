@@ -15,10 +15,10 @@ import pytest
 
 from hardware.ub.segment import UbSegment
 from hardware.units import MIB
-from serving.policy.pool.roster import FOUNDING_S
+from serving.kvpool.core.roster import FOUNDING_S
 from tests.e2e.server import SHARED_MEMORY, STOP_S, Server, wait_for
 from tests.e2e.topology import small
-from tests.runtime.workload import tokens
+from tests.live.workload import tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -14,15 +14,15 @@ import openai
 import pytest
 from msgspec import structs
 
-from serving.api.tokenizer import Tokenizer
-from tests.dashboard.chromium import Chromium
+from serving.gateway.api.tokenizer import Tokenizer
 from tests.e2e.listeners import addresses
 from tests.e2e.pools_page import grow_and_shrink_by_hand
 from tests.e2e.server import STOP_S, Server, wait_for
 from tests.e2e.streams import Streams, fickle_request, order
 from tests.e2e.topology import small
 from tests.examples.run_example import run_example
-from tests.runtime.workload import GREEDY, Ask, Reference, tokens, varied_asks
+from tests.live.workload import GREEDY, Ask, Reference, tokens, varied_asks
+from tests.scaling.dashboard.chromium import Chromium
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from tests.e2e.server import STOP_S, Server, free_port, wait_for
 from tests.e2e.streams import Streams, order
 from tests.e2e.topology import small
 from tests.kvpool.redis_process import REDIS_SERVER, needs_redis
-from tests.runtime.workload import GREEDY, Ask, Reference, tokens
+from tests.live.workload import GREEDY, Ask, Reference, tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from tests.e2e.server import STOP_S, ProcessTable, wait_for
 from tests.e2e.streams import Streams
 from tests.e2e.test_autoscaler import Scaled, asks, settled
 from tests.e2e.topology import small
-from tests.runtime.workload import Reference
+from tests.live.workload import Reference
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -9,7 +9,7 @@ from serving.values.sequence import SamplingParams
 from tests.e2e.server import Server, wait_for
 from tests.e2e.streams import order
 from tests.e2e.topology import DEPLOY, small
-from tests.runtime.workload import Ask, Reference
+from tests.live.workload import Ask, Reference
 
 pytestmark = pytest.mark.slow
 

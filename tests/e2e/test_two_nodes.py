@@ -14,7 +14,7 @@ from tests.e2e.listeners import addresses
 from tests.e2e.server import STOP_S, ProcessTable, Server, stopped, wait_for
 from tests.e2e.streams import Streams
 from tests.e2e.topology import two_nodes
-from tests.runtime.workload import GREEDY, Ask, Reference, tokens, varied_asks
+from tests.live.workload import GREEDY, Ask, Reference, tokens, varied_asks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

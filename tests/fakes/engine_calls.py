@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from serving.engine import events as e
-from serving.engine.engine import InstanceEngine
-from serving.engine.settings import EngineSettings
 from serving.errors import HandoffError, ServingError
 from serving.ids import SequenceId
-from serving.policy.pool.outcome import FetchReport
-from serving.policy.step_plan import StepPlan, StepResult
+from serving.instance.core import events as e
+from serving.instance.core.engine import InstanceEngine
+from serving.instance.core.settings import EngineSettings
 from serving.values.news import Lost, Refused
 from serving.values.orders import Add, Adopt, Cancel, Release
+from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import HandoffTicket, SequenceSpec
+from serving.values.step_plan import StepPlan, StepResult
 
 
 @dataclass

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from serving.errors import EngineError, ServingError
 from serving.ids import BlockId
-from serving.policy.step_plan import UNKNOWN, SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
 from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec, TokenLogprobs
+from serving.values.step_plan import UNKNOWN, SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
 
 VOCAB = 64
 STOP_TOKEN = 7

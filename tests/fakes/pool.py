@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from serving.ids import BlockHash, BlockId
-from serving.policy.pool.outcome import FetchReport, MissReason, StoreReport
+from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 from tests.fakes.executor import FakeExecutor
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serving.api.pool_admin import ServerAnswers
+from serving.gateway.api.pool_admin import ServerAnswers
 from serving.ids import NodeId
-from serving.policy.pool.view import NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
+from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
 
 MIB = 1 << 20
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.client import PoolClient
-from serving.kvpool.messages import Data, Entry, List, Listed, Stats
-from serving.policy.pool.entry import Kind, Space
-from serving.policy.pool.outcome import FetchReport, StoreReport
+from serving.kvpool.core.entry import Kind, Space
+from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.messages import Data, Entry, List, Listed, Stats
+from serving.values.pool_outcome import FetchReport, StoreReport
 from tests.kvpool.pool_cluster import PoolCluster
 
 SPACE = Space("default", "layout-1")

@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 
 from serving.ids import NodeId
-from serving.kvpool.model_cache import ModelCache
-from serving.policy.pool.view import PoolView
+from serving.kvpool.live.model_cache import ModelCache
+from serving.values.pool_view import PoolView
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_S = 50.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from serving.policy.pool.view import NamespaceRecord, PoolView, ServerState, ViewServer
+from serving.values.pool_view import NamespaceRecord, PoolView, ServerState, ViewServer
 from tests.kvpool.server_process import ServerProcess, start_server
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from serving.ids import NodeId
-from serving.policy.pool.view import ServerRecord, ServerState
+from serving.values.pool_view import ServerRecord, ServerState
 
 
 def server_record(name: str, incarnation: str = "first", **more: Any) -> ServerRecord:

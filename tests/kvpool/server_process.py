@@ -24,9 +24,9 @@ from typing import Any
 import msgspec
 
 from serving.ids import NodeId
-from serving.kvpool.server import MemoryServer
-from serving.kvpool.server_settings import ServerSettings
-from serving.policy.pool.view import ServerRecord, ServerState
+from serving.kvpool.live.server import MemoryServer
+from serving.kvpool.live.server_settings import ServerSettings
+from serving.values.pool_view import ServerRecord, ServerState
 from tests.stopping import stop_process
 
 MIB = 1 << 20

@@ -31,11 +31,11 @@ import numpy as np
 from hardware.ub.segment import UbSegment
 from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.client import PoolClient
-from serving.kvpool.messages import Audit, Data
-from serving.kvpool.server_link import ServerLink, hello_of
-from serving.policy.pool.entry import Space
-from serving.policy.pool.view import PoolView
+from serving.kvpool.core.entry import Space
+from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.messages import Audit, Data
+from serving.kvpool.live.server_link import ServerLink, hello_of
+from serving.values.pool_view import PoolView
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.server_process import REPOSITORY
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from serving.ids import NodeId
-from serving.kvpool.server import MemoryServer
-from serving.kvpool.server_settings import ServerSettings
-from serving.policy.pool.view import ServerState
+from serving.kvpool.live.server import MemoryServer
+from serving.kvpool.live.server_settings import ServerSettings
+from serving.values.pool_view import ServerState
 from tests.kvpool.raw_client import RawClient, hash_of
 
 MIB = 1 << 20

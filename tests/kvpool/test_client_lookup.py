@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.kvpool.client import PoolClient
-from serving.policy.pool.entry import Kind, Tier
-from serving.policy.pool.outcome import StoreReport
+from serving.kvpool.core.entry import Kind, Tier
+from serving.kvpool.live.client import PoolClient
+from serving.values.pool_outcome import StoreReport
 from tests.kvpool.client_case import (
     BLOCK,
     KIB,

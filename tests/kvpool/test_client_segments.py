@@ -12,7 +12,7 @@ import pytest
 
 from hardware.ub.segment import UbSegment
 from serving.errors import PoolUnreachableError
-from serving.kvpool.segments import Mapped, Segments
+from serving.kvpool.live.segments import Mapped, Segments
 
 MIB = 1 << 20
 

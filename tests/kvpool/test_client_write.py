@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from serving.kvpool.batch_write import BatchWrite, NewEntry
-from serving.kvpool.messages import Done, SetNamespaces
-from serving.kvpool.server_link import ServerLink
-from serving.policy.pool.entry import Grant, Kind
-from serving.policy.pool.view import NamespaceRecord
+from serving.kvpool.core.entry import Grant, Kind
+from serving.kvpool.live.batch_write import BatchWrite, NewEntry
+from serving.kvpool.live.messages import Done, SetNamespaces
+from serving.kvpool.live.server_link import ServerLink
+from serving.values.pool_view import NamespaceRecord
 from tests.kvpool.client_case import BLOCK, MIB, SPACE, chain, client_of, content, entries_of, facts_of, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
 

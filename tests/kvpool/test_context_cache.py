@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from serving.ids import BlockHash, BlockId
-from serving.kvpool.client import PoolClient
-from serving.kvpool.context_cache import PoolContextCache
-from serving.kvpool.prefix_find import PrefixFind
-from serving.kvpool.segments import Segments
-from serving.policy.pool.outcome import FetchReport, MissReason, StoreReport
+from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.context_cache import PoolContextCache
+from serving.kvpool.live.prefix_find import PrefixFind
+from serving.kvpool.live.segments import Segments
+from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 from tests.kvpool.client_case import BLOCK, chain, client_of, content, freeze
 from tests.kvpool.pool_cluster import PoolCluster
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from serving.errors import PoolError, PoolUnreachableError
-from serving.kvpool.control_store import ControlState, EmbeddedStore
-from serving.kvpool.controller import EXPIRY_S, ROUND_S, ControlSettings, PoolController
-from serving.kvpool.controller_host import ControllerHost, open_store
-from serving.kvpool.redis_store import RedisStore
-from serving.policy.pool.view import NamespaceRecord, PoolView, ServerState
+from serving.kvpool.live.control_store import ControlState, EmbeddedStore
+from serving.kvpool.live.controller import EXPIRY_S, ROUND_S, ControlSettings, PoolController
+from serving.kvpool.live.controller_host import ControllerHost, open_store
+from serving.kvpool.live.redis_store import RedisStore
+from serving.values.pool_view import NamespaceRecord, PoolView, ServerState
 from tests.kvpool.pool_records import server_record
 
 ACME, GLOBEX = NamespaceRecord("acme", 100), NamespaceRecord("globex")

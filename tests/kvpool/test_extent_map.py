@@ -7,7 +7,7 @@ import pytest
 
 from hardware.ub.segment import UbSegment
 from serving.errors import PoolUnreachableError
-from serving.kvpool.extent_map import HUGE_PAGE, ExtentMap
+from serving.kvpool.live.extent_map import HUGE_PAGE, ExtentMap
 from serving.model.shared_tensor import address_of
 
 MIB = 1 << 20

@@ -11,14 +11,14 @@ import pytest
 
 from serving.errors import PoolError, PoolTimeoutError
 from serving.ids import NodeId
-from serving.kvpool.extent_map import ExtentMap
-from serving.kvpool.messages import Unhold
-from serving.kvpool.model_cache import MappedModel, ModelCache
-from serving.kvpool.model_peer import ModelEntry, look
-from serving.kvpool.placement import Scope
-from serving.kvpool.server_link import ServerLink, hello_of
-from serving.policy.pool.entry import Tier
-from serving.policy.pool.view import PoolView
+from serving.kvpool.core.entry import Tier
+from serving.kvpool.live.extent_map import ExtentMap
+from serving.kvpool.live.messages import Unhold
+from serving.kvpool.live.model_cache import MappedModel, ModelCache
+from serving.kvpool.live.model_peer import ModelEntry, look
+from serving.kvpool.live.placement import Scope
+from serving.kvpool.live.server_link import ServerLink, hello_of
+from serving.values.pool_view import PoolView
 from tests.kvpool.pool_cluster import PoolCluster
 
 MIB = 1 << 20

@@ -7,10 +7,10 @@ import pytest
 
 from serving.errors import PoolTimeoutError
 from serving.ids import NodeId
-from serving.kvpool.messages import Data, Hold, Message, Stats
-from serving.kvpool.model_cache import ModelCache
-from serving.kvpool.model_peer import soon
-from serving.kvpool.server_link import ServerLink, hello_of
+from serving.kvpool.live.messages import Data, Hold, Message, Stats
+from serving.kvpool.live.model_cache import ModelCache
+from serving.kvpool.live.model_peer import soon
+from serving.kvpool.live.server_link import ServerLink, hello_of
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.test_model_cache import MIB, SIZE, content, filling, loaded
 

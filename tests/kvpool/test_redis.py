@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from serving.errors import ConfigError, PoolError, PoolTimeoutError, PoolUnreachableError
-from serving.kvpool.control_store import ControlState
-from serving.kvpool.controller import ROUND_S, ControlSettings
-from serving.kvpool.controller_host import ControllerHost
-from serving.kvpool.redis_store import PREFIX, RedisStore
-from serving.policy.pool.view import NamespaceRecord, ServerState
+from serving.kvpool.live.control_store import ControlState
+from serving.kvpool.live.controller import ROUND_S, ControlSettings
+from serving.kvpool.live.controller_host import ControllerHost
+from serving.kvpool.live.redis_store import PREFIX, RedisStore
+from serving.values.pool_view import NamespaceRecord, ServerState
 from tests.kvpool.pool_records import server_record
 from tests.kvpool.redis_process import RedisProcess, needs_redis
 from tests.kvpool.test_controller import names, wait_for

@@ -13,11 +13,11 @@ from hardware.ub.copy import checksum
 from hardware.ub.process import ProcessStamp
 from serving.config.kvcache import KvCacheConfig
 from serving.ids import BlockHash, NodeId
-from serving.kvpool import messages as m
-from serving.kvpool.frames import receive, send
-from serving.kvpool.server_settings import ServerSettings
-from serving.policy.pool.entry import GrantStatus, Kind, Space
-from serving.policy.pool.view import NamespaceRecord
+from serving.kvpool.core.entry import GrantStatus, Kind, Space
+from serving.kvpool.live import messages as m
+from serving.kvpool.live.frames import receive, send
+from serving.kvpool.live.server_settings import ServerSettings
+from serving.values.pool_view import NamespaceRecord
 from tests.kvpool.raw_client import SPACE, RawClient, connect, hash_of, hello
 from tests.kvpool.server_process import MIB, ServerProcess, running_server, segment_folder
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from serving.errors import PoolError, PoolTimeoutError, PoolUnreachableError
-from serving.kvpool import messages as m
-from serving.kvpool.frames import HEADER, receive, send, tune
+from serving.kvpool.live import messages as m
+from serving.kvpool.live.frames import HEADER, receive, send, tune
 
 Pair = tuple[socket.socket, socket.socket]
 _BODY = m.encoder.encode(m.Write(1, 0))

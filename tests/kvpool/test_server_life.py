@@ -13,13 +13,13 @@ import pytest
 from hardware.errors import UbFullError, UbMissingError
 from serving.errors import PoolUnreachableError
 from serving.ids import NodeId
-from serving.kvpool import messages as m
-from serving.kvpool.server import MemoryServer
-from serving.kvpool.server_settings import ServerSettings
-from serving.kvpool.ssd_files import SsdFiles
-from serving.kvpool.ssd_slot import SsdSlot
-from serving.policy.pool.entry import Kind, Tier
-from serving.policy.pool.view import NamespaceRecord, ServerState
+from serving.kvpool.core.entry import Kind, Tier
+from serving.kvpool.live import messages as m
+from serving.kvpool.live.server import MemoryServer
+from serving.kvpool.live.server_settings import ServerSettings
+from serving.kvpool.live.ssd_files import SsdFiles
+from serving.kvpool.live.ssd_slot import SsdSlot
+from serving.values.pool_view import NamespaceRecord, ServerState
 from tests.kvpool.raw_client import RawClient, hash_of
 from tests.kvpool.server_process import MIB
 
@@ -174,7 +174,7 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(
     waiter = threading.Thread(target=wait)
     waiter.start()
     time.sleep(0.1)
-    monkeypatch.setattr("serving.kvpool.ssd_worker._JOIN_S", 0.2)
+    monkeypatch.setattr("serving.kvpool.live.ssd_worker._JOIN_S", 0.2)
     start = time.monotonic()
     server.stop()
     waiter.join(5)

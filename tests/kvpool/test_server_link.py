@@ -10,10 +10,10 @@ import pytest
 
 from serving.errors import PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError
 from serving.ids import NodeId
-from serving.kvpool import frames
-from serving.kvpool import messages as m
-from serving.kvpool.server_link import ServerLink, hello_of
-from serving.policy.pool.view import ServerRecord, ServerState
+from serving.kvpool.live import frames
+from serving.kvpool.live import messages as m
+from serving.kvpool.live.server_link import ServerLink, hello_of
+from serving.values.pool_view import ServerRecord, ServerState
 from tests.kvpool.client_case import soon
 
 pytestmark = pytest.mark.real_time

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from serving.errors import PoolUnreachableError
-from serving.kvpool import messages as m
-from serving.kvpool.connections import HELLO_DEADLINE_S, MOST_STRANGERS
-from serving.kvpool.frames import HEADER, receive, send
+from serving.kvpool.live import messages as m
+from serving.kvpool.live.connections import HELLO_DEADLINE_S, MOST_STRANGERS
+from serving.kvpool.live.frames import HEADER, receive, send
 from tests.kvpool.raw_client import SPACE, RawClient, connect, hash_of, hello
 from tests.kvpool.server_process import ServerProcess, running_server, segment_folder
 

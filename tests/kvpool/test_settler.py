@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from serving.ids import NodeId
-from serving.kvpool import settler as settler_module
-from serving.kvpool.settler import Settler
-from serving.policy.pool.ring import ring_of
+from serving.kvpool.core.ring import ring_of
+from serving.kvpool.live import settler as settler_module
+from serving.kvpool.live.settler import Settler
 from tests.kvpool.client_case import chain, client_of, entries_of, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
 

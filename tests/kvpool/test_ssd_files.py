@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from serving.errors import SsdError
 from serving.ids import BlockHash
-from serving.kvpool import ssd_files
-from serving.kvpool.ssd_files import SsdFiles, StoredEntry, encode_header
-from serving.kvpool.ssd_slot import SsdSlot
-from serving.policy.pool.entry import Kind, Space
+from serving.kvpool.core.entry import Kind, Space
+from serving.kvpool.live import ssd_files
+from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry, encode_header
+from serving.kvpool.live.ssd_slot import SsdSlot
 
 SPACE = Space("tenant", "layout")
 

@@ -11,13 +11,13 @@ import pytest
 
 from hardware.ub import remove_stale
 from serving.ids import NodeId
-from serving.kvpool import messages as m
-from serving.kvpool import ssd_files, ssd_worker
-from serving.kvpool.server import MemoryServer
-from serving.kvpool.server_settings import ServerSettings
-from serving.kvpool.ssd_files import SsdFiles
-from serving.policy.pool.entry import GrantStatus, Kind, Tier
-from serving.policy.pool.view import ServerRecord, ServerState
+from serving.kvpool.core.entry import GrantStatus, Kind, Tier
+from serving.kvpool.live import messages as m
+from serving.kvpool.live import ssd_files, ssd_worker
+from serving.kvpool.live.server import MemoryServer
+from serving.kvpool.live.server_settings import ServerSettings
+from serving.kvpool.live.ssd_files import SsdFiles
+from serving.values.pool_view import ServerRecord, ServerState
 from tests.kvpool.raw_client import RawClient, hash_of
 from tests.kvpool.server_process import MIB, running_server, start_server
 

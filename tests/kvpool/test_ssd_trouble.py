@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from serving.kvpool import messages as m
-from serving.kvpool import ssd_worker
-from serving.kvpool.server import MemoryServer
-from serving.kvpool.ssd_files import SsdFiles, StoredEntry
-from serving.policy.pool.entry import GrantStatus, Space
-from serving.policy.pool.view import ServerState
+from serving.kvpool.core.entry import GrantStatus, Space
+from serving.kvpool.live import messages as m
+from serving.kvpool.live import ssd_worker
+from serving.kvpool.live.server import MemoryServer
+from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry
+from serving.values.pool_view import ServerState
 from tests.kvpool.raw_client import RawClient, hash_of
 from tests.kvpool.test_server_life import eventually, settings_in
 from tests.kvpool.test_ssd_server import data_of, put_patiently, stored_files, wait_for_ssd

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from serving.engine.step_batch import build_batch, step_feeds
 from serving.ids import BlockId, SequenceId
+from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.model import DeepseekModel
-from serving.policy.step_plan import SequenceStep, StepPlan
+from serving.values.step_plan import SequenceStep, StepPlan
 
 
 class PagedRunner:

@@ -14,8 +14,8 @@ from serving.model.batch import ForwardBatch, PromptChunk, future_mask
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.sampler import sample
-from serving.policy.step_plan import SampleOrder
 from serving.values.sequence import SamplingParams
+from serving.values.step_plan import SampleOrder
 
 
 class ReferenceGenerator:

@@ -12,7 +12,7 @@ from serving.errors import ModelError
 from serving.model.config import Architecture
 from serving.model.int8_linear import Int8Linear
 from serving.model.loader import load_model
-from serving.quantize.writer import quantised_config
+from serving.tools.quantize.writer import quantised_config
 from tests.model.random_checkpoint import write_random_checkpoint
 
 INTO = "model.layers.0.self_attn.into"

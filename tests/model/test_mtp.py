@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import DeepseekV3ForCausalLM
 
-from serving.engine.step_batch import build_batch, step_feeds
 from serving.ids import BlockId, SequenceId
+from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
-from serving.policy.step_plan import SequenceStep, StepPlan
+from serving.values.step_plan import SequenceStep, StepPlan
 from tests.model.paged import pieces_of
 from tests.model.random_checkpoint import write_random_checkpoint
 

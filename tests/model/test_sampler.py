@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from serving.model.sampler import mix, sample, token_logprobs, uniform
-from serving.policy.step_plan import SampleOrder
 from serving.values.sequence import SamplingParams
+from serving.values.step_plan import SampleOrder
 
 
 def order(prompt: Sequence[int] = (0,), output: Sequence[int] = (), **sampling: Any) -> SampleOrder:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from serving.api.tokenizer import Tokenizer
 from serving.errors import ModelError
+from serving.gateway.api.tokenizer import Tokenizer
 from serving.model.checkpoint import Checkpoint, dequantise
 from serving.model.config import Architecture
 from serving.model.loader import load_model

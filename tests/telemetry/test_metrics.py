@@ -4,9 +4,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.ids import ReplicaId
-from serving.policy.pool.outcome import MissReason
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.stats import InstanceStats
+from serving.values.pool_outcome import MissReason
 
 NAMES_OF_VLLM = [
     ("vllm:num_requests_running", "gauge"),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from traceback import extract_tb
 
+from serving.gateway.core.router import RouteDecision
 from serving.ids import NodeId, ReplicaId, SequenceId
-from serving.policy.router import RouteDecision
 from serving.values.instances import Status
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import News, Value

@@ -3,9 +3,9 @@
 from zlib import crc32
 
 from serving.config.serve import ServeConfig
+from serving.gateway.core.gateway_admission import AdmissionLimits
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import GatewayId
-from serving.policy.gateway_admission import AdmissionLimits
 from serving.version import VERSION
 
 HISTORY_TOKENS = 1 << 20

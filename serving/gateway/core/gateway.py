@@ -18,15 +18,15 @@ from msgspec.structs import replace
 
 from serving.errors import UnavailableError
 from serving.gateway.core import events as e
+from serving.gateway.core import journal_commands as c
 from serving.gateway.core.instances import Instances
 from serving.gateway.core.jobs import Choice, Job
 from serving.gateway.core.quarantine import Quarantine
+from serving.gateway.core.request_journal import Commands, SequenceJournal
 from serving.gateway.core.routes import Routes
 from serving.gateway.core.settings import GatewaySettings
 from serving.gateway.core.waiting_room import WaitingRoom
 from serving.ids import ReplicaId, SequenceId
-from serving.policy import journal_commands as c
-from serving.policy.request_journal import Commands, SequenceJournal
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import Adopted, FailKind, Leaving, News, Prefilled, Tokens
 from serving.values.orders import Cancel, Release, Send

@@ -3,11 +3,11 @@
 from msgspec.structs import replace
 
 from serving.gateway.core.events import InstanceUp
+from serving.gateway.core.router import InstanceView
 from serving.ids import ReplicaId
-from serving.policy.health import hangs
-from serving.policy.link_health import PathTrouble
-from serving.policy.router import InstanceView
+from serving.values.health import hangs
 from serving.values.instances import Status
+from serving.values.link_health import PathTrouble
 
 _NO_TROUBLE = PathTrouble()
 

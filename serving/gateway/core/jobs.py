@@ -1,7 +1,7 @@
 """A job under way at its gateway, and its sequences."""
 
-from serving.policy.journal_commands import Need
-from serving.policy.request_journal import SequenceJournal
+from serving.gateway.core.journal_commands import Need
+from serving.gateway.core.request_journal import SequenceJournal
 from serving.values.jobs import GenerationJob
 from serving.values.news import FailKind, News, Prefilled, Refused, Tokens
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from serving.errors import UnavailableError
+from serving.gateway.core.deaths import Deaths
 from serving.gateway.core.instances import KnownInstance
 from serving.gateway.core.jobs import Choice
+from serving.gateway.core.journal_commands import NeedTrial
+from serving.gateway.core.request_journal import Commands
 from serving.gateway.core.routes import Routes
 from serving.ids import ReplicaId, SequenceId
-from serving.policy.deaths import Deaths
-from serving.policy.journal_commands import NeedTrial
-from serving.policy.request_journal import Commands
 from serving.values.news import FailKind
 
 EMPTYING_S = 30.0

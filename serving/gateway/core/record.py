@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from serving.gateway.core.events import GatewayEffect, GatewayEvent, GatewayOn, InstanceSays
 from serving.gateway.core.gateway import Gateway
-from serving.policy.decision_log import CallRecord, Note, perform
+from serving.values.decision_log import CallRecord, Note, perform
 from serving.values.news import News, Prefilled
 
 

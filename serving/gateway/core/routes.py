@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from serving.gateway.core.gateway_router import GatewayRouter
 from serving.gateway.core.instances import Instances
+from serving.gateway.core.journal_commands import NeedDecode, NeedPrefill
+from serving.gateway.core.output_reserve import OutputReserve
+from serving.gateway.core.request_journal import SequenceJournal
+from serving.gateway.core.router import InstanceView, RouteDecision
 from serving.ids import BlockHash, ReplicaId, SequenceId
-from serving.policy.gateway_router import GatewayRouter
-from serving.policy.journal_commands import NeedDecode, NeedPrefill
-from serving.policy.link_health import decodes_to_avoid, prefills_to_avoid
-from serving.policy.output_reserve import OutputReserve
-from serving.policy.prefix_hash import prefix_hashes
-from serving.policy.request_journal import SequenceJournal
-from serving.policy.router import InstanceView, RouteDecision
+from serving.values.link_health import decodes_to_avoid, prefills_to_avoid
+from serving.values.prefix_hash import prefix_hashes
 from serving.values.sequence import SequenceSpec
 
 

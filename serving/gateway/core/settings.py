@@ -1,9 +1,9 @@
 """What one gateway's core is built with; the header of its decision log."""
 
-from serving.policy.admission_queue import AdmissionQueue
-from serving.policy.gateway_admission import AdmissionLimits
-from serving.policy.gateway_router import GatewayRouter
-from serving.policy.router import Rule
+from serving.gateway.core.admission_queue import AdmissionQueue
+from serving.gateway.core.gateway_admission import AdmissionLimits
+from serving.gateway.core.gateway_router import GatewayRouter
+from serving.gateway.core.router import Rule
 from serving.values.news import Value
 
 

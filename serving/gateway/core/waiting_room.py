@@ -3,10 +3,10 @@
 from math import inf, nextafter
 from zlib import crc32
 
+from serving.gateway.core.admission_queue import AdmissionQueue
+from serving.gateway.core.gateway_admission import AdmissionDecision, Applicant
 from serving.gateway.core.jobs import Job
-from serving.policy.admission_queue import AdmissionQueue
-from serving.policy.gateway_admission import AdmissionDecision, Applicant
-from serving.policy.output_reserve import RESERVE_TOKENS
+from serving.gateway.core.output_reserve import RESERVE_TOKENS
 from serving.values.jobs import Fail, GenerationJob
 from serving.values.news import FailKind
 

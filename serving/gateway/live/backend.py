@@ -17,14 +17,14 @@ from serving.gateway.core.from_config import core_settings
 from serving.gateway.core.gateway import Gateway
 from serving.gateway.core.record import recorded
 from serving.gateway.live.generation import LiveGeneration
+from serving.gateway.live.instance_link import InstanceLink
+from serving.gateway.live.pool_links import LinkEvents, PoolLinks
 from serving.ids import GatewayId
-from serving.link import messages as m
-from serving.runtime.decision_writer import writer_in
-from serving.runtime.instance_link import InstanceLink
-from serving.runtime.pool_links import LinkEvents, PoolLinks
+from serving.telemetry.decision_writer import writer_in
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
 from serving.values.orders import Add, Adopt, Send
+from serving.wire import messages as m
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from serving.errors import (
     ServingError,
     UnavailableError,
 )
-from serving.runtime.traffic import RequestMeter
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import FailKind
+from serving.values.traffic import RequestMeter
 
 RETRY_AFTER_S = 1.0
 """Where no instance has said when."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from serving.errors import OverloadedError, UnavailableError
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.generation import LiveGeneration
-from serving.runtime.traffic import BoardNews, GatewayReport, TrafficMeter
 from serving.values.jobs import GenerationJob
+from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
 
 
 class MeteredBackend:

@@ -8,9 +8,9 @@ from pathlib import Path
 from loadgen.trace import Reading, open_trace
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
-from serving.sim.workload.open import open_workload
-from serving.sim.workload.request import TraceRequest, Workload
-from serving.sim.workload.synthetic import synthetic_workload
+from serving.virtual.workload.open import open_workload
+from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.synthetic import synthetic_workload
 from tests.benchmarks.conditions import ROOT
 
 CONFIG = ROOT / "deploy" / "cloudmatrix384-autoscaled.toml"

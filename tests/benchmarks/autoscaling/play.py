@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.sim.result import SimResult
+from serving.virtual.result import SimResult
 from tests.benchmarks.autoscaling.best_split import best_split
 from tests.benchmarks.autoscaling.loads import Load, file_load, resized, steady_loads, trace_loads
 from tests.benchmarks.autoscaling.plot import write_plot

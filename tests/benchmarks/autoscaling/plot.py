@@ -6,7 +6,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from serving.sim.result import SimResult
+from serving.virtual.result import SimResult
 from tests.benchmarks.autoscaling.loads import Load
 from tests.benchmarks.autoscaling.trial import good_requests
 

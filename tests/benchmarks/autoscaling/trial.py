@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from serving.policy.scaling.decision import PoolTarget, ScaleKind, ScalingDecision
-from serving.policy.scaling.signals import ScalingSignals
-from serving.sim.core.run import simulate
-from serving.sim.report.latencies import latencies
-from serving.sim.result import SimResult
+from serving.scaling.core.decision import PoolTarget, ScaleKind, ScalingDecision
+from serving.values.signals import ScalingSignals
+from serving.virtual.report.latencies import latencies
+from serving.virtual.result import SimResult
+from serving.virtual.run import simulate
 from tests.benchmarks.autoscaling.loads import Load
 
 _HOUR_S = 3600.0

@@ -15,7 +15,7 @@ from hardware.cost.loads import PrefillLoad
 from loadgen.cli.main import main as loadgen
 from loadgen.record import RequestOutcome
 from loadgen.run_folder import read_records, read_result
-from serving.sim.core.movers import LOOKUP_S
+from serving.virtual.movers import LOOKUP_S
 from tests.benchmarks.conditions import ROOT, STORYTELLER
 from tests.benchmarks.live_agreement.outcome import Row
 from tests.benchmarks.served import HOST, Served, Setup

@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.trace import TraceRecord, open_trace
 from serving.config.load import load_config
-from serving.sim.workload.open import open_workload
+from serving.virtual.workload.open import open_workload
 from tests.benchmarks.bench_live_agreement import virtual_rows
 from tests.benchmarks.live_agreement.live import live_setup
 from tests.benchmarks.live_agreement.outcome import Row, compare

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.ids import BlockHash
-from serving.policy.pool.entry import GrantStatus, Space
-from serving.policy.pool.memory_manager import ManagerSettings, MemoryManager
-from serving.policy.pool.ring import HashRing, RingServer
+from serving.kvpool.core.entry import GrantStatus, Space
+from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
+from serving.kvpool.core.ring import HashRing, RingServer
 
 PAGE_BYTES = 4096
 SLAB_PAGES = 16

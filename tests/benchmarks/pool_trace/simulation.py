@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from loadgen.trace.mooncake import MOONCAKE_BLOCK_TOKENS as BLOCK_TOKENS
+from serving.gateway.core.locality import PrefixHistory, route_prefill_by_locality
+from serving.gateway.core.router import InstanceView, RouteDecision, route_prefill
 from serving.ids import NodeId, ReplicaId
-from serving.policy.locality import PrefixHistory, route_prefill_by_locality
-from serving.policy.router import InstanceView, RouteDecision, route_prefill
 from tests.benchmarks.pool_trace.memories import Memory
 from tests.benchmarks.pool_trace.trace import Request
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import TraceFormatError, UsageError
+from serving.gateway.core.locality import PrefixHistory
 from serving.ids import BlockHash
-from serving.policy.locality import PrefixHistory
 from tests.benchmarks.bench_pool_hit_rate import main
 from tests.benchmarks.pool_trace.memories import InfiniteMemory, LocalMemory, Memory, PooledMemory, Rules
 from tests.benchmarks.pool_trace.simulation import Outcome, Router, Simulation, by_load, by_locality

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from serving.engine.step_batch import build_batch, step_feeds
 from serving.ids import BlockId, SequenceId
+from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.model.attention import AttentionWeights, LatentAttention
 from serving.model.config import Architecture
 from serving.model.heads import PlainHeads
@@ -17,7 +17,7 @@ from serving.model.kv_layout import KvDtype
 from serving.model.linear import PlainLinear
 from serving.model.norm import RmsNorm
 from serving.model.rope import Rope, rotate
-from serving.policy.step_plan import SequenceStep, StepPlan
+from serving.values.step_plan import SequenceStep, StepPlan
 from tests.model.native.kernels import Case, Span
 
 BLOCKS, BLOCK_TOKENS, LAYER = 80, 4, 1

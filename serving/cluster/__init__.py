@@ -1,0 +1,1 @@
+"""What the actors of every party need of Ray."""

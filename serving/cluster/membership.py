@@ -1,0 +1,201 @@
+"""Who is there: instances announce themselves to one small named actor, gateways read it.
+
+Everything in it expires: an instance that stops announcing vanishes, and after the actor's own death the next
+announcements rebuild it. It holds addresses only; load travels over the links.
+
+A reader's question is answered at once when somebody has come, left or moved since the reader's last answer, else after
+a while with the newest facts: a replacement is known to all gateways within milliseconds, without anybody asking often.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from serving.cluster.lookup import ActorLookup
+from serving.cluster.nodes import ON_HEAD_NODE
+from serving.ids import NodeId, ReplicaId
+
+logger = logging.getLogger(__name__)
+
+NAME = "cloudmatrix-membership"
+NAMESPACE = "cloudmatrix"
+ANNOUNCE_PERIOD_S = 1.0
+EXPIRY_S = 5.0
+CALL_DEADLINE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One instance's address. `incarnation` tells a restarted replica from its predecessor."""
+
+    replica: ReplicaId
+    pool: str
+    node: NodeId
+    host: str
+    port: int
+    incarnation: str
+    facts: dict[str, Any]
+    """What status pages show: NPUs, HBM, blocks, counters. Refreshed with each announcement."""
+
+
+class Roster:
+    """Members with their expiry. Time is passed in, so it can be tested without waiting."""
+
+    def __init__(self, expiry_s: float = EXPIRY_S) -> None:
+        self._expiry_s = expiry_s
+        self._members: dict[ReplicaId, tuple[Member, float]] = {}
+        self.version = 0
+        """Grows when a member appears, moves or says goodbye; not by refreshed facts, nor by silence."""
+
+    def announce(self, member: Member, now: float) -> None:
+        """Add or refresh a member."""
+        known = self._members.get(member.replica)
+        if known is None or known[0].incarnation != member.incarnation:
+            self.version += 1
+        self._members[member.replica] = (member, now + self._expiry_s)
+
+    def withdraw(self, replica: ReplicaId) -> None:
+        """Remove a member that says goodbye. Unknown ones are ignored."""
+        if self._members.pop(replica, None) is not None:
+            self.version += 1
+
+    def members(self, now: float) -> list[Member]:
+        """Members that announced themselves lately, by pool and name."""
+        self._members = {r: (m, t) for r, (m, t) in self._members.items() if t > now}
+        return sorted((m for m, _ in self._members.values()), key=lambda m: (m.pool, m.replica))
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """An answer to a reader. `version` goes with the reader's next question."""
+
+    version: str
+    members: list[Member]
+
+
+@ray.remote(num_cpus=0, max_restarts=-1)
+class MembershipActor:
+    """The named actor around a `Roster`. Its methods share one event loop, hence need no locks."""
+
+    def __init__(self) -> None:
+        self._roster = Roster()
+        self._life = secrets.token_hex(4)
+        self._changed = asyncio.Event()
+
+    async def announce(self, member: Member) -> None:
+        """Add or refresh a member."""
+        before = self._roster.version
+        self._roster.announce(member, time.monotonic())
+        self._tell(before)
+
+    async def withdraw(self, replica: ReplicaId) -> None:
+        """Remove a member."""
+        before = self._roster.version
+        self._roster.withdraw(replica)
+        self._tell(before)
+
+    async def members(self) -> list[Member]:
+        """Members alive now."""
+        return self._roster.members(time.monotonic())
+
+    async def listing(self, known: str, patience_s: float) -> Listing:
+        """Members alive, as soon as they are others than at version `known`, at the latest after `patience_s`."""
+        if known == self._version():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), patience_s)
+        return Listing(self._version(), self._roster.members(time.monotonic()))
+
+    def _version(self) -> str:
+        return f"{self._life}-{self._roster.version}"
+
+    def _tell(self, before: int) -> None:
+        if self._roster.version != before:
+            self._changed.set()  # whoever waits now
+            self._changed = asyncio.Event()
+
+
+def membership() -> Any:
+    """The cluster's membership actor, made by whoever asks first."""
+    actor_class: Any = MembershipActor
+    return actor_class.options(
+        name=NAME, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", resources=ON_HEAD_NODE
+    ).remote()
+
+
+class Announcer:
+    """Announces one instance until told to stop; survives the death of the actor."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+        self._lookup = ActorLookup(membership)
+        self._actor: Any = None
+        self._replica: ReplicaId | None = None
+
+    def start(self, describe: Any) -> None:
+        """Announce `describe()` every second from now on."""
+        self._task = asyncio.create_task(self._forever(describe))
+
+    async def _forever(self, describe: Any) -> None:
+        while True:
+            try:
+                self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
+                member = describe()
+                self._replica = member.replica
+                await asyncio.wait_for(_settle(self._actor.announce.remote(member)), CALL_DEADLINE_S)
+            except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+                logger.warning("membership does not answer (%s); trying again", type(error).__name__)
+                self._actor = None
+            await asyncio.sleep(ANNOUNCE_PERIOD_S)
+
+    async def stop(self) -> None:
+        """Withdraw and stop."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._actor is not None and self._replica is not None:
+            try:
+                await asyncio.wait_for(_settle(self._actor.withdraw.remote(self._replica)), CALL_DEADLINE_S)
+            except (ray.exceptions.RayError, TimeoutError):
+                logger.info("could not withdraw %s; its entry expires by itself", self._replica)
+
+
+async def read_members(actor: Any) -> list[Member]:
+    """Members alive now.
+
+    Raises: TimeoutError, ray.exceptions.RayError.
+    """
+    members: list[Member] = await asyncio.wait_for(_settle(actor.members.remote()), CALL_DEADLINE_S)
+    return members
+
+
+class MemberReader:
+    """Reads membership again and again, for one gateway."""
+
+    def __init__(self) -> None:
+        self._lookup = ActorLookup(membership)
+        self._actor: Any = None
+        self._version = ""
+
+    async def read(self, patience_s: float) -> list[Member]:
+        """Members alive: at once if they have changed since the last call, else after `patience_s`.
+
+        Raises: TimeoutError, ray.exceptions.RayError, ValueError when membership does not answer; the next call may.
+        """
+        self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
+        try:
+            question = self._actor.listing.remote(self._version, patience_s)
+            listing: Listing = await asyncio.wait_for(_settle(question), patience_s + CALL_DEADLINE_S)
+        except BaseException:
+            self._actor = None
+            raise
+        self._version = listing.version
+        return listing.members
+
+
+async def _settle(ref: Any) -> Any:
+    return await ref

@@ -1,0 +1,209 @@
+"""One start of the system on this machine: its name, its private folder, the environment that Ray reads.
+
+Imports no Ray: Ray reads the environment when it is imported, so `enter` has to come first.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSession:
+    """Name and folder of one start."""
+
+    name: str
+    folder: Path
+    token: str
+    """Password of Ray's dashboard and job API."""
+
+    @property
+    def ray_folder(self) -> Path:
+        """Where Ray keeps sessions, sockets and logs; short, because socket paths have a limit of 107 bytes."""
+        return self.folder / "ray"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of Ray's logs."""
+        return self.ray_folder / "session_latest" / "logs"
+
+    @property
+    def pool_folder(self) -> Path:
+        """Where memory servers of this start keep their names, and their SSD tier unless it has its own folder."""
+        return self.folder / _POOL
+
+    def note_dashboard(self, url: str) -> None:
+        """Leave the dashboard's address beside its token, for the command line of the same user."""
+        fresh = self.folder / f"{_DASHBOARD_URL}.new"
+        fresh.write_text(url)
+        os.replace(fresh, self.folder / _DASHBOARD_URL)  # a command that looks meanwhile finds no half of it
+
+    @staticmethod
+    def set_environment(more: Mapping[str, str]) -> None:
+        """Set what Ray reads when its processes start. Effects: this process's environment, which they inherit."""
+        os.environ.update(more)
+
+    def remove(self) -> None:
+        """Delete the folder with all logs.
+
+        Blocks: for up to 5 s, while processes that are about to end still write into it.
+        """
+        end = time.monotonic() + _LAST_WORDS_S
+        shutil.rmtree(self.folder, ignore_errors=True)
+        while self.folder.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_LAST_WORDS_S = 5.0
+"""Ray's workers notice within this time that their raylet has ended, and end too; until then they write logs."""
+_POOL = "kvcache"
+_ALIVE = "alive"
+_DASHBOARD_URL = "dashboard-url"
+_DASHBOARD_TOKEN = "dashboard-token"
+_DASHBOARD_SITE = Path(__file__).resolve().parent.parent / "scaling" / "dashboard" / "site"
+"""Where this start's Ray dashboard finds the page `/pools`; see sitecustomize.py there."""
+
+
+def folder_of(name: str) -> Path:
+    """Where a start of this user with this name has its folder. Effects: none."""
+    return _temporary() / f"cloudmatrix-{name}"
+
+
+def enter() -> SystemSession:
+    """Make a private folder and set what Ray reads from the environment.
+
+    Effects: creates the folder; deletes the SSD tiers of starts that crashed, and after a week their logs; changes this
+        process's environment, which every Ray process inherits.
+    """
+    name = secrets.token_hex(3)
+    session = SystemSession(name, folder_of(name), secrets.token_hex(32))
+    session.ray_folder.mkdir(parents=True, mode=0o700)
+    session.folder.chmod(0o700)
+    _remove_dead_pools(session.folder.parent)
+    _remove_old_logs(session.folder.parent, time.time())
+    session.pool_folder.mkdir(mode=0o700)
+    _hold(session.pool_folder)
+    token_path = session.folder / _DASHBOARD_TOKEN
+    token_path.touch(mode=0o600)
+    token_path.write_text(session.token)
+    os.environ.update(
+        RAY_AUTH_MODE="token",
+        RAY_AUTH_TOKEN_PATH=str(token_path),
+        RAY_TMPDIR=str(session.folder),
+        PYTHONPATH=os.pathsep.join(filter(None, (str(_DASHBOARD_SITE), os.environ.get("PYTHONPATH")))),
+        TMPDIR=str(session.folder),  # what killed processes leave behind goes with the folder
+        RAY_USAGE_STATS_ENABLED="0",
+        # All nodes are in this machine: with this, Ray's way for laptops, a node's address is 127.0.0.1, and Ray's own
+        # processes listen there, not on every interface; `_node_ip_address` would turn it into the LAN's.
+        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+        RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+        # An unhealthy replica is one that does not move: to wait for it would keep its NPUs from its replacement.
+        RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS="1",
+        # A proxy that does not answer is replaced after three misses; by default that takes half a minute.
+        RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S="1",
+        RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S="3",
+        # Ray runs workers at niceness 15, behind every other process of the machine; these ones serve.
+        RAY_worker_niceness="0",
+        # OpenMP workers may spin some microseconds within a step, but not between steps: they would take the cores from
+        # the gateway and from each other.
+        GOMP_SPINCOUNT="2000",
+    )
+    return session
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStart:
+    """A start of the system that lives on this machine: where its dashboard is, and its token."""
+
+    name: str
+    dashboard_url: str
+    token: str
+
+
+def running_starts() -> list[RunningStart]:
+    """Starts of this user that live now, by name.
+
+    Effects: none; folders of other users, and of starts that crashed, are passed over.
+    """
+    found = []
+    for folder in sorted(_own_folders(_temporary())):
+        with contextlib.suppress(OSError):  # gone meanwhile, or not up yet
+            if _held(folder / _POOL / _ALIVE):
+                url, token = (folder / _DASHBOARD_URL).read_text(), (folder / _DASHBOARD_TOKEN).read_text()
+                found.append(RunningStart(folder.name.partition("-")[2], url, token))
+    return found
+
+
+def _own_folders(parent: Path) -> Iterator[Path]:
+    """Folders of this user's starts. Others can put what they like into a folder for everybody, links to ours too."""
+    for folder in parent.glob("cloudmatrix-*"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            facts = folder.lstat()
+            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid():
+                yield folder
+
+
+def _held(mark: Path) -> bool:
+    """Whether somebody who lives holds the mark."""
+    with mark.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who look do not take each other for an owner
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _hold(folder: Path) -> None:
+    """Mark a folder as in use until this process ends, however it ends: the kernel then gives the lock back.
+
+    The mark gets its name when it is locked: one that is not would look like that of a start that crashed.
+    """
+    unnamed = folder / f"{_ALIVE}.new"
+    fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    unnamed.rename(folder / _ALIVE)
+
+
+def _remove_dead_pools(parent: Path) -> None:
+    """Delete SSD tiers whose start was killed: they can be large, and nobody can read them any more."""
+    for folder in _own_folders(parent):
+        pool = folder / _POOL
+        with contextlib.suppress(OSError), (pool / _ALIVE).open("r+b") as file:  # none, or held by a living start
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(pool, ignore_errors=True)
+
+
+def _remove_old_logs(parent: Path, now: float) -> None:
+    """Delete folders of starts that ended, not as they should have, long ago: nobody will read their logs any more."""
+    for folder in _own_folders(parent):
+        with contextlib.suppress(OSError):
+            mark = folder / _POOL / _ALIVE
+            if now - _last_change(folder) > KEPT_LOGS_S and not (mark.exists() and _held(mark)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_change(folder: Path) -> float:
+    """When something was written there last, as far as what lies in it and the logs of the last session tell."""
+    inside = [*folder.iterdir(), *(folder / "ray" / "session_latest" / "logs").glob("*")]
+    return max(path.lstat().st_mtime for path in inside or [folder])
+
+
+KEPT_LOGS_S = 7 * 24 * 3600.0
+"""How long logs of a start that failed or was killed stay."""
+LONGEST_PARENT = 13
+"""Ray's longest socket path below a session is 94 bytes; the kernel takes 107."""
+
+
+def _temporary() -> Path:
+    """The user's temporary folder, or /tmp when sockets below it would have too long a path."""
+    own = tempfile.gettempdir()
+    return Path(own if len(own) <= LONGEST_PARENT else "/tmp")

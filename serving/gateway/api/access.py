@@ -1,0 +1,88 @@
+"""The outermost layer, pure ASGI: request ids in and out, one observation per HTTP exchange, an answer to every bug."""
+
+import logging
+import re
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.gateway.api.request_ids import usable_request_id
+from serving.gateway.api.responses import reply_logged, send_error
+from serving.gateway.api.unknown_fields import WARNING_HEADER, warning_text
+from serving.telemetry.metrics import GatewayMetrics
+
+log = logging.getLogger("serving.gateway.api")
+
+MOST_LOGGED = 256
+"""Names of ignored fields that are logged, each once; a client cannot fill the log with names of its own."""
+
+
+class AccessMiddleware:
+    """Sets `x-request-id` on every response (the client's own, else a new one) and counts exchanges.
+
+    The header wins over the body's `request_id`. Fields of the body that were ignored are named in a header as well.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._logged: set[str] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wrap one exchange."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        own_id = usable_request_id(given.decode("latin-1"))
+        new_id = f"req-{uuid.uuid4().hex}"
+        state = scope.setdefault("state", {})
+        status, answered = 499, False  # what proxies log for a client that left before an answer
+        started = self._metrics.clock()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, answered
+            if message["type"] == "http.response.start":
+                status, answered = message["status"], True
+                request_id = own_id or state.get("request_id") or new_id
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                if ignored := state.get("ignored_fields"):
+                    self._log_once(ignored)
+                    message["headers"].append((WARNING_HEADER.encode(), warning_text(ignored).encode()))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            if answered:
+                raise  # to cut the answer off is all that can still be done
+            await send_error(send_with_id, reply_logged(error, own_id or state.get("request_id") or new_id))
+        finally:
+            route = scope.get("route")
+            handler = getattr(route, "path", "none")  # a raw path would make a series per typo
+            self._metrics.http_request(scope["method"], handler, status, self._metrics.clock() - started)
+
+    def _log_once(self, names: list[str]) -> None:
+        """Log the names that were not logged before, without their place in a list."""
+        for name in {re.sub(r"\[\d+\]", "[]", name) for name in names} - self._logged:
+            if len(self._logged) >= MOST_LOGGED:
+                return
+            self._logged.add(name)
+            log.warning("a request's field '%s' is ignored: this server does not know it", name)
+
+
+class WithoutRequestId:
+    """The application behind a proxy that sets `x-request-id` itself, from the id that it passed on in the request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take the header off, or clients would read it twice."""
+
+        async def send_without_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [one for one in message["headers"] if one[0].lower() != b"x-request-id"]
+            await send(message)
+
+        await self._app(scope, receive, send_without_id)

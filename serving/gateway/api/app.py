@@ -1,0 +1,109 @@
+"""The OpenAI-compatible endpoint as one ASGI application over a `GenerationBackend`.
+
+Routes are thin: read, translate, answer. The order of layers, outermost first: pages of other origins where allowed,
+request ids, counting and bugs, names of this server where no key is asked for, API keys, FastAPI's routing with typed
+errors turned into OpenAI error objects, and raw ASGI responses for generated output.
+"""
+
+from functools import partial
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match
+
+from serving.errors import ServingError
+from serving.gateway.api.access import AccessMiddleware
+from serving.gateway.api.auth import ApiKeyMiddleware
+from serving.gateway.api.backend import GenerationBackend
+from serving.gateway.api.body_room import BodyRoom
+from serving.gateway.api.cors import allow_origins
+from serving.gateway.api.drain import DrainMiddleware, GatewayDrain
+from serving.gateway.api.errors import ErrorReply, RouteError, reply_for
+from serving.gateway.api.host import HostMiddleware
+from serving.gateway.api.openapi import describe
+from serving.gateway.api.pool_admin import PoolAdmin
+from serving.gateway.api.pool_routes import pool_router
+from serving.gateway.api.responses import reply_logged
+from serving.gateway.api.routes import GENERATION_EXCHANGES, RouteServices, generation_router, info_router, probe_router
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.api.tenant import KeyRing
+from serving.gateway.api.tenant_weights import TenantWeights
+from serving.gateway.api.text_desk import TextDesk
+from serving.telemetry.metrics import GatewayMetrics
+from serving.values.namespaces import DEFAULT_NAMESPACE
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+def create_app(
+    backend: GenerationBackend,
+    model: ServedModel,
+    settings: ApiSettings,
+    metrics: GatewayMetrics,
+    pool: PoolAdmin | None = None,
+    drain: GatewayDrain | None = None,
+) -> FastAPI:
+    """Build the application. Everything it needs is given; it keeps no global state.
+
+    Args:
+        pool: the KV-cache pool, where there is one.
+        drain: whether this gateway leaves; None = it never does.
+    """
+    app = FastAPI(
+        title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
+    app.state.body_room = BodyRoom(settings.max_body_bytes)
+    endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
+    for router in (probe_router, info_router, generation_router):
+        app.include_router(router(endpoint))
+    configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
+    app.include_router(pool_router(pool, metrics, configured))
+    metrics.expect(configured, GENERATION_EXCHANGES)
+    app.add_exception_handler(ServingError, _on_serving_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
+    keys = KeyRing(settings)
+    app.add_middleware(ApiKeyMiddleware, keys=keys)
+    if settings.hosts is not None:
+        app.add_middleware(HostMiddleware, allowed=settings.hosts)
+    if drain is not None:
+        app.add_middleware(DrainMiddleware, drain=drain)
+    app.add_middleware(AccessMiddleware, metrics=metrics)
+    allow_origins(app, settings.allowed_origins)
+    document = partial(describe, app, keys=not keys.open, hosts=settings.hosts is not None)
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
+    return app
+
+
+def _error_response(reply: ErrorReply) -> Response:
+    return Response(reply.body(), reply.status, media_type="application/json", headers=dict(reply.headers))
+
+
+async def _on_serving_error(_: Request, error: Exception) -> Response:
+    return _error_response(reply_logged(error))
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """Starlette's own 404 and 405."""
+    assert isinstance(error, HTTPException), "registered for HTTPException only"
+    path, method = request.url.path, request.method
+    known = {404: f"no route for {path}", 405: f"{method} is not allowed for {path}"}
+    text = known.get(error.status_code, error.detail)
+    response = _error_response(reply_for(RouteError(error.status_code, text)))
+    response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["allow"] = ", ".join(_methods_of(request))
+    return response
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Methods allowed for a request's path; Starlette's own header names the first route's methods alone."""
+    routes, scope = request.app.routes, request.scope
+    return [m for m in _METHODS if any(route.matches({**scope, "method": m})[0] is Match.FULL for route in routes)]
+
+
+async def _on_client_gone(_: Request, __: Exception) -> Response:
+    """Nobody will read this; 499 is what proxies log for it."""
+    return Response(status_code=499)

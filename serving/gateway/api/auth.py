@@ -1,0 +1,44 @@
+"""API keys: a pure ASGI middleware that lets requests with a known bearer key pass, and notes whose key it was.
+
+Only digests are held. Every digest is compared, each in constant time, so that neither the key nor its place in the
+list shows in the response time. Pure ASGI because Starlette's BaseHTTPMiddleware hides disconnects from the routes.
+"""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.errors import AuthenticationError
+from serving.gateway.api.errors import reply_for
+from serving.gateway.api.responses import send_error
+from serving.gateway.api.tenant import KeyRing
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version", "/ping"})
+"""Probes, scrapers and load balancers carry no keys. What `/metrics` tells of tenants is for administrators only."""
+
+
+class ApiKeyMiddleware:
+    """Answers 401 to requests without a valid key, outside `OPEN_PATHS`; sets `tenant` in the request's state."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check HTTP requests; everything else passes."""
+        if scope["type"] == "http":
+            raw = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+            header = None if raw is None else _text(raw)
+            look = self._keys.glance if scope["path"] in OPEN_PATHS else self._keys.identify
+            try:
+                scope.setdefault("state", {})["tenant"] = look(header)
+            except AuthenticationError as error:
+                await send_error(send, reply_for(error))
+                return
+        await self._app(scope, receive, send)
+
+
+def _text(header: bytes) -> str:
+    """Most clients send other letters than English ones as UTF-8, some as HTTP once said, as Latin-1."""
+    try:
+        return header.decode()
+    except UnicodeDecodeError:
+        return header.decode("latin-1")

@@ -1,0 +1,141 @@
+"""Request bodies: read within a limit, declared as JSON, validated against a wire model."""
+
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect, Request
+
+from serving.errors import InvalidRequestError, PayloadTooLargeError
+from serving.gateway.api.body_room import BodyRoom
+from serving.gateway.api.errors import UnsupportedMediaTypeError, from_validation
+from serving.gateway.api.foreign_fields import KWARGS, MESSAGE
+from serving.gateway.api.schema import ChatMessage, ChatTemplateFields, GenerationRequest, WireModel
+from serving.gateway.api.tenant import tenant_of
+from serving.gateway.api.unknown_fields import ignored_fields, unsupported
+
+Body = TypeVar("Body", bound=WireModel)
+
+_MESSAGE_KEYS = dict.fromkeys(("role", "content", "tool_calls", "tool_call_id", "reasoning_content"))
+_PART_KEYS = dict.fromkeys(("type", "text", "refusal"))
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body, refused as soon as more than `limit` bytes are announced or have arrived.
+
+    Raises: PayloadTooLargeError, OverloadedError, ClientDisconnect.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limit:
+        raise _too_large(limit)
+    body, more = await _piece(request)
+    if not more and len(body) <= limit:
+        return body
+    room: BodyRoom = request.app.state.body_room
+    key, held = tenant_of(request).key, 0
+    whole = bytearray()
+    try:
+        while True:
+            if len(whole) + len(body) > limit:
+                raise _too_large(limit)
+            room.take(key, len(body))
+            held += len(body)
+            whole += body
+            if not more:
+                return bytes(whole)
+            body, more = await _piece(request)
+    finally:
+        room.give(key, held)
+
+
+async def _piece(request: Request) -> tuple[bytes, bool]:
+    """The next piece, and whether there are more.
+
+    Raises: ClientDisconnect.
+    """
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
+    """Read and validate. `body_size` of the request's state is then the body's length in bytes.
+
+    The type must be declared: a page of any web site can send bodies without one, but not JSON, to a server that did
+    not invite it.
+
+    Raises: UnsupportedMediaTypeError, PayloadTooLargeError, OverloadedError, InvalidRequestError, ClientDisconnect.
+    """
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if declared != "application/json" and not declared.endswith("+json"):
+        what = f"'{declared[:80]}'" if declared else "nothing"
+        raise UnsupportedMediaTypeError(f"the body must be declared as 'Content-Type: application/json', not {what}")
+    packed = request.headers.get("content-encoding", "").strip().lower()
+    if packed not in ("", "identity"):
+        message = f"a body with 'Content-Encoding: {packed[:80]}' is not unpacked here; send it as it is"
+        raise UnsupportedMediaTypeError(message, code="unsupported_content_encoding")
+    raw = await read_body(request, limit)
+    request.state.body_size = len(raw)
+    try:
+        body = model.model_validate_json(raw)
+    except ValidationError as error:
+        raise from_validation(error) from error
+    _refuse_numbers_beyond_json(raw)
+    request.state.ignored_fields = _ignored(body)
+    if isinstance(body, GenerationRequest):
+        request.state.request_id = body.request_id
+    return body
+
+
+def _refuse_numbers_beyond_json(raw: bytes) -> None:
+    """Pydantic takes NaN and Infinity, which JSON does not have, in fields of any type.
+
+    Raises: InvalidRequestError.
+    """
+    if b"NaN" in raw or b"Infinity" in raw:  # seldom, and mostly within a text
+        try:
+            from_json(raw, allow_inf_nan=False)
+        except ValueError as error:
+            raise InvalidRequestError(f"the request body is not valid JSON: {error}", code="invalid_json") from error
+
+
+def _ignored(body: WireModel) -> list[str]:
+    """Fields of a body, and of the objects in it, that mean nothing here.
+
+    Raises: InvalidRequestError for one that must not be ignored.
+    """
+    names = ignored_fields(body.model_extra or {}, body.__dict__, body.FOREIGN)
+    options = body.stream_options if isinstance(body, GenerationRequest) else None
+    if options is not None:
+        names += ignored_fields(options.model_extra or {}, options.__dict__, {}, "stream_options.")
+    if isinstance(body, ChatTemplateFields):
+        _refuse_reserved(body)
+        for index, message in enumerate(getattr(body, "messages", None) or ()):
+            names += _ignored_in_message(message, f"messages[{index}].")
+    return names
+
+
+def _refuse_reserved(body: ChatTemplateFields) -> None:
+    """Template variables that are set from elsewhere, so that a value given here would be lost.
+
+    Raises: InvalidRequestError.
+    """
+    for name, value in (body.chat_template_kwargs or {}).items():
+        if name in KWARGS and not KWARGS[name].changes_nothing(value, body.__dict__):
+            raise unsupported(f"chat_template_kwargs.{name}", KWARGS[name].ours)
+
+
+def _ignored_in_message(message: ChatMessage, path: str) -> list[str]:
+    """Keys of text parts; a message's own unknown keys go to the template, but a misspelt one is an error."""
+    ignored_fields(message.model_extra or {}, _MESSAGE_KEYS, MESSAGE, path)
+    names: list[str] = []
+    if isinstance(message.content, list):
+        for index, part in enumerate(message.content):
+            if isinstance(part, dict):
+                names += ignored_fields(part, _PART_KEYS, {}, f"{path}content[{index}].")
+    return names
+
+
+def _too_large(limit: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(f"the request body is larger than the limit of {limit} bytes; send less at once")

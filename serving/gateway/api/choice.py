@@ -1,0 +1,197 @@
+"""One choice on its way from tokens to text: detokenizing, stop strings, log-probabilities, counts.
+
+Pure apart from its own state. Fed with a backend's updates, it returns what became visible; the wire forms are built
+from that elsewhere, in `sse` and `full`.
+"""
+
+from dataclasses import dataclass, field
+
+from serving.errors import DeadlineError, EngineError
+from serving.gateway.api.detokenizer import make_detokenizer
+from serving.gateway.api.draft_tally import DraftTally
+from serving.gateway.api.stop_strings import StopStrings
+from serving.gateway.api.tokenizer import Tokenizer
+from serving.gateway.api.translate import OutputOptions
+from serving.values.jobs import SequenceUpdate
+from serving.values.news import Tokens
+from serving.values.sequence import FinishReason, PoolUse, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobEntry:
+    """Log-probability of one token and where its text starts in the choice's text; None for a first prompt token."""
+
+    token: int
+    offset: int
+    values: TokenLogprobs | None
+
+
+@dataclass(slots=True)
+class Visible:
+    """What one update made visible.
+
+    Args:
+        finish: `stop` or `length` with the last piece.
+        stop_reason: the stop string or the stop token that ended the choice, when it was not the end token.
+        stopped_by_text: the backend does not know yet that this choice is over.
+    """
+
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    logprobs: list[LogprobEntry] = field(default_factory=list)
+    finish: str | None = None
+    stop_reason: str | int | None = None
+    stopped_by_text: bool = False
+
+
+class ChoiceOutput:
+    """State of one choice. What has no underscore may be read."""
+
+    __slots__ = (
+        "_detokenizer",
+        "_needs_each_token",
+        "_options",
+        "_prompt",
+        "_stops",
+        "_tokenizer",
+        "cached_tokens",
+        "completion_tokens",
+        "drafts",
+        "finished",
+        "index",
+        "pool",
+        "prompt_logprobs",
+        "resumptions",
+        "started",
+        "text_length",
+    )
+
+    def __init__(self, index: int, prompt: tuple[int, ...], options: OutputOptions, tokenizer: Tokenizer) -> None:
+        self.index = index
+        self.text_length = 0
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self.pool: PoolUse | None = None
+        self.drafts = DraftTally()
+        self.resumptions = 0
+        self.finished = False
+        self.started = False
+        self.prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+        self._prompt = prompt
+        self._options = options
+        self._tokenizer = tokenizer
+        self._detokenizer = make_detokenizer(
+            tokenizer, skip_special_tokens=options.skip_special_tokens, behind=prompt if options.goes_on else ()
+        )
+        self._stops = StopStrings(options.stops, include=options.include_stop) if options.stops else None
+        # Several tokens in one update may be decoded at once unless something depends on each token's own text.
+        self._needs_each_token = bool(options.stops) or options.logprobs is not None
+
+    def push(self, update: SequenceUpdate) -> Visible:
+        """Take one update.
+
+        Raises: DeadlineError, EngineError when the sequence ended without being done.
+        """
+        out, news = Visible(), update.news
+        self.resumptions = max(self.resumptions, update.resumptions)
+        if not self.started:
+            self._start(news, out)
+        elif news.cached_tokens is not None:
+            self.cached_tokens = news.cached_tokens
+            self.pool = news.pool
+        if news.drafts is not None:
+            self.drafts.add(news.drafts)
+        tokens = news.tokens
+        if tokens and not self._options.discard:
+            self._take(news, tokens, out)
+        if news.finish_reason is not None:
+            out.stopped_by_text = False  # the backend ended it in the same update
+            if out.finish is None:
+                self._finish(news.finish_reason, tokens, out)
+        return out
+
+    def _start(self, news: Tokens, out: Visible) -> None:
+        """With the first update come facts about the prompt; an echoed prompt goes out here."""
+        self.started = True
+        self.cached_tokens = news.cached_tokens or 0
+        self.pool = news.pool
+        self.prompt_logprobs = news.prompt_logprobs
+        options = self._options
+        if not options.echo:
+            return
+        if options.logprobs is not None:
+            echoed = make_detokenizer(self._tokenizer, skip_special_tokens=options.skip_special_tokens)
+            values: list[TokenLogprobs | None] = [None, *news.prompt_logprobs]
+            pieces: list[str] = []
+            for position, token in enumerate(self._prompt):
+                value = values[position] if position < len(values) else None
+                offset = self.text_length + echoed.broken_off(token)
+                out.logprobs.append(LogprobEntry(token, offset, value))
+                pieces.append(echoed.push((token,)))
+                self.text_length += len(pieces[-1])
+            pieces.append(echoed.flush())
+            self.text_length += len(pieces[-1])
+            out.text = "".join(pieces)
+        else:
+            out.text = self._tokenizer.decode(self._prompt, skip_special_tokens=options.skip_special_tokens)
+            self.text_length += len(out.text)
+
+    def _take(self, news: Tokens, tokens: tuple[int, ...], out: Visible) -> None:
+        """New tokens to text. A stop token itself gives no text unless stops are to be included."""
+        silent_last = news.finish_reason is FinishReason.STOP and not self._options.include_stop
+        if not self._needs_each_token:
+            self.completion_tokens += len(tokens)
+            text = self._detokenizer.push(tokens[:-1] if silent_last else tokens)
+            self.text_length += len(text)
+            out.text += text
+            out.tokens = tokens
+            return
+        logprobs, last = news.logprobs, len(tokens) - 1
+        for i, token in enumerate(tokens):
+            if self._options.logprobs is not None:
+                held = self._stops.held if self._stops is not None else 0
+                offset = self.text_length + held + self._detokenizer.broken_off(token)
+                out.logprobs.append(LogprobEntry(token, offset, logprobs[i] if i < len(logprobs) else None))
+            self.completion_tokens += 1
+            self._emit("" if silent_last and i == last else self._detokenizer.push((token,)), out)
+            if out.finish is not None:
+                out.tokens = tokens[: i + 1]
+                return
+        out.tokens = tokens
+
+    def _emit(self, piece: str, out: Visible) -> None:
+        """Let text out through the stop strings; ends the choice when one is complete."""
+        if self._stops is None:
+            self._let_out(piece, out)
+            return
+        match = self._stops.push(piece, armed=self.completion_tokens > self._options.min_tokens)
+        self._let_out(match.text, out)
+        if match.stopped_by is not None:
+            self.finished = True
+            out.finish, out.stop_reason, out.stopped_by_text = "stop", match.stopped_by, True
+
+    def _let_out(self, text: str, out: Visible) -> None:
+        out.text += text
+        self.text_length += len(text)
+
+    def _finish(self, reason: FinishReason, tokens: tuple[int, ...], out: Visible) -> None:
+        """The backend ended the sequence: give out what was held back."""
+        if reason is FinishReason.DEADLINE:
+            raise DeadlineError("the request's time is over before its output was complete")
+        if reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise EngineError(f"choice {self.index} ended without being done: {reason.value}")
+        self.finished = True
+        if self._options.discard:
+            out.finish = "length"
+            return
+        tail = self._detokenizer.flush()
+        if tail:
+            self._emit(tail, out)
+        if out.finish is None and self._stops is not None:
+            self._let_out(self._stops.flush(), out)
+        out.stopped_by_text = False
+        if out.finish is not None:  # the held-back text completed a stop string
+            return
+        out.finish = "stop" if reason is FinishReason.STOP else "length"
+        if reason is FinishReason.STOP and tokens and tokens[-1] not in self._options.eos_ids:
+            out.stop_reason = tokens[-1]

@@ -1,0 +1,32 @@
+"""`/cluster`: what `cloudmatrix status` prints, replicas and machines of the whole system."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import PermissionDeniedError
+from serving.gateway.api.routes import json_response
+from serving.gateway.api.tenant import tenant_of
+
+
+def cluster_router(status: Callable[[], dict[str, Any]]) -> APIRouter:
+    """The route.
+
+    Args:
+        status: reads pools, replicas, NPUs and queues now; JSON-ready.
+    """
+    router = APIRouter()
+
+    @router.get("/cluster", include_in_schema=False)
+    async def cluster(request: Request) -> Response:
+        """Pools, replicas, NPUs, memory, queues. Not for tenants: processes, nodes and load tell of each other."""
+        if not tenant_of(request).may_see_system:
+            raise PermissionDeniedError(
+                "the state of the whole system is for administrators; use one of `[gateway] admin_keys`"
+            )
+        return json_response(status())
+
+    return router

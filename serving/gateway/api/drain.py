@@ -1,0 +1,74 @@
+"""A gateway that leaves: it takes nothing new, says so at once, and lets what is under way end."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.errors import UnavailableError
+from serving.gateway.api.errors import reply_for
+from serving.gateway.api.responses import send_error
+
+PROBES = frozenset({"/health", "/ping", "/version", "/metrics", "/load", "/cluster"})
+"""What is answered to the end, so that it can be watched; `/ready` is not among them."""
+
+RETRY_AFTER_S = 5.0
+"""A replacement behind the same address takes seconds."""
+
+
+class GatewayDrain:
+    """Counts the exchanges of one gateway, and knows whether it leaves. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.busy = 0
+        """Exchanges under way, probes not counted."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def begin(self) -> None:
+        """Refuse whatever comes from now on. Idempotent."""
+        self.begun = True
+
+    def entered(self) -> None:
+        """An exchange begins."""
+        self.busy += 1
+        self._idle.clear()
+
+    def left(self) -> None:
+        """An exchange is over."""
+        self.busy -= 1
+        if not self.busy:
+            self._idle.set()
+
+    async def idle(self, seconds: float) -> bool:
+        """Wait until nothing is under way. Returns: whether that was so within `seconds`."""
+        if self.busy:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), seconds)
+        return not self.busy
+
+
+class DrainMiddleware:
+    """Lets exchanges through and counts them, or refuses them with 503 and ends their connection."""
+
+    def __init__(self, app: ASGIApp, drain: GatewayDrain) -> None:
+        self._app = app
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wrap one exchange."""
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        if self._drain.begun:
+            error = UnavailableError("this gateway is shutting down; send it again", retry_after_s=RETRY_AFTER_S)
+            reply = reply_for(error)
+            await send_error(send, replace(reply, headers={**reply.headers, "connection": "close"}))
+            return
+        self._drain.entered()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._drain.left()

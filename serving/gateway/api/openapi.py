@@ -1,0 +1,128 @@
+"""`/openapi.json`: every route with its body, its answers and the errors that it may give.
+
+Routes declare what is their own with `answers`; what layers around them add (keys, bugs, request ids) is put in here.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from serving.gateway.api.answers import ChatCompletionChunk, CompletionChunk, ErrorAnswer
+from serving.gateway.api.auth import OPEN_PATHS
+from serving.gateway.api.schema import BODIES
+from serving.gateway.api.unknown_fields import WARNING_HEADER
+
+BODY_ERRORS = (400, 408, 413, 415)
+"""Of a route that reads a body: refused, too slow, too large, not declared as JSON."""
+
+_MEANING = {
+    400: "The request is wrong; `param` names the field",
+    401: "No API key, or an unknown one",
+    403: "Not with this API key, or not under this name of the server",
+    404: "There is no such thing here",
+    408: "The time of the request is over",
+    413: "The body is too large",
+    415: "The body is not declared as JSON",
+    429: "Too much at once; try again after the time told",
+    431: "Headers that are too large",
+    500: "The server's own fault",
+    503: "Nobody can serve this now; try again after the time told",
+}
+_RETRY_AFTER: dict[str, Any] = {
+    "Retry-After": {"description": "seconds", "schema": {"type": "string", "pattern": "^[0-9]+$"}}
+}
+_HEADERS: dict[int, dict[str, Any]] = {
+    401: {"WWW-Authenticate": {"schema": {"type": "string"}}},
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
+}
+_REQUEST_ID = {"description": "the client's own, else a new one", "schema": {"type": "string"}}
+_IGNORED = {"description": "fields of the body that mean nothing here", "schema": {"type": "string"}}
+_KEY = {"type": "http", "scheme": "bearer"}
+_REF = "#/components/schemas/{model}"
+_EVENTS: tuple[type[BaseModel], ...] = (ChatCompletionChunk, CompletionChunk)
+
+_EVERYWHERE = (400, 408, 431, 500, 503)
+"""What is no HTTP, comes too slowly, is too large; bugs; a gateway that is full, or leaves."""
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def answers(model: type[BaseModel] | None, *errors: int, content: dict[str, Any] | None = None) -> Responses:
+    """A route's `responses`.
+
+    Args:
+        model: of the JSON object that a success carries.
+        errors: statuses of its own beside 405 and those of all routes.
+        content: further content of a success by media type.
+    """
+    success: dict[str, Any] = {"description": "Success"}
+    if model is not None:
+        success["model"] = model
+    if content is not None:
+        success["content"] = content
+    return {200: success, **{status: {"model": ErrorAnswer, "description": _MEANING[status]} for status in errors}}
+
+
+def text_content(media_type: str) -> dict[str, Any]:
+    """Plain text."""
+    return {media_type: {"schema": {"type": "string"}}}
+
+
+def event_stream(chunk: type[BaseModel]) -> dict[str, Any]:
+    """A stream of `chunk`, for `answers`. As usual for streams, the schema is of each event."""
+    either = [{"$ref": _REF.format(model=one)} for one in (chunk.__name__, "ErrorAnswer")]
+    chunks = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": either}}
+    data = {
+        "description": "A chunk as JSON, at last `[DONE]`; an error object before that in case of one.",
+        "anyOf": [chunks, {"type": "string", "const": "[DONE]"}],
+    }
+    schema = {"type": "object", "description": "With `stream`.", "properties": {"data": data}, "required": ["data"]}
+    return {"text/event-stream": {"schema": schema}}
+
+
+def describe(app: FastAPI, *, keys: bool, hosts: bool = False) -> dict[str, Any]:
+    """The document, made once.
+
+    Args:
+        keys: whether requests need an API key.
+        hosts: whether they must name this server.
+    """
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        parts = schema.setdefault("components", {})
+        models = parts.setdefault("schemas", {})
+        for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which no route gives
+            models.pop(unused, None)
+        described: list[tuple[str, type[BaseModel]]] = [*BODIES.items(), ("ErrorAnswer", ErrorAnswer)]
+        for name, model in [*described, *((chunk.__name__, chunk) for chunk in _EVENTS)]:
+            own = model.model_json_schema(ref_template=_REF, mode="validation" if name in BODIES else "serialization")
+            models.update(own.pop("$defs", {}))
+            models[name] = own
+        if keys:
+            parts["securitySchemes"] = {"key": _KEY}
+        for path, methods in schema["paths"].items():
+            for operation in methods.values():
+                needs_key = keys and path not in OPEN_PATHS
+                common = [*_EVERYWHERE, *([401] if needs_key else []), *([403] if hosts else [])]
+                _complete(operation, common, needs_key=needs_key)
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _complete(operation: dict[str, Any], errors: list[int], *, needs_key: bool) -> None:
+    """Add what every route has: a request id, limits of headers, bugs, and keys where they are asked for."""
+    responses = operation["responses"]
+    responses.pop("422", None)
+    for status in errors:
+        schema = {"$ref": _REF.format(model="ErrorAnswer")}
+        content = {"application/json": {"schema": schema}}
+        responses.setdefault(str(status), {"description": _MEANING[status], "content": content})
+    if needs_key:
+        operation["security"] = [{"key": []}]
+    common = {"X-Request-ID": _REQUEST_ID, **({WARNING_HEADER: _IGNORED} if "requestBody" in operation else {})}
+    for status, response in responses.items():
+        response["headers"] = {**common, **_HEADERS.get(int(status), {})}
+    operation["responses"] = dict(sorted(responses.items()))

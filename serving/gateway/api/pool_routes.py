@@ -1,0 +1,133 @@
+"""The KV-cache pool over HTTP: look at it, delete a tenant's cache, prove that it is sound.
+
+    GET    /pool                      any key: the caller's own namespace; administrators see servers and all of them
+    DELETE /pool/namespaces/{name}    the namespace's own keys, or an administrator
+    POST   /pool/namespaces/{name}    administrators; `{"quota_mib": 100, "weight": 2}`, or one of them
+    POST   /pool/audit                administrators; `{"repair": true}` also removes what is wrong
+
+On a server without keys everybody is an administrator. Whether another tenant's namespace exists is not told: 403.
+"""
+
+from dataclasses import replace
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hardware.units import MIB
+from serving.errors import InvalidRequestError, PermissionDeniedError, UnavailableError
+from serving.gateway.api.answers import NamespaceChanged, Pool, PoolAudit, PoolDeleted
+from serving.gateway.api.body import parse_body
+from serving.gateway.api.errors import RouteError
+from serving.gateway.api.openapi import BODY_ERRORS, answers
+from serving.gateway.api.pool_admin import PoolAdmin
+from serving.gateway.api.pool_summary import audit_summary, holdings, pool_summary
+from serving.gateway.api.routes import json_response, request_body
+from serving.gateway.api.schema import PoolAuditRequest, PoolNamespaceRequest
+from serving.gateway.api.tenant import tenant_of
+from serving.telemetry.metrics import GatewayMetrics
+from serving.values.namespaces import is_namespace_name
+from serving.values.pool_view import NamespaceRecord
+
+MAX_BODY_BYTES = 4096
+
+
+def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: frozenset[str]) -> APIRouter:
+    """The routes; without a pool each of them answers 404.
+
+    Args:
+        metrics: knows what instances got from the pool.
+        configured: namespaces of the configuration.
+    """
+    router = APIRouter(prefix="/pool", tags=["KV-cache pool"])
+
+    @router.get("", responses=answers(Pool, 404))
+    async def show(request: Request) -> Response:
+        """Ring, servers with their fill and hits, and namespaces with what they hold."""
+        there, tenant = _there(pool), tenant_of(request)
+        usage = await there.usage()
+        metrics.refresh()
+        clients = [one.pool_use for one in metrics.instances.snapshots() if one.pool_use is not None]
+        return json_response(pool_summary(there.view(), usage, clients, tenant, configured))
+
+    @router.delete("/namespaces/{name:path}", responses=answers(PoolDeleted, 403, 404, 503))
+    async def forget(request: Request, name: str) -> Response:
+        """Delete all that a namespace has on the pool's servers.
+
+        What instances hold in their own memory ages out by itself, and a server that is down keeps its SSD folder until
+        it is back: ask again then. A namespace that is no longer configured leaves the list as well.
+        """
+        there, tenant = _there(pool), tenant_of(request)
+        if not tenant.may_manage(name):
+            raise PermissionDeniedError(f"this API key may not delete the cache of namespace '{name[:200]}'")
+        if name != tenant.namespace:
+            await _require_namespace(there, name, configured)
+        told = await there.forget(name)
+        if told.silent:
+            names = ", ".join(told.silent)
+            raise UnavailableError(f"not all is deleted on {names}: no answer, or its disk keeps files; try again")
+        if not told.by_server:
+            raise UnavailableError("nothing was deleted: no memory server is known at the moment; try again")
+        deleted = {key: sum(answer[key] for answer in told.by_server.values()) for key in ("bytes", "entries")}
+        if name not in configured:
+            await there.drop_namespace(name)
+        return json_response({"namespace": name, **deleted, "servers": told.by_server})
+
+    _add_change(router, pool, configured)
+
+    @router.post(
+        "/audit", openapi_extra=request_body("PoolAuditRequest"), responses=answers(PoolAudit, 403, 404, *BODY_ERRORS)
+    )
+    async def audit(request: Request) -> Response:
+        """Let every server compare its ledger, its memory and its SSD folder."""
+        there = _there(pool)
+        if not tenant_of(request).admin:
+            raise PermissionDeniedError("an audit is for administrators; use one of `[gateway] admin_keys`")
+        # A JSON body, not a query: a page in a browser cannot send one to a server that did not invite it.
+        body = await parse_body(request, PoolAuditRequest, MAX_BODY_BYTES)
+        return json_response(audit_summary(await there.audit(repair=body.repair)))
+
+    return router
+
+
+def _add_change(router: APIRouter, pool: PoolAdmin | None, configured: frozenset[str]) -> None:
+    @router.post(
+        "/namespaces/{name:path}",
+        openapi_extra=request_body("PoolNamespaceRequest"),
+        responses=answers(NamespaceChanged, 403, 404, 503, *BODY_ERRORS),
+    )
+    async def change(request: Request, name: str) -> Response:
+        """Change a namespace's quota and weight while the system runs.
+
+        The pool's directory keeps them; they win over the configuration file until that says something else.
+        """
+        there = _there(pool)
+        if not tenant_of(request).admin:
+            raise PermissionDeniedError("quotas are for administrators; use one of `[gateway] admin_keys`")
+        body = await parse_body(request, PoolNamespaceRequest, MAX_BODY_BYTES)
+        if body.quota_mib is None and body.weight is None:
+            raise InvalidRequestError("give 'quota_mib', 'weight' or both", param="quota_mib", code="invalid_value")
+        await _require_namespace(there, name, configured)
+        record = next((one for one in there.view().namespaces if one.name == name), NamespaceRecord(name))
+        if body.quota_mib is not None:
+            record = replace(record, quota_bytes=body.quota_mib * MIB)
+        if body.weight is not None:
+            record = replace(record, weight=body.weight)
+        await there.set_namespace(record)
+        return json_response({"namespace": name, "quota_bytes": record.quota_bytes, "weight": record.weight})
+
+
+def _there(pool: PoolAdmin | None) -> PoolAdmin:
+    if pool is None:
+        raise RouteError(404, "this server runs without a KV-cache pool; `[kvcache] replicas` gives it one")
+    return pool
+
+
+async def _require_namespace(pool: PoolAdmin, name: str, configured: frozenset[str]) -> None:
+    """A typing mistake must not look like success, and model weights are nobody's to delete.
+
+    Raises: RouteError.
+    """
+    known = {*configured, *(record.name for record in pool.view().namespaces)}
+    if not is_namespace_name(name) or (name not in known and name not in holdings(await pool.usage())):
+        raise RouteError(404, f"there is no namespace '{name[:200]}' in the pool")

@@ -1,0 +1,151 @@
+"""Prompts in, token ids out: chat messages through the template, texts through the tokenizer, ids checked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serving.errors import ContextLengthError, InvalidRequestError
+from serving.gateway.api.chat_template import Rendering
+from serving.gateway.api.control_tokens import unmarked
+from serving.gateway.api.schema import ChatMessage, ChatTemplateFields
+from serving.gateway.api.settings import ServedModel
+
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as prompt text, in which what messages spell is marked as text."""
+
+    marked: str
+
+
+def prepare_chat(
+    model: ServedModel,
+    messages: Sequence[ChatMessage],
+    fields: ChatTemplateFields,
+    variables: dict[str, Any] | None = None,
+) -> Rendering:
+    """A conversation, ready for the chat template.
+
+    Raises: InvalidRequestError when the model has no chat template, or a message no text.
+    """
+    if model.chat_template is None:
+        raise InvalidRequestError(
+            "this model has no chat template; use /v1/completions", param="messages", code="unsupported_parameter"
+        )
+    add_prompt = fields.add_generation_prompt
+    if add_prompt is None:  # a message that is to be continued leaves no room for a new turn
+        add_prompt = not fields.continue_final_message
+    return model.chat_template.prepare(
+        [plain_message(message, index) for index, message in enumerate(messages)],
+        add_generation_prompt=add_prompt,
+        continue_final_message=bool(fields.continue_final_message),
+        variables={**(variables or {}), **(fields.chat_template_kwargs or {})},
+        control=model.control_tokens,
+    )
+
+
+async def render_chat(model: ServedModel, rendering: Rendering) -> Rendered:
+    """Prompt text of a conversation.
+
+    Raises: InvalidRequestError when the template refuses it; OverloadedError; TimeoutError.
+    """
+    assert model.chat_template is not None, "it has made the conversation ready"
+    return Rendered(await model.chat_template.render(rendering))
+
+
+def plain_message(message: ChatMessage, index: int) -> dict[str, Any]:
+    """The message as templates expect it: role `system` for `developer`, text parts joined to one string.
+
+    Raises: InvalidRequestError for parts that are not text, and where there is no content at all.
+    """
+    if message.content is None and not any((message.model_extra or {}).get(key) for key in _INSTEAD_OF_CONTENT):
+        param = f"messages[{index}].content"
+        raise InvalidRequestError(f"missing required field '{param}'", param=param, code="missing_required_parameter")
+    plain = message.model_dump()
+    if message.role == "developer":
+        plain["role"] = "system"
+    if isinstance(message.content, list):
+        plain["content"] = "\n".join(_part_text(part, index) for part in message.content)
+    return plain
+
+
+def _part_text(part: object, index: int) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("type", "text") in _TEXT_PARTS:
+        return str(part["text"])
+    if isinstance(part, dict) and part.get("type") == "refusal" and isinstance(part.get("refusal"), str):
+        return str(part["refusal"])
+    raise InvalidRequestError(
+        "content parts must be of type 'text'; this model reads text only",
+        param=f"messages[{index}].content",
+        code="unsupported_content",
+    )
+
+
+def split_prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    """A completion prompt's four forms as a list of texts or id lists.
+
+    Raises: InvalidRequestError when it is empty.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequestError("'prompt' must not be empty", param="prompt", code="invalid_value")
+    if isinstance(prompt[0], int):
+        return [prompt]  # the wire model lets lists be of one kind only
+    return list(prompt)
+
+
+def encode_prompt(
+    model: ServedModel,
+    prompt: str | Rendered | Sequence[int],
+    *,
+    add_special_tokens: bool,
+    param: str,
+    must_fit: bool = False,
+) -> list[int]:
+    """Token ids of one prompt: text, a conversation, or ids.
+
+    Args:
+        must_fit: refuse a text that cannot fit the model before spending time on it.
+    Raises: InvalidRequestError when it is empty or holds ids outside the vocabulary; ContextLengthError.
+    """
+    if isinstance(prompt, str | Rendered):
+        if must_fit:
+            require_fit(model, prompt, param)
+        ids = encode_text(model, prompt, add_special_tokens=add_special_tokens)
+    else:
+        ids = list(prompt)
+    if not ids:
+        raise InvalidRequestError(f"'{param}' must hold at least one token", param=param, code="invalid_value")
+    limit = model.token_limit  # a tokenizer may know more tokens than the model, which would fail the whole step
+    if (largest := max(ids)) >= limit:
+        raise InvalidRequestError(
+            f"token id {largest} is outside the vocabulary of {limit} tokens", param=param, code="invalid_value"
+        )
+    return ids
+
+
+def require_fit(model: ServedModel, prompt: str | Rendered, param: str) -> None:
+    """Refuse a text that certainly cannot fit the model, without spending time on it.
+
+    Raises: ContextLengthError.
+    """
+    least = model.tokenizer.least_tokens(prompt if isinstance(prompt, str) else unmarked(prompt.marked))
+    if least > model.max_model_len:
+        raise ContextLengthError(
+            f"This model's maximum context length is {model.max_model_len} tokens. However, your prompt contains "
+            f"at least {least} tokens. Shorten the prompt.",
+            param=param,
+        )
+
+
+def encode_text(model: ServedModel, prompt: str | Rendered, *, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text, in which all control tokens count, or of a conversation, in which the template's do."""
+    if isinstance(prompt, str):
+        return model.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+    return model.control_tokens.encode(prompt.marked, add_special_tokens=add_special_tokens)

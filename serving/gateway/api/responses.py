@@ -1,0 +1,179 @@
+"""Generation answers as raw ASGI responses: one object, or a stream of events.
+
+Nothing of the framework stands between the backend's updates and `send`: no response iterator, no per-chunk wrapper.
+Beside the work runs a watcher of `receive`, because a client that leaves must free its blocks even while nothing is
+sent. The HTTP status goes out with the first update, so that anything that fails before it is a plain HTTP error.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from serving.gateway.api.backend import GenerationBackend
+from serving.gateway.api.errors import ErrorReply, reply_for
+from serving.gateway.api.full import FullResponse
+from serving.gateway.api.run import RequestRun
+from serving.gateway.api.settings import ApiSettings
+from serving.gateway.api.sse import DONE, KEEPALIVE, StreamEncoder, event
+from serving.gateway.api.timing import Timing
+from serving.gateway.api.tokenizer import Tokenizer
+from serving.gateway.api.translate import GenerationOrder
+from serving.telemetry.metrics import GatewayMetrics
+
+log = logging.getLogger("serving.gateway.api")
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx must not collect events
+]
+
+
+class GenerationResponse(Response):
+    """Submits an order when the server runs it, and answers with its output."""
+
+    def __init__(
+        self,
+        order: GenerationOrder,
+        backend: GenerationBackend,
+        tokenizer: Tokenizer,
+        metrics: GatewayMetrics,
+        settings: ApiSettings,
+        arrived: float,
+    ) -> None:
+        # The base class would build a body and headers of its own; these three are what others read of a response.
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self._order = order
+        self._backend = backend
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._settings = settings
+        self._arrived = arrived
+        self._quiet = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run to the end, or until the client leaves."""
+        try:
+            run = RequestRun(self._order, self._backend, self._tokenizer, self._metrics, self._arrived)
+        except Exception as error:
+            await send_error(send, reply_logged(error))
+            return
+        limit_s = self._settings.request_timeout_s + self._settings.deadline_grace_s
+        work = self._stream if self._order.stream else self._full
+        try:
+            await until_disconnect(receive, work(run, send, limit_s))
+        finally:
+            run.close()
+
+    async def _full(self, run: RequestRun, send: Send, limit_s: float) -> None:
+        response = FullResponse(self._order, run.choices, self._tokenizer, self._timing(run))
+        try:
+            async with asyncio.timeout(limit_s):
+                while run.open:
+                    for index, out in await run.next():
+                        response.add(index, out)
+                # Thousands of log-probabilities take a while, in which other streams must not stand still.
+                body = response.body() if response.short else await asyncio.to_thread(response.body)
+        except Exception as error:
+            run.failed = True
+            await send_error(send, reply_logged(error, self._order.response_id))
+            return
+        with suppress(TimeoutError):  # the client does not read
+            async with asyncio.timeout(limit_s):
+                await send_json(send, 200, body)
+
+    async def _stream(self, run: RequestRun, send: Send, limit_s: float) -> None:
+        encoder = StreamEncoder(self._order, run.choices, self._tokenizer, self._timing(run))
+        started = False
+        try:
+            async with asyncio.timeout(limit_s):
+                batch = await run.next()
+                started = True
+                await send({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEADERS)})
+                async with self._keepalive(send):
+                    while run.open:
+                        if body := encoder.batch(batch):
+                            self._quiet = False
+                            await send({"type": "http.response.body", "body": body, "more_body": True})
+                        batch = await run.next()
+                await send({"type": "http.response.body", "body": encoder.batch(batch) + encoder.closing()})
+            return
+        except Exception as error:
+            run.failed = True
+            reply = reply_logged(error, self._order.response_id)
+            if not started:
+                await send_error(send, reply)
+                return
+        with suppress(TimeoutError):  # the client does not read; that may have been the error
+            async with asyncio.timeout(self._settings.deadline_grace_s):
+                await send({"type": "http.response.body", "body": event(reply.body()) + DONE})
+
+    def _timing(self, run: RequestRun) -> Timing | None:
+        """The times to tell the client."""
+        return run.timing if self._settings.per_request_metrics else None
+
+    @asynccontextmanager
+    async def _keepalive(self, send: Send) -> AsyncIterator[None]:
+        """While inside, silence is broken by comments, where the settings ask for it."""
+        seconds = self._settings.keepalive_s
+        pulse = asyncio.ensure_future(self._pulse(send, seconds)) if seconds > 0 else None
+        try:
+            yield
+        finally:
+            if pulse is not None:
+                pulse.cancel()
+
+    async def _pulse(self, send: Send, seconds: float) -> None:
+        """Send a comment whenever the stream was silent for `seconds`."""
+        while True:
+            self._quiet = True
+            await asyncio.sleep(seconds)
+            if self._quiet:
+                await send({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` until it is done or the client is gone, whichever comes first; nothing is left running."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_client_gone(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _client_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def reply_logged(error: Exception, response_id: str = "before its submission") -> ErrorReply:
+    """The reply to an error; what is our own fault is logged with its trace, because the client does not see it."""
+    reply = reply_for(error)
+    if reply.status == 500:
+        log.error("request %s failed", response_id, exc_info=error)
+    return reply
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+    """Send a complete JSON response."""
+    extra = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
+    own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": own + extra})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, reply: ErrorReply) -> None:
+    """Send an error object."""
+    await send_json(send, reply.status, reply.body(), reply.headers)

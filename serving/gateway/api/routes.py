@@ -1,0 +1,283 @@
+"""The routes, grouped by who calls them: probes, information, generation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError, UnavailableError
+from serving.gateway.api.answers import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChunk,
+    Detokenized,
+    Load,
+    ModelCard,
+    ModelList,
+    Ready,
+    Tokens,
+    Version,
+)
+from serving.gateway.api.backend import GenerationBackend
+from serving.gateway.api.body import parse_body
+from serving.gateway.api.openapi import BODY_ERRORS, answers, event_stream, text_content
+from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
+from serving.gateway.api.responses import GenerationResponse
+from serving.gateway.api.schema import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerationRequest,
+    OpenApiKind,
+    TokenizeRequest,
+)
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.api.tenant import tenant_of
+from serving.gateway.api.tenant_weights import TenantWeights
+from serving.gateway.api.text_desk import TextDesk
+from serving.gateway.api.translate import GenerationOrder, chat_order, completion_order, prepare_chat_order
+from serving.telemetry.metrics import GatewayMetrics
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_GENERATION_ERRORS = (404, 429, 503, *BODY_ERRORS)
+GENERATION_EXCHANGES = tuple(
+    ("POST", f"/v1/{path}", status)
+    for path in ("chat/completions", "completions")
+    for status in sorted({200, 401, 499, 500, *_GENERATION_ERRORS})
+)
+"""Method, route and status of exchanges whose number is told from the start, though it be 0."""
+
+Body = TypeVar("Body", bound=GenerationRequest)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class RouteServices:
+    """What the routes work with."""
+
+    backend: GenerationBackend
+    model: ServedModel
+    settings: ApiSettings
+    metrics: GatewayMetrics
+    weights: TenantWeights
+    texts: TextDesk
+
+    async def chat(self, request: Request) -> Response:
+        """Read a chat request and answer it.
+
+        Raises: RequestError subclasses.
+        """
+        arrived, tenant = self.metrics.clock(), self.weights.apply(tenant_of(request))
+        body = await self._read(request, ChatCompletionRequest)
+        rendering = await self._translated(request, lambda: prepare_chat_order(body, self.model, self.settings))
+        text = await render_chat(self.model, rendering)
+        order = await self._translated(request, lambda: chat_order(body, self.model, self.settings, tenant, text))
+        return self._answer(order, arrived)
+
+    async def complete(self, request: Request) -> Response:
+        """Read a completion request and answer it.
+
+        Raises: RequestError subclasses.
+        """
+        arrived, tenant = self.metrics.clock(), self.weights.apply(tenant_of(request))
+        body = await self._read(request, CompletionRequest)
+        order = await self._translated(request, lambda: completion_order(body, self.model, self.settings, tenant))
+        return self._answer(order, arrived)
+
+    async def _read(self, request: Request, kind: type[Body]) -> Body:
+        body = await parse_body(request, kind, self.settings.max_body_bytes)
+        self.check_model(body.model)
+        return body
+
+    async def _translated(self, request: Request, work: Callable[[], Result]) -> Result:
+        if request.state.body_size > self.settings.encode_in_thread_bytes:
+            # Tokenizing a long prompt takes tens of milliseconds, in which other streams must not stand still.
+            return await self.at_desk(request, work)
+        return work()
+
+    def _answer(self, order: GenerationOrder, arrived: float) -> Response:
+        return GenerationResponse(order, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
+
+    async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:
+        """Work on the text of a request whose body was read, when it is its key's turn.
+
+        Raises: OverloadedError, RequestError subclasses.
+        """
+        tenant = self.weights.apply(tenant_of(request))
+        return await self.texts.run(tenant, request.state.body_size, work)
+
+    def check_model(self, name: str | None) -> None:
+        """Accept a served name, or none at all.
+
+        Raises: ModelNotFoundError.
+        """
+        if name is not None and name not in self.model.names:
+            raise ModelNotFoundError(
+                f"the model '{name[:200]}' does not exist here; GET /v1/models lists what is served", param="model"
+            )
+
+    def model_card(self, name: str) -> dict[str, Any]:
+        """A model as /v1/models shows it."""
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.model.created,
+            "owned_by": "cloudmatrix",
+            "root": self.model.root,
+            "parent": None,
+            "max_model_len": self.model.max_model_len,
+            "permission": [],
+        }
+
+
+def json_response(value: object) -> Response:
+    """A 200 with a JSON body."""
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def request_body(kind: OpenApiKind) -> dict[str, Any]:
+    """OpenAPI's description of a body that the route itself reads."""
+    schema = {"$ref": f"#/components/schemas/{kind}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def probe_router(endpoint: RouteServices) -> APIRouter:
+    """For load balancers, orchestrators and scrapers."""
+    router = APIRouter(tags=["probes"])
+
+    @router.get("/health", response_class=Response, responses=answers(None))
+    @router.get("/ping", response_class=Response, responses=answers(None))
+    @router.post("/ping", response_class=Response, responses=answers(None))
+    async def health() -> Response:
+        """The process answers."""
+        return Response()
+
+    @router.get("/ready", responses=answers(Ready, 503))
+    async def ready() -> Response:
+        """A request sent now could be served."""
+        if not endpoint.backend.ready():
+            raise UnavailableError("no instance can serve yet; try again shortly")
+        return json_response({"status": "ready"})
+
+    @router.get("/version", responses=answers(Version))
+    async def version() -> Response:
+        """The server's version."""
+        return json_response({"version": endpoint.settings.version})
+
+    @router.get("/metrics", response_class=Response, responses=answers(None, content=text_content("text/plain")))
+    async def metrics(request: Request) -> Response:
+        """Prometheus text, without a key. Series that name tenants are added for an admin key, or on an open server."""
+        text = await endpoint.metrics.render_all(namespaces=tenant_of(request).admin)
+        return Response(text, media_type=METRICS_TYPE)
+
+    @router.get("/load", responses=answers(Load))
+    async def load() -> Response:
+        """Requests in flight, in all gateways."""
+        return json_response({"server_load": await endpoint.metrics.load()})
+
+    return router
+
+
+def info_router(endpoint: RouteServices) -> APIRouter:
+    """Models and tokens."""
+    router = APIRouter(tags=["information"])
+    model, settings = endpoint.model, endpoint.settings
+
+    @router.get("/v1/models", responses=answers(ModelList))
+    async def models() -> Response:
+        """All served names."""
+        return json_response({"object": "list", "data": [endpoint.model_card(name) for name in model.names]})
+
+    @router.get("/v1/models/{name:path}", responses=answers(ModelCard, 404))
+    async def one_model(name: str) -> Response:
+        """One served name; names may hold slashes."""
+        endpoint.check_model(name)
+        return json_response(endpoint.model_card(name))
+
+    @router.post(
+        "/tokenize", openapi_extra=request_body("TokenizeRequest"), responses=answers(Tokens, 404, 429, *BODY_ERRORS)
+    )
+    async def tokenize(request: Request) -> Response:
+        """Token ids of a prompt or a conversation."""
+        body = await parse_body(request, TokenizeRequest, settings.max_body_bytes)
+        endpoint.check_model(body.model)
+        text = await _text_of(request, body, endpoint)
+        ids, strings = await endpoint.at_desk(request, lambda: _tokenize(body, text, model))
+        answer = {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids, "token_strs": strings}
+        return json_response(answer)
+
+    @router.post(
+        "/detokenize",
+        openapi_extra=request_body("DetokenizeRequest"),
+        responses=answers(Detokenized, 404, 429, *BODY_ERRORS),
+    )
+    async def detokenize(request: Request) -> Response:
+        """Text of token ids, special tokens shown."""
+        body = await parse_body(request, DetokenizeRequest, settings.max_body_bytes)
+        endpoint.check_model(body.model)
+        text = await endpoint.at_desk(request, lambda: _detokenize(body, model))
+        return json_response({"prompt": text})
+
+    return router
+
+
+def generation_router(endpoint: RouteServices) -> APIRouter:
+    """Chat and completions."""
+    router = APIRouter(prefix="/v1", tags=["generation"])
+
+    @router.post(
+        "/chat/completions",
+        openapi_extra=request_body("ChatCompletionRequest"),
+        responses=answers(ChatCompletion, *_GENERATION_ERRORS, content=event_stream(ChatCompletionChunk)),
+    )
+    async def chat_completions(request: Request) -> Response:
+        """Continue a conversation."""
+        return await endpoint.chat(request)
+
+    @router.post(
+        "/completions",
+        openapi_extra=request_body("CompletionRequest"),
+        responses=answers(Completion, *_GENERATION_ERRORS, content=event_stream(CompletionChunk)),
+    )
+    async def completions(request: Request) -> Response:
+        """Continue a text."""
+        return await endpoint.complete(request)
+
+    return router
+
+
+async def _text_of(request: Request, body: TokenizeRequest, endpoint: RouteServices) -> str | Rendered:
+    """The text or conversation to tokenize: exactly one of `prompt` and `messages` is there."""
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("give either 'prompt' or 'messages'", param="prompt", code="invalid_value")
+    messages, model = body.messages, endpoint.model
+    if messages is None:
+        return body.prompt or ""
+    rendering = await endpoint.at_desk(request, lambda: prepare_chat(model, messages, body))
+    return await render_chat(model, rendering)
+
+
+def _tokenize(body: TokenizeRequest, text: str | Rendered, model: ServedModel) -> tuple[list[int], list[str] | None]:
+    """Ids, and how the vocabulary spells them if that is wanted. Prompts get special tokens unless told otherwise."""
+    special = body.add_special_tokens is not False if isinstance(text, str) else bool(body.add_special_tokens)
+    require_fit(model, text, "prompt" if isinstance(text, str) else "messages")
+    ids = encode_text(model, text, add_special_tokens=special)
+    return ids, [model.tokenizer.token_string(i) for i in ids] if body.return_token_strs else None
+
+
+def _detokenize(body: DetokenizeRequest, model: ServedModel) -> str:
+    if not body.tokens:
+        return ""
+    if len(body.tokens) > model.max_model_len:
+        raise ContextLengthError(
+            f"'tokens' holds {len(body.tokens)} tokens; this model's maximum context length is {model.max_model_len}",
+            param="tokens",
+        )
+    encode_prompt(model, body.tokens, add_special_tokens=False, param="tokens")  # checks the ids
+    return model.tokenizer.decode(body.tokens, skip_special_tokens=False)

@@ -1,0 +1,153 @@
+"""Sampling fields of a request, with the model's defaults, to one immutable `SamplingParams`."""
+
+from typing import Any, NamedTuple, TypeVar
+
+from serving.errors import ContextLengthError, InvalidRequestError
+from serving.gateway.api.schema import GenerationRequest
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.values.sequence import SamplingParams
+
+T = TypeVar("T")
+
+SEED_SPACE = 2**64
+_LEAST_TEMPERATURE = 1e-5
+MAX_BIASES = 1024
+"""Each biased token costs the sampler of every step; OpenAI's own limit is of this order."""
+
+
+class Fields(NamedTuple):
+    """What a kind of request calls its fields; errors name them."""
+
+    prompt: str
+    limit: str
+    logprobs: str
+
+
+def sampling_params(
+    body: GenerationRequest,
+    model: ServedModel,
+    settings: ApiSettings,
+    *,
+    max_tokens: int,
+    seed: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    fields: Fields,
+) -> SamplingParams:
+    """Sampling of one sequence. A request's own value wins over generation_config.json, which wins over neutral.
+
+    Raises: InvalidRequestError for biases outside the vocabulary, contradicting limits, too many logprobs.
+    """
+    for name, asked in ((fields.logprobs, logprobs), ("prompt_logprobs", prompt_logprobs)):
+        if asked is not None and asked > settings.max_logprobs:
+            raise InvalidRequestError(
+                f"'{name}' may ask for at most {settings.max_logprobs} alternatives", param=name, code="invalid_value"
+            )
+    min_tokens, stop_ids = body.min_tokens or 0, _stop_token_ids(body, model)
+    if min_tokens and len(stop_ids) >= model.token_limit:
+        message = "'min_tokens' leaves no token to choose: all of them are stop tokens"
+        raise InvalidRequestError(message, param="min_tokens", code="invalid_value")
+    if min_tokens > max_tokens:
+        raise InvalidRequestError(
+            f"'min_tokens' ({min_tokens}) must not exceed the maximum of {max_tokens} output tokens",
+            param="min_tokens",
+            code="invalid_value",
+        )
+    defaults = model.defaults
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=_temperature(_first(body.temperature, defaults.temperature)),
+        top_p=_first(body.top_p, defaults.top_p),
+        top_k=max(0, _first(body.top_k, defaults.top_k)),  # -1 is another spelling of "off"
+        min_p=_first(body.min_p, defaults.min_p),
+        repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=_logit_bias(body.logit_bias or {}, model.token_limit),
+        seed=seed % SEED_SPACE,
+        stop_token_ids=stop_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def output_limit(model: ServedModel, prompt_tokens: int, asked: int | None, fields: Fields) -> int:
+    """Output tokens of one sequence: what was asked, else all that fits.
+
+    Raises: ContextLengthError when prompt and output do not fit together.
+    """
+    room = model.max_model_len - prompt_tokens
+    wanted = max(1, asked) if asked is not None else 1  # even "0" computes one position
+    if wanted > room:
+        detail = f"you requested {asked} output tokens and " if asked else ""
+        raise ContextLengthError(
+            f"This model's maximum context length is {model.max_model_len} tokens. However, {detail}your prompt "
+            f"contains {prompt_tokens} tokens. Shorten the prompt or ask for fewer output tokens.",
+            param=fields.limit if asked and prompt_tokens < model.max_model_len else fields.prompt,
+        )
+    if asked is not None:
+        return asked
+    return min(room, model.defaults.max_new_tokens or room)
+
+
+def stop_strings(stop: str | list[str] | None, settings: ApiSettings) -> tuple[str, ...]:
+    """The request's stop strings, checked. An empty text alone is none, as in forms that nobody filled in.
+
+    Raises: InvalidRequestError for empty, too long or too many strings.
+    """
+    stops = (stop,) if isinstance(stop, str) and stop else tuple(stop or ())
+    if len(stops) > settings.max_stop_strings:
+        raise InvalidRequestError(
+            f"'stop' may hold at most {settings.max_stop_strings} strings", param="stop", code="invalid_value"
+        )
+    for text in stops:
+        if not 0 < len(text) <= settings.max_stop_length:
+            raise InvalidRequestError(
+                f"each 'stop' string must have 1 to {settings.max_stop_length} characters",
+                param="stop",
+                code="invalid_value",
+            )
+    return stops
+
+
+def _stop_token_ids(body: GenerationRequest, model: ServedModel) -> tuple[int, ...]:
+    """Raises: InvalidRequestError for ids that no model of this vocabulary can say."""
+    limit = model.token_limit
+    own = body.stop_token_ids or ()
+    if any(token >= limit for token in own):
+        raise InvalidRequestError(
+            f"'stop_token_ids' holds {max(own)}, which is no token id below {limit}",
+            param="stop_token_ids",
+            code="invalid_value",
+        )
+    ends = () if body.ignore_eos else (token for token in model.eos_ids if token < limit)
+    return tuple(sorted({*ends, *own}))
+
+
+def _temperature(asked: float) -> float:
+    """Below a hundred-thousandth a draw is the likeliest token, but for rounding: then it shall be just that."""
+    return asked if asked >= _LEAST_TEMPERATURE else 0.0
+
+
+def _logit_bias(bias: dict[str, Any], limit: int) -> tuple[tuple[int, float], ...]:
+    if len(bias) > MAX_BIASES:
+        message = f"'logit_bias' may hold at most {MAX_BIASES} tokens"
+        raise InvalidRequestError(message, param="logit_bias", code="invalid_value")
+    pairs = []
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 20 and int(key) < limit):
+            raise InvalidRequestError(
+                f"'logit_bias' has the key '{key[:40]}', which is no token id below {limit}",
+                param="logit_bias",
+                code="invalid_value",
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -100 <= value <= 100:
+            message = f"'logit_bias' of token {key} must be a number from -100 to 100"
+            raise InvalidRequestError(message, param="logit_bias", code="invalid_value")
+        pairs.append((int(key), float(value)))
+    return tuple(sorted(pairs))
+
+
+def _first(value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,0 +1,283 @@
+"""The wire models of requests: OpenAI's fields, vLLM's extensions, and the fields that are refused on purpose.
+
+Types are strict (a number in a string is an error that names the field); `null` means absent everywhere; unknown
+fields are kept apart for `unknown_fields`, which refuses those that would change the output of another server.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
+
+from serving.errors import InvalidRequestError
+from serving.gateway.api.foreign_fields import REFUSED, TOKENIZING, Foreign
+from serving.gateway.api.request_ids import MAX_REQUEST_ID, usable_request_id
+from serving.gateway.api.unknown_fields import unsupported
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+# Lists stop at the first bad element: a megabyte of wrong elements must not become a million error objects.
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+LogitBias = Annotated[
+    dict[str, Any],  # keys and values are checked where the vocabulary is known
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
+]
+
+_COUNT_OR_NOT: dict[str, Any] = {"anyOf": [{"type": "integer", "minimum": 0}, {"enum": [None, False]}], "default": None}
+_NO_TOOL: dict[str, Any] = {"enum": ["none", "auto", None], "default": None}
+_TEXT_FORM: dict[str, Any] = {
+    "default": None,
+    "anyOf": [
+        {"type": "null"},
+        {"type": "object", "maxProperties": 0},
+        {"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"], "maxProperties": 1},
+    ],
+}
+_PROMPT_OR_MESSAGES: dict[str, Any] = {
+    "oneOf": [
+        {"required": [one], "properties": {one: {"not": {"type": "null"}}, other: {"type": "null"}}}
+        for one, other in (("prompt", "messages"), ("messages", "prompt"))
+    ]
+}
+
+
+def _prompt_form(value: object) -> str:
+    """Which of a prompt's four forms this is, by its first element, so that only that one is validated.
+
+    The names hold a space, which tells them from field names in the path of an error.
+    """
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, str):
+        return "list of texts"
+    if isinstance(first, list):
+        return "lists of ids"
+    return "list of ids" if isinstance(value, list) else "one text"
+
+
+Prompt = Annotated[
+    Annotated[str, Tag("one text")]
+    | Annotated[Texts, Tag("list of texts")]
+    | Annotated[TokenIds, Tag("list of ids")]
+    | Annotated[list[TokenIds], Field(fail_fast=True), Tag("lists of ids")],
+    Discriminator(_prompt_form),
+]
+
+
+class WireModel(BaseModel):
+    """Base of request bodies."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = {}
+    """Fields of other servers that are refused."""
+
+
+class StreamOptions(WireModel):
+    """What a stream carries beside text."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationRequest(WireModel):
+    """Fields common to chat and completions."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Probability | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100.0)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: LogitBias | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    stop: str | Texts | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    request_id: str | None = None
+    user: str | None = None
+
+    response_format: Annotated[Any, WithJsonSchema(_TEXT_FORM)] = None
+
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = REFUSED
+
+    def refuse_unsupported(self) -> None:
+        """Refuse values that would be ignored although they change the output.
+
+        Raises: InvalidRequestError naming the field.
+        """
+        form = self.response_format
+        if form is None or form == {}:
+            return
+        if not isinstance(form, dict) or form.get("type") != "text":
+            raise InvalidRequestError(
+                '\'response_format\' other than {"type": "text"} is not supported yet by this server',
+                param="response_format",
+                code="unsupported_parameter",
+            )
+        for name, value in form.items():
+            if name != "type" and not Foreign().changes_nothing(value, {}):
+                raise unsupported(f"response_format.{name[:40]}")
+
+    @field_validator("request_id")
+    @classmethod
+    def _request_id_is_usable(cls, value: str | None) -> str | None:
+        if value is not None and usable_request_id(value) is None:
+            message = f"'request_id' must have 1 to {MAX_REQUEST_ID} printable ASCII characters"
+            raise InvalidRequestError(message, param="request_id", code="invalid_value")
+        return value
+
+    @model_validator(mode="after")
+    def _stream_options_need_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError("'stream_options' is only allowed with 'stream': true", param="stream_options")
+        return self
+
+
+class ChatMessage(BaseModel):
+    """One message; further keys (name, tool_calls, reasoning_content ...) go to the template as they are."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+
+    role: str
+    content: str | list[Any] | None = None
+
+
+class ChatTemplateFields(WireModel):
+    """How messages become a prompt; shared by chat and /tokenize."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ChatCompletionRequest(GenerationRequest, ChatTemplateFields):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    max_completion_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    reasoning_effort: str | None = None
+    tools: list[Any] | None = None
+    tool_choice: Annotated[Any, WithJsonSchema(_NO_TOOL)] = None
+
+    def refuse_unsupported(self) -> None:
+        """As for every request; tools as well, unless the caller forbids their use."""
+        super().refuse_unsupported()
+        if self.tool_choice not in (None, "none", "auto"):
+            raise InvalidRequestError(
+                "'tool_choice' other than \"none\" is not supported yet by this server",
+                param="tool_choice",
+                code="unsupported_parameter",
+            )
+        if self.tools and self.tool_choice != "none":
+            raise InvalidRequestError(
+                "'tools' are not supported yet by this server; leave them out or set 'tool_choice' to \"none\"",
+                param="tools",
+                code="unsupported_parameter",
+            )
+
+
+class CompletionRequest(GenerationRequest):
+    """POST /v1/completions."""
+
+    prompt: Prompt
+    echo: bool | None = None
+    logprobs: Annotated[Annotated[int, Field(ge=0)] | None, WithJsonSchema(_COUNT_OR_NOT)] = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    suffix: str | None = None
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _chat_has_a_switch(cls, value: object) -> object:
+        return None if value is False else value
+
+    def refuse_unsupported(self) -> None:
+        """As for every request; also fill-in-the-middle and best-of selection."""
+        super().refuse_unsupported()
+        if self.suffix:
+            raise InvalidRequestError(
+                "'suffix' is not supported by this model; leave it out", param="suffix", code="unsupported_parameter"
+            )
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise InvalidRequestError(
+                "'best_of' must equal 'n'; selection among more candidates is not supported",
+                param="best_of",
+                code="unsupported_parameter",
+            )
+
+
+class TokenizeRequest(ChatTemplateFields):
+    """POST /tokenize: a prompt, or messages as for chat."""
+
+    model_config = ConfigDict(json_schema_extra=_PROMPT_OR_MESSAGES)
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True)] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = TOKENIZING
+
+
+class DetokenizeRequest(WireModel):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: TokenIds
+
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = TOKENIZING
+
+
+class PoolAuditRequest(WireModel):
+    """POST /pool/audit."""
+
+    repair: bool = False
+
+
+class PoolNamespaceRequest(WireModel):
+    """POST /pool/namespaces/{name}: what is absent stays as it is."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["quota_mib"]}, {"required": ["weight"]}]})
+
+    quota_mib: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    weight: Annotated[float, Field(ge=0.01, le=100.0)] | None = None
+
+
+OpenApiKind = Literal[
+    "ChatCompletionRequest",
+    "CompletionRequest",
+    "TokenizeRequest",
+    "DetokenizeRequest",
+    "PoolAuditRequest",
+    "PoolNamespaceRequest",
+]
+BODIES: dict[OpenApiKind, type[WireModel]] = {
+    "ChatCompletionRequest": ChatCompletionRequest,
+    "CompletionRequest": CompletionRequest,
+    "TokenizeRequest": TokenizeRequest,
+    "DetokenizeRequest": DetokenizeRequest,
+    "PoolAuditRequest": PoolAuditRequest,
+    "PoolNamespaceRequest": PoolNamespaceRequest,
+}

@@ -1,0 +1,180 @@
+"""What the HTTP surface is told at start: the model it speaks for, its limits and its keys."""
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from serving.errors import ModelError
+from serving.gateway.api.chat_template import ChatTemplate, load_chat_template
+from serving.gateway.api.control_tokens import ControlTokens
+from serving.gateway.api.errors import from_validation
+from serving.gateway.api.schema import GenerationRequest
+from serving.gateway.api.tokenizer import Tokenizer, read_json
+from serving.host_names import AllowedHosts
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """Sampling values of the model folder's generation_config.json, used where a request is silent."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_new_tokens: int | None = None
+
+    @classmethod
+    def from_json(cls, config: dict[str, Any]) -> "GenerationDefaults":
+        """Take the known keys; null means absent.
+
+        Raises: ModelError for values that no request may have either.
+        """
+        known = {name: config[name] for name in cls.__slots__ if config.get(name) is not None}
+        fields = {"max_tokens" if name == "max_new_tokens" else name: value for name, value in known.items()}
+        try:
+            GenerationRequest.model_validate(fields)
+        except ValidationError as error:
+            raise ModelError(f"generation_config.json: {from_validation(error)}; correct or remove it") from error
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model as clients see it.
+
+    Args:
+        names: ids that requests may use; the first is reported.
+        root: where the model came from, for /v1/models.
+        max_model_len: prompt plus output, in tokens.
+        eos_ids: tokens that end a sequence unless the caller ignores them.
+        created: Unix time, seconds.
+    """
+
+    names: tuple[str, ...]
+    root: str
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    max_model_len: int
+    eos_ids: tuple[int, ...]
+    created: int
+    defaults: GenerationDefaults = GenerationDefaults()
+    vocab_size: int | None = None
+    """Rows of the model's embedding, when that differs from the tokenizer's size."""
+    fingerprint: str = ""
+    """Answers' `system_fingerprint`; empty = they have none."""
+
+    @cached_property
+    def control_tokens(self) -> ControlTokens:
+        """What only the chat template may say."""
+        return ControlTokens(self.tokenizer, "" if self.chat_template is None else self.chat_template.source)
+
+    @property
+    def token_limit(self) -> int:
+        """Token ids below this are accepted in prompts and biases."""
+        return self.vocab_size or self.tokenizer.vocab_size
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path | str, *, names: tuple[str, ...], max_model_len: int, created: int
+    ) -> "ServedModel":
+        """Read tokenizer, template, defaults and end tokens of a Hugging Face folder.
+
+        Raises: ModelError when the folder cannot be served.
+        """
+        if not names:
+            raise ModelError("a served model needs at least one name")
+        tokenizer = Tokenizer.from_folder(folder)
+        config = read_json(Path(folder) / "config.json")
+        generation = read_json(Path(folder) / "generation_config.json")
+        ends = {*_ids(generation.get("eos_token_id", config.get("eos_token_id")))}
+        ends |= {tokenizer.eos_id} - {None}  # type: ignore[arg-type]  # None removed in the same expression
+        return cls(
+            names=names,
+            root=str(folder),
+            tokenizer=tokenizer,
+            chat_template=load_chat_template(folder, tokenizer.special_tokens),
+            max_model_len=max_model_len,
+            eos_ids=tuple(sorted(ends)),
+            created=created,
+            defaults=GenerationDefaults.from_json(generation),
+            vocab_size=_vocab_size(config),
+        )
+
+
+def _vocab_size(config: dict[str, Any]) -> int | None:
+    size = config.get("vocab_size")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**31):
+        raise ModelError(f"config.json: vocab_size = {str(size)[:40]} is no number of tokens; correct or remove it")
+    return size
+
+
+def _ids(value: object) -> list[int]:
+    """`eos_token_id` is an id, a list of ids or absent; some write -1 for none."""
+    values = value if isinstance(value, list) else [value]
+    ids = [i for i in values if isinstance(i, int) and i >= 0]
+    if any(i >= 2**31 for i in ids):
+        raise ModelError(f"eos_token_id = {str(max(ids))[:40]} is no token; correct or remove it")
+    return ids
+
+
+def hash_api_key(key: str) -> bytes:
+    """Digest under which a key is kept. Keys are long random strings, so a fast hash without salt is enough."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceKeys:
+    """One tenant's name, the digests of its keys, by `hash_api_key`, and the weight that each of them has."""
+
+    name: str
+    key_hashes: tuple[bytes, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """Limits and keys of the endpoint. Without a key of any kind the endpoint is open.
+
+    Args:
+        api_key_hashes: digests, by `hash_api_key`, of the keys of namespace `default`.
+        admin_key_hashes: digests of the keys that may also see and delete other tenants' cache.
+        namespaces: further tenants with their keys.
+        pool_salt: secret from which every namespace gets its salt.
+        max_body_bytes: larger request bodies answer 413.
+        max_sequences: prompts x n of one request. max_n: answers to one prompt.
+        max_logprob_entries: log-probabilities that one answer may hold.
+        max_logprobs: top alternatives a request may ask for per token.
+        request_timeout_s: deadline of a request from its arrival, which the backend keeps.
+        deadline_grace_s: a backend that does not keep it is given up so much later.
+        per_request_metrics: tell each request's times (vLLM's --enable-per-request-metrics).
+        keepalive_s: a comment line is sent into streams silent for this long; 0 = never (some load generators
+            cannot read comments).
+        encode_in_thread_bytes: prompts longer than this are tokenized off the event loop.
+        allowed_origins: whose web pages may call, `*` = anybody's.
+        hosts: names under which requests may come; None = any.
+    """
+
+    version: str = "0"
+    api_key_hashes: tuple[bytes, ...] = ()
+    admin_key_hashes: tuple[bytes, ...] = ()
+    namespaces: tuple[NamespaceKeys, ...] = ()
+    pool_salt: bytes = field(default=b"", repr=False)
+    max_body_bytes: int = 8 * 2**20
+    max_sequences: int = 256
+    max_n: int = 128
+    max_logprob_entries: int = 500_000
+    max_logprobs: int = 20
+    max_stop_strings: int = 16
+    max_stop_length: int = 1024
+    request_timeout_s: float = 600.0
+    deadline_grace_s: float = 5.0
+    per_request_metrics: bool = True
+    keepalive_s: float = 0.0
+    encode_in_thread_bytes: int = 32 * 2**10
+    allowed_origins: tuple[str, ...] = ()
+    hosts: AllowedHosts | None = None

@@ -1,0 +1,218 @@
+"""The processes that run a model's chat template: started when they are needed, a few at most, replaced when lost.
+
+Serves any event loop, and several at once: an idle process belongs to nobody.
+"""
+
+import asyncio
+import contextlib
+import marshal
+import signal
+import socket
+import subprocess
+import threading
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from serving.errors import InvalidRequestError
+from serving.gateway.api.template_process import CPU_S, LENGTH, TEXT, command
+from serving.gateway.api.template_turns import TemplateTurns
+
+ORDINARY_PROCESSES = 2
+"""One does some thousand ordinary answers a second; the other is for those that a longer conversation would hold up."""
+LONG_PROCESSES = 2
+LONG_BYTES = 1 << 20
+"""A conversation as long as this waits in a line of its own, and has a process of its own: what it takes is given back
+so. It is two tenths of a second in there."""
+MOST_WAITING_BYTES = 64 << 20
+PATIENCE_S = 60.0
+"""For an answer. A template cannot sleep, and its processor time is bounded: beyond this the machine stands still."""
+ATTEMPTS = 2
+"""A process may be lost by somebody else's hand: another one has better luck."""
+LAST_BREATH_S = 1.0
+"""Between the end of a process's connection and its own."""
+_MOST_ANSWER_BYTES = 1 << 30
+_ONE_READ_BYTES = 256 << 10
+
+
+class _LostError(Exception):
+    """A process ended in the midst of an answer."""
+
+
+class _Renderer:
+    """One process and the connection to it."""
+
+    def __init__(self, cpu_s: float) -> None:
+        self.connection, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                command(cpu_s),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.connection.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        """The process's."""
+        return self._process.pid
+
+    async def ask(self, frame: bytes) -> bytes:
+        """One answer. Raises: _LostError."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(self.connection, LENGTH.pack(len(frame)) + frame)
+            got = await self._receive(_ONE_READ_BYTES)  # a short answer in one piece
+            while len(got) < LENGTH.size:
+                got += await self._receive(_ONE_READ_BYTES)
+            size = LENGTH.unpack(got[: LENGTH.size])[0]
+            parts, missing = [got[LENGTH.size :]], size - (len(got) - LENGTH.size)
+            if not 0 < size <= _MOST_ANSWER_BYTES:
+                raise _LostError
+            while missing > 0:
+                parts.append(await self._receive(min(missing, 1 << 20)))
+                missing -= len(parts[-1])
+            return b"".join(parts)
+        except OSError as error:
+            raise _LostError from error
+
+    async def _receive(self, most: int) -> bytes:
+        part = await asyncio.get_running_loop().sock_recv(self.connection, most)
+        if not part:
+            raise _LostError
+        return part
+
+    def end(self, patience_s: float = 0.0) -> int:
+        """End it. Returns: its exit code; below 0 = the signal that ended it, perhaps before.
+
+        Args:
+            patience_s: so long it may take to end by itself, where it is about to.
+        """
+        self.connection.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(patience_s)
+        self._process.kill()
+        return self._process.wait()
+
+
+class TemplatePool:
+    """Renders one template's texts apart from this process.
+
+    Args:
+        cpu_s: processor time for an answer, beside what its size gives.
+    """
+
+    def __init__(self, source: str, cpu_s: float = CPU_S) -> None:
+        self._cpu_s = cpu_s
+        self._source = marshal.dumps(source)
+        self._idle: list[_Renderer] = []
+        self._ordinary = TemplateTurns(ORDINARY_PROCESSES, MOST_WAITING_BYTES, PATIENCE_S)
+        self._long = TemplateTurns(LONG_PROCESSES, MOST_WAITING_BYTES, PATIENCE_S)
+        self._threads = ThreadPoolExecutor(ORDINARY_PROCESSES + LONG_PROCESSES, thread_name_prefix="templates")
+        """For what may block: to start a process and to see one end."""
+        self._lock = threading.Lock()
+        self._end = weakref.finalize(self, _end_all, self._idle)
+
+    async def warm(self) -> None:
+        """Start a process, so that no request waits for it, and see the template compiled.
+
+        Raises: InvalidRequestError if it cannot be.
+        """
+        async with self._ordinary.turn(0), asyncio.timeout(PATIENCE_S):
+            self._give(await self._renderer())
+
+    async def render(self, frame: bytes) -> str:
+        """The text.
+
+        Args:
+            frame: the template's variables, marshalled; plain JSON values.
+        Raises: InvalidRequestError when the template refuses them or takes too much; OverloadedError when too many
+            wait; TimeoutError.
+        """
+        long = len(frame) >= LONG_BYTES
+        turns = self._long if long else self._ordinary
+        async with turns.turn(len(frame)), asyncio.timeout(PATIENCE_S):
+            for _ in range(ATTEMPTS):
+                with contextlib.suppress(_LostError):
+                    return await self._render(frame, fresh=long)
+        raise refusal(f"{ATTEMPTS} processes were lost over them")
+
+    def close(self) -> None:
+        """End the idle processes; others end with their answers."""
+        self._end()
+
+    async def _render(self, frame: bytes, *, fresh: bool) -> str:
+        renderer = await (self._started() if fresh else self._renderer())
+        answer = await self._answer(renderer, frame)
+        if fresh:
+            self._threads.submit(renderer.end)
+        else:
+            self._give(renderer)
+        return _text(answer)
+
+    async def _renderer(self) -> _Renderer:
+        """An idle one, or a new one."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return await self._started()
+
+    async def _started(self) -> _Renderer:
+        """A new one, which has compiled the template."""
+        started = self._threads.submit(_Renderer, self._cpu_s)
+        try:
+            renderer = await asyncio.wrap_future(started)
+        except asyncio.CancelledError:
+            started.add_done_callback(_end_started)
+            raise
+        answer = await self._answer(renderer, self._source)
+        if answer != TEXT:
+            self._threads.submit(renderer.end)
+            raise refusal(answer[1:].decode("utf-8", "surrogatepass"))
+        return renderer
+
+    async def _answer(self, renderer: _Renderer, frame: bytes) -> bytes:
+        """Ask; a process that has not answered is ended.
+
+        Raises: _LostError, InvalidRequestError if the kernel ended it for the time it took.
+        """
+        try:
+            return await renderer.ask(frame)
+        except _LostError as error:
+            ended = self._threads.submit(renderer.end, LAST_BREATH_S)
+            if await asyncio.wrap_future(ended) == -signal.SIGPROF:
+                raise refusal("it takes too much time") from error
+            raise
+        except BaseException:  # nobody waits any more
+            self._threads.submit(renderer.end)
+            raise
+
+    def _give(self, renderer: _Renderer) -> None:
+        with self._lock:
+            if self._end.alive:
+                self._idle.append(renderer)
+                return
+        self._threads.submit(renderer.end)
+
+
+def refusal(reason: str) -> InvalidRequestError:
+    """The error of a conversation that a template refuses, or that it may not render."""
+    return InvalidRequestError(f"the chat template refused the messages: {reason}", param="messages")
+
+
+def _text(answer: bytes) -> str:
+    text = answer[1:].decode("utf-8", "surrogatepass")
+    if answer[:1] != TEXT:
+        raise refusal(text)
+    return text
+
+
+def _end_started(started: "Future[_Renderer]") -> None:
+    if not started.cancelled() and started.exception() is None:
+        started.result().end()
+
+
+def _end_all(idle: list[_Renderer]) -> None:
+    while idle:
+        idle.pop().end()

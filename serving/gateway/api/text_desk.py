@@ -1,0 +1,107 @@
+"""Work on texts, from characters to tokens and back: a bounded amount at a time, the rest in a fair and bounded queue.
+
+A text takes over a hundred times its size in memory while it is tokenized, and whoever sends it is let in by the pools'
+admission only afterwards. So it passes this desk first: `policy.admission_queue` again, with bytes in place of tokens.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from serving.allocator import return_freed_memory
+from serving.errors import OverloadedError
+from serving.gateway.api.settings import ApiSettings
+from serving.gateway.api.tenant import Tenant
+from serving.gateway.core.admission_queue import AdmissionQueue
+from serving.gateway.core.gateway_admission import AdmissionLimits, Applicant
+
+T = TypeVar("T")
+
+UNIT_BYTES = 256 << 10
+UNITS = 16
+"""Worked on at once: so many short texts, or one of a few megabytes."""
+MOST_WAITING = 1024
+WAITING_BODIES = 8
+"""Bytes that may wait, in bodies of the largest size."""
+RETURN_BYTES = 1 << 20
+"""After texts as long as this, what they took is given back; the C library would keep it."""
+
+
+class TextDesk:
+    """One gateway's."""
+
+    def __init__(self, settings: ApiSettings, clock: Callable[[], float]) -> None:
+        keys = len(settings.api_key_hashes) + len(settings.admin_key_hashes)
+        keys += sum(len(one.key_hashes) for one in settings.namespaces)
+        limits = AdmissionLimits(MOST_WAITING, WAITING_BODIES * settings.max_body_bytes, UNITS, shared=keys > 1)
+        self._queue = AdmissionQueue(limits)
+        self._patience_s = settings.request_timeout_s
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(UNITS, thread_name_prefix="texts")
+        self._turns: dict[int, tuple[asyncio.Future[None], int]] = {}
+        """Of those that wait, with their units."""
+        self._units: dict[int, int] = {}
+        """Of those whose turn it is."""
+        self._serial = 0
+
+    @property
+    def busy(self) -> tuple[int, int]:
+        """Units being worked on, and texts that wait."""
+        return sum(self._units.values()), len(self._turns)
+
+    async def run(self, tenant: Tenant, size: int, work: Callable[[], T]) -> T:
+        """`work` in a thread, when it is this tenant's turn.
+
+        Args:
+            size: of the text, about [bytes].
+        Raises: OverloadedError if too much waits; TimeoutError; what `work` raises.
+        """
+        self._serial += 1
+        number = self._serial
+        units = -(-size // UNIT_BYTES) or 1
+        await self._turn(number, units, size, tenant)
+        began = self._clock()
+        done = self._threads.submit(_tidily, size, work)
+        loop = asyncio.get_running_loop()
+        done.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finished, number, began))
+        return await asyncio.wrap_future(done)
+
+    async def _turn(self, number: int, units: int, size: int, tenant: Tenant) -> None:
+        now = self._clock()
+        mark = hash((tenant.key, size, units)) & (2**63 - 1)
+        one = Applicant(number, units, max(1, size), 0, now + self._patience_s, tenant.key, tenant.weight, 0, mark)
+        decision = self._queue.offer(one, self.busy[0], now)
+        if not decision.accepted:
+            raise OverloadedError("too much text waits to be tokenized", retry_after_s=decision.retry_after_s)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns[number] = turn, units
+        self._let_in()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await turn
+        except BaseException:
+            self._turns.pop(number, None)
+            self._queue.withdraw(number)
+            if self._units.pop(number, None) is not None:
+                self._let_in()
+            raise
+
+    def _let_in(self) -> None:
+        while (number := self._queue.take(self.busy[0], self._clock())) is not None:
+            turn, self._units[number] = self._turns.pop(number)
+            if not turn.done():  # else its task was cancelled, and gives the units back
+                turn.set_result(None)
+
+    def _finished(self, number: int, began: float) -> None:
+        if self._units.pop(number, None) is not None:
+            self._queue.finished(max(0.0, self._clock() - began))
+            self._let_in()
+
+
+def _tidily(size: int, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    finally:
+        if size >= RETURN_BYTES:
+            return_freed_memory()

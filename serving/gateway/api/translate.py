@@ -1,0 +1,290 @@
+"""A validated request body to an `GenerationOrder`: the job for the backend and how to present its output."""
+
+import secrets
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from serving.errors import InvalidRequestError
+from serving.gateway.api.bounds import USUAL_OUTPUT, check_choices, check_logprobs
+from serving.gateway.api.chat_template import Rendering
+from serving.gateway.api.prompts import Rendered, encode_prompt, prepare_chat, split_prompts
+from serving.gateway.api.sampling import Fields, output_limit, sampling_params, stop_strings
+from serving.gateway.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.api.stop_strings import StopSet
+from serving.gateway.api.tenant import Tenant
+from serving.ids import RequestId, SequenceId
+from serving.values.jobs import GenerationJob
+from serving.values.namespaces import request_salt
+from serving.values.sequence import SamplingParams, SequenceSpec
+
+_NO_STOPS = StopSet(())
+_COMPLETION = Fields("prompt", "max_tokens", "logprobs")
+
+
+class OutputForm(Enum):
+    """Which wire form the output takes."""
+
+    CHAT = "chatcmpl"
+    COMPLETION = "cmpl"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """How tokens become visible output. The same for all choices of a request.
+
+    Args:
+        min_tokens: a stop string counts only if it ends after so many tokens.
+        eos_ids: tokens whose stop is not worth a `stop_reason`.
+        discard: `max_tokens = 0`: one token is computed and not shown.
+        goes_on: the text is read behind the prompt's: not a message of its own.
+    """
+
+    stops: StopSet = _NO_STOPS
+    include_stop: bool = False
+    min_tokens: int = 0
+    skip_special_tokens: bool = True
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    token_ids: bool = False
+    tokens_as_ids: bool = False
+    eos_ids: tuple[int, ...] = ()
+    discard: bool = False
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOrder:
+    """One request, ready to run. Choice `i` belongs to prompt `i // n`."""
+
+    kind: OutputForm
+    response_id: str
+    created: int
+    model: str
+    prompts: tuple[tuple[int, ...], ...]
+    n: int
+    job: GenerationJob
+    options: OutputOptions
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    max_tokens: int | None
+    """As asked, for metrics."""
+    fingerprint: str = ""
+    """Of the system; empty = not told."""
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """Fields that an answer begins with, and each of its chunks."""
+        head = {"id": self.response_id, "object": kind, "created": self.created, "model": self.model}
+        return {**head, "system_fingerprint": self.fingerprint} if self.fingerprint else head
+
+    @property
+    def namespace(self) -> str:
+        """The tenant it is for."""
+        return self.job.sequences[0].namespace
+
+
+def prepare_chat_order(body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings) -> Rendering:
+    """The conversation to render before a chat request can be translated.
+
+    Raises: InvalidRequestError.
+    """
+    body.refuse_unsupported()
+    check_choices(1, body.n or 1, settings)
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequestError("'top_logprobs' needs 'logprobs': true", param="top_logprobs", code="invalid_value")
+    effort: dict[str, Any] = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    return prepare_chat(model, body.messages, body, effort)
+
+
+def chat_order(
+    body: ChatCompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant, text: Rendered
+) -> GenerationOrder:
+    """Translate a chat request.
+
+    Args:
+        text: what the template has made of `prepare_chat_order`.
+    Raises: InvalidRequestError, ContextLengthError.
+    """
+    must_fit = body.truncate_prompt_tokens is None
+    special = bool(body.add_special_tokens)
+    ids = encode_prompt(model, text, add_special_tokens=special, param="messages", must_fit=must_fit)
+    asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    if asked == 0:
+        raise InvalidRequestError(f"'{limit}' must be at least 1", param=limit, code="invalid_value")
+    fields = Fields("messages", limit, "top_logprobs")
+    return _order(OutputForm.CHAT, body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
+
+
+def completion_order(
+    body: CompletionRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant
+) -> GenerationOrder:
+    """Translate a completion request.
+
+    Raises: InvalidRequestError, ContextLengthError.
+    """
+    body.refuse_unsupported()
+    echo = bool(body.echo)
+    asked = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
+    if asked == 0 and not echo:
+        raise InvalidRequestError("'max_tokens' must be at least 1 without 'echo'", param="max_tokens")
+    special = body.add_special_tokens is not False
+    prompts = split_prompts(body.prompt)
+    check_choices(len(prompts), body.n or 1, settings)
+    must_fit = body.truncate_prompt_tokens is None
+    ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
+    return _order(
+        OutputForm.COMPLETION, body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo
+    )
+
+
+def _order(
+    kind: OutputForm,
+    body: GenerationRequest,
+    model: ServedModel,
+    settings: ApiSettings,
+    tenant: Tenant,
+    prompts: list[list[int]],
+    asked: int | None,
+    logprobs: int | None,
+    fields: Fields,
+    *,
+    echo: bool,
+) -> GenerationOrder:
+    """The common part of both translations."""
+    n = body.n or 1
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequestError("'prompt_logprobs' is not available with 'stream'", param="prompt_logprobs")
+    prompts = [_truncate(ids, body, model, asked) for ids in prompts]
+    job_id = f"{kind.value}-{uuid.uuid4().hex}"  # unique, which a client's own id need not be
+    prompt_logprobs = body.prompt_logprobs
+    if echo and logprobs is not None:
+        prompt_logprobs = max(logprobs, prompt_logprobs or 0)
+    discard = asked == 0
+    shown = None if discard else logprobs
+    sequences = _sequences(job_id, prompts, body, model, settings, tenant, asked, shown, prompt_logprobs, fields)
+    check_logprobs(
+        sum(len(one.prompt) for one in sequences),
+        sum(min(one.sampling.max_tokens, asked or USUAL_OUTPUT) for one in sequences),
+        prompt_logprobs=prompt_logprobs,
+        logprobs=None if body.stream else shown,
+        field=fields.logprobs,
+        settings=settings,
+    )
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    running_usage = bool(body.stream_options and body.stream_options.continuous_usage_stats)
+    return GenerationOrder(
+        kind=kind,
+        response_id=f"{kind.value}-{body.request_id}" if body.request_id else job_id,
+        created=int(time.time()),
+        model=body.model or model.names[0],
+        prompts=tuple(tuple(ids) for ids in prompts),
+        n=n,
+        job=GenerationJob(RequestId(job_id), tuple(sequences), tenant.key, tenant.weight),
+        options=_output_options(body, model.eos_ids, settings, logprobs, echo=echo, discard=discard),
+        stream=bool(body.stream),
+        include_usage=include_usage,
+        continuous_usage=include_usage and running_usage,
+        max_tokens=asked,
+        fingerprint=model.fingerprint,
+    )
+
+
+def _sequences(
+    job_id: str,
+    prompts: list[list[int]],
+    body: GenerationRequest,
+    model: ServedModel,
+    settings: ApiSettings,
+    tenant: Tenant,
+    asked: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    fields: Fields,
+) -> list[SequenceSpec]:
+    """`n` of each prompt."""
+    sequences: list[SequenceSpec] = []
+    for ids in prompts:
+        limit = output_limit(model, len(ids), asked, fields)
+        # Equal prompts of one request are the usual way to ask for several answers: each has chance of its own.
+        seed = secrets.randbits(63) if body.seed is None else body.seed
+        for i in range(body.n or 1):
+            sampling = sampling_params(
+                body,
+                model,
+                settings,
+                max_tokens=max(1, limit),
+                seed=seed + i,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
+                fields=fields,
+            )
+            sequences.append(_sequence(job_id, len(sequences), ids, sampling, body, settings, tenant))
+    return sequences
+
+
+def _output_options(
+    body: GenerationRequest,
+    eos_ids: tuple[int, ...],
+    settings: ApiSettings,
+    logprobs: int | None,
+    *,
+    echo: bool,
+    discard: bool,
+) -> OutputOptions:
+    own_message = isinstance(body, ChatCompletionRequest) and not body.continue_final_message
+    return OutputOptions(
+        stops=StopSet(stop_strings(body.stop, settings)),
+        include_stop=bool(body.include_stop_str_in_output),
+        min_tokens=body.min_tokens or 0,
+        skip_special_tokens=body.skip_special_tokens is not False,
+        logprobs=logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        echo=echo,
+        token_ids=bool(body.return_token_ids),
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        eos_ids=eos_ids,
+        discard=discard,
+        goes_on=not own_message,
+    )
+
+
+def _sequence(
+    job_id: str,
+    index: int,
+    ids: Sequence[int],
+    sampling: SamplingParams,
+    body: GenerationRequest,
+    settings: ApiSettings,
+    tenant: Tenant,
+) -> SequenceSpec:
+    return SequenceSpec(
+        sequence_id=SequenceId(f"{job_id}/{index}"),
+        prompt=tuple(ids),
+        sampling=sampling,
+        time_left_s=settings.request_timeout_s,
+        priority=body.priority or 0,
+        salt=request_salt(tenant.salt, body.cache_salt),
+        namespace=tenant.namespace,
+    )
+
+
+def _truncate(ids: list[int], body: GenerationRequest, model: ServedModel, asked: int | None) -> list[int]:
+    """The last tokens of a prompt, or with `truncation_side` right the first; -1 leaves room for the output."""
+    keep = body.truncate_prompt_tokens
+    if keep is None:
+        return ids
+    if keep == -1:
+        keep = max(1, model.max_model_len - max(1, asked or 1))
+    if keep == 0:
+        raise InvalidRequestError(
+            "'truncate_prompt_tokens' must be -1 or at least 1", param="truncate_prompt_tokens", code="invalid_value"
+        )
+    return ids[:keep] if body.truncation_side == "right" else ids[-keep:]

@@ -1,0 +1,81 @@
+"""What a request came to: token counts, as clients are billed (each prompt once, every output token), and times."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.gateway.api.choice import ChoiceOutput
+from serving.gateway.api.draft_tally import completion_details
+from serving.gateway.api.timing import Timing
+from serving.gateway.api.translate import GenerationOrder
+
+
+@dataclass(slots=True)
+class PromptCacheUse:
+    """What caching did for the prompts of a request.
+
+    Args:
+        cached_tokens: not computed: found at the instance or pulled from the KV-cache pool.
+        pulled_tokens: those of them that came from the pool.
+        recomputed: tokens that were computed although the pool had, or may have had them, by reason.
+        pooled: whether there is a pool at all.
+    """
+
+    cached_tokens: int = 0
+    pulled_tokens: int = 0
+    recomputed: Counter[str] = field(default_factory=Counter)
+    pooled: bool = False
+
+
+def cache_use(order: GenerationOrder, choices: Sequence[ChoiceOutput]) -> PromptCacheUse:
+    """Summed over the prompts. A prompt's numbers are those of its first choice: the others reuse that one's work."""
+    use = PromptCacheUse()
+    for choice in choices[:: order.n]:
+        use.cached_tokens += choice.cached_tokens
+        if choice.pool is not None:
+            use.pooled = True
+            use.pulled_tokens += choice.pool.pulled_tokens
+            if choice.pool.recomputed_tokens:
+                use.recomputed[choice.pool.reason or "error"] += choice.pool.recomputed_tokens
+    return use
+
+
+def usage(
+    order: GenerationOrder, choices: Sequence[ChoiceOutput], sent: Mapping[int, int] | None = None
+) -> dict[str, Any]:
+    """The `usage` object.
+
+    `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
+    and, when there are any, `recompute_reasons` (reason to tokens). They tell of the caller's own namespace only.
+    `completion_tokens_details` is there when tokens were guessed, see `draft_tally`; `resumptions` when choices had to
+    go on elsewhere because an instance failed them: how often.
+
+    Args:
+        sent: tokens that count so far, by choice; None = all.
+    """
+    prompt = sum(len(ids) for ids in order.prompts)
+    begun = choices if sent is None else [choice for choice in choices if choice.index in sent]
+    completion = sum(choice.completion_tokens for choice in begun) if sent is None else sum(sent.values())
+    use = cache_use(order, choices)
+    resumptions = sum(choice.resumptions for choice in choices)
+    details: dict[str, Any] = {"cached_tokens": use.cached_tokens}
+    if use.pooled:
+        details["pulled_tokens"] = use.pulled_tokens
+        details["recomputed_tokens"] = use.recomputed.total()
+        if use.recomputed:
+            details["recompute_reasons"] = dict(use.recomputed)
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + completion,
+        "completion_tokens": completion,
+        "prompt_tokens_details": details,
+        **completion_details([choice.drafts for choice in begun]),
+        **({"resumptions": resumptions} if resumptions else {}),
+    }
+
+
+def times(timing: Timing | None, choices: Sequence[ChoiceOutput]) -> dict[str, Any]:
+    """The key `metrics` with vLLM's times of the only choice; empty if there are none to tell."""
+    fields = timing.as_wire(choices[0].completion_tokens) if timing is not None else {}
+    return {"metrics": fields} if fields else {}

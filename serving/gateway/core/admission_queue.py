@@ -1,0 +1,269 @@
+"""The queue at a gateway's door: who may wait, who starts next, and what those are told who may not.
+
+    offer ──► waits ──take──► runs ──finished──► its seat is free
+      │         └── withdraw, overdue
+      └── refused: come back in so many seconds, for when room is kept
+
+A queue longer than the pools can work off in a bearable time only turns a quick refusal into a late one, so requests
+and their prompt tokens are both bounded. One request may be larger than what is left, or than the whole bound.
+Everything passes through it, even what starts at once, because a key that is given much is charged for it. The order is
+that of `fair_lines`, and nobody is overtaken for being large: if the next request needs more seats than are free, all
+wait for it.
+
+Where several keys share the queue, a key that has as many requests or prompt tokens waiting as there is room left must
+come back later, and room is kept only from newcomers of its own key. So however many keys fill it, and whatever they
+were told, some places are left for one that has none.
+"""
+
+from collections import OrderedDict
+from heapq import heappop, heappush
+from math import ceil, sqrt
+
+from serving.errors import LedgerError
+from serving.gateway.core.drain_rate import DrainRate
+from serving.gateway.core.fair_lines import FairLines
+from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, Applicant
+from serving.gateway.core.retry_promises import Promise, RetryPromises
+from serving.values.throughput import MAX_RETRY_S
+
+CAUTION = 2.0
+"""Times are told for so many standard deviations more starts than are needed, if starts were a Poisson process: to come
+a little late costs little, to come too early costs it all."""
+PROMISES_PER_PLACE = 8
+"""Bounds what is remembered; they reach no further than `MAX_RETRY_S` anyway."""
+DRY_S = 2.0
+"""A queue that is worked off in less is about to run dry."""
+UNKNOWN_RETRY_S = 1
+"""Told before anything was measured."""
+
+
+class AdmissionQueue:
+    """One gateway's. All times are the gateway's [s]."""
+
+    def __init__(self, limits: AdmissionLimits) -> None:
+        self._limits = limits
+        self._lines = FairLines()
+        self._promises = RetryPromises(PROMISES_PER_PLACE * max(1, limits.max_queued_requests))
+        self._rate = DrainRate(limits.max_running_sequences)
+        self._deadlines: list[tuple[float, int]] = []
+        self._since: OrderedDict[int, float] = OrderedDict()
+        self._waited_from: float | None = None
+        """Time up to which waiting for a seat is accounted; None while nothing waits for one."""
+
+    # ---- what is there ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._lines)
+
+    @property
+    def tokens(self) -> int:
+        """Their prompt tokens."""
+        return self._lines.tokens
+
+    @property
+    def oldest_since(self) -> float | None:
+        """Since when the oldest of them has been waiting."""
+        return next(iter(self._since.values()), None)
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def offer(self, one: Applicant, running: int, now: float, is_open: bool = True) -> AdmissionDecision:
+        """A request comes.
+
+        Args:
+            running: sequences in the pools.
+            is_open: an instance is there to start it on; else it waits for one.
+        Returns: accepted: it waits, and the next `take` may be it. A refusal says when to come back.
+        Effects: books it, or keeps room for its return.
+        """
+        if not is_open:  # that nothing starts now says nothing of how fast the queue is worked off when it can be
+            self._waited_from = None
+        self._promises.expire(now)
+        claimed = self._promises.claim(one.mark, now)
+        waits = len(self._lines)
+        if is_open and not waits and self._fits(one.sequences, running):
+            self._add(one, now)
+            return AdmissionDecision(True, "starts at once")
+        refusal = self._bounds(one, claimed, now) or (self._too_late(one, now) if waits else None)
+        if refusal is not None:
+            return refusal
+        self._add(one, now)
+        if is_open and self._waited_from is None:
+            self._waited_from = now
+        return AdmissionDecision(True, f"{waits} requests, {self.tokens - one.tokens} tokens wait")
+
+    def take(self, running: int, now: float) -> int | None:
+        """Who starts now: call it until it is None, but only while an instance is there.
+
+        Args:
+            running: sequences in the pools.
+        Returns: a number, which no longer waits; None if nobody may start.
+        """
+        one = self._lines.next()
+        if self._waited_from is not None:
+            self._rate.waited(max(0.0, now - self._waited_from))
+            self._waited_from = now
+        if one is None or not self._fits(one.sequences, running):
+            self._waited_from = None if one is None else now
+            return None
+        queued = self._waited_from is not None
+        self._lines.start(one)
+        self._rate.started(one.sequences, one.tokens, queued=queued)
+        del self._since[one.number]
+        if not self._lines:
+            self._waited_from = None
+        return one.number
+
+    def finished(self, residence_s: float) -> None:
+        """A sequence has left the pools after so long."""
+        self._rate.finished(residence_s)
+
+    def withdraw(self, number: int) -> bool:
+        """A request gives up waiting. Returns: False if it did not wait."""
+        self._since.pop(number, None)
+        found = self._lines.remove(number) is not None
+        if not self._lines:
+            self._waited_from = None
+        return found
+
+    def overdue(self, now: float, before: float | None = None) -> tuple[int, ...]:
+        """Those whose deadline has passed; they no longer wait.
+
+        Args:
+            before: also those that have been waiting since before then, as no instance is there.
+        """
+        gone = []
+        if before is not None:
+            self._waited_from = None
+        while self._deadlines and self._deadlines[0][0] < now:
+            _, number = heappop(self._deadlines)
+            if self.withdraw(number):
+                gone.append(number)
+        while before is not None and (oldest := self.oldest_since) is not None and oldest < before:
+            gone.append(next(iter(self._since)))
+            self.withdraw(gone[-1])
+        return tuple(gone)
+
+    # ---- judgement -------------------------------------------------------------------------------------------------
+
+    def _fits(self, sequences: int, running: int) -> bool:
+        """The largest request may start when nothing else runs."""
+        return not running or running + sequences <= self._limits.max_running_sequences
+
+    def _add(self, one: Applicant, now: float) -> None:
+        self._lines.add(one)
+        self._since[one.number] = now
+        heappush(self._deadlines, (one.deadline, one.number))
+        if len(self._deadlines) > 2 * len(self._lines) + 64:
+            self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in self._since)
+
+    def _bounds(self, one: Applicant, claimed: bool, now: float) -> AdmissionDecision | None:
+        """Whether it is one too many. Where nothing waits, nothing is: else a whole bound of 1 would let nobody in."""
+        if not self._lines and self._limits.max_queued_requests:
+            return None
+        requests, tokens = self._excess(one, told=False)
+        if requests > 0 or tokens > 0:
+            reason = self._in_words(one, requests)
+        elif not claimed and self._kept_for_others(one):
+            reason = self._promised_in_words(one)
+        else:
+            return None
+        return AdmissionDecision(False, reason, self._retry_s(one, now))
+
+    def _excess(self, one: Applicant, *, told: bool) -> tuple[int, int]:
+        """By how many requests and prompt tokens it would be too much; less than 1 = it would not.
+
+        Where keys share, one may have as many waiting as there are free places. So each of its own counts twice, and
+        what was promised to other keys does not count.
+
+        Args:
+            told: with those who were told to come back.
+        """
+        limits, promises, lines, room = self._limits, self._promises, self._lines, self._room_for(one)
+        if limits.shared:
+            (own, own_tokens), (due, due_tokens) = lines.of(one.key), promises.of(one.key) if told else (0, 0)
+            more, more_tokens = max(1, own + 2 * due), max(room, own_tokens + 2 * due_tokens)
+        else:
+            due, due_tokens = (promises.requests, promises.tokens) if told else (0, 0)
+            more, more_tokens = 1 + due, room + due_tokens
+        return len(lines) + more - limits.max_queued_requests, self.tokens + more_tokens - limits.max_queued_tokens
+
+    def _room_for(self, one: Applicant) -> int:
+        """Prompt tokens for which there must be room before it may wait.
+
+        One that needed all of the bound would never find it free while others keep coming; half of it becomes free when
+        it is kept. So one such request may exceed the bound: nobody follows it before there is room again.
+        """
+        return min(one.tokens, max(1, self._limits.max_queued_tokens // 2))
+
+    def _in_words(self, one: Applicant, requests: int) -> str:
+        """Why it may not wait, by the requests that are too many, else by the tokens."""
+        limits, waits, tokens = self._limits, len(self._lines), self.tokens
+        own, own_tokens = self._lines.of(one.key)
+        if requests > 0:
+            places = limits.max_queued_requests - waits
+            if places < 1:
+                return f"{waits} requests wait, {limits.max_queued_requests} may"
+            return f"{own} requests of the key wait, {places} places are left for all"
+        room = limits.max_queued_tokens - tokens
+        if self._room_for(one) > room:
+            return f"{tokens} prompt tokens wait, {limits.max_queued_tokens} may"
+        return f"{own_tokens} prompt tokens of the key wait, {room} more may for all"
+
+    def _promised_in_words(self, one: Applicant) -> str:
+        limits, promises = self._limits, self._promises
+        if self._excess(one, told=True)[0] > 0:
+            told = f"{promises.requests} were told to come back, {limits.max_queued_requests} may"
+            return f"{len(self._lines)} requests wait, and {told}"
+        told = f"{promises.tokens} were told to come back, {limits.max_queued_tokens} may"
+        return f"{self.tokens} prompt tokens wait, and {told}"
+
+    def _kept_for_others(self, one: Applicant) -> bool:
+        """Room is kept for those who were told to come back, but not while the queue is about to run dry: they may not
+        come, and who asks again and again is given promise after promise; neither must leave seats empty.
+        """
+        dry = min(self._limits.max_queued_requests / 2, self._rate.requests_per_s * DRY_S)
+        return len(self._lines) + 1 > dry and max(self._excess(one, told=True)) > 0
+
+    def _too_late(self, one: Applicant, now: float) -> AdmissionDecision | None:
+        """Refuse what could not start before its deadline at the rate that was measured."""
+        if not self._rate.measured or self._rate.tokens_per_s <= 0:
+            return None
+        own = self._lines.ahead(one.key, one.priority)
+        ahead = min(float(self.tokens), own / self._lines.share(one.key, one.weight))
+        late_s = ahead / self._rate.tokens_per_s - (one.deadline - now)
+        if late_s <= 0:
+            return None
+        left, rate = one.deadline - now, self._rate.tokens_per_s
+        before = f"{round(ahead)} prompt tokens are before it at {rate:.0f}/s"
+        reason = f"it could not start before its deadline: {before}, {max(0.0, left):.1f} s are left"
+        return AdmissionDecision(False, reason, min(MAX_RETRY_S, max(1.0, float(ceil(late_s)))))
+
+    def _retry_s(self, one: Applicant, now: float) -> float:
+        """When there will be room for it, those included who were told before. Effects: keeps that room."""
+        promises, rate = self._promises, self._rate
+        requests, tokens = self._excess(one, told=True)
+        tokens = min(tokens, self.tokens + promises.tokens)
+        if rate.requests_per_s <= 0:
+            return float(UNKNOWN_RETRY_S)
+        starts = float(max(requests, 1))
+        if tokens > 0 and rate.tokens_per_s > 0:
+            starts = max(starts, tokens / rate.tokens_per_s * rate.requests_per_s)
+        told = float(ceil(max(1.0, (starts + CAUTION * sqrt(starts)) / rate.requests_per_s)))
+        if told > MAX_RETRY_S:
+            return MAX_RETRY_S
+        promises.book(one.mark, Promise(now + told, self._room_for(one), one.key))
+        return told
+
+    def check(self) -> None:
+        """Prove that all ledgers agree.
+
+        Raises: LedgerError if they do not.
+        """
+        self._lines.check()
+        if {one.number for one in self._lines} != set(self._since):
+            raise LedgerError("waiting times are kept for other requests than those that wait")
+        if not set(self._since) <= {number for _, number in self._deadlines}:
+            raise LedgerError("a request that waits has no deadline")
+        self._promises.check()

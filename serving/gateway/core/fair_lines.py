@@ -1,0 +1,154 @@
+"""Who of those that wait is next: keys share by tokens, and within a key lower priority values go first.
+
+Every key has a line of its own and a virtual time: the tokens that it was given, over its weight. The line with the
+least virtual time is next, so that keys that always have something waiting are given tokens in proportion to their
+weights, whatever the others ask for. A key that comes back does not catch up on what it did not use: its virtual time
+begins at that of the line that was served last.
+
+Within a line the lowest priority value is next, then the oldest; but every eighth start of a line goes to its oldest
+request. So no priority waits for ever: a request with n older ones in its line starts within 8 * (n + 1) starts of it.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from serving.errors import LedgerError
+from serving.gateway.core.gateway_admission import Applicant
+
+OLDEST_EVERY = 8
+
+
+class _Line:
+    """One key's requests that wait."""
+
+    __slots__ = ("by_priority", "order", "starts", "tokens", "tokens_of", "virtual", "weight")
+
+    def __init__(self, weight: float, virtual: float) -> None:
+        self.weight = weight
+        self.virtual = virtual
+        self.starts = 0
+        self.tokens = 0
+        self.tokens_of: Counter[int] = Counter()
+        """By priority."""
+        self.order: OrderedDict[int, Applicant] = OrderedDict()
+        """By number, oldest first."""
+        self.by_priority: list[tuple[int, int]] = []
+        """(priority, number); those that left some other way stay until they come up."""
+
+    def next(self) -> Applicant:
+        if self.starts % OLDEST_EVERY == OLDEST_EVERY - 1:
+            return next(iter(self.order.values()))
+        while self.by_priority[0][1] not in self.order:
+            heappop(self.by_priority)
+        return self.order[self.by_priority[0][1]]
+
+
+class FairLines:
+    """The lines of all keys. Numbers must grow with time: they are the order of arrival."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, _Line] = {}
+        self._key_of: OrderedDict[int, str] = OrderedDict()
+        self._virtual = 0.0
+        """Of the line that was served last, when it was."""
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._key_of)
+
+    def __iter__(self) -> Iterator[Applicant]:
+        """All of them, in order of arrival."""
+        return (self._lines[key].order[number] for number, key in self._key_of.items())
+
+    def add(self, one: Applicant) -> None:
+        """It waits from now on.
+
+        Raises: LedgerError if it does already.
+        """
+        if one.number in self._key_of:
+            raise LedgerError(f"request {one.number} waits already")
+        line = self._lines.get(one.key)
+        if line is None:
+            line = self._lines[one.key] = _Line(one.weight, self._virtual)
+        elif not line.order:
+            line.virtual = max(line.virtual, self._virtual)
+        line.weight = one.weight
+        line.order[one.number] = one
+        line.tokens += one.tokens
+        line.tokens_of[one.priority] += one.tokens
+        heappush(line.by_priority, (one.priority, one.number))
+        self._key_of[one.number] = one.key
+        self.tokens += one.tokens
+
+    def next(self) -> Applicant | None:
+        """Who would start now. Effects: none that matter."""
+        if not self._key_of:
+            return None
+        if len(self._lines) == 1:
+            return next(iter(self._lines.values())).next()
+        waiting = [line for line in self._lines.values() if line.order]
+        return min(waiting, key=lambda line: line.virtual).next()
+
+    def start(self, one: Applicant) -> None:
+        """It starts, and its key is charged. Effects: lines without debts that nobody waits in are forgotten."""
+        line = self._lines[one.key]
+        self._virtual = line.virtual
+        line.virtual += (one.tokens + one.expected_tokens) / line.weight
+        line.starts += 1
+        self.remove(one.number)
+        for key, other in list(self._lines.items()) if len(self._lines) > 1 else ():
+            if not other.order and other.virtual <= self._virtual:
+                del self._lines[key]
+
+    def remove(self, number: int) -> Applicant | None:
+        """It does not wait any more. Returns: who it was, None if nobody."""
+        key = self._key_of.pop(number, None)
+        if key is None:
+            return None
+        line = self._lines[key]
+        one = line.order.pop(number)
+        line.tokens -= one.tokens
+        line.tokens_of[one.priority] -= one.tokens
+        if not line.tokens_of[one.priority]:
+            del line.tokens_of[one.priority]
+        self.tokens -= one.tokens
+        if len(line.by_priority) > 2 * len(line.order) + 64:
+            line.by_priority = [(other.priority, other.number) for other in line.order.values()]
+            heapify(line.by_priority)
+        return one
+
+    def of(self, key: str) -> tuple[int, int]:
+        """Requests of a key that wait, and their tokens."""
+        line = self._lines.get(key)
+        return (len(line.order), line.tokens) if line is not None else (0, 0)
+
+    def ahead(self, key: str, priority: int) -> float:
+        """Tokens of the key's line that start before a newcomer of this priority."""
+        line = self._lines.get(key)
+        if line is None:
+            return 0.0
+        before = sum(tokens for other, tokens in line.tokens_of.items() if other <= priority)
+        return min(float(line.tokens), before * OLDEST_EVERY / (OLDEST_EVERY - 1))
+
+    def share(self, key: str, weight: float) -> float:
+        """Of what is started, which part a key gets while all that wait go on waiting."""
+        others = sum(line.weight for name, line in self._lines.items() if line.order and name != key)
+        return weight / (weight + others)
+
+    def check(self) -> None:
+        """Prove that lines and sums agree.
+
+        Raises: LedgerError if they do not.
+        """
+        numbers = {number: key for key, line in self._lines.items() for number in line.order}
+        sums = [sum(one.tokens for one in line.order.values()) for line in self._lines.values()]
+        if numbers != dict(self._key_of) or sum(sums) != self.tokens:
+            raise LedgerError("the lines hold other requests than are known to wait")
+        if [line.tokens for line in self._lines.values()] != sums:
+            raise LedgerError("a line's tokens are not those of its requests")
+        for line in self._lines.values():
+            if sum(line.tokens_of.values()) != line.tokens:
+                raise LedgerError("a line's tokens by priority are not all of its tokens")
+            if not {(one.priority, one.number) for one in line.order.values()} <= set(line.by_priority):
+                raise LedgerError("a request would never be found by its priority")

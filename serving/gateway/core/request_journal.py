@@ -1,0 +1,389 @@
+"""The gateway's record of one sequence: enough to go on anywhere, whatever is lost on the way.
+
+Its phases are those of `JournalPhase`. Everything sent to an instance carries an id of its own, `<sequence>@<number>`.
+News of any other than the live one is late: it changes nothing, and whoever still works on it is told to stop. News
+carries the position of its first token, so what was delivered is never delivered again, and a missing frame shows as a
+gap and leads to a resubmission.
+
+An instance that drains is no failure: what it declines, or asks to have moved, goes elsewhere and is not counted.
+Methods return the commands to carry out, in order; nothing here waits or sends.
+"""
+
+from msgspec.structs import replace
+
+from serving.errors import LedgerError
+from serving.gateway.core.attempts import Attempts
+from serving.gateway.core.journal_commands import AtSource, Command, NeedDecode, NeedPrefill, NeedTrial
+from serving.gateway.core.journal_phase import AT_INSTANCE, JournalPhase
+from serving.ids import ReplicaId, SequenceId
+from serving.values.jobs import Fail
+from serving.values.news import Adopted, FailKind, Leaving, Lost, News, Prefilled, Refused, Tokens
+from serving.values.orders import Add, Adopt, Cancel, Release, Send
+from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec
+
+Commands = tuple[Command, ...]
+
+
+class SequenceJournal:
+    """One sequence from acceptance to its end."""
+
+    def __init__(self, spec: SequenceSpec, now: float, max_attempts: int = 3) -> None:
+        """
+        Args:
+            spec: the order; its `sequence_id` is the base of the ids sent to instances.
+            now: gateway time [s]; the deadline counts from here.
+            max_attempts: failures of any kind, without progress in between, after which the sequence is given up.
+        """
+        self.spec = spec
+        self.deadline = now + spec.time_left_s
+        self.phase = JournalPhase.ROUTING
+        self.output: list[int] = list(spec.output)
+        self.replica: ReplicaId | None = None
+        """The instance that works on the live submission."""
+        self.attempts = Attempts(max_attempts)
+        self._sent: dict[SequenceId, ReplicaId] = {}
+        self._sent_at = now
+        self._live_id: SequenceId | None = None
+        self._told_to_stop: set[SequenceId] = set()
+        self._ticket: HandoffTicket | None = None
+        self._at_source = AtSource.AFTER_GRACE
+        self._first_delivered = False
+
+    @property
+    def done(self) -> bool:
+        """Nothing more will be delivered."""
+        return self.phase is JournalPhase.DONE
+
+    @property
+    def at(self) -> ReplicaId | None:
+        """The instance that has the live submission."""
+        return self.replica if self.phase in AT_INSTANCE else None
+
+    @property
+    def live_id(self) -> SequenceId | None:
+        """What the live submission is called; None while there is none."""
+        return self._live_id
+
+    # ---- what the gateway decides --------------------------------------------------------------------------------
+
+    def start(self) -> Commands:
+        """The first thing to do."""
+        return (self._need_prefill(),)
+
+    def prefill_routed(self, replica: ReplicaId, now: float) -> Commands:
+        """An instance was chosen to compute what is known.
+
+        Raises: LedgerError if nothing was to be routed.
+        """
+        self._expect(JournalPhase.ROUTING)
+        self.phase = JournalPhase.PREFILLING
+        return (Send(replica, Add(self._submission(replica, now))),)
+
+    def serve_whole(self, replica: ReplicaId, now: float) -> Commands:
+        """No decode instance is there, or it is tried: one was chosen to compute what is known, and to go on.
+
+        Raises: LedgerError if nothing was to be routed.
+        """
+        self._expect(JournalPhase.ROUTING)
+        self.phase = JournalPhase.PREFILLING
+        order = replace(self._submission(replica, now), whole=True)
+        self.attempts.sent_alone()
+        return (Send(replica, Add(order)),)
+
+    def decode_routed(self, replica: ReplicaId, now: float) -> Commands:
+        """An instance was chosen to adopt the handoff.
+
+        Raises: LedgerError if no handoff waits.
+        """
+        self._expect(JournalPhase.HANDED_OFF)
+        return self._send_adopt(replica, now)
+
+    def decode_at_source(self, now: float) -> Commands:
+        """Nobody is there to adopt the handoff: the instance that holds the blocks goes on itself, whatever its role.
+
+        Raises: LedgerError if no handoff waits.
+        """
+        self._expect(JournalPhase.HANDED_OFF)
+        return self._send_adopt(None, now)
+
+    def cancel(self) -> Commands:
+        """The client left, or a stop string matched. Idempotent."""
+        return self._end()
+
+    def give_up(self, kind: FailKind, reason: str) -> Commands:
+        """No instance, or no time left: end with an error."""
+        return () if self.done else (*self._end(), Fail(kind, reason))
+
+    # ---- what instances say --------------------------------------------------------------------------------------
+
+    def on_news(self, news: News, *, begun: bool = False) -> Commands:
+        """What an instance says of one of the submissions.
+
+        Args:
+            begun: the client has received something of the request, if not of this sequence.
+        """
+        match news:
+            case Tokens():
+                return self._on_tokens(news)
+            case Prefilled():
+                return self._on_prefilled(news.first, news.ticket)
+            case Adopted(sequence_id=sequence_id):
+                return self._on_adopted(sequence_id)
+            case Lost(sequence_id=sequence_id, reason=reason):
+                return self._on_lost(sequence_id, reason)
+            case Refused():
+                return self._on_refused(news, begun=begun)
+            case Leaving(sequence_id=sequence_id):
+                return self._on_leaving(sequence_id)
+
+    def _on_prefilled(self, first: Tokens, ticket: HandoffTicket) -> Commands:
+        """The blocks wait to be pulled: prefill is done, or the instance drains and the stream is to go on elsewhere.
+
+        A prompt's first token goes to the client at once.
+        """
+        if self._ticket is not None and ticket.ticket_id == self._ticket.ticket_id:
+            return ()  # a duplicate of what is under way
+        if first.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
+            return (Send(ticket.source, Release(ticket.ticket_id)),)
+        commands = self._drop_ticket()  # whoever hands a stream on has adopted it, should that notice be missing
+        prompt_done = self.phase is JournalPhase.PREFILLING
+        self._at_source = AtSource.AFTER_GRACE if prompt_done else AtSource.IF_ALONE
+        self._ticket = ticket
+        if first.position > len(self.output):
+            return (*commands, *self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=False))
+        if deliver := self._deliver(first, None):
+            self.attempts.progress(decoding=False)
+        self.phase = JournalPhase.HANDED_OFF
+        return (*commands, *deliver, self._need_decode(ticket))
+
+    def _on_adopted(self, sequence_id: SequenceId) -> Commands:
+        """The decode instance has the blocks: the source may free its copy."""
+        if sequence_id != self._live_id:
+            return self._late(sequence_id)
+        if self.phase is not JournalPhase.MOVING:
+            return ()
+        self.phase = JournalPhase.DECODING
+        return self._drop_ticket()
+
+    def _on_tokens(self, news: Tokens) -> Commands:
+        """New tokens, the end, or both."""
+        finish_reason = news.finish_reason
+        if news.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
+            return self._late(news.sequence_id)
+        if news.position > len(self.output):
+            return self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=finish_reason is None)
+        # Tokens from an adopting instance prove the adoption, should its own notice be missing.
+        commands = self._drop_ticket()
+        new = news.position + len(news.tokens) - len(self.output)
+        # An instance that does both gives the prompt's token first: not yet progress, see `Attempts`.
+        if new > 0 and (self.phase is not JournalPhase.PREFILLING or new > 1):
+            self.attempts.progress(decoding=True)
+        self.phase = JournalPhase.DECODING
+        broken = finish_reason in (FinishReason.ABORT, FinishReason.ERROR, FinishReason.DEADLINE)
+        end = None if broken else finish_reason
+        commands += self._deliver(news, end)
+        if finish_reason is FinishReason.DEADLINE:
+            self._close()
+            return (*commands, Fail(FailKind.DEADLINE, "the deadline passed at the instance"))
+        if broken and finish_reason is not None:
+            reason = f"the instance ended it: {finish_reason.value}"
+            return (*commands, *self._resubmit(FailKind.ENGINE, reason, cancel=False))
+        if end is not None:
+            self._close()
+        return commands
+
+    def _on_refused(self, news: Refused, *, begun: bool) -> Commands:
+        """It was not taken. What is invalid ends; if all are full it waits only if its request streams (`begun`)."""
+        kind, reason = news.kind, news.reason
+        if news.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
+            return ()
+        self._live_id = None
+        if kind is FailKind.INVALID:
+            return self.give_up(kind, reason)
+        if kind is FailKind.DRAINING and not self._is_at_source():
+            return self._elsewhere()
+        full = kind is FailKind.OVERLOADED and (begun or self._first_delivered) and not self._is_at_source()
+        if not full and (self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source()):
+            return self._resubmit(kind, reason, cancel=False)  # a source refuses only what it has not got any more
+        asked_before = self.replica in self.attempts.excluded
+        if not full and not self.attempts.failed(self.replica):
+            return self.give_up(kind, reason)
+        if self._at_source is AtSource.IF_ALONE:
+            self._at_source = AtSource.NOW
+        return self._elsewhere(later=full and asked_before)
+
+    def _on_leaving(self, sequence_id: SequenceId) -> Commands:
+        """The instance drains and asks for the sequence to be moved, which it does not decode yet, or which it has
+        offered and nobody can adopt. Not a failure: it is computed elsewhere.
+
+        It goes on until it is told to stop; so ask this only while there is another instance to go to.
+        """
+        offered = self.phase is JournalPhase.HANDED_OFF and self._at_source is not AtSource.AFTER_GRACE
+        if offered and sequence_id == self._live_id:
+            self._live_id = None
+            return (*self._drop_ticket(), *self._elsewhere())
+        if sequence_id != self._live_id or self.phase not in AT_INSTANCE or self._is_at_source():
+            return ()  # it has moved on since, or stays because there was nobody else
+        commands = self._late(sequence_id)
+        self._live_id = None
+        return (*commands, *self._elsewhere())
+
+    def _on_lost(self, sequence_id: SequenceId, reason: str) -> Commands:
+        """The instance, or the source that it was to pull from, failed on the sequence; it has forgotten it."""
+        if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
+            return ()
+        if self._ticket is not None and not self._is_at_source():
+            self.attempts.avoid(self._ticket.source)
+        return self._resubmit(FailKind.ENGINE, reason, cancel=False, distrust=True)
+
+    # ---- what becomes of instances -------------------------------------------------------------------------------
+
+    def instance_lost(self, replica: ReplicaId, still_since: float | None = None) -> Commands:
+        """An instance is gone. While its blocks are being pulled the pull itself will tell how that ended.
+
+        Args:
+            still_since: gateway time from which on it did nothing any more [s]; what was sent later did not fail there.
+        """
+        if self.phase in AT_INSTANCE and self.replica == replica:
+            self._live_id = None
+            if still_since is not None and still_since < self._sent_at and not self._is_at_source():
+                return self._elsewhere()
+            tried = self.attempts.lost()
+            if not self.attempts.on_trial:
+                return self._left(replica)
+            self.attempts.avoid(replica)
+            self.phase = JournalPhase.ROUTING
+            return (*self._drop_ticket(), self._need_prefill(lost=replica if tried else None))
+        if self.phase is JournalPhase.HANDED_OFF and self._ticket is not None and self._ticket.source == replica:
+            return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost with the blocks", cancel=False)
+        return ()
+
+    def judged(self, lost: ReplicaId, *, alone: bool) -> Commands:
+        """Whether the instance where the sequence was tried was lost `alone`. Ends it, or asks for another trial."""
+        if self.phase is not JournalPhase.ROUTING or not self.attempts.on_trial:
+            return ()
+        verdict = self.attempts.judged(lost, alone=alone)
+        return (self._need_prefill(),) if verdict is None else self.give_up(*verdict)
+
+    def unsent(self, replica: ReplicaId) -> Commands:
+        """The link was down when a submission was to go out: nobody there has seen it."""
+        return self._left(replica) if self.phase in AT_INSTANCE and self.replica == replica else ()
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _expect(self, phase: JournalPhase) -> None:
+        if self.phase is not phase:
+            raise LedgerError(f"{self.spec.sequence_id} is {self.phase.value}, not {phase.value}")
+
+    def _submission(self, replica: ReplicaId, now: float) -> SequenceSpec:
+        """The order as it is sent next: a new id, the output so far, the time that is left."""
+        self.attempts.sent()
+        self._sent_at = now
+        self._live_id = SequenceId(f"{self.spec.sequence_id}@{len(self._sent) + 1}")
+        self._sent[self._live_id] = replica
+        self.replica = replica
+        known, time_left_s = tuple(self.output), self.deadline - now
+        return self.spec.resumed(self._live_id, known, time_left_s, begun=self._first_delivered)
+
+    def _send_adopt(self, replica: ReplicaId | None, now: float) -> Commands:
+        assert self._ticket is not None, "handed off means that a ticket waits"
+        replica = self._ticket.source if replica is None else replica
+        self.phase = JournalPhase.MOVING
+        return (Send(replica, Adopt(self._submission(replica, now), self._ticket)),)
+
+    def _need_prefill(self, later: bool = False, lost: ReplicaId | None = None) -> NeedPrefill | NeedTrial:
+        known = len(self.spec.prompt) + len(self.output)
+        if self.attempts.on_trial:
+            return NeedTrial(known, tuple(self.attempts.excluded), lost)
+        return NeedPrefill(known, tuple(self.attempts.excluded), self.attempts.losses > 0, later)
+
+    def _need_decode(self, ticket: HandoffTicket, later: bool = False) -> NeedDecode:
+        return NeedDecode(ticket, tuple(self.attempts.excluded), self._at_source, self.attempts.losses > 0, later)
+
+    def _is_at_source(self) -> bool:
+        """Whether the live submission went to who holds the blocks."""
+        return self._ticket is not None and self._ticket.source == self.replica
+
+    def _elsewhere(self, later: bool = False) -> Commands:
+        """The instance let go of the live submission: on to another one, with the blocks if they are still held."""
+        self.attempts.avoid(self.replica)
+        if self.phase is JournalPhase.MOVING and self._ticket is not None:
+            self.phase = JournalPhase.HANDED_OFF  # only the target changes
+            return (self._need_decode(self._ticket, later),)
+        self.phase = JournalPhase.ROUTING
+        return (self._need_prefill(later),)
+
+    def _left(self, replica: ReplicaId) -> Commands:
+        """The instance of the live submission is gone. Effects: counts a failure."""
+        if self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source():
+            return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost", cancel=False)
+        self._live_id = None
+        if not self.attempts.failed(replica):
+            return self.give_up(FailKind.UNAVAILABLE, self.attempts.spent(f"{replica} was lost"))
+        return self._elsewhere()
+
+    def _deliver(self, news: Tokens, end: FinishReason | None) -> Commands:
+        """Book what is new of news that leave no gap.
+
+        Args:
+            end: what the client is told of the end.
+        Returns: mostly the news as they came.
+        """
+        known = len(self.output) - news.position
+        new = news.tokens[known:] if known else news.tokens
+        if not new and end is None:
+            return ()
+        self.output.extend(new)
+        again, self._first_delivered = self._first_delivered, True
+        once = again and (news.cached_tokens is not None or news.pool is not None or bool(news.prompt_logprobs))
+        if known or once or end is not news.finish_reason:
+            news = replace(
+                news, position=news.position + known, tokens=new, logprobs=news.logprobs[known:], finish_reason=end
+            )
+        if once:
+            news = replace(news, prompt_logprobs=(), cached_tokens=None, pool=None, waited_s=None)
+        return (news,)
+
+    def _resubmit(self, kind: FailKind, reason: str, *, cancel: bool, distrust: bool = False) -> Commands:
+        """Leave the live submission and start again elsewhere with the output so far, or fail.
+
+        Args:
+            cancel: the instance still works on it and must be told to stop.
+            distrust: of the blocks of a handoff that failed.
+        """
+        commands = self._drop_ticket(distrust)
+        if cancel and self._live_id is not None:
+            commands += self._late(self._live_id)
+        self._live_id = None
+        if not self.attempts.failed(self.replica):
+            self.phase = JournalPhase.DONE
+            return (*commands, Fail(kind, self.attempts.spent(reason)))
+        self.phase = JournalPhase.ROUTING
+        return (*commands, self._need_prefill())
+
+    def _drop_ticket(self, distrust: bool = False) -> Commands:
+        ticket, self._ticket = self._ticket, None
+        return () if ticket is None else (Send(ticket.source, Release(ticket.ticket_id, distrust)),)
+
+    def _late(self, sequence_id: SequenceId) -> Commands:
+        """Somebody works on a submission that is not wanted any more: tell them, once."""
+        replica = self._sent.get(sequence_id)
+        if replica is None or sequence_id in self._told_to_stop:
+            return ()
+        self._told_to_stop.add(sequence_id)
+        return (Send(replica, Cancel(sequence_id)),)
+
+    def _end(self) -> Commands:
+        if self.done:
+            return ()
+        commands = self._drop_ticket()
+        if self._live_id is not None and self.phase in AT_INSTANCE:
+            commands += self._late(self._live_id)
+        self._close()
+        return commands
+
+    def _close(self) -> None:
+        if self._live_id is not None:
+            self._told_to_stop.add(self._live_id)  # it has ended by itself
+        self._live_id = None
+        self.phase = JournalPhase.DONE

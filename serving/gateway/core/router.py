@@ -1,0 +1,223 @@
+"""Which instance computes a prompt, and which one decodes it.
+
+Prefill goes where the first token is predicted soonest: the work that waits there, this prompt's own, and how fast the
+instance has been. Decode goes where the KV blocks fit, and among those where sequences and KV are fewest. There is no
+affinity to where a prefix is cached: any instance reaches any block.
+
+A view is always a little old, and other gateways look at the same old view. So what this gateway sent there since is
+added, once for every gateway there is: the others have very probably just done the same. Instances that are equal, or
+within a few percent, take turns, and each gateway begins its turns elsewhere. `round_robin` and `power_of_two` are the
+baselines.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
+from typing import Literal
+
+from msgspec import Struct
+
+from serving.errors import UnavailableError
+from serving.gateway.core.counter_draw import two_of
+from serving.ids import NodeId, ReplicaId
+
+Rule = Literal["load", "locality", "round_robin", "power_of_two"]
+
+RETRY_WITHOUT_INSTANCE_S = 1.0
+"""A replaced replica takes seconds to come up; asking again each second costs nothing."""
+
+NEAR = 0.05
+"""Loads this close are equal: they are not known any better, and a strict order would be every gateway's."""
+
+SLOW, SLOWEST = 0.5, 0.25
+"""Below `SLOW` times the median speed an instance counts as a straggler, but never as slower than `SLOWEST` times that.
+Lesser differences tell what the instance had to do lately, full steps being faster than small ones: were they heeded,
+who has work would get more of it. A straggler must get some work, or it would look like one for ever."""
+
+_by_name = attrgetter("replica")
+
+
+class InstanceView(Struct, frozen=True, gc=False):
+    """What a gateway knows of one instance.
+
+    Args:
+        pool: name of its pool, for the reason text.
+        queued_tokens: tokens waiting to be computed there.
+        sequences: sequences waiting, being pulled or running there.
+        kv_blocks_free: free or evictable blocks.
+        age_s: time since the view was taken.
+        reserved_tokens, reserved_sequences, reserved_blocks: sent there by this gateway since the view was taken.
+        promised_blocks: that this gateway's sequences there are expected to grow by.
+        tokens_per_s: recently computed there; 0 = not known.
+        gateways: that send work there, this one included.
+    """
+
+    replica: ReplicaId
+    pool: str
+    node: NodeId
+    queued_tokens: int
+    sequences: int
+    kv_blocks_free: int
+    kv_blocks_total: int
+    age_s: float = 0.0
+    draining: bool = False
+    reserved_tokens: int = 0
+    reserved_sequences: int = 0
+    reserved_blocks: int = 0
+    promised_blocks: int = 0
+    tokens_per_s: float = 0.0
+    gateways: int = 1
+
+
+class RouteDecision(Struct, frozen=True, gc=False):
+    """Where to send a sequence, and why.
+
+    Args:
+        tokens: prefill only: the work that this adds there, in tokens of a short prompt.
+    """
+
+    replica: ReplicaId
+    node: NodeId
+    reason: str
+    tokens: int = 0
+
+
+class RouteTurn(Struct, frozen=True, gc=False):
+    """Which question this is, and whose.
+
+    Args:
+        counter: of the questions of this kind.
+        seed: the gateway's own.
+    """
+
+    counter: int
+    seed: int = 0
+
+
+def route_prefill(
+    views: Sequence[InstanceView],
+    uncached_tokens: int,
+    turn: int | RouteTurn,
+    max_age_s: float,
+    exclude: Collection[ReplicaId] = (),
+    rule: Rule = "load",
+    added: Callable[[InstanceView], int] | None = None,
+) -> RouteDecision:
+    """Choose the instance with the soonest first token.
+
+    Args:
+        uncached_tokens: work that this sequence adds, in tokens of a short prompt.
+        turn: a counter or more; equal instances take turns by it.
+        max_age_s: older views count as dead.
+        exclude: instances that failed this sequence before; used only if no other is left.
+        rule: how to choose; `locality` differs from `load` by `added` only.
+        added: the work where that depends on the instance.
+    Returns: the decision; its `tokens` is what to book.
+    Raises: UnavailableError if no live instance is known.
+    """
+    candidates = usable(views, max_age_s, exclude, "prefill")
+    known = sorted([v.tokens_per_s for v in candidates if v.tokens_per_s > 0])
+    usual = known[len(known) // 2] if known else 1.0
+    straggling, slowest = SLOW * usual, SLOWEST * usual
+    queued = [v.queued_tokens + v.reserved_tokens * v.gateways for v in candidates]
+    own = [uncached_tokens] * len(candidates) if added is None else [added(v) for v in candidates]
+    speed = [max(v.tokens_per_s, slowest) if 0 < v.tokens_per_s < straggling else usual for v in candidates]
+    seconds = [(waits + adds) / pace for waits, adds, pace in zip(queued, own, speed, strict=True)]
+    # What waits is known roughly, this prompt's own work is not; and a near tie is not worth a cached prefix.
+    near = 0.0 if rule == "locality" else NEAR * min(queued) / usual
+    place, among = choose(seconds, turn, rule, near)
+    chosen = candidates[place]
+    predicted = f" in {seconds[place]:.3f} s" if known else ""
+    against = _next(seconds, place, "{:.3f} s" if known else "{:.0f} tokens")
+    reason = f"{queued[place]} + {own[place]} uncached tokens{predicted}, {among} in pool {chosen.pool}{against}"
+    return RouteDecision(chosen.replica, chosen.node, reason, own[place])
+
+
+def route_decode(
+    views: Sequence[InstanceView],
+    needed_blocks: int,
+    turn: int | RouteTurn,
+    max_age_s: float,
+    exclude: Collection[ReplicaId] = (),
+    rule: Rule = "load",
+) -> RouteDecision:
+    """Choose the instance with room for the KV blocks and the least to do; without room anywhere, the roomiest.
+
+    An instance without room holds the pull back until it has some, so a full pool slows down and refuses nothing here.
+    What there is to do is the sum of two shares of the mean: sequences, because each takes a row of every step, and KV
+    blocks, because attention reads them all.
+
+    Args:
+        needed_blocks: KV blocks of the tokens known so far, and of those that are expected.
+        turn, max_age_s, exclude, rule: as in `route_prefill`.
+    Raises: UnavailableError if no live instance is known.
+    """
+    candidates = usable(views, max_age_s, exclude, "decode")
+    roomy = [v for v in candidates if _room(v) >= needed_blocks]
+    if not roomy:
+        place, _ = choose([-_room(v) for v in candidates], turn, "load")
+        chosen = candidates[place]
+        most = _room(chosen)
+        reason = f"none of {len(candidates)} has {needed_blocks} free blocks; {most} is the most, it will wait there"
+        return RouteDecision(chosen.replica, chosen.node, reason)
+    inside = [v.sequences + v.reserved_sequences * v.gateways for v in roomy]
+    used = [v.kv_blocks_total - _room(v) for v in roomy]
+    sequences, blocks = max(1.0, sum(inside) / len(roomy)), max(1.0, sum(used) / len(roomy))
+    loads = [one / sequences + other / blocks for one, other in zip(inside, used, strict=True)]
+    place, among = choose(loads, turn, rule, NEAR * min(loads))
+    chosen = roomy[place]
+    reason = (
+        f"room for {needed_blocks} blocks ({_room(chosen)} free), {inside[place]} sequences, load {loads[place]:.2f}, "
+        f"{among} with room in pool {chosen.pool}{_next(loads, place, '{:.2f}')}"
+    )
+    return RouteDecision(chosen.replica, chosen.node, reason)
+
+
+def _next(loads: Sequence[float], place: int, form: str) -> str:
+    """The load that the choice was compared with, in words: the least of the others."""
+    others = [*loads[:place], *loads[place + 1 :]]
+    return f", next {form.format(min(others))}" if others else ""
+
+
+def choose(loads: Sequence[float], turn: int | RouteTurn, rule: Rule, near: float = 0.0) -> tuple[int, str]:
+    """One of some instances by a rule.
+
+    Args:
+        loads: of the instances, at least one, in a fixed order; less is better.
+        near: loads that exceed the least one by no more are equal to it.
+    Returns: the place of the choice, and against whom it stood.
+    """
+    turn = turn if isinstance(turn, RouteTurn) else RouteTurn(turn)
+    count = len(loads)
+    if rule == "round_robin":
+        return (turn.seed + turn.counter) % count, f"its turn of {count}"
+    if rule == "power_of_two":
+        first, second = two_of(count, turn.seed, turn.counter)
+        return (second if loads[second] < loads[first] else first), f"the lesser of two drawn from {count}"
+    if count == 1:
+        return 0, "the least of 1"
+    bound = min(loads) + near
+    tied = [place for place, load in enumerate(loads) if load <= bound]
+    alike = f", {len(tied)} alike" if len(tied) > 1 else ""
+    return tied[(turn.seed + turn.counter) % len(tied)], f"the least of {count}{alike}"
+
+
+def _room(view: InstanceView) -> int:
+    return view.kv_blocks_free - (view.reserved_blocks + view.promised_blocks) * view.gateways
+
+
+def usable(
+    views: Sequence[InstanceView], max_age_s: float, exclude: Collection[ReplicaId], role: str
+) -> list[InstanceView]:
+    """Live instances in a fixed order, those to avoid only when there is no other.
+
+    Raises: UnavailableError if no live instance is known.
+    """
+    live = [v for v in views if not v.draining and v.age_s <= max_age_s]
+    live.sort(key=_by_name)
+    if not live:
+        draining = sum(v.draining for v in views)
+        raise UnavailableError(
+            f"no {role} instance can serve: {len(views)} known, {draining} draining, the rest silent for {max_age_s} s",
+            retry_after_s=RETRY_WITHOUT_INSTANCE_S,
+        )
+    return [v for v in live if v.replica not in exclude] or live if exclude else live

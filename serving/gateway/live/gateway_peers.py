@@ -1,0 +1,210 @@
+"""Gateways tell each other their numbers when one of them is scraped, so that each can show the whole system.
+
+    scraper -> gateway A -- Greeting, its numbers --> gateway B      one connection per exchange, all at once,
+                         <-- B's numbers ------------                `DEADLINE_S` in all
+
+Both learn: what A shows its scraper, B knows already when B is scraped next. A gateway that does not answer in time is
+shown as it was last known; one whose port is closed has ended, and is forgotten. Nothing happens between scrapes.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from serving.errors import UNREADABLE, LinkError
+from serving.telemetry.shared_metrics import GatewayNumbers
+from serving.values.news import Value
+from serving.wire.connection import Connection
+from serving.wire.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+DEADLINE_S = 1.0
+"""Scrapers wait for 10 s by default, and readers of `/load` for less."""
+FIRST_NEWS_S = 2.0
+"""How long after its start a gateway may wait to hear who else there is."""
+KEEP_S = 60.0
+"""How long one is shown that neither answers nor is listed."""
+GREETING_BYTES = 4 << 10
+"""All that is buffered for a stranger."""
+NUMBERS_BYTES = 8 << 20
+MAX_CALLERS = 64
+MAX_PEERS = 256
+
+
+class Greeting(Value, frozen=True):
+    """The first frame: a gateway of the same start knows the secret."""
+
+    secret: str
+
+
+class Numbers(Value, frozen=True):
+    """The numbers of one gateway, and where it listens for others."""
+
+    numbers: GatewayNumbers
+    host: str
+    port: int
+
+
+_decoder: msgspec.msgpack.Decoder[Greeting | Numbers] = msgspec.msgpack.Decoder(Greeting | Numbers)
+
+
+def _decode(body: bytes) -> Greeting | Numbers:
+    try:
+        return _decoder.decode(body)
+    except UNREADABLE as error:
+        raise LinkError(f"unreadable frame from a gateway: {error}") from error
+
+
+@dataclass(slots=True)
+class _Peer:
+    """Another gateway. `listed_at`: when the board named it, or itself, last."""
+
+    address: tuple[str, int]
+    listed_at: float
+    known: GatewayNumbers | None = None
+
+
+class GatewayPeers:
+    """Implements `Others` for one gateway. Belongs to its event loop.
+
+    Args:
+        gateway: this gateway's name.
+        tell: makes this gateway's numbers.
+    """
+
+    def __init__(self, gateway: str, secret: str, tell: Callable[[], GatewayNumbers]) -> None:
+        self._gateway = gateway
+        self._secret = secret
+        self._tell = tell
+        self._peers: dict[str, _Peer] = {}
+        self._callers: dict[Connection, bool] = {}
+        """Connected gateways, and whether they have said the secret."""
+        self._exchange: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._begun = self._loop.time()
+        self._heard = asyncio.Event()
+        self._listener = Listener(self._accept)
+        self.address: tuple[str, int] | None = None
+
+    def start(self, host: str) -> None:
+        """Listen for other gateways on `host`.
+
+        Raises: OSError if the host cannot be bound.
+        """
+        self.address = self._listener.start(host)
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        if self._exchange is not None:
+            self._exchange.cancel()
+        await self._listener.stop()
+        for connection in list(self._callers):
+            connection.close("the gateway stops")
+
+    def hear(self, peers: Mapping[str, tuple[str, int]]) -> None:
+        """The board has named the other gateways. Effects: forgets those not heard of for long."""
+        now = self._loop.time()
+        for gateway, address in peers.items():
+            self._list(gateway, address, now)
+        self._peers = {name: peer for name, peer in self._peers.items() if peer.listed_at > now - KEEP_S}
+        self._heard.set()
+
+    async def numbers(self) -> Sequence[GatewayNumbers]:
+        """As `Others.numbers`."""
+        if not self._heard.is_set():
+            await self._first_news()
+        if self._peers:
+            if self._exchange is None or self._exchange.done():  # many scrapes at once share one
+                self._exchange = self._loop.create_task(self._ask_all())
+            await asyncio.shield(self._exchange)
+        return [peer.known for peer in self._peers.values() if peer.known is not None]
+
+    async def _first_news(self) -> None:
+        try:
+            async with asyncio.timeout_at(self._begun + FIRST_NEWS_S):
+                await self._heard.wait()
+        except TimeoutError:
+            self._heard.set()
+
+    def _list(self, gateway: str, address: tuple[str, int], now: float) -> None:
+        if gateway == self._gateway:
+            return
+        peer = self._peers.get(gateway)
+        if peer is not None:
+            peer.listed_at = now
+        elif len(self._peers) < MAX_PEERS:
+            self._peers[gateway] = _Peer(address, now)
+
+    async def _ask_all(self) -> None:
+        assert self.address is not None
+        mine = Numbers(self._tell(), *self.address)
+        await asyncio.gather(*(self._ask(name, peer, mine) for name, peer in list(self._peers.items())))
+
+    async def _ask(self, name: str, peer: _Peer, mine: Numbers) -> None:
+        answer: asyncio.Future[Numbers | LinkError] = self._loop.create_future()
+
+        def on_frame(_: Connection, body: bytes) -> None:
+            message = _decode(body)
+            if isinstance(message, Numbers) and not answer.done():
+                answer.set_result(message)
+
+        def on_closed(_: Connection, reason: str) -> None:
+            if not answer.done():
+                answer.set_result(LinkError(reason))
+
+        connection = Connection(on_frame, on_closed)
+        connection.max_frame_bytes = NUMBERS_BYTES
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await self._loop.create_connection(lambda: connection, *peer.address)
+                connection.send(Greeting(self._secret))
+                connection.send(mine)
+                told = await answer
+            if isinstance(told, LinkError):
+                raise told
+            self._learn(told)
+        except ConnectionRefusedError:
+            self._peers.pop(name, None)
+        except (OSError, TimeoutError, LinkError) as error:
+            logger.warning("gateway %s does not tell its numbers (%s)", name, str(error) or "no answer in time")
+        finally:
+            answer.cancel()
+            connection.close("the exchange is over")
+
+    def _learn(self, message: Numbers) -> None:
+        """What another gateway tells; the newest counts, since answers may overtake each other."""
+        told = message.numbers
+        self._list(told.gateway, (message.host, message.port), self._loop.time())
+        peer = self._peers.get(told.gateway)
+        if peer is not None and (peer.known is None or told.serial > peer.known.serial):
+            peer.known = told
+
+    def _accept(self) -> Connection:
+        connection = Connection(self._on_frame, self._on_closed)
+        connection.max_frame_bytes = GREETING_BYTES
+        if len(self._callers) >= MAX_CALLERS:
+            next(iter(self._callers)).close("too many callers")
+        self._callers[connection] = False
+        self._loop.call_later(2 * DEADLINE_S, connection.close, "no exchange lasts so long")
+        return connection
+
+    def _on_closed(self, connection: Connection, _: str) -> None:
+        self._callers.pop(connection, None)
+
+    def _on_frame(self, connection: Connection, body: bytes) -> None:
+        message = _decode(body)
+        if not self._callers.get(connection):
+            if not isinstance(message, Greeting) or not hmac.compare_digest(
+                message.secret.encode(), self._secret.encode()
+            ):
+                raise LinkError("the first frame must be a Greeting with the cluster's secret")
+            self._callers[connection] = True
+            connection.max_frame_bytes = NUMBERS_BYTES
+        elif isinstance(message, Numbers) and self.address is not None:
+            self._learn(message)
+            connection.send(Numbers(self._tell(), *self.address))

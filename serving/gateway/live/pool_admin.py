@@ -1,0 +1,155 @@
+"""The gateway's questions to the memory servers: usage, deletion, audit. Each server is asked on a thread of its own.
+
+Questions are rare and may take long, so they share nothing with the threads that tokenize: a few of their own, and a
+connection per question. Every question has a deadline; a server that misses it is `silent`, and the others' answers
+stand.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from threading import Thread
+from typing import Protocol
+
+from serving.errors import PoolError
+from serving.gateway.api.pool_admin import ServerAnswers
+from serving.ids import NodeId
+from serving.instance.live.accounted import AccountedKv
+from serving.kvpool.live.messages import Audit, Data, Forget, Message, Usage
+from serving.kvpool.live.server_link import ServerLink, hello_of
+from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
+
+USAGE_DEADLINE_S = 2.0
+USAGE_AGE_S = 1.0
+"""Answers so young are given again: whoever asks often does not cost the servers more."""
+
+FORGET_DEADLINE_S = 15.0
+FORGET_ROUNDS = 3
+AUDIT_DEADLINE_S = 300.0
+"""Every byte is hashed, those on disk are read first."""
+
+MAX_THREADS = 32
+"""Servers asked at once."""
+
+
+class NamespaceDirectory(Protocol):
+    """Where quotas and weights are kept."""
+
+    async def set_namespace(self, record: NamespaceRecord) -> None:
+        """Raises: UnavailableError."""
+        ...
+
+    async def drop_namespace(self, name: str) -> None:
+        """Raises: UnavailableError."""
+        ...
+
+
+class LivePoolAdmin:
+    """`PoolAdmin` over the servers of a view. Belongs to one event loop.
+
+    Args:
+        name: who asks, for the servers' logs.
+        node: of this process.
+        secret: the cluster's.
+        view: gives the newest view; must not block.
+        directory: keeps the tenants' quotas and weights.
+        accounted: set when the servers' bytes only stand for those of a simulated system.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        node: NodeId,
+        secret: str,
+        view: Callable[[], PoolView],
+        directory: NamespaceDirectory,
+        accounted: AccountedKv | None = None,
+    ) -> None:
+        self._accounted = accounted
+        self._name = name
+        self._node = node
+        self._secret = secret
+        self._view = view
+        self.set_namespace = directory.set_namespace
+        self.drop_namespace = directory.drop_namespace
+        self._threads = asyncio.Semaphore(MAX_THREADS)
+        self._usage = ServerAnswers()
+        self._usage_at = float("-inf")
+        self._usage_lock = asyncio.Lock()
+        self._audit_lock = asyncio.Lock()
+
+    def view(self) -> PoolView:
+        """As `PoolAdmin.view`."""
+        return self._view()
+
+    async def usage(self) -> ServerAnswers:
+        """As `PoolAdmin.usage`; at most `USAGE_AGE_S` old."""
+        async with self._usage_lock:
+            if time.monotonic() - self._usage_at > USAGE_AGE_S:
+                answers = await self._ask_all(Usage(), USAGE_DEADLINE_S)
+                if self._accounted is not None:
+                    answers = replace(answers, by_server=self._accounted.accounted_facts(answers.by_server))
+                self._usage = answers
+                self._usage_at = time.monotonic()
+            return self._usage
+
+    async def forget(self, namespace: str) -> ServerAnswers:
+        """As `PoolAdmin.forget`. Asked again until nothing is left: entries move between servers meanwhile."""
+        deleted: dict[str, Counter[str]] = {}
+        silent: dict[str, str] = {}
+        for _ in range(FORGET_ROUNDS):
+            answers = await self._ask_all(Forget(namespace), FORGET_DEADLINE_S)
+            for server, counts in answers.by_server.items():
+                deleted.setdefault(server, Counter(bytes=0, entries=0)).update(counts)
+            silent = answers.silent
+            if not any(counts["entries"] for counts in answers.by_server.values()):
+                break
+        self._usage_at = float("-inf")
+        return ServerAnswers({server: dict(counts) for server, counts in deleted.items()}, silent)
+
+    async def audit(self, *, repair: bool) -> ServerAnswers:
+        """As `PoolAdmin.audit`; one at a time, since each keeps every server busy."""
+        async with self._audit_lock:
+            return await self._ask_all(Audit(repair), AUDIT_DEADLINE_S)
+
+    async def _ask_all(self, question: Message, limit_s: float) -> ServerAnswers:
+        records = [server.record for server in self._view().servers]
+        deadline = time.monotonic() + limit_s
+        replies = await asyncio.gather(*(self._ask_on_thread(record, question, deadline) for record in records))
+        answers = ServerAnswers()
+        for record, reply in zip(records, replies, strict=True):
+            if isinstance(reply, Data):
+                answers.by_server[record.name] = reply.value
+            else:
+                answers.silent[record.name] = reply
+        return answers
+
+    async def _ask_on_thread(self, record: ServerRecord, question: Message, deadline: float) -> Data | str:
+        """The answer, or why there is none. The thread is a daemon: a long audit must not hold up the process's end."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Data | str] = loop.create_future()
+
+        def tell(value: Data | str) -> None:
+            if not reply.done():  # cancelled meanwhile
+                reply.set_result(value)
+
+        def run() -> None:
+            value = self._ask(record, question, deadline)
+            with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                loop.call_soon_threadsafe(tell, value)
+
+        async with self._threads:
+            Thread(target=run, name="pool-admin", daemon=True).start()
+            return await reply
+
+    def _ask(self, record: ServerRecord, question: Message, deadline: float) -> Data | str:
+        link = ServerLink(record, hello_of(self._name, self._node, self._secret))
+        try:
+            return link.ask(Data, question, deadline)
+        except PoolError as error:
+            return str(error)
+        finally:
+            link.close()

@@ -1,0 +1,151 @@
+"""The gateway's links to all instances, kept in step with what membership says.
+
+Links are the truth about life, membership only about addresses: a member that is not listed any more gets no new link,
+but its open link serves until it closes; when membership itself is away, nothing changes.
+
+Three ends of a link, and how soon they are seen:
+
+    the process dies        its socket closes                                    at once
+    the process freezes     no word from it                                      `[health] link_period_s * link_misses`
+    its engine hangs        its shell says that a step lasts too long            `[health] step_stall_s`, or more
+
+A link that ends takes the gateway's sequences with it on both sides: the gateway sends them elsewhere, and the instance
+cancels them as soon as it sees that the link is gone, which for a frozen one is when it thaws. An instance whose engine
+hangs gets a new link, but nothing is sent there before the engine moves again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from serving.errors import LinkError
+from serving.gateway.live.instance_link import InstanceLink
+from serving.ids import GatewayId, NodeId, ReplicaId
+from serving.values.health import Silence
+from serving.values.instances import CRASHED_AGE_S, Status
+from serving.wire import messages as m
+
+logger = logging.getLogger(__name__)
+
+SILENCE_LIMIT_S = 2.5
+"""As `[health]` has it by default."""
+
+CHECK_PERIOD_S = 0.1
+"""How often silence is looked for: it is noticed that much later."""
+
+
+class Address(Protocol):
+    """What membership tells of an instance."""
+
+    @property
+    def replica(self) -> ReplicaId: ...
+    @property
+    def pool(self) -> str: ...
+    @property
+    def node(self) -> NodeId: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def incarnation(self) -> str: ...
+    @property
+    def facts(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvents:
+    """Whom to tell. `on_up` after a link is usable, `on_down` when it is not any more."""
+
+    on_frame: Callable[[InstanceLink, m.Frame], None]
+    on_status: Callable[[InstanceLink, Status], None]
+    on_up: Callable[[InstanceLink], None]
+    on_down: Callable[[InstanceLink, str], None]
+
+
+class PoolLinks:
+    """All links of one gateway.
+
+    Args:
+        silence_s: an instance that is silent for longer is frozen or unreachable, whatever its port says [s].
+    """
+
+    def __init__(self, gateway: GatewayId, secret: str, events: LinkEvents, silence_s: float = SILENCE_LIMIT_S) -> None:
+        self._gateway = gateway
+        self._secret = secret
+        self._events = events
+        self._links: dict[ReplicaId, InstanceLink] = {}
+        self._connecting: dict[ReplicaId, asyncio.Task[None]] = {}
+        self._silence = Silence(silence_s, 0.0)
+
+    def update(self, members: Iterable[Address]) -> None:
+        """Connect to members without a link. Call it with each fresh listing."""
+        for member in members:
+            link = self._links.get(member.replica)
+            if link is not None and link.incarnation != member.incarnation:
+                link.close("the replica was restarted")
+            elif link is None and member.replica not in self._connecting:
+                task = asyncio.create_task(self._connect(member))
+                self._connecting[member.replica] = task
+                task.add_done_callback(partial(self._connected, member.replica))
+
+    def check_silence(self) -> None:
+        """Close links whose instance has said nothing for too long, or says that its engine hangs.
+
+        Call it every `CHECK_PERIOD_S`.
+        """
+        now = asyncio.get_running_loop().time()
+        self._silence.look(now)
+        for link in list(self._links.values()):
+            if self._silence.too_long(link.heard_at, now):
+                link.still_since = link.heard_at
+                link.close(f"silent for {now - link.heard_at:.1f} s")
+            elif link.hangs and link.used and link.status is not None:
+                age_s = link.status.progress_age_s
+                crashed = age_s >= CRASHED_AGE_S
+                # Nobody knows when a crashed engine moved last: what it had been sent was there, and may be the cause.
+                link.still_since = None if crashed else now - age_s
+                link.close("its engine has " + ("crashed" if crashed else f"been at one step for {age_s:.1f} s"))
+
+    def link(self, replica: ReplicaId) -> InstanceLink | None:
+        """The usable link to a replica, if there is one."""
+        link = self._links.get(replica)
+        return link if link is not None and link.up else None
+
+    def up(self) -> list[InstanceLink]:
+        """All usable links."""
+        return [link for link in self._links.values() if link.up]
+
+    def close(self) -> None:
+        """Close all links."""
+        for task in list(self._connecting.values()):
+            task.cancel()
+        for link in list(self._links.values()):
+            link.close("the gateway stops")
+
+    def _connected(self, replica: ReplicaId, _: "asyncio.Task[None]") -> None:
+        self._connecting.pop(replica, None)
+
+    async def _connect(self, member: Address) -> None:
+        link = InstanceLink(
+            member.replica, member.incarnation, self._events.on_frame, self._events.on_status, self._down
+        )
+        try:
+            await link.connect(member.host, member.port, self._gateway, self._secret)
+        except LinkError as error:
+            logger.warning("%s; trying again when it is listed next", error)
+            return
+        self._links[member.replica] = link
+        logger.info("linked to %s at %s:%d", member.replica, member.host, member.port)
+        self._events.on_up(link)
+
+    def _down(self, link: InstanceLink, reason: str) -> None:
+        if self._links.get(link.replica) is link:
+            del self._links[link.replica]
+        if link.status is not None and link.status.draining:
+            link.still_since = 0.0  # nothing killed it: it left, before it could decline what was on its way there
+        logger.warning("link to %s is down: %s", link.replica, reason)
+        self._events.on_down(link, reason)

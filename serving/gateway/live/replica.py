@@ -1,0 +1,265 @@
+"""The ingress replica: the HTTP surface over the live pools, served by uvicorn in this process or by Serve's proxy."""
+
+import asyncio
+import logging
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from serving.cluster.farewell import FAREWELL_S
+from serving.cluster.logs import log_beside_serve
+from serving.cluster.loopback import keep_on_loopback
+from serving.cluster.membership import Member, MemberReader
+from serving.cluster.nodes import link_host
+from serving.cluster.sealing import unsealed
+from serving.config.serve import ServeConfig
+from serving.gateway.api.access import WithoutRequestId
+from serving.gateway.api.app import create_app
+from serving.gateway.api.cluster_route import cluster_router
+from serving.gateway.api.drain import GatewayDrain
+from serving.gateway.api.pool_facts import memory_server_stats
+from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
+from serving.gateway.live.backend import LiveBackend
+from serving.gateway.live.connections import DoorLimits
+from serving.gateway.live.fingerprint import system_fingerprint
+from serving.gateway.live.front_door import FrontDoor
+from serving.gateway.live.gateway_peers import GatewayPeers
+from serving.gateway.live.metered_backend import MeteredBackend
+from serving.gateway.live.pool_admin import LivePoolAdmin
+from serving.gateway.live.pool_links import CHECK_PERIOD_S
+from serving.gateway.live.status import cluster_status, current_facts, instance_stats
+from serving.gateway.live.traffic_report import TrafficReporter
+from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
+from serving.ids import GatewayId, NodeId
+from serving.instance.live.accounted import accounted_kv
+from serving.kvpool.live.pool_control import NamespaceChanges, PoolViewFollower
+from serving.model.config import Architecture
+from serving.telemetry.metrics import GatewayMetrics
+from serving.values.traffic import TrafficMeter
+from serving.version import VERSION
+
+logger = logging.getLogger(__name__)
+
+MEMBERS_PERIOD_S = 0.5
+"""How often facts of instances are read; who comes and goes is told at once."""
+LEAST_MEMBERS_PERIOD_S = 0.02
+LEAVE_S = 10.0
+"""Serve waits 2 s before it tells a gateway to leave, and what it holds is closed after its last stream."""
+
+
+class GatewayDeployment:
+    """One gateway as the ingress replica of the application.
+
+    Args:
+        config: sealed.
+        pools: handles of the engine pools; bound so that they belong to the same application.
+        pool_salt: from which namespaces get their salts; the same for all gateways, known to them only.
+        created: when the application was [Unix time, s]; the same for all gateways, whenever each began.
+        kvcache, autoscaler: handles of the memory servers and of the autoscaler, bound for the same reason as `pools`.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self,
+        config: ServeConfig,
+        secret: str,
+        pools: dict[str, DeploymentHandle[Any]],
+        pool_salt: bytes,
+        created: int,
+        kvcache: DeploymentHandle[Any] | None = None,
+        autoscaler: DeploymentHandle[Any] | None = None,
+    ) -> None:
+        log_beside_serve()
+        keep_on_loopback()
+        self._config = config
+        gateway = GatewayId(uuid.uuid4().hex[:12])
+        self._served = _served_model(config, created)
+        if self._served.chat_template is not None:
+            await self._served.chat_template.warm()
+        rank = serve.get_replica_context().rank.rank
+        self._metrics = GatewayMetrics(
+            model_name=self._served.names[0], engine=str(rank), name=gateway, max_model_len=self._served.max_model_len
+        )
+        self._backend = LiveBackend(gateway, secret, config, list(pools))
+        self._metrics.line = self._backend.core.room
+        self._metrics.refresh = self._publish
+        self._metrics.others = self._peers = GatewayPeers(gateway, secret, self._metrics.numbers)
+        self._peers.start(link_host())
+        meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, config.time_scale)
+        begun = {name: pool.replicas for name, pool in config.pools.items()}
+        self._metered = metered = MeteredBackend(self._backend, meter, begun, waits=config.gateway.role_wait_s > 0)
+        self._members: list[Member] = []
+        self._pool = PoolViewFollower() if config.kvcache.replicas else None
+        settings = _api_settings(config, pool_salt)
+        self._drain = GatewayDrain()
+        admin = self._admin(gateway, secret)
+        self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
+        self._app.include_router(cluster_router(self._cluster))
+        if self._pool is not None:
+            self._pool.start()
+        self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
+        endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
+        if self._door is not None:
+            endless.append(self._door.serve())
+        self._tasks = [asyncio.create_task(task) for task in endless]
+
+    def __serve_build_asgi_app__(self) -> Any:
+        """The ASGI app that Serve's own proxy reaches (`server = "serve"`)."""
+        return WithoutRequestId(self._app)
+
+    async def check_health(self) -> None:
+        """Raises: RuntimeError when a task that must never end has ended; Serve then replaces the replica."""
+        for task in self._tasks:
+            if task.done():
+                raise RuntimeError(
+                    f"{task.get_coro()} ended: {task.exception() if not task.cancelled() else 'cancelled'}"
+                )
+
+    async def drain(self, seconds: float) -> int:
+        """Take no new request, and give those under way so long to end; then tell their clients that they do not.
+
+        A second call may be more impatient than the first.
+
+        Returns: requests that were ended so.
+        """
+        self._drain.begin()
+        if await self._drain.idle(seconds):
+            return 0
+        left = self._drain.busy
+        self._backend.end_all("the server is shutting down; send it again")
+        await self._drain.idle(FAREWELL_S)
+        return left
+
+    async def close_log(self) -> None:
+        """End the decision log, if there is one: the system stops."""
+        if self._backend.recorder is not None:
+            await asyncio.to_thread(self._backend.recorder.close)
+
+    async def __del__(self) -> None:
+        """Let the streams that are open end, then leave.
+
+        Serve calls this on a graceful shutdown, after those that its own proxy carries have ended, and kills after
+        `graceful_shutdown_timeout_s`.
+        """
+        if not hasattr(self, "_tasks"):
+            return
+        if self._door is not None:
+            leaving = asyncio.create_task(self._door.leave())
+            await self.drain(self._config.gateway.request_timeout_s)  # none lasts longer
+            await leaving
+        for task in self._tasks:
+            task.cancel()
+        if self._pool is not None:
+            await self._pool.stop()
+        await self._peers.stop()
+        self._backend.close()
+        if self._served.chat_template is not None:
+            self._served.chat_template.close()
+
+    async def _follow_members(self) -> None:
+        reader = MemberReader()
+        while True:
+            try:
+                self._members = await reader.read(MEMBERS_PERIOD_S)
+            except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+                logger.warning("membership does not answer (%s); keeping the links", type(error).__name__)
+                await asyncio.sleep(MEMBERS_PERIOD_S)
+            else:
+                self._backend.links.update(self._members)
+                await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
+
+    def _publish(self) -> None:
+        for member in self._current():
+            self._metrics.publish_instance(instance_stats(member))
+        self._metrics.retain_instances([member.replica for member in self._members])
+        if self._pool is not None:
+            self._metrics.publish_servers(memory_server_stats(self._pool.view))
+
+    def _current(self) -> list[Member]:
+        """Who is listed, with what each has reported last."""
+        links = self._backend.links
+        linked = ((member, links.link(member.replica)) for member in self._members)
+        return [
+            replace(member, facts=current_facts(member.facts, link.status if link is not None else None))
+            for member, link in linked
+        ]
+
+    async def _watch_links(self) -> None:
+        while True:
+            self._backend.links.check_silence()
+            await asyncio.sleep(CHECK_PERIOD_S)
+
+    def _cluster(self) -> dict[str, Any]:
+        """What `cloudmatrix status` prints: pools, replicas, NPUs, memory, queues."""
+        view = self._pool.view if self._pool is not None else None
+        metered = self._metered
+        return cluster_status(
+            self._config, self._current(), metered.counts(), view, metered.targets, gateways=metered.gateways
+        )
+
+    def _admin(self, gateway: GatewayId, secret: str) -> LivePoolAdmin | None:
+        if self._pool is None:
+            return None
+        follower = self._pool
+        node = NodeId(ray.get_runtime_context().get_node_id())
+        accounted = accounted_kv(self._config)
+        return LivePoolAdmin(f"gateway-{gateway}", node, secret, lambda: follower.view, NamespaceChanges(), accounted)
+
+
+def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
+    gateway = config.gateway
+    limits = DoorLimits(
+        max_head_bytes=gateway.max_head_bytes,
+        head_timeout_s=gateway.head_timeout_s,
+        body_timeout_s=gateway.body_timeout_s,
+        request_timeout_s=gateway.request_timeout_s,
+        max_connections=gateway.max_connections,
+        address_share=gateway.address_share,
+        allowed_origins=gateway.allowed_origins,
+    )
+    leave_s = gateway.request_timeout_s  # none lasts longer
+    return FrontDoor(app, gateway.host, gateway.port, leave_s, limits)
+
+
+def _served_model(config: ServeConfig, created: int) -> ServedModel:
+    folder, checkpoint = config.model.path, Architecture.from_folder(config.model.path)
+    model_len = config.engine.max_model_len or checkpoint.max_position_embeddings
+    served = ServedModel.from_folder(
+        config.model.tokenizer_folder,
+        names=(config.model.name or folder.name,),
+        max_model_len=model_len,
+        created=created,
+    )
+    if config.engine.executor != "simulated":  # a simulated one knows what its tokenizer knows
+        served = replace(served, vocab_size=checkpoint.vocab_size)
+    return replace(served, root=str(folder), fingerprint=system_fingerprint(config))
+
+
+def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:
+    gateway = config.gateway
+    return ApiSettings(
+        version=VERSION,
+        api_key_hashes=unsealed(gateway.api_keys),
+        admin_key_hashes=unsealed(gateway.admin_keys),
+        namespaces=tuple(NamespaceKeys(one.name, unsealed(one.api_keys), one.weight) for one in config.namespaces),
+        pool_salt=pool_salt,
+        max_body_bytes=gateway.max_body_bytes,
+        max_n=gateway.max_n,
+        max_sequences=gateway.max_request_sequences,
+        max_logprob_entries=gateway.max_logprob_entries,
+        request_timeout_s=gateway.request_timeout_s,
+        allowed_origins=gateway.allowed_origins,
+        hosts=_hosts(config),
+    )
+
+
+def _hosts(config: ServeConfig) -> AllowedHosts | None:
+    """Names that requests must give, or None: a page that poses as this server has no API key."""
+    gateway = config.gateway
+    if ANY in gateway.allowed_hosts or (config.api_keys_required and not gateway.allowed_hosts):
+        return None
+    names = (in_header(gateway.host), *gateway.allowed_hosts)
+    return AllowedHosts(names, any_address=not is_loopback(gateway.host))

@@ -1,0 +1,144 @@
+"""The cluster in numbers, from what instances announce: for `GET /cluster`, `cloudmatrix status` and `/metrics`."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from serving.config.serve import ServeConfig
+from serving.gateway.api.pool_facts import pool_client_stats
+from serving.gateway.api.pool_summary import server_rows
+from serving.gateway.live.pool_links import Address
+from serving.telemetry.stats import InstanceStats
+from serving.values.instances import Status
+from serving.values.pool_view import PoolView
+
+_REPLICA_FIELDS = (
+    "pid",
+    "npus",
+    "hbm_used_bytes",
+    "hbm_capacity_bytes",
+    "ub_bytes",
+    "kv_blocks_used",
+    "kv_blocks_cached",
+    "kv_blocks_total",
+    "running",
+    "waiting",
+    "held",
+    "pulling",
+    "fetching",
+    "queued_tokens",
+    "steps_total",
+    "prompt_tokens_total",
+    "generated_tokens_total",
+    "handoffs_in_total",
+    "handoff_bytes_in_total",
+    "preemptions_total",
+    "predicted_s",
+    "time_scale",
+    "late_steps_total",
+    "draining",
+)
+
+
+def cluster_status(
+    config: ServeConfig,
+    members: Iterable[Address],
+    gateway: Mapping[str, int],
+    view: PoolView | None = None,
+    targets: Mapping[str, int] | None = None,
+    gateways: int = 1,
+) -> dict[str, Any]:
+    """Pools with their replicas, NPUs in use and offered, and the gateways' counts. JSON-ready.
+
+    Args:
+        gateway: counts of all gateways together, as far as the answering one knows.
+        view: the KV-cache pool; None = there is none, and the key `kvcache` is absent.
+        targets: replicas asked for now, by pool; where it says nothing, what the configuration began with.
+        gateways: how many they are.
+    """
+    listed = list(members)
+    targets = targets or {}
+    pools: list[dict[str, Any]] = []
+    for pool, section in config.pools.items():
+        replicas = [_replica(member) for member in listed if member.pool == pool]
+        pools.append({"name": pool, "target_replicas": targets.get(pool, section.replicas), "replicas": replicas})
+    used = sum(len(replica["npus"]) for pool in pools for replica in pool["replicas"])
+    status = {
+        "model": config.model.name or config.model.path.name,
+        "mode": config.serving.mode,
+        "chaos": config.chaos.enabled,
+        "npus": {"used": used, "offered": config.cluster.npus},
+        "gateways": gateways,
+        "gateway": dict(gateway),
+        "pools": pools,
+    }
+    if view is not None:
+        target = targets.get("kvcache", config.kvcache.replicas)
+        status["kvcache"] = {"name": "kvcache", "target_replicas": target, "servers": server_rows(view)}
+    return status
+
+
+def _replica(member: Address) -> dict[str, Any]:
+    facts = member.facts
+    return {"replica": member.replica, "node": member.node, **{name: facts.get(name) for name in _REPLICA_FIELDS}}
+
+
+def current_facts(facts: Mapping[str, Any], status: Status | None) -> dict[str, Any]:
+    """What an instance announced, with what it has reported over its link, which is newer.
+
+    Args:
+        status: its last report; None = there is no link to it.
+    Effects: none.
+    """
+    if status is None:
+        return dict(facts)
+    return {
+        **facts,
+        "running": status.running - status.pulling - status.fetching,
+        "pulling": status.pulling,
+        "fetching": status.fetching,
+        "waiting": status.waiting,
+        "queued_tokens": status.queued_tokens,
+        "kv_blocks_used": facts["kv_blocks_total"] - status.blocks_free,
+        "kv_blocks_cached": status.blocks_cached,
+        "draining": status.draining,
+    }
+
+
+def instance_stats(member: Address) -> InstanceStats:
+    """One announcement as metrics."""
+    facts = member.facts
+    pool = facts.get("pool")
+    return InstanceStats(
+        replica=member.replica,
+        pool=member.pool,
+        running=facts["running"],
+        waiting=facts["waiting"],
+        queue_tokens=facts["queued_tokens"],
+        preemptions_total=facts["preemptions_total"],
+        kv_blocks=facts["kv_blocks_total"],
+        kv_blocks_used=facts["kv_blocks_used"],
+        kv_blocks_cached=facts["kv_blocks_cached"],
+        block_tokens=facts["block_tokens"],
+        prompt_tokens_total=facts["prompt_tokens_total"],
+        generation_tokens_total=facts["generated_tokens_total"],
+        prefix_queries_total=facts["prefix_queries_tokens_total"],
+        prefix_hits_total=facts["prefix_hits_tokens_total"],
+        handoffs_total=facts["handoffs_in_total"],
+        handoff_failures_total=facts["handoff_failures_total"],
+        handoff_bytes_total=facts["handoff_bytes_in_total"],
+        handoff_seconds_total=facts["handoff_seconds_total"],
+        npus=len(facts["npus"]),
+        hbm_capacity_bytes=facts["hbm_capacity_bytes"],
+        hbm_used_bytes=facts["hbm_used_bytes"],
+        steps_total=facts["steps_total"],
+        iteration_tokens=tuple(facts["steps_by_tokens"]),
+        iteration_tokens_sum=facts["prompt_tokens_total"] + facts["generated_tokens_total"],
+        busy_seconds_total=facts["busy_s"],
+        predicted_npu_seconds_total=facts["predicted_s"] * len(facts["npus"]),
+        drafts_total=facts["drafts_total"],
+        draft_tokens_total=facts["draft_tokens_total"],
+        accepted_drafts_total=tuple(facts["accepted_drafts_total"]),
+        deferred=facts["pulling"] + facts["fetching"],
+        pool_use=None if pool is None else pool_client_stats(pool),
+        told=facts["told_s"],
+    )

@@ -1,0 +1,55 @@
+"""A gateway's reports to the scaling board: twice a second, and at once when a request waits for an empty pool."""
+
+import asyncio
+import logging
+
+import ray
+from msgspec.structs import replace
+
+from serving.gateway.live.gateway_peers import GatewayPeers
+from serving.gateway.live.metered_backend import MeteredBackend
+from serving.kvpool.live.pool_control import Complaint
+from serving.scaling.live.scaling_board import BoardClient
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 0.5
+TICK_S = 0.1
+
+
+class TrafficReporter:
+    """Reports until it is cancelled, and passes on what the board answers."""
+
+    def __init__(self, backend: MeteredBackend, peers: GatewayPeers) -> None:
+        """
+        Args:
+            peers: told who the other gateways are.
+        """
+        self._backend = backend
+        self._peers = peers
+        self._board = BoardClient()
+        self._complaint = Complaint("the scaling board does not answer; nobody hears of this gateway's traffic")
+
+    async def run(self) -> None:
+        """Report for ever; what goes wrong is tried again."""
+        known = False
+        while True:
+            report = replace(
+                self._backend.report(asyncio.get_running_loop().time()), known=known, address=self._peers.address
+            )
+            try:
+                news = await self._board.report(report)
+                self._backend.hear(news)
+                self._peers.hear(news.peers)
+                known = True
+                self._complaint.over()
+            except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+                self._complaint.make(error)
+            await self._pause(report.starved)
+
+    async def _pause(self, starved: bool) -> None:
+        """Until the next report is due, or somebody begins to wait for an instance."""
+        for _ in range(round(PERIOD_S / TICK_S)):
+            await asyncio.sleep(TICK_S)
+            if not starved and self._backend.starved():
+                return

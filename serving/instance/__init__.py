@@ -1,0 +1,1 @@
+"""One prefill, decode or aggregated instance."""

@@ -1,0 +1,1 @@
+"""What an instance decides: scheduler, blocks, speculation, handoffs, draining. Pure."""

@@ -1,0 +1,207 @@
+"""The block pool: who uses which KV block of one instance, and which free blocks still hold something useful.
+
+Every block is in exactly one of three places:
+
+    referenced   one or more sequences have it in their block table
+    cold         nobody uses it, but its content is known by prefix hash: matchable until it is evicted
+    blank        nobody uses it and its content means nothing
+
+Allocation takes blank blocks first and then evicts the cold block that was released longest ago. A prefix match takes
+a cold block back at no cost. All operations are O(1) per block.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import cast
+
+from serving.errors import LedgerError
+from serving.ids import BlockHash, BlockId
+from serving.instance.core.cold_blocks import ColdBlocks
+
+
+@lru_cache(maxsize=16)
+def _ids(count: int) -> tuple[BlockId, ...]:
+    """`0 ... count - 1`: the same objects for all pools of one size, of which one process may have hundreds."""
+    return cast("tuple[BlockId, ...]", tuple(range(count)))
+
+
+class BlockPool:
+    """Reference counts, free lists and the prefix-hash map of one KV arena."""
+
+    __slots__ = ("_blank", "_block_of", "_cold", "_hash_of", "_refs", "evictions", "num_blocks", "num_free")
+
+    def __init__(self, num_blocks: int) -> None:
+        """
+        Args:
+            num_blocks: blocks of the arena; ids are `0 ... num_blocks - 1`.
+        Raises: LedgerError if there is no block.
+        """
+        if num_blocks < 1:
+            raise LedgerError(f"a block pool needs at least one block, got {num_blocks}")
+        self.num_blocks = num_blocks
+        self.num_free = num_blocks
+        """Blocks that `allocate` could hand out now: blank and cold ones. Read only."""
+        self.evictions = 0
+        self._refs = [0] * num_blocks
+        self._hash_of: list[BlockHash | None] = [None] * num_blocks
+        self._block_of: dict[BlockHash, BlockId] = {}
+        # Lowest ids on top: a lightly used arena touches few pages.
+        self._blank = [*reversed(_ids(num_blocks))]
+        self._cold = ColdBlocks()
+
+    @property
+    def num_used(self) -> int:
+        """Blocks referenced by at least one sequence."""
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_cold(self) -> int:
+        """Free blocks whose content can still be matched."""
+        return len(self._cold)
+
+    def allocate(self, count: int) -> list[BlockId]:
+        """Take `count` blocks, each with one reference and no content.
+
+        Raises: LedgerError if fewer are free; callers ask `num_free` first.
+        Effects: may evict cold blocks, oldest first.
+        """
+        if count > self.num_free:
+            raise LedgerError(f"asked for {count} blocks with {self.num_free} free")
+        blank = self._blank
+        fresh = min(count, len(blank))
+        taken = blank[len(blank) - fresh :]
+        taken.reverse()
+        del blank[len(blank) - fresh :]
+        refs, hash_of, block_of = self._refs, self._hash_of, self._block_of
+        if count > fresh:
+            evicted = self._cold.take(count - fresh)
+            for block in evicted:
+                del block_of[hash_of[block]]  # type: ignore[arg-type] # a cold block has content
+                hash_of[block] = None
+            self.evictions += count - fresh
+            taken += evicted
+        for block in taken:
+            refs[block] = 1
+        self.num_free -= count
+        return taken
+
+    def retain(self, blocks: Iterable[BlockId]) -> None:
+        """Add one reference to each block: a sequence shares them.
+
+        Raises: LedgerError for a blank block, whose content means nothing.
+        Effects: cold blocks become referenced.
+        """
+        refs = self._refs
+        for block in blocks:
+            if refs[block] == 0:
+                if self._hash_of[block] is None:
+                    raise LedgerError(f"block {block} is blank and cannot be shared")
+                self._cold.remove(block)
+                self.num_free -= 1
+            refs[block] += 1
+
+    def release(self, blocks: Sequence[BlockId]) -> None:
+        """Drop one reference of each block of a block table, which has no block twice.
+
+        Raises: LedgerError if a block is not referenced.
+        Effects: blocks without references become cold or blank; the table's last block becomes the oldest cold one,
+            because a chain without its head can never be matched.
+        """
+        refs, hash_of = self._refs, self._hash_of
+        for block in blocks:
+            uses = refs[block]
+            if not uses:
+                raise LedgerError(f"block {block} released more often than taken")
+            refs[block] = uses - 1
+        free = [block for block in reversed(blocks) if not refs[block]]
+        cold = [block for block in free if hash_of[block] is not None]
+        if len(cold) < len(free):
+            self._blank += [block for block in free if hash_of[block] is None]
+        self._cold.extend(cold)
+        self.num_free += len(free)
+
+    def publish(self, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], start: int, stop: int) -> None:
+        """Make full, computed blocks matchable. Where a content is already known under another block, keep that one.
+
+        Args:
+            blocks: block table. hashes: of its leading blocks. start, stop: those of them that have become full.
+        Raises: LedgerError if a block is not referenced or already carries another hash.
+        """
+        refs, hash_of, block_of = self._refs, self._hash_of, self._block_of
+        for block, prefix_hash in zip(blocks[start:stop], hashes[start:stop], strict=True):
+            if not refs[block]:
+                raise LedgerError(f"block {block} published while free")
+            known = hash_of[block]
+            if known is None:
+                if prefix_hash not in block_of:
+                    block_of[prefix_hash] = block
+                    hash_of[block] = prefix_hash
+            elif known != prefix_hash:
+                raise LedgerError(f"block {block} published twice with different content")
+
+    def distrust(self, blocks: Iterable[BlockId]) -> None:
+        """Make blocks unmatchable for good: their bytes turned out to be other than what was computed.
+
+        Effects: cold ones become blank; referenced ones stay with their sequences.
+        """
+        for block in blocks:
+            if self._hash_of[block] is not None:
+                self._forget(block)
+                if not self._refs[block]:
+                    self._cold.remove(block)
+                    self._blank.append(block)
+
+    def match(self, hashes: Sequence[BlockHash], limit: int) -> list[BlockId]:
+        """Blocks that hold the longest known prefix of a hash chain; nothing is referenced yet.
+
+        Args:
+            limit: at most this many blocks.
+        """
+        found: list[BlockId] = []
+        block_of = self._block_of
+        for prefix_hash in hashes[: max(0, limit)]:
+            block = block_of.get(prefix_hash)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def count_cold(self, blocks: Iterable[BlockId]) -> int:
+        """How many of these blocks are free now, and would no longer be after `retain`."""
+        refs = self._refs
+        return len([block for block in blocks if not refs[block]])
+
+    def check(self, tables: Iterable[Sequence[BlockId]] = ()) -> None:
+        """Prove that the ledger balances.
+
+        Args:
+            tables: block tables of all sequences; their use must equal the reference counts exactly.
+        Raises: LedgerError if not.
+        """
+        uses = [0] * self.num_blocks
+        for table in tables:
+            for block in table:
+                uses[block] += 1
+        if uses != self._refs:
+            wrong = [b for b in range(self.num_blocks) if uses[b] != self._refs[b]]
+            raise LedgerError(f"blocks {wrong[:8]}: reference counts differ from the block tables")
+        blank, cold = set(self._blank), set(self._cold)
+        for index, refs in enumerate(self._refs):
+            places = (refs > 0) + (index in cold) + (index in blank)
+            if places != 1:
+                raise LedgerError(f"block {index} is in {places} places")
+        if len(blank) != len(self._blank):
+            raise LedgerError("a block is twice in the blank list")
+        if self.num_free != len(blank) + len(cold) or len(cold) != len(self._cold):
+            raise LedgerError(f"{self.num_free} blocks count as free, {len(blank)} are blank and {len(cold)} cold")
+        known = {h: b for b, h in enumerate(self._hash_of) if h is not None}
+        if known != self._block_of:
+            raise LedgerError("prefix hashes and their map disagree")
+        if any(self._hash_of[b] is None for b in cold) or any(self._hash_of[b] is not None for b in blank):
+            raise LedgerError("a cold block without content, or a blank one with it")
+
+    def _forget(self, block: BlockId) -> None:
+        prefix_hash = self._hash_of[block]
+        assert prefix_hash is not None, "a cold block has content"
+        del self._block_of[prefix_hash]
+        self._hash_of[block] = None

@@ -1,0 +1,58 @@
+"""Continuous batching: every decoding sequence gets its next token in every step, as long as blocks last.
+
+When they do not, the sequence that is last in service order gives its blocks back (it may be the one that asked) and
+starts over later. Going through the batch in service order means that a victim is never one that this step already
+includes.
+"""
+
+from collections.abc import Callable
+
+from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_blocks import SequenceBlocks
+from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.step_budget import StepBudget
+
+
+def plan_decodes(
+    running: list[LiveSequence],
+    blocks: SequenceBlocks,
+    budget: StepBudget,
+    preempt: Callable[[LiveSequence], None],
+    draft_tokens: int = 0,
+) -> None:
+    """Plan one step for each decoding sequence.
+
+    Args:
+        running: all sequences in the batch, in service order.
+        preempt: takes a sequence out of `running` and frees its blocks.
+        draft_tokens: tokens beyond the first that the step may add to a sequence; its blocks cover them, unless it
+            fills the whole arena.
+    Effects: fills `budget`; may shorten `running` from its end.
+    """
+    block_tokens = blocks.block_tokens
+    most = blocks.pool.num_blocks * block_tokens
+    index = 0
+    while index < len(running) and budget.tokens_left > 0:
+        sequence = running[index]
+        index += 1
+        if sequence.phase is not SequencePhase.DECODING:
+            continue
+        upto = min(len(sequence.tokens) + draft_tokens, most)
+        if upto <= len(sequence.blocks) * block_tokens or _make_room(sequence, upto, running, blocks, preempt):
+            budget.feed(sequence)
+
+
+def _make_room(
+    sequence: LiveSequence,
+    tokens: int,
+    running: list[LiveSequence],
+    blocks: SequenceBlocks,
+    preempt: Callable[[LiveSequence], None],
+) -> bool:
+    """Grow the sequence's block table, preempting from the end of the batch. False: it had to give way itself."""
+    while not blocks.grow(sequence, tokens):
+        victim = running[-1]
+        preempt(victim)
+        if victim is sequence:
+            return False
+    return True

@@ -1,0 +1,131 @@
+"""Puts guesses into steps: which ones are verified, how many are wanted next, and what came of them.
+
+    step n      ... → makes guesses g1 g2 at its end
+    step n + 1  feeds last token, g1, g2; draws three times; keeps what agrees, and one more; makes guesses again
+
+Guesses are a luxury. They take blocks only while all running sequences could still grow, they take what the decodes
+left of the step's tokens, and nobody is preempted for them. A sequence that loses its place loses its guesses.
+"""
+
+from typing import NamedTuple
+
+from serving.instance.core.finish import Accepted
+from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_blocks import SequenceBlocks
+from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.speculation import Acceptance, Speculation, speculates, speculates_now
+from serving.values.sequence import DraftUse
+from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
+
+
+class DraftShare(NamedTuple):
+    """A sequence's guesses in one step: the fields of `SequenceStep`."""
+
+    drafts: tuple[int, ...]
+    next_drafts: int | None
+
+
+_NO_PART = DraftShare((), None)
+_KEEP_UP = DraftShare((), 0)
+
+
+class DraftPlanner:
+    """Guesses of one engine's sequences."""
+
+    def __init__(self, speculation: Speculation, blocks: SequenceBlocks, max_len: int) -> None:
+        """
+        Args:
+            max_len: longest prompt plus output; nothing is ever fed, or written, beyond.
+        """
+        self.speculation = speculation
+        self.verifications = 0
+        """Times that a sequence's guesses were verified."""
+        self.drafted = 0
+        """Guesses verified."""
+        self.accepted = [0] * speculation.most
+        """Guesses that were right and used, by position."""
+        self._blocks = blocks
+        self._max_len = max_len
+
+    def begin(self, running: list[LiveSequence]) -> None:
+        """Choose for the decodes of the step being formed. Effects: counts the step if it decodes."""
+        decodes, candidates = 0, []
+        for sequence in running:
+            if sequence.phase is SequencePhase.DECODING:
+                decodes += 1
+                if (acceptance := sequence.acceptance or self._meet(sequence)) is not None:
+                    candidates.append(acceptance)
+        if decodes:
+            self.speculation.weigh(decodes, candidates)
+
+    def share(self, sequence: LiveSequence, *, samples: bool, spare_tokens: int, spare_blocks: int) -> DraftShare:
+        """A sequence's guesses in the step being formed; its blocks cover its own tokens already.
+
+        Unfinished chunks, and prompts whose sequence will not speculate, only keep the draft layer's cache complete:
+        others may share their blocks. Decodes that never have guesses leave it out.
+
+        Args:
+            samples: the step feeds all known tokens and draws.
+            spare_tokens: guesses that the step has room for.
+            spare_blocks: free blocks that must stay free.
+        Effects: may extend the block table; the sequence's guesses are used up.
+        """
+        drafts, sequence.drafts = sequence.drafts, ()
+        acceptance = (sequence.acceptance or self._meet(sequence)) if samples else None
+        if acceptance is None:
+            never = sequence.phase is SequencePhase.DECODING and not speculates(sequence.spec.sampling)
+            return _NO_PART if never else _KEEP_UP
+        known = len(sequence.tokens)
+        # With all guesses right the step gives one token more than it feeds guesses; then there must be room for it.
+        to_give, positions = sequence.spec.sampling.max_tokens - len(sequence.output), self._max_len - known
+        if drafts:
+            drafts = drafts[: max(0, min(to_give - 1, positions - 1, spare_tokens))]
+        wanted = self.speculation.guesses(acceptance)
+        wanted = max(0, min(wanted, to_give - 2, positions - 1 - len(drafts)))
+        if self._cover(sequence, known + len(drafts) + (wanted + 1 if wanted else 0), spare_blocks):
+            return DraftShare(drafts, wanted)
+        if drafts and self._cover(sequence, known + len(drafts), spare_blocks):
+            return DraftShare(drafts, 0)
+        return _KEEP_UP
+
+    def book(
+        self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, accepted: Accepted
+    ) -> DraftUse | None:
+        """Take what a step gave for one sequence.
+
+        Returns: what its guesses were worth; None if it had none.
+        Effects: counts; the sequence has the guesses for its next step, if it goes on.
+        """
+        if accepted.finish_reason is None:
+            sequence.drafts = outcome.drafts
+        if not step.drafts:
+            return None
+        # A guess behind the token that ended the sequence was of no use, right or wrong.
+        right = min(len(outcome.tokens) - 1, len(accepted.tokens))
+        self.verifications += 1
+        self.drafted += len(step.drafts)
+        for position in range(right):
+            self.accepted[position] += 1
+        assert sequence.acceptance is not None, "guesses were wanted, hence weighed"
+        self.speculation.observe_guesses(sequence.acceptance, len(step.drafts), right)
+        return DraftUse(len(step.drafts), right)
+
+    def measure(self, plan: StepPlan, result: StepResult) -> None:
+        """Learn what a step cost, if it did nothing but decode. Effects: none otherwise."""
+        sequences = len(plan.sequences)
+        if plan.num_tokens == sequences:
+            verified = sum(len(step.drafts) for step in plan.sequences)
+            made = sum(len(one.drafts) for one in result.results)
+            self.speculation.observe_step(sequences, verified, made, result.elapsed_s)
+
+    def _meet(self, sequence: LiveSequence) -> Acceptance | None:
+        """The acceptance of a sequence that may have guesses from now on; once so, always so. None if not yet."""
+        if speculates_now(sequence.spec.sampling, len(sequence.output)):
+            sequence.acceptance = self.speculation.newcomer()
+        return sequence.acceptance
+
+    def _cover(self, sequence: LiveSequence, tokens: int, spare_blocks: int) -> bool:
+        """Extend the block table to so many positions, unless too few blocks would be left."""
+        blocks = self._blocks
+        missing = -(-tokens // blocks.block_tokens) - len(sequence.blocks)
+        return missing <= 0 or (blocks.pool.num_free >= missing + spare_blocks and blocks.grow(sequence, tokens))

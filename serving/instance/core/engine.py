@@ -1,0 +1,456 @@
+"""One instance's engine: says what to run and what to wait for, and never waits.
+
+Theory of operation. A driver, live or simulated, owns the engine from one thread. It tells it everything that happens,
+with `on(event, now)`, and carries out the effects that come back, in their order:
+
+    NextStep ──► Run(plan) ──► executor ──► StepDone (or StepFailed)
+             └─► PullOrder, FetchOrder, StoreOrder ──► movers ──► PullDone, FetchDone, StoreDone  (any time)
+    Foresee ──► Foreseen(plan): the step after the running one; run behind it: StepFollowed in place of StepDone
+    Add, Adopt, Release, Cancel, Drain, MoveOut ──► news for gateways                             (any time, too)
+
+While a step, a pull or a fetch runs, the blocks that it touches stay where they are: whatever ends meanwhile is CLOSING
+and gives its blocks back when that reports. The engine holds no clock, no thread and no tensor.
+"""
+
+from serving.errors import LedgerError, ServingError, UnavailableError
+from serving.ids import BlockHash, SequenceId
+from serving.instance.core import events as e
+from serving.instance.core.audit import check_engine
+from serving.instance.core.block_pool import BlockPool
+from serving.instance.core.draft_planner import DraftPlanner
+from serving.instance.core.finish import Accepted
+from serving.instance.core.following import plan_following
+from serving.instance.core.handing_on import ask_to_leave, hand_on_event, ready_to_leave
+from serving.instance.core.handoffs import HeldHandoffs, pull_order, ticket_of
+from serving.instance.core.intake import adoptable_hashes, check_adoption, check_room, check_spec, usable_drafts
+from serving.instance.core.outcome import accepted_from, answered, book_step, handoff_event, tokens_event
+from serving.instance.core.pool_orders import PoolOrders
+from serving.instance.core.scheduler import PlannedStep, Scheduler
+from serving.instance.core.sequence import LiveSequence, turn_of
+from serving.instance.core.sequence_blocks import SequenceBlocks
+from serving.instance.core.sequence_phase import PhaseEvent, SequencePhase
+from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.core.snapshot import EngineCounters, take_snapshot
+from serving.instance.core.speculation import Speculation
+from serving.instance.core.timers import Timers
+from serving.values.news import Adopted, Lost, Tokens, refusal
+from serving.values.orders import Add, Adopt, Cancel, Release
+from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec
+from serving.values.step_plan import SequenceResult, SequenceStep, StepResult
+from serving.values.throughput import Throughput
+
+
+class InstanceEngine:
+    """Schedules the sequences of one prefill, decode or aggregated instance over `num_blocks` KV blocks."""
+
+    def __init__(self, settings: EngineSettings, num_blocks: int) -> None:
+        self.settings = settings
+        self.max_len = min(settings.max_model_len, num_blocks * settings.block_tokens)
+        """Longest prompt plus output: the setting, or what the whole KV arena holds if that is less."""
+        pool = BlockPool(num_blocks)
+        self._blocks = SequenceBlocks(
+            pool, settings.block_tokens, prefix_reuse=settings.prefix_reuse, cache_decoded=settings.cache_decoded
+        )
+        self._drafts: DraftPlanner | None = None
+        if settings.speculation:
+            self._drafts = DraftPlanner(Speculation(settings.draft_tokens), self._blocks, self.max_len)
+        self.scheduler = Scheduler(settings.scheduler_limits, self._blocks, self._drafts)
+        """Queues and block pool, for whoever wants to look; only the engine changes them."""
+        self._handoffs = HeldHandoffs(settings.handoff_lease_s)
+        self._timers = Timers(self._timer_is_live)
+        self.sequences: dict[SequenceId, LiveSequence] = {}  # for others to read, never to change
+        self._out: list[e.EngineEffect] = []
+        self._in_flight: PlannedStep | None = None
+        self._foreseen: PlannedStep | None = None
+        self._throughput = Throughput()
+        self._pool = PoolOrders(settings, self._blocks)
+        self._counters = EngineCounters()
+        self._holds = settings.role is EngineRole.PREFILL
+        self._arrivals = 0
+        self._draining = False
+
+    def on(self, event: e.EngineEvent, now: float) -> list[e.EngineEffect]:
+        """Take an event.
+
+        Returns: what is to be done, in this order. What can never run here, or finds no room, is `Refused`, or `Lost`
+            if only its handoff is wrong.
+        Raises: LedgerError if the event cannot be: its driver has a bug.
+        """
+        match event:
+            case e.StepDone():
+                self._take(self._land(now), event.result, now)
+            case e.NextStep():
+                self._turn(now)
+            case Add():
+                self._admit(event.spec, None, now)
+            case Adopt():
+                self._admit(event.spec, event.ticket, now)
+            case e.StepFollowed():
+                self._step_followed(event.result, now)
+            case e.Foresee():
+                self._foresee(now)
+            case e.PullsNow():
+                self._start_pulls(now)
+            case Release():
+                self._release(event, now)
+            case e.PullDone():
+                self._pull_done(event, now)
+            case e.FetchDone():
+                self._fetch_done(event, now)
+            case e.StoreDone():
+                self._note_work(now)
+                self._pool.stored(event.order_id)
+            case Cancel():
+                self._cancel(event.sequence_id, now)
+            case e.StepFailed():
+                self._step_failed(event.reason, now)
+            case e.Drain():
+                self._drain()
+            case e.MoveOut():
+                self._drain()
+                self._note_work(now)
+                self._out += ask_to_leave(self.sequences.values())
+        out, self._out = self._out, []
+        return out
+
+    # ---- what is known -------------------------------------------------------------------------------------------
+
+    def idle(self) -> bool:
+        """True when no sequence is inside, held ones included."""
+        return not self.sequences
+
+    def snapshot(self, now: float) -> e.EngineSnapshot:
+        """The state in numbers."""
+        parts = self._counters, self.scheduler, self._handoffs, self._pool, self._throughput, self._drafts
+        return take_snapshot(now, *parts, has_work=self._has_work(), draining=self._draining)
+
+    def check(self) -> None:
+        """Prove that all ledgers balance; for tests and idle moments.
+
+        Raises: LedgerError if they do not.
+        """
+        check_engine(self.sequences.values(), self.scheduler, self._handoffs, self._in_flight, self._pool.tables)
+
+    # ---- orders from outside -------------------------------------------------------------------------------------
+
+    def _admit(self, spec: SequenceSpec, ticket: HandoffTicket | None, now: float) -> None:
+        """Queue a sequence, or refuse it.
+
+        Without a ticket its KV is computed here: a new prompt, or a resumed one with output so far. With one, its
+        prompt was computed elsewhere: it waits, in service order, until there is room for it, which is the
+        back-pressure. A ticket of this very engine is taken in any role, and while it drains: nobody else was there,
+        and no block need move.
+        """
+        try:
+            check_spec(spec, self.max_len)
+            if ticket is None:
+                self._enqueue(spec, None, now)
+                return
+            holder = self._handoffs.find(ticket.ticket_id)
+            check_adoption(holder, self.scheduler.waiting, self.settings.role)
+            hashes = adoptable_hashes(spec, ticket, self.settings.block_tokens)
+            self._enqueue(spec, ticket, now, holder).learn_hashes(hashes)
+        except ServingError as error:
+            self._out.append(refusal(spec.sequence_id, error))
+
+    def _enqueue(
+        self, spec: SequenceSpec, ticket: HandoffTicket | None, now: float, holder: LiveSequence | None = None
+    ) -> LiveSequence:
+        scheduler = self.scheduler
+        if self._draining and holder is None:
+            raise UnavailableError("this instance is draining; send the request to another one")
+        if spec.sequence_id in self.sequences:
+            raise LedgerError(f"sequence {spec.sequence_id} is already here")
+        if holder is None:
+            check_room(scheduler, self.settings.max_waiting, self._throughput)
+        self._note_work(now)
+        self._arrivals += 1
+        held = holder is not None
+        turn = turn_of(spec, now, self._arrivals, self.settings.prompt_delay_s, held=held)
+        sequence = LiveSequence(spec, turn, now, ticket)
+        sequence.holder = holder
+        self.sequences[spec.sequence_id] = sequence
+        scheduler.waiting.add(sequence)
+        self._timers.set(sequence.deadline, spec.sequence_id, len(self.sequences))
+        return sequence
+
+    def _release(self, order: Release, now: float) -> None:
+        """The handoff was acknowledged, or given up; its blocks stay matchable until evicted, unless distrusted.
+
+        Unknown tickets are ignored: they have expired.
+        """
+        sequence = self._handoffs.find(order.ticket_id)
+        if sequence is not None:
+            self._note_work(now)
+            if order.distrust:
+                self._blocks.distrust(sequence)
+            self._end_handoff(sequence, e.HandoffEnd.RELEASED)
+
+    def _cancel(self, sequence_id: SequenceId, now: float) -> None:
+        """Forget a sequence in whatever state it is; no news follows. Unknown ids are ignored."""
+        sequence = self.sequences.get(sequence_id)
+        if sequence is not None and sequence.phase is not SequencePhase.CLOSING:
+            self._note_work(now)
+            self._drop(sequence, e.HandoffEnd.CANCELLED)
+
+    def _drain(self) -> None:
+        """Full blocks that the KV-cache pool has not got, for want of time, are to be stored there."""
+        self._draining = True
+        self._pool.hand_over()
+
+    # ---- the step loop -------------------------------------------------------------------------------------------
+
+    def _turn(self, now: float) -> None:
+        """Deadlines and leases; streams that leave; pulls; then the next step."""
+        if self._in_flight is not None:
+            raise LedgerError("a turn was asked for while a step is in flight")
+        self._note_work(now)
+        for sequence_id in self._timers.due(now):
+            self._time_is_up(self.sequences[sequence_id])
+        for sequence in ready_to_leave(self.scheduler.running) if self._draining else ():
+            self._hand_on(sequence, now)
+        if self.scheduler.waiting.items:
+            self._start_pulls(now)
+        planned, waiting = None, -1
+        while planned is None and waiting != len(self.scheduler.waiting.items):  # prompts may be behind handoffs again
+            planned, waiting = self.scheduler.plan_step(self._counters.planned, now), len(self.scheduler.waiting.items)
+            if waiting:
+                self._start_pulls(now)  # handoffs queued behind prompts
+        if self.scheduler.to_fetch:
+            self._out += map(self._pool.fetch_order, self.scheduler.take_fetches())
+        self._out += self._pool.take_stores()
+        self._in_flight = planned
+        if planned is not None:
+            self._counters.planned += 1
+            self._out.append(e.Run(planned.plan))
+        elif (wake_at := self._timers.next_at()) is not None:
+            self._out.append(e.WakeAt(wake_at))
+
+    def _start_pulls(self, now: float) -> None:
+        """Reserve blocks for handoffs. One whose blocks are all cached here is adopted at once, without a pull."""
+        for sequence in self.scheduler.start_pulls():
+            order = pull_order(sequence, ticket_of(sequence), self.settings.block_tokens)
+            if order is None:
+                self._adopted(sequence)
+            else:
+                self._out.append(order)
+
+    def _foresee(self, now: float) -> None:
+        """Say what comes next, if it can be told. Effects: grows block tables."""
+        if self._in_flight is None:
+            raise LedgerError("the next step was to be foreseen while none was in flight")
+        due = self._timers.next_at()
+        if self._draining or (due is not None and due <= now):
+            return
+        self._foreseen = plan_following(self.scheduler, self._in_flight, self._counters.planned, self.max_len)
+        if self._foreseen is not None:
+            self._out.append(e.Foreseen(self._foreseen.plan))
+
+    def _step_followed(self, result: StepResult, now: float) -> None:
+        """What ends only closes, until the step that runs now has ended, too."""
+        following = self._foreseen
+        if following is None:
+            raise LedgerError("a step was followed by one that nobody had foreseen")
+        landed = self._land(now)
+        self._in_flight = following
+        self._counters.planned += 1
+        self._take(landed, result, now)
+        self._out += self._pool.take_stores()
+
+    def _step_failed(self, reason: str, now: float) -> None:
+        """The step's sequences are lost, the engine goes on; the content of their blocks is not reused."""
+        for sequence in self._land(now).sequences:
+            sequence.in_flight = False
+            if sequence.phase is not SequencePhase.CLOSING:
+                self.scheduler.running.remove(sequence)
+                self._out.append(Lost(sequence.sequence_id, reason))
+            self._finish(sequence)
+
+    def _land(self, now: float) -> PlannedStep:
+        planned, self._in_flight, self._foreseen = self._in_flight, None, None
+        if planned is None:
+            raise LedgerError("a step ended while none was in flight")
+        self._counters.progress_at = now
+        return planned
+
+    def _take(self, planned: PlannedStep, result: StepResult, now: float) -> None:
+        """Book a step that has ended; its sequences may be in the next one already."""
+        fed, following, before = 0, self._in_flight is not None, self._counters.step_tokens
+        for sequence, step, outcome in answered(planned, result):
+            fed += max(len(step.tokens), len(outcome.tokens))
+            sequence.in_flight = following
+            if sequence.phase is not SequencePhase.CLOSING:
+                self._settle(sequence, step, outcome, now)
+            elif not following:
+                self._finish(sequence)
+        self._counters.count_step(before)
+        self._throughput.observe(fed, result.elapsed_s)
+        if self._drafts is not None:
+            self._drafts.measure(planned.plan, result)
+
+    def _settle(self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, now: float) -> None:
+        """Book one sequence's share of a step that was executed.
+
+        Raises: LedgerError if a token was ordered and the executor gave none.
+        Effects: news; a sequence that ended, or whose prompt is done at a prefill instance, leaves the batch.
+        """
+        book_step(sequence, step, outcome)
+        self._note_full(sequence)
+        if sequence.phase is SequencePhase.PREFILLING:
+            self._counters.prompt_tokens += len(step.tokens)
+        accepted = accepted_from(sequence, step, outcome, self.max_len)
+        if accepted is None:
+            return
+        self._counters.generated_tokens += len(accepted.tokens)
+        drafts = self._drafts.book(sequence, step, outcome, accepted) if self._drafts is not None else None
+        if accepted.finish_reason is None and self._holds and not sequence.stays:
+            self._hold(sequence, accepted, outcome, now)
+            return
+        self._out.append(tokens_event(sequence, accepted, outcome, drafts))
+        if len(accepted.tokens) > 1:
+            self._note_full(sequence)
+        if accepted.finish_reason is not None:
+            self._leave_batch(sequence)
+        elif sequence.phase is SequencePhase.PREFILLING:
+            sequence.advance(PhaseEvent.PROMPT_DONE)
+
+    def _note_full(self, sequence: LiveSequence) -> None:
+        self._blocks.publish(sequence)
+        self._pool.note_full(sequence)
+
+    # ---- ends of moves -------------------------------------------------------------------------------------------
+
+    def _pull_done(self, event: e.PullDone, now: float) -> None:
+        """The sequence joins the batch at the next step; or it is lost; or nothing is said, if it was cancelled."""
+        sequence = self._known(event.sequence_id)
+        self._note_work(now)
+        if event.failure is None and sequence.phase is SequencePhase.PULLING:
+            self._counters.handoff_bytes_in += event.moved_bytes
+            self._counters.handoff_seconds += event.seconds
+            self._adopted(sequence)
+            return
+        self.scheduler.drop_pull(sequence)
+        if sequence.phase is SequencePhase.PULLING:
+            self._counters.handoff_failures += 1
+            self._out.append(Lost(event.sequence_id, event.failure or ""))
+        self._finish(sequence)
+
+    def _adopted(self, sequence: LiveSequence) -> None:
+        """The handed-off KV is here: pulled, cached, or taken over from the sequence that held it."""
+        ticket = ticket_of(sequence)
+        if sequence.holder is not None and sequence.holder.phase is SequencePhase.HELD:
+            self._end_handoff(sequence.holder, e.HandoffEnd.RELEASED)
+        sequence.holder = None
+        sequence.num_computed = max(sequence.num_computed, ticket.computed_tokens)
+        sequence.num_stored = sequence.num_computed // self.settings.block_tokens  # its prefill instance stored them
+        if self._drafts is not None:
+            sequence.drafts = usable_drafts(sequence, ticket, self.settings.draft_tokens)
+        self.scheduler.join(sequence)
+        self._blocks.publish(sequence)
+        self._counters.handoffs_in += 1
+        self._out.append(Adopted(sequence.sequence_id, ticket.ticket_id))
+
+    def _fetch_done(self, event: e.FetchDone, now: float) -> None:
+        """The sequence computes the rest from the next step on; or, cancelled meanwhile, its blocks are free."""
+        sequence = self._known(event.sequence_id)
+        self._note_work(now)
+        self.scheduler.end_fetch(sequence, event.report.blocks)
+        if sequence.phase is SequencePhase.CLOSING:
+            self._finish(sequence)
+            return
+        self._pool.fetched(sequence, event.report)
+        self._blocks.publish(sequence)
+
+    def _known(self, sequence_id: SequenceId) -> LiveSequence:
+        if (sequence := self.sequences.get(sequence_id)) is None:
+            raise LedgerError(f"news of unknown sequence {sequence_id}")
+        return sequence
+
+    # ---- held for others -----------------------------------------------------------------------------------------
+
+    def _hold(self, sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, now: float) -> None:
+        """Prefill is done: keep the blocks for whoever pulls them, and tell the first token."""
+        sequence.advance(PhaseEvent.PROMPT_HELD)
+        ticket_id, hashes = self._keep(sequence, now)
+        self._out.append(handoff_event(sequence, accepted, outcome, ticket_id, hashes, self.settings.block_tokens))
+
+    def _hand_on(self, sequence: LiveSequence, now: float) -> None:
+        """A stream is to go on elsewhere: keep the blocks likewise."""
+        sequence.advance(PhaseEvent.HAND_ON)
+        ticket_id, hashes = self._keep(sequence, now)
+        self._out.append(hand_on_event(sequence, ticket_id, hashes, self.settings.block_tokens))
+
+    def _keep(self, sequence: LiveSequence, now: float) -> tuple[str, tuple[BlockHash, ...]]:
+        """Take a sequence out of the batch and hold its blocks. Returns: its ticket, and hashes of its full blocks."""
+        self.scheduler.running.remove(sequence)
+        ticket_id = self._handoffs.hold(sequence, now)
+        self._timers.set(self._handoffs.expires_at[ticket_id], sequence.sequence_id, len(self.sequences))
+        return ticket_id, self._blocks.full_hashes(sequence)
+
+    def _end_handoff(self, sequence: LiveSequence, end: e.HandoffEnd) -> None:
+        """The ticket of a held sequence is over. Effects: finishes it; the driver is told to withdraw its blocks."""
+        ticket_id = self._handoffs.end(sequence)
+        self._out.append(e.HandoffClosed(sequence.sequence_id, ticket_id, end))
+        self._finish(sequence)
+
+    # ---- departures ----------------------------------------------------------------------------------------------
+
+    def _time_is_up(self, sequence: LiveSequence) -> None:
+        """A deadline or a lease has passed; no step is in flight. Effects: as `_drop`, and the gateway is told."""
+        if sequence.phase is SequencePhase.HELD:
+            self._handoffs.expired_total += 1
+            # For a gateway that has not received the ticket yet.
+            self._out.append(Lost(sequence.sequence_id, "its handoff expired"))
+            self._end_handoff(sequence, e.HandoffEnd.EXPIRED)
+            return
+        position, reason = len(sequence.output), FinishReason.DEADLINE
+        self._out.append(Tokens(sequence.sequence_id, position, finish_reason=reason))
+        self._drop(sequence, e.HandoffEnd.EXPIRED)
+
+    def _drop(self, sequence: LiveSequence, end: e.HandoffEnd) -> None:
+        """Take a sequence out of wherever it is: finished, or closing until what writes into its blocks reports."""
+        phase, scheduler = sequence.phase, self.scheduler
+        if phase is SequencePhase.HELD:
+            self._end_handoff(sequence, end)
+        elif phase in (SequencePhase.PULLING, SequencePhase.FETCHING):
+            sequence.advance(PhaseEvent.CLOSE)
+        elif phase in (SequencePhase.WAITING, SequencePhase.ADOPTING):
+            scheduler.waiting.remove(sequence)
+            self._finish(sequence)
+        else:
+            self._leave_batch(sequence)
+
+    def _leave_batch(self, sequence: LiveSequence) -> None:
+        """Take a sequence out of the batch. Effects: it is finished, or closes until the step that it is in ends."""
+        self.scheduler.running.remove(sequence)
+        if sequence.in_flight:
+            sequence.advance(PhaseEvent.CLOSE)
+        else:
+            self._finish(sequence)
+
+    def _finish(self, sequence: LiveSequence) -> None:
+        """The last act: blocks go back, the engine forgets the sequence."""
+        sequence.advance(PhaseEvent.END)
+        self._blocks.free(sequence)
+        del self.sequences[sequence.sequence_id]
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _timer_is_live(self, sequence_id: SequenceId, at: float) -> bool:
+        sequence = self.sequences.get(sequence_id)
+        if sequence is None or sequence.phase is SequencePhase.CLOSING:
+            return False
+        return at == sequence.deadline or at == self._handoffs.expiry(sequence)
+
+    def _has_work(self) -> bool:
+        scheduler = self.scheduler
+        if self._in_flight is not None or scheduler.running.items:
+            return True
+        # A queue that waits for others to release or deliver blocks is not ours to move.
+        others = self._handoffs.held or scheduler.pulling or scheduler.fetching or self._pool.pinned_blocks
+        return bool(scheduler.waiting.items) and not others
+
+    def _note_work(self, now: float) -> None:
+        """Start the watchdog's clock when there was nothing to move before."""
+        if not self.scheduler.running.items and not self._has_work():  # mostly there is a batch
+            self._counters.progress_at = now

@@ -1,0 +1,44 @@
+"""The step after the one that runs, planned before its tokens are known.
+
+While a batch only decodes, the next step differs from the present one in its tokens and in one position, and the tokens
+can be filled in when they are there. So its plan and all that belongs to it is made while the present step runs. This
+needs counts, not tokens: a sequence that ends by its length is known beforehand. One that ends by a stop token is not;
+it takes part once more, and what it gets is thrown away.
+"""
+
+from serving.instance.core.scheduler import PlannedStep, Scheduler
+from serving.instance.core.sequence_blocks import blocks_for
+from serving.instance.core.sequence_phase import SequencePhase
+from serving.values.step_plan import UNKNOWN, SequenceStep, StepPlan
+
+
+def plan_following(scheduler: Scheduler, running: PlannedStep, step: int, max_len: int) -> PlannedStep | None:
+    """Plan what follows the step that runs now.
+
+    Args:
+        running: that step.
+        step: number of the one to be planned.
+        max_len: longest prompt plus output of the instance.
+    Returns: a plan for the same sequences, one token each, which is `UNKNOWN`; None where there may be something else
+        to do: prompts, guesses, a sequence that ends by its length, room for one that waits, too few free blocks.
+    Effects: grows block tables.
+    """
+    batch = scheduler.running.items
+    if not batch or len(batch) != len(running.sequences) or scheduler.guesses or scheduler.may_admit():
+        return None
+    blocks, missing = scheduler.blocks, 0
+    for sequence in batch:
+        if not sequence.in_flight or sequence.phase is not SequencePhase.DECODING:
+            return None
+        output, known = len(sequence.output) + 1, len(sequence.tokens) + 1
+        if output >= sequence.spec.sampling.max_tokens or known >= max_len:
+            return None
+        missing += max(0, blocks_for(known, blocks.block_tokens) - len(sequence.blocks))
+    if missing > blocks.pool.num_free:
+        return None
+    steps = []
+    for sequence in running.sequences:
+        blocks.grow(sequence, len(sequence.tokens) + 1)
+        name, start = sequence.sequence_id, sequence.num_computed + 1
+        steps.append(SequenceStep(name, (UNKNOWN,), start, sequence.blocks, sequence.sample_order, absorbed=True))
+    return PlannedStep(StepPlan(step, tuple(steps)), running.sequences)

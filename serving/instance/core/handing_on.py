@@ -1,0 +1,63 @@
+"""What a draining engine does with the sequences that did not end by themselves: they are to go on elsewhere.
+
+    decoding                    held at the next step boundary, like a prompt that is done; another instance pulls it
+    pulled, or computing        the same as soon as it decodes; a prompt's gateway is asked to take it away meanwhile
+    waiting                     its gateway is asked to take it away
+    held                        waits for whoever pulls it
+
+Nothing is thrown out: a sequence that nobody else can take is taken back, or goes on, here.
+"""
+
+from collections.abc import Iterable
+
+from serving.ids import BlockHash
+from serving.instance.core.events import HandoffReady
+from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_blocks import blocks_for
+from serving.instance.core.sequence_phase import SequencePhase
+from serving.values.news import Leaving, Tokens
+
+_P = SequencePhase
+_STAYING = (_P.HELD, _P.CLOSING, _P.FINISHED)
+_PROMPTS = (_P.WAITING, _P.FETCHING, _P.PREFILLING)
+
+
+def ask_to_leave(sequences: Iterable[LiveSequence]) -> list[Leaving]:
+    """Mark all that may go on elsewhere.
+
+    Returns: what gateways are asked for: to take away whatever does not decode here yet.
+    Effects: sets `leaving`.
+    """
+    wishes: list[Leaving] = []
+    for sequence in sequences:
+        if sequence.phase in _STAYING or (sequence.holder is not None and sequence.phase is _P.ADOPTING):
+            continue  # a sequence that is about to be taken back has nowhere else to go
+        sequence.leaving = True
+        if sequence.phase in _PROMPTS:
+            wishes.append(Leaving(sequence.sequence_id, handoff=False))
+        elif sequence.phase is _P.ADOPTING:
+            wishes.append(Leaving(sequence.sequence_id, handoff=True))
+    return wishes
+
+
+def ready_to_leave(running: Iterable[LiveSequence]) -> list[LiveSequence]:
+    """Which sequences of the batch are to be held now. No step is in flight."""
+    return [sequence for sequence in running if sequence.leaving and sequence.phase is _P.DECODING]
+
+
+def hand_on_event(
+    sequence: LiveSequence, ticket_id: str, hashes: tuple[BlockHash, ...], block_tokens: int
+) -> HandoffReady:
+    """News that a stream can be pulled; its tokens were told before.
+
+    Effects: none.
+    """
+    computed = sequence.num_computed
+    return HandoffReady(
+        first=Tokens(sequence.sequence_id, len(sequence.output)),
+        ticket_id=ticket_id,
+        blocks=tuple(sequence.blocks[: blocks_for(computed, block_tokens)]),
+        hashes=hashes,
+        computed_tokens=computed,
+        drafts=sequence.drafts,
+    )

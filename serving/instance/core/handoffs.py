@@ -1,0 +1,74 @@
+"""Prefilled sequences whose blocks wait to be pulled and acknowledged, by ticket.
+
+A ticket ends exactly once: acknowledged, cancelled, or expired because nobody came. Expiry is what keeps a dead decode
+instance or gateway from pinning blocks for ever.
+"""
+
+from dataclasses import dataclass, field
+
+from serving.errors import LedgerError
+from serving.instance.core.events import PullOrder
+from serving.instance.core.sequence import LiveSequence
+from serving.values.sequence import HandoffTicket
+
+
+@dataclass(slots=True)
+class HeldHandoffs:
+    """Tickets given out and not ended yet."""
+
+    lease_s: float
+    held: dict[str, LiveSequence] = field(default_factory=dict)
+    expires_at: dict[str, float] = field(default_factory=dict)
+    issued_total: int = 0
+    expired_total: int = 0
+
+    def hold(self, sequence: LiveSequence, now: float) -> str:
+        """Give out a ticket.
+
+        Returns: the ticket id; `expires_at` tells until when it is good.
+        Effects: sets the sequence's `ticket_id`, unique within this engine.
+        """
+        self.issued_total += 1
+        ticket_id = f"{sequence.sequence_id}!{self.issued_total}"
+        sequence.ticket_id = ticket_id
+        self.held[ticket_id] = sequence
+        self.expires_at[ticket_id] = now + self.lease_s
+        return ticket_id
+
+    def find(self, ticket_id: str) -> LiveSequence | None:
+        """The sequence behind a ticket; None if the ticket has ended or never was."""
+        return self.held.get(ticket_id)
+
+    def expiry(self, sequence: LiveSequence) -> float | None:
+        """When the sequence's ticket expires; None without a ticket."""
+        return None if sequence.ticket_id is None else self.expires_at.get(sequence.ticket_id)
+
+    def end(self, sequence: LiveSequence) -> str:
+        """End a sequence's ticket.
+
+        Returns: the ticket id.
+        Raises: LedgerError if it holds none.
+        """
+        ticket_id = sequence.ticket_id
+        if ticket_id is None or self.held.pop(ticket_id, None) is None:
+            raise LedgerError(f"sequence {sequence.sequence_id} holds no ticket")
+        del self.expires_at[ticket_id]
+        return ticket_id
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+def ticket_of(sequence: LiveSequence) -> HandoffTicket:
+    """The ticket that a sequence came with."""
+    assert sequence.ticket is not None, "only handed-off sequences are pulled"
+    return sequence.ticket
+
+
+def pull_order(sequence: LiveSequence, ticket: HandoffTicket, block_tokens: int) -> PullOrder | None:
+    """What is to be pulled of a ticket; None when all of its blocks were found here."""
+    if sequence.num_computed >= ticket.computed_tokens:
+        return None
+    first = sequence.num_computed // block_tokens
+    blocks = tuple(sequence.blocks[first : len(ticket.blocks)])
+    return PullOrder(sequence.sequence_id, ticket, first, blocks)

@@ -1,0 +1,93 @@
+"""What an engine refuses at the door, before anything is queued."""
+
+from collections.abc import Iterable
+
+from serving.errors import ContextLengthError, HandoffError, InvalidRequestError, OverloadedError
+from serving.ids import BlockHash
+from serving.instance.core.scheduler import Scheduler
+from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_blocks import blocks_for
+from serving.instance.core.settings import EngineRole
+from serving.values.sequence import HandoffTicket, SequenceSpec
+from serving.values.throughput import Throughput, retry_after_s
+
+
+def check_spec(spec: SequenceSpec, max_len: int) -> None:
+    """Refuse a sequence that can never run here.
+
+    Args:
+        max_len: longest prompt plus output of this instance.
+    Raises: InvalidRequestError (no prompt, or nothing left to generate), ContextLengthError (no room to go on).
+    """
+    sampling = spec.sampling
+    if not spec.prompt:
+        raise InvalidRequestError("the prompt must hold at least one token", param="prompt")
+    if spec.output and len(spec.output) >= sampling.max_tokens:
+        raise InvalidRequestError(
+            f"{len(spec.output)} output tokens given and max_tokens is {sampling.max_tokens}: nothing is left to do",
+            param="max_tokens",
+        )
+    known = len(spec.prompt) + len(spec.output)
+    room_for = known + (1 if sampling.max_tokens > 0 else 0)
+    if room_for > max_len:
+        raise ContextLengthError(
+            f"{known} tokens are known and at most {max_len} fit this instance; shorten the prompt", param="prompt"
+        )
+
+
+def check_room(scheduler: Scheduler, max_waiting: int, throughput: Throughput) -> None:
+    """Refuse a further sequence while the queue is full.
+
+    Raises: OverloadedError with the time after which the queue will have moved.
+    """
+    waiting = len(scheduler.waiting)
+    if waiting >= max_waiting:
+        wait = retry_after_s(scheduler.queued_tokens(), throughput.tokens_per_s)
+        raise OverloadedError(f"{waiting} sequences wait already", retry_after_s=wait)
+
+
+def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence], role: EngineRole) -> None:
+    """Refuse a handoff by whom it comes from.
+
+    Args:
+        holder: the sequence of this very engine that has its blocks; None = it is another engine's.
+        waiting: what is queued here.
+    Raises: HandoffError if it is another engine's and prefill is the role here, or if it is taken back twice.
+    """
+    if holder is None and role is EngineRole.PREFILL:
+        raise HandoffError("a prefill instance takes no handoffs of others; send the ticket to a decode instance")
+    if holder is not None and any(sequence.holder is holder for sequence in waiting):
+        raise HandoffError(f"{holder.sequence_id} is being taken back already")
+
+
+def usable_drafts(sequence: LiveSequence, ticket: HandoffTicket, most: int) -> tuple[int, ...]:
+    """The guesses that came with an adopted sequence: none if more tokens are known than when they were made.
+
+    Args:
+        most: guesses that one step may verify here.
+    """
+    return ticket.drafts[:most] if len(sequence.tokens) == ticket.computed_tokens + 1 else ()
+
+
+def adoptable_hashes(spec: SequenceSpec, ticket: HandoffTicket, block_tokens: int) -> tuple[BlockHash, ...]:
+    """Check a ticket against its sequence.
+
+    Returns: the prefix hashes of its full blocks behind those that the order brings itself, as far as the source gave
+        them.
+    Raises: HandoffError if the ticket cannot be this sequence's.
+    """
+    computed = ticket.computed_tokens
+    known = len(spec.prompt) + len(spec.output)
+    if not spec.output or not 1 <= computed < known:
+        raise HandoffError(f"ticket of {computed} computed tokens does not fit {known} known tokens; prefill again")
+    if len(ticket.blocks) != blocks_for(computed, block_tokens):
+        raise HandoffError(
+            f"ticket has {len(ticket.blocks)} blocks for {computed} tokens in blocks of {block_tokens}; "
+            "both sides need the same block size"
+        )
+    hashes: list[BlockHash] = []
+    for extent in ticket.blocks[len(spec.prompt_hashes) : computed // block_tokens]:
+        if not extent.prefix_hash:
+            break
+        hashes.append(extent.prefix_hash)
+    return tuple(hashes)

@@ -1,0 +1,132 @@
+"""Reads what a step gave for one sequence: tokens that count, and the news made of them."""
+
+from collections.abc import Iterator
+
+from serving.errors import LedgerError
+from serving.ids import BlockHash
+from serving.instance.core.events import HandoffReady
+from serving.instance.core.finish import Accepted, accept_tokens
+from serving.instance.core.scheduler import PlannedStep
+from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_blocks import blocks_for
+from serving.values.news import Tokens
+from serving.values.sequence import DraftUse, FinishReason, TokenLogprobs
+from serving.values.step_plan import SequenceResult, SequenceStep, StepResult
+
+_PROMPT_ONLY = Accepted((), FinishReason.LENGTH)
+
+
+def answered(planned: PlannedStep, result: StepResult) -> Iterator[tuple[LiveSequence, SequenceStep, SequenceResult]]:
+    """Each sequence of a step, its share of the plan, and what came of it.
+
+    Raises: LedgerError if the result does not answer the plan.
+    """
+    steps, results = planned.plan.sequences, result.results
+    if result.step != planned.plan.step or len(results) != len(steps):
+        raise LedgerError(f"result of step {result.step} does not answer the plan of step {planned.plan.step}")
+    for sequence, step, outcome in zip(planned.sequences, steps, results, strict=True):
+        if outcome.sequence_id != sequence.sequence_id:
+            raise LedgerError(f"result for {outcome.sequence_id} where {sequence.sequence_id} was planned")
+        yield sequence, step, outcome
+
+
+def book_step(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult) -> None:
+    """Note that a step's tokens are in the KV cache now.
+
+    Effects: `num_computed` and `prompt_logprobs` of the sequence.
+    """
+    sequence.num_computed += len(step.tokens)
+    if outcome.prompt_logprobs:
+        # A chunk of a resumed sequence may reach into its output; only prompt positions are asked for.
+        room = len(sequence.spec.prompt) - 1 - len(sequence.prompt_logprobs)
+        sequence.prompt_logprobs.extend(outcome.prompt_logprobs[:room])
+
+
+def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, max_len: int) -> Accepted | None:
+    """The output that a booked step gave.
+
+    Args:
+        max_len: longest prompt plus output of the instance.
+    Returns: None when the prompt is not done yet.
+    Raises: LedgerError if a token was ordered and the executor gave none.
+    """
+    if step.sample is None:
+        # With max_tokens = 0 only the prompt is computed, for its log-probabilities.
+        return _PROMPT_ONLY if sequence.num_missing == 0 else None
+    if not outcome.tokens:
+        raise LedgerError(f"the executor sampled nothing for {sequence.sequence_id}")
+    output, total = len(sequence.output), len(sequence.tokens)
+    return accept_tokens(outcome.tokens, output, total, step.sample.sampling, sequence.stop_tokens, max_len)
+
+
+def tokens_event(
+    sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, drafts: DraftUse | None = None
+) -> Tokens:
+    """News of accepted tokens; what is told once goes with the first.
+
+    A step may give several tokens (speculation, many iterations at once in virtual time): all but the last were fed.
+
+    Args:
+        drafts: what the step's guesses were worth; None if it had none.
+    Effects: appends the tokens, counts those that were fed; marks the first report, and preemptions so far, as made.
+    """
+    name, position, preempted = sequence.sequence_id, len(sequence.output), sequence.take_preempted()
+    logprobs = outcome.logprobs[: len(accepted.tokens)]
+    sequence.num_computed += max(0, len(accepted.tokens) - 1)
+    sequence.append(accepted.tokens)
+    if sequence.first_reported:
+        reason = accepted.finish_reason
+        return Tokens(
+            name, position, accepted.tokens, logprobs, finish_reason=reason, drafts=drafts, preempted=preempted
+        )
+    sequence.first_reported = True
+    sequence.prompt_logprobs_wanted = None  # a recomputation may use cached blocks from here on
+    return _first(sequence, position, accepted, logprobs, preempted, drafts)
+
+
+def _first(
+    sequence: LiveSequence,
+    position: int,
+    accepted: Accepted,
+    logprobs: tuple[TokenLogprobs, ...],
+    preempted: int,
+    drafts: DraftUse | None = None,
+) -> Tokens:
+    """The first news of a sequence here, with what is told once."""
+    return Tokens(
+        sequence.sequence_id,
+        position,
+        accepted.tokens,
+        logprobs,
+        tuple(sequence.prompt_logprobs),
+        sequence.cached_tokens,
+        accepted.finish_reason,
+        sequence.pool_use,
+        drafts,
+        sequence.waited_s,
+        preempted,
+    )
+
+
+def handoff_event(
+    sequence: LiveSequence,
+    accepted: Accepted,
+    outcome: SequenceResult,
+    ticket_id: str,
+    hashes: tuple[BlockHash, ...],
+    block_tokens: int,
+) -> HandoffReady:
+    """News that a prefilled sequence can be pulled.
+
+    Effects: appends the tokens; marks preemptions so far as told.
+    """
+    position, computed = len(sequence.output), sequence.num_computed
+    sequence.append(accepted.tokens)
+    return HandoffReady(
+        first=_first(sequence, position, accepted, outcome.logprobs[: len(accepted.tokens)], sequence.take_preempted()),
+        ticket_id=ticket_id,
+        blocks=tuple(sequence.blocks[: blocks_for(computed, block_tokens)]),
+        hashes=hashes,
+        computed_tokens=computed,
+        drafts=outcome.drafts,
+    )

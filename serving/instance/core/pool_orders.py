@@ -1,0 +1,152 @@
+"""What one engine asks of the KV-cache pool: blocks to fetch, blocks to store, and the blocks pinned meanwhile.
+
+Storing must never make a token wait. A full block stays pinned until its bytes were copied out; only so many may wait
+for that, and whatever comes beyond is not stored, which costs nobody more than a later recomputation. An instance that
+leaves has nothing better to do: it makes up for that.
+"""
+
+from collections.abc import Collection, Sequence
+
+from serving.errors import LedgerError
+from serving.ids import BlockHash, BlockId
+from serving.instance.core.events import FetchOrder, StoreOrder
+from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_blocks import SequenceBlocks
+from serving.instance.core.settings import EngineSettings
+from serving.values.pool_outcome import FetchReport
+from serving.values.sequence import PoolUse
+
+_ORDER_BLOCKS = 32
+"""Of one order while handing over: each is answered when all of it is done."""
+
+
+class PoolOrders:
+    """Orders of one engine to its driver. Does nothing when the engine has no pool."""
+
+    def __init__(self, settings: EngineSettings, blocks: SequenceBlocks) -> None:
+        self._settings = settings
+        self._blocks = blocks
+        self._orders = 0
+        self._new: list[StoreOrder] = []
+        self._pinned: dict[int, tuple[BlockId, ...]] = {}
+        self.pinned_blocks = 0
+        """Blocks that wait to be copied into the pool."""
+        self.pulled_tokens = 0
+        self.lost_tokens = 0
+        self.skipped_blocks = 0
+        """Blocks that were not stored because too many were waiting."""
+        self._skipped: dict[BlockHash, str] = {}
+        """The newest of them, with their namespaces; some may have been overwritten, or stored by others, since."""
+        self._leaving = False
+
+    @property
+    def tables(self) -> Collection[Sequence[BlockId]]:
+        """The pinned blocks, as block tables, for the audit."""
+        return self._pinned.values()
+
+    def fetch_order(self, sequence: LiveSequence) -> FetchOrder:
+        """The order for a sequence that was just admitted to FETCHING."""
+        first = sequence.num_published
+        end = first + self._blocks.fetchable(sequence)
+        return FetchOrder(
+            sequence.sequence_id,
+            sequence.spec.namespace,
+            tuple(sequence.hashes[first:end]),
+            tuple(sequence.blocks[first:end]),
+        )
+
+    def fetched(self, sequence: LiveSequence, report: FetchReport) -> None:
+        """Book what a fetch brought; `num_computed` has grown by it already.
+
+        Effects: blocks that came from the pool are not stored again; at the first admission, what requests are told.
+        """
+        block_tokens = self._blocks.block_tokens
+        pulled, lost = report.blocks * block_tokens, report.lost_blocks * block_tokens
+        sequence.num_stored = max(sequence.num_stored, sequence.num_computed // block_tokens)
+        self.pulled_tokens += pulled
+        self.lost_tokens += lost
+        if sequence.pool_use is None:
+            reason = report.reason.value if report.reason is not None else None
+            sequence.pool_use = PoolUse(pulled, lost, reason)
+            sequence.cached_tokens = (sequence.cached_tokens or 0) + pulled
+
+    def note_full(self, sequence: LiveSequence) -> None:
+        """Order the storing of blocks that became full. Call after they were published.
+
+        Effects: pins them until `stored`.
+        """
+        if not self._settings.pool:
+            return
+        tokens = sequence.num_computed
+        if not self._settings.store_decoded:
+            tokens = min(tokens, len(sequence.spec.prompt))
+        first = sequence.num_stored
+        full = min(tokens // self._blocks.block_tokens, len(sequence.hashes))
+        if full <= first:
+            return
+        sequence.num_stored = full
+        room = self._settings.max_store_blocks - self.pinned_blocks
+        end = min(full, first + max(0, room))  # the beginning of a chain is worth more than its end
+        if end < full:
+            self._skip(sequence.hashes[end:full], sequence.spec.namespace)
+        if end > first:
+            self._order(sequence.spec.namespace, sequence.hashes[first:end], sequence.blocks[first:end])
+
+    def hand_over(self) -> None:
+        """The engine leaves: order the storing of all blocks that were skipped and are still here.
+
+        Effects: pins them until `stored`, part by part: streams that still run here need room to grow.
+        """
+        self._leaving = True
+        self._order_skipped()
+
+    def _order_skipped(self) -> None:
+        pool = self._blocks.pool
+        room = max(self._settings.max_store_blocks, pool.num_free // 2) - self.pinned_blocks
+        found: dict[str, list[tuple[BlockHash, BlockId]]] = {}
+        while self._skipped and room > 0:
+            prefix_hash = next(iter(self._skipped))
+            namespace = self._skipped.pop(prefix_hash)
+            for block in pool.match((prefix_hash,), 1):
+                found.setdefault(namespace, []).append((prefix_hash, block))
+                room -= 1
+        for namespace, pairs in found.items():
+            for first in range(0, len(pairs), _ORDER_BLOCKS):
+                hashes, blocks = zip(*pairs[first : first + _ORDER_BLOCKS], strict=True)
+                self._order(namespace, hashes, blocks)
+
+    def _skip(self, hashes: Sequence[BlockHash], namespace: str) -> None:
+        self.skipped_blocks += len(hashes)
+        self._skipped.update(dict.fromkeys(hashes, namespace))
+        while len(self._skipped) > self._blocks.pool.num_blocks:
+            del self._skipped[next(iter(self._skipped))]
+
+    def _order(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> None:
+        self._orders += 1
+        pinned = tuple(blocks)
+        self._blocks.pool.retain(pinned)
+        self._pinned[self._orders] = pinned
+        self.pinned_blocks += len(pinned)
+        self._new.append(StoreOrder(self._orders, namespace, tuple(hashes), pinned))
+
+    def take_stores(self) -> tuple[StoreOrder, ...]:
+        """Orders since the last call. Effects: empties the list."""
+        if not self._new:
+            return ()
+        orders = tuple(self._new)
+        self._new.clear()
+        return orders
+
+    def stored(self, order_id: int) -> None:
+        """An order was carried out, or given up.
+
+        Raises: LedgerError if it is not known.
+        Effects: its blocks are not pinned any more.
+        """
+        blocks = self._pinned.pop(order_id, None)
+        if blocks is None:
+            raise LedgerError(f"store order {order_id} ended twice, or was never given")
+        self.pinned_blocks -= len(blocks)
+        self._blocks.pool.release(blocks)
+        if self._leaving:
+            self._order_skipped()

@@ -1,0 +1,84 @@
+"""What an engine needs from outside: something that computes a step, something that moves KV blocks, a shared cache."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from serving.ids import BlockHash, BlockId
+from serving.values.pool_outcome import FetchReport, StoreReport
+from serving.values.sequence import HandoffTicket
+from serving.values.step_plan import StepPlan, StepResult
+
+
+class StepExecutor(Protocol):
+    """Computes steps. One call per step; real (torch, native) or simulated.
+
+    The call blocks until the step is done and is always made from the same thread. An executor holds the KV
+    arena and nothing else about sequences: all state it needs arrives in the plan.
+    """
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step.
+
+        Raises: ServingError subclasses only; the engine then fails the plan's sequences, not the process.
+        Effects: writes the fed tokens' KV into the blocks of each block table.
+        """
+        ...
+
+
+@runtime_checkable
+class PreparingExecutor(StepExecutor, Protocol):
+    """An executor that lays out a step before its tokens are known, so that it can begin when the one before ends."""
+
+    def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
+        """Lay out the plan that may follow the one which is computed now; its tokens are `UNKNOWN`.
+
+        Called by another thread than `execute`, while that runs.
+
+        Returns: what runs it, as `execute` would, if it is called right after the step before; it need not be. None if
+            such a plan needs more than the tokens.
+        Effects: none.
+        """
+        ...
+
+
+class KvTransport(Protocol):
+    """Moves KV blocks between instances: registers them on the source, pulls them on the target."""
+
+    def register(
+        self, ticket_id: str, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], computed_tokens: int
+    ) -> HandoffTicket:
+        """Describe `blocks` so that another instance can pull them; the caller keeps them pinned until released.
+
+        Args:
+            blocks: the sequence's block table, cut to what `computed_tokens` need.
+            hashes: prefix hashes of its full blocks, in order (may be shorter than `blocks`).
+        """
+        ...
+
+    def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
+        """Copy the ticket's blocks `first_block ...` into the own arena blocks `blocks`, verifying checksums.
+
+        Returns: bytes moved.
+        Raises: HandoffChecksumError, HandoffExpiredError, HandoffError (unreachable, deadline, layout differs).
+        """
+        ...
+
+
+class ContextCache(Protocol):
+    """The KV-cache pool as one instance sees it. Never raises: what goes wrong is in the report, and is only a miss.
+
+    Several fetches and one store may run at once, each in a thread of its own.
+    """
+
+    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
+        """Fill the leading ones of own arena blocks with the blocks of these hashes, verifying each.
+
+        Args:
+            hashes: consecutive links of one prefix-hash chain; what lies before them is here already.
+            blocks: as many, to be written; whatever is behind the report's count has any content.
+        """
+        ...
+
+    def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
+        """Publish full, computed blocks; their bytes do not change while this runs."""
+        ...

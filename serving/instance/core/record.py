@@ -1,0 +1,118 @@
+"""An engine's decisions as a decision log keeps them: each event with its time, and the effects.
+
+An engine has no other inputs: no clock, no chance, no state outside. What only reads (snapshot, idle, check) is no
+call.
+"""
+
+from typing import Any
+
+import msgspec
+
+from serving.instance.core.engine import InstanceEngine
+from serving.instance.core.events import EngineEffect, EngineEvent, EngineOn, Foresee, Foreseen, Run
+from serving.instance.core.settings import EngineSettings
+from serving.values.decision_log import CallRecord, Note, checksum, perform, plain
+from serving.values.orders import Add, Adopt
+from serving.values.step_plan import StepPlan
+from serving.version import VERSION
+
+
+class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What an engine was built with."""
+
+    name: str
+    settings: EngineSettings
+    num_blocks: int
+    version: str = ""
+
+
+def header_of(name: str, engine: InstanceEngine) -> EngineHeader:
+    """What a replay builds the same engine of. Effects: none."""
+    return EngineHeader(name, engine.settings, engine.scheduler.blocks.pool.num_blocks, VERSION)
+
+
+KeptStep = tuple[str, int, Any, tuple[int, ...], bool, tuple[Any, ...]]
+KeptPlan = tuple[str, int, tuple[KeptStep, ...]]
+
+
+class EngineCall(CallRecord, frozen=True):
+    """One event of an engine."""
+
+    event: EngineEvent
+    now: float
+
+    def on(self, engine: InstanceEngine) -> list[EngineEffect]:
+        """Carry it out."""
+        return engine.on(self.event, self.now)
+
+    def keep(self, output: list[EngineEffect]) -> list[object]:
+        """Plans refer to block tables that grow: these are copied."""
+        return [_kept(one) for one in output]
+
+    def facts(self, kept: list[object]) -> object:
+        """The effects; a plan by sequence: start, tokens fed, blocks, each with a checksum, and what is drawn."""
+        return [_plan_facts(*one) if isinstance(one, tuple) else plain(one) for one in kept]
+
+    def kind(self) -> str:
+        """What happened."""
+        return type(self.event).__name__
+
+    def title(self) -> str:
+        """The event in a few words."""
+        event = self.event
+        name = event.spec.sequence_id if isinstance(event, Add | Adopt) else getattr(event, "sequence_id", "")
+        return f"{self.kind()}{f' of {name}' if name else ''} at {self.now:.6f} s"
+
+
+def recorded(engine: InstanceEngine, note: Note) -> EngineOn:
+    """An `on` that does what the engine's own does, and notes it.
+
+    A `Foresee` that foresees nothing is not noted: it changes nothing.
+
+    Args:
+        note: takes each call and what was kept of its outcome; must return at once.
+    Effects: none yet.
+    """
+
+    def on(event: EngineEvent, now: float) -> list[EngineEffect]:
+        call = EngineCall(event, now)
+        effects, kept, error = perform(call, engine)
+        if error is not None:
+            note(call, kept)
+            raise error
+        if effects or not isinstance(event, Foresee):
+            note(call, kept)
+        return effects  # type: ignore[no-any-return]
+
+    return on
+
+
+def _kept(effect: EngineEffect) -> object:
+    if isinstance(effect, Run | Foreseen):
+        return type(effect).__name__, effect.plan.step, _kept_steps(effect.plan)
+    return effect
+
+
+def _kept_steps(plan: StepPlan) -> tuple[KeptStep, ...]:
+    return tuple(
+        (
+            step.sequence_id,
+            step.start,
+            step.tokens,
+            tuple(step.block_table),
+            step.sample is not None,
+            (step.drafts, step.next_drafts) if step.next_drafts is not None else (),
+        )
+        for step in plan.sequences
+    )
+
+
+def _plan_facts(kind: str, step: int, steps: tuple[KeptStep, ...]) -> object:
+    foreseen = kind == Foreseen.__name__  # its tokens are not known yet
+    sequences = [
+        (name, start, len(blocks), checksum(blocks))
+        if foreseen
+        else (name, start, len(tokens), checksum(tokens), len(blocks), checksum(blocks), samples, *guesses)
+        for name, start, tokens, blocks, samples, guesses in steps
+    ]
+    return {"is": kind, "step": step, "sequences": sequences}

@@ -1,0 +1,181 @@
+"""The record that a scheduler keeps of one sequence.
+
+There is no prompt part and output part here, only `tokens` known so far and `num_computed` of them in the KV cache,
+which catches up: in chunks while many are missing, one by one in decode. A preempted or resumed sequence is therefore
+nothing special, only one with much to catch up.
+"""
+
+import math
+
+from serving.ids import BlockHash, BlockId, SequenceId
+from serving.instance.core.known_tokens import KnownTokens
+from serving.instance.core.sequence_phase import PhaseEvent, SequencePhase, next_phase
+from serving.instance.core.speculation import Acceptance
+from serving.values.sequence import HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.values.step_plan import SampleOrder
+
+Turn = tuple[float, int]
+"""Of two sequences with one priority the smaller goes first: engine time [s], then running number of arrivals."""
+
+Order = tuple[float, Turn]
+"""Of all sequences the smaller goes first: priority, then turn."""
+
+
+def turn_of(spec: SequenceSpec, now: float, arrival: int, delay_s: float, *, held: bool) -> Turn:
+    """The turn of what comes now: as if it had come later, the longer its prompt is.
+
+    So a short prompt passes a long one that came shortly before, and none is passed for ever. What resumes or is handed
+    on is not delayed: somebody reads its stream. What has its blocks here goes first: others may wait for those.
+
+    Args:
+        delay_s: for every 1,000 tokens of a prompt [s].
+        held: its blocks are held in this very engine. Then no priority goes before it either, see `LiveSequence.order`.
+    """
+    if held:
+        return (-math.inf, arrival)
+    return (now if spec.output else now + delay_s * len(spec.prompt) / 1000, arrival)
+
+
+class LiveSequence:
+    """One sequence inside an engine. Mutable; owned by the scheduler's thread."""
+
+    __slots__ = (
+        "acceptance",
+        "blocks",
+        "cached_tokens",
+        "came_s",
+        "deadline",
+        "drafts",
+        "first_reported",
+        "hashes",
+        "holder",
+        "in_flight",
+        "leaving",
+        "num_computed",
+        "num_published",
+        "num_stored",
+        "order",
+        "output",
+        "phase",
+        "pool_use",
+        "preempted",
+        "prompt_logprobs",
+        "prompt_logprobs_wanted",
+        "sample_order",
+        "samples",
+        "sequence_id",
+        "spec",
+        "stop_tokens",
+        "ticket",
+        "ticket_id",
+        "tokens",
+        "waited_s",
+    )
+
+    def __init__(self, spec: SequenceSpec, turn: Turn, now: float, ticket: HandoffTicket | None = None) -> None:
+        """
+        Args:
+            turn: its place among equal priorities.
+            now: engine time [s]; the deadline counts from here.
+            ticket: where the KV blocks are held, for an adopted sequence.
+        """
+        sampling = spec.sampling
+        self.spec = spec
+        self.sequence_id: SequenceId = spec.sequence_id
+        # Who has its blocks here waits for no priority: whoever has one may need just those blocks.
+        self.order: Order = (spec.priority if math.isfinite(turn[0]) else -math.inf, turn)
+        self.came_s = now
+        self.deadline = now + spec.time_left_s
+        self.phase = SequencePhase.WAITING if ticket is None else SequencePhase.ADOPTING
+        self.output: list[int] = list(spec.output)
+        self.tokens = KnownTokens(spec.prompt, self.output)
+        """Prompt and output; append-only, read by running steps."""
+        self.stop_tokens = frozenset(sampling.stop_token_ids)
+        self.samples = sampling.max_tokens > 0
+        """False: only the prompt is wanted (its log-probabilities)."""
+        self.sample_order = SampleOrder(sampling, spec.prompt, self.output)
+        self.blocks: list[BlockId] = []
+        self.num_computed = 0
+        """Leading tokens whose KV is in `blocks`."""
+        self.hashes: list[BlockHash] = list(spec.prompt_hashes)
+        """Prefix hashes of the leading full blocks, as far as they were needed."""
+        self.num_published = 0
+        """Leading blocks that need no publishing any more."""
+        self.num_stored = 0
+        """Leading blocks that need no storing in the KV-cache pool any more."""
+        self.pool_use: PoolUse | None = None
+        """What the pool did at the first admission; None without a pool, or when it was not asked."""
+        self.ticket = ticket
+        self.ticket_id: str | None = None
+        """The handoff that this sequence waits on while HELD."""
+        self.holder: LiveSequence | None = None
+        """The held sequence of this very engine that has the blocks of `ticket`: they change hands without a move."""
+        self.leaving = False
+        """It is to be handed on as soon as it decodes: the instance drains."""
+        self.in_flight = False
+        """A running step reads and writes this sequence's blocks."""
+        self.drafts: tuple[int, ...] = ()
+        """Guesses of what follows `tokens`, for the next step to verify."""
+        self.acceptance: Acceptance | None = None
+        """How good this sequence's guesses have been; None before the first."""
+        self.cached_tokens: int | None = None
+        """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
+        self.waited_s: float | None = None
+        """Engine time from its coming to its first admission as a prompt."""
+        self.preempted = 0
+        """Times that it was preempted since it was last told of."""
+        # An adopted sequence reported its first token, and all that goes with it, at the prefill instance.
+        self.first_reported = ticket is not None
+        self.prompt_logprobs_wanted = None if ticket is not None else sampling.prompt_logprobs
+        self.prompt_logprobs: list[TokenLogprobs] = []
+
+    @property
+    def num_missing(self) -> int:
+        """Known tokens that are not in the KV cache yet."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def num_to_compute(self) -> int:
+        """Known tokens that this engine still has to compute: not those that a handoff is to bring."""
+        brought = self.ticket.computed_tokens if self.ticket and self.phase is SequencePhase.ADOPTING else 0
+        return len(self.tokens) - max(self.num_computed, brought)
+
+    @property
+    def stays(self) -> bool:
+        """Whether it decodes here even if prefill is this instance's role: so it was told, or handed to it."""
+        return self.spec.whole or self.ticket is not None
+
+    def advance(self, event: PhaseEvent) -> None:
+        """Take one event of the phase table.
+
+        Raises: LedgerError if it is impossible now.
+        """
+        self.phase = next_phase(self.phase, event)
+
+    def join(self) -> None:
+        """It takes part in the batch, where it goes by its priority wherever its blocks came from. In no queue now."""
+        self.order = (self.spec.priority, self.order[1])
+
+    def append(self, tokens: tuple[int, ...]) -> None:
+        """Add sampled tokens. Effects: grows `output`, hence `tokens`."""
+        self.output.extend(tokens)
+
+    def learn_hashes(self, hashes: tuple[BlockHash, ...]) -> None:
+        """Take the prefix hashes of the next blocks, which somebody else has computed. Effects: extends `hashes`."""
+        self.hashes.extend(hashes)
+
+    def take_preempted(self) -> int:
+        """Times that it was preempted since the last call."""
+        preempted, self.preempted = self.preempted, 0
+        return preempted
+
+    def restart(self) -> None:
+        """Forget what was computed, keep what was said: the state of a preempted sequence.
+
+        Effects: counts; the caller has released the blocks.
+        """
+        self.num_computed = 0
+        self.num_published = 0
+        self.preempted += 1
+        self.drafts = ()
+        self.prompt_logprobs.clear()

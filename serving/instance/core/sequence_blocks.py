@@ -1,0 +1,156 @@
+"""The blocks of each sequence: reserve, grow, publish, free.
+
+    position   0 .. bt-1   bt .. 2bt-1   ...                        (bt = block_tokens)
+    block      [ matched ][ matched ][ own, full ][ own, partly filled ]
+                shared, read only      ^ published when full: others may match it from then on
+
+Only blocks behind the matched ones are ever written, so sharing needs no copy.
+"""
+
+from serving.ids import BlockHash, BlockId
+from serving.instance.core.block_pool import BlockPool
+from serving.instance.core.sequence import LiveSequence
+from serving.values.prefix_hash import extend_hashes
+
+
+def blocks_for(tokens: int, block_tokens: int) -> int:
+    """Blocks that hold `tokens` tokens."""
+    return -(-tokens // block_tokens)
+
+
+class SequenceBlocks:
+    """Block tables over one pool."""
+
+    def __init__(self, pool: BlockPool, block_tokens: int, *, prefix_reuse: bool, cache_decoded: bool) -> None:
+        """
+        Args:
+            prefix_reuse: publish full blocks and match them.
+            cache_decoded: publish blocks that contain generated tokens too.
+        """
+        self.pool = pool
+        self.block_tokens = block_tokens
+        self.prefix_reuse = prefix_reuse
+        self.cache_decoded = cache_decoded
+
+    def reserve(self, sequence: LiveSequence, keep_free: int) -> bool:
+        """Give a sequence without blocks room for all its known tokens, cached ones included.
+
+        At least the last token stays uncomputed, because the next one is sampled from its logits. Log-probabilities
+        of the prompt need every prompt position computed, so they switch matching off.
+
+        Args:
+            keep_free: blocks that must stay free afterwards.
+        Returns: False, and nothing changed, if there is no room.
+        Effects: sets `blocks`, `num_computed` (the matched tokens) and `num_published`.
+        """
+        pool = self.pool
+        if pool.num_free < keep_free + 1:
+            return False
+        matched, block_tokens = self._match(sequence), self.block_tokens
+        fresh = blocks_for(len(sequence.tokens), block_tokens) - len(matched)
+        if pool.num_free - pool.count_cold(matched) - fresh < keep_free:
+            return False
+        pool.retain(matched)
+        sequence.blocks.extend(matched)
+        sequence.blocks.extend(pool.allocate(fresh))
+        sequence.num_computed = len(matched) * block_tokens
+        sequence.num_published = len(matched)
+        sequence.num_stored = max(sequence.num_stored, len(matched))
+        return True
+
+    def take_over(self, sequence: LiveSequence, holder: LiveSequence) -> bool:
+        """A sequence goes on with what another one, which has ended, holds here: blocks and all that is known of them.
+
+        One that has nothing to catch up grows as any stream does; else all that is missing has its room from here on.
+
+        Returns: False, and nothing changed, if there is no room.
+        Effects: empties the holder's block table.
+        """
+        known = len(sequence.tokens)
+        if known > holder.num_computed + 1 and not self.grow(holder, known):
+            return False
+        sequence.blocks, holder.blocks = holder.blocks, sequence.blocks
+        sequence.hashes = holder.hashes
+        sequence.num_computed = holder.num_computed
+        sequence.num_published = holder.num_published
+        sequence.num_stored = holder.num_stored
+        return True
+
+    def fetchable(self, sequence: LiveSequence) -> int:
+        """Full blocks of a sequence that was just admitted that another instance may have computed before.
+
+        As in `reserve`, the last token stays uncomputed, and log-probabilities of the prompt switch reuse off.
+        """
+        return self._reusable(sequence) - sequence.num_published
+
+    def would_fetch(self, sequence: LiveSequence) -> bool:
+        """Whether a sequence without blocks, admitted now, would have blocks that are `fetchable`."""
+        return self._reusable(sequence) > len(self._match(sequence))
+
+    def grow(self, sequence: LiveSequence, tokens: int) -> bool:
+        """Extend the block table to cover `tokens` positions.
+
+        Returns: False, and nothing changed, if the pool has too few free blocks.
+        """
+        missing = blocks_for(tokens, self.block_tokens) - len(sequence.blocks)
+        if missing <= 0:
+            return True
+        if self.pool.num_free < missing:
+            return False
+        sequence.blocks.extend(self.pool.allocate(missing))
+        return True
+
+    def publish(self, sequence: LiveSequence) -> None:
+        """Make the blocks that became full matchable. Call after their KV is really written.
+
+        Effects: extends `hashes` and `num_published`.
+        """
+        if not self.prefix_reuse:
+            return
+        full = sequence.num_computed // self.block_tokens
+        if full > sequence.num_published and not self.cache_decoded:
+            full = min(full, len(sequence.spec.prompt) // self.block_tokens)
+        if full <= sequence.num_published:
+            return
+        self._hash(sequence, full)
+        self.pool.publish(sequence.blocks, sequence.hashes, sequence.num_published, full)
+        sequence.num_published = full
+
+    def full_hashes(self, sequence: LiveSequence) -> tuple[BlockHash, ...]:
+        """Hashes of all full computed blocks, for a handoff; none when prefix reuse is off."""
+        if not self.prefix_reuse:
+            return ()
+        full = sequence.num_computed // self.block_tokens
+        self._hash(sequence, full)
+        return tuple(sequence.hashes[:full])
+
+    def distrust(self, sequence: LiveSequence) -> None:
+        """No other sequence may match this one's blocks from now on."""
+        self.pool.distrust(sequence.blocks)
+
+    def free(self, sequence: LiveSequence) -> None:
+        """Give all blocks back. Published ones stay matchable until they are evicted.
+
+        Effects: empties the block table.
+        """
+        self.pool.release(sequence.blocks)
+        sequence.blocks.clear()
+
+    def _reusable(self, sequence: LiveSequence) -> int:
+        """Leading full blocks that may come from others."""
+        if not self.prefix_reuse or sequence.prompt_logprobs_wanted is not None:
+            return 0
+        return (len(sequence.tokens) - 1) // self.block_tokens
+
+    def _match(self, sequence: LiveSequence) -> list[BlockId]:
+        """The reusable blocks that are here. Effects: may extend `hashes`."""
+        reusable = self._reusable(sequence)
+        if not reusable:
+            return []
+        self._hash(sequence, len(sequence.tokens) // self.block_tokens)
+        return self.pool.match(sequence.hashes, reusable)
+
+    def _hash(self, sequence: LiveSequence, full: int) -> None:
+        """Make sure that the hashes of so many leading blocks are known. Effects: may extend `hashes`."""
+        if len(sequence.hashes) < full:
+            extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)

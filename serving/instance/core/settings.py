@@ -1,0 +1,104 @@
+"""Settings of one instance's engine: what it does and its bounds."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from serving.errors import ConfigError
+from serving.instance.core.scheduler import SchedulerLimits
+
+_STEPS_AHEAD = 2
+"""With a pool, prompts are admitted for the running step and the next one: a fetch takes less time than a step."""
+
+
+class EngineRole(Enum):
+    """What an instance does with a sequence whose prompt is done."""
+
+    PREFILL = "prefill"
+    """Sample one token, hold the blocks for a decode instance."""
+    DECODE = "decode"
+    """Go on decoding; takes handoffs, and resumed sequences too."""
+    AGGREGATED = "aggregated"
+    """Go on decoding; one pool does both."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Everything that an `InstanceEngine` may be told.
+
+    Args:
+        role: an `EngineRole`, or its value as a string.
+        block_tokens: tokens per KV block.
+        max_step_tokens: tokens fed by one step; bounds how long a chunk makes running decodes wait.
+        max_sequences: sequences computing at one time.
+        max_waiting: sequences that may queue before the next one is refused.
+        max_model_len: prompt plus output of one sequence.
+        watermark_blocks: blocks that admission leaves free for the running batch to grow into.
+        prompt_delay_s: a prompt's turn comes so much later for every 1,000 of its tokens.
+        handoff_lease_s: how long finished prefills wait for their acknowledgement.
+        prefix_reuse: match and publish full blocks by prefix hash.
+        cache_decoded: publish blocks with generated tokens too.
+        pool: there is a KV-cache pool: fetch prompts' beginnings from it, store full blocks in it.
+        store_decoded: store blocks with generated tokens too.
+        max_store_blocks: full blocks that may wait to be copied into the pool.
+        draft_tokens: tokens beyond the first that one step may add to a decoding sequence; it gets blocks for them.
+        speculation: guesses travel in plans and results, up to `draft_tokens` a step; else the executor guesses alone.
+    Raises: ConfigError for a value that cannot work.
+    """
+
+    role: EngineRole = EngineRole.AGGREGATED
+    block_tokens: int = 16
+    max_step_tokens: int = 512
+    max_sequences: int = 32
+    max_waiting: int = 256
+    max_model_len: int = 4096
+    watermark_blocks: int = 2
+    handoff_lease_s: float = 30.0
+    prompt_delay_s: float = 0.0
+    prefix_reuse: bool = True
+    cache_decoded: bool = True
+    pool: bool = False
+    store_decoded: bool = True
+    max_store_blocks: int = 64
+    draft_tokens: int = 0
+    speculation: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "role", EngineRole(self.role))
+        except ValueError:
+            names = ", ".join(role.value for role in EngineRole)
+            raise ConfigError(f"role must be one of {names}, got {self.role!r}") from None
+        for name in ("block_tokens", "max_step_tokens", "max_sequences", "max_waiting", "max_model_len"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        if self.watermark_blocks < 0:
+            raise ConfigError(f"watermark_blocks must not be negative, got {self.watermark_blocks}")
+        if self.pool and not self.prefix_reuse:
+            raise ConfigError("a KV-cache pool needs prefix_reuse: its blocks are known by prefix hash")
+        for name in ("max_store_blocks", "draft_tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.speculation and not self.draft_tokens:
+            raise ConfigError("speculation needs draft_tokens of at least 1")
+        if self.prompt_delay_s < 0:
+            raise ConfigError(f"prompt_delay_s must not be negative, got {self.prompt_delay_s}")
+        if self.handoff_lease_s <= 0:
+            raise ConfigError(f"handoff_lease_s must be positive, got {self.handoff_lease_s}")
+        if self.role is not EngineRole.PREFILL and self.max_step_tokens < self.max_sequences:
+            raise ConfigError(
+                f"max_step_tokens ({self.max_step_tokens}) must be at least max_sequences ({self.max_sequences}): "
+                "every running sequence decodes one token per step"
+            )
+
+    @property
+    def scheduler_limits(self) -> SchedulerLimits:
+        """The slice that the scheduler sees."""
+        ahead = _STEPS_AHEAD * self.max_step_tokens if self.pool else 0
+        return SchedulerLimits(
+            self.max_step_tokens,
+            self.max_sequences,
+            self.watermark_blocks,
+            ahead,
+            0 if self.speculation else self.draft_tokens,
+        )

@@ -1,0 +1,198 @@
+"""How many tokens to guess for each sequence, from measured acceptance and measured cost.
+
+Guessing never changes a token. Each position's draw has a random number of its own, uniform(seed, position), and a
+guess is accepted only when it equals the draw: the output is the one of a run without guesses, greedy or sampled. It
+is also what rejection sampling would give: a guess is one certain token, so that this rule accepts it with the model's
+probability of it and draws from the rest otherwise, which is the law of a plain draw. So only speed is decided here.
+
+The rule. Let a sequence's guess at position j be right with probability q_j once those before it were (counted, see
+`Acceptance`). Its j-th guess then adds `gain_j = q_1 * ... * q_j` tokens to a step in the mean. One more guess costs a
+share `c / n` of a step without guesses, among n sequences (measured, see `step_cost`). The rate of a step with the
+guesses taken so far is `tokens / time = (n + sum of gains) / (1 + c / n * guesses)`. Gains of all sequences are taken
+from the largest down, as long as each adds to the rate: `gain > c / n * rate`. Because gains of one sequence only fall,
+this takes its first k guesses, and no other choice has a higher rate.
+
+Example: one sequence, q = 0.8, 0.6, 0.5, hence gains 0.8, 0.48, 0.24, and a guess costs c = 0.25 of a step.
+
+    guesses   tokens   time   rate    next gain against 0.25 * rate
+       0       1.00    1.00   1.00    0.80 > 0.25   take it
+       1       1.80    1.25   1.44    0.48 > 0.36   take it
+       2       2.28    1.50   1.52    0.24 < 0.38   stop: two guesses, 1.52 times as fast as none
+
+With 32 sequences that already keep the machine busy a guess may cost as much as a sequence, c = 0.9: then the first
+gain 0.8 is below 0.9 * 1, and nothing is guessed.
+
+Trials. What is not measured is not known, so of every 64 steps that decode the last two do the opposite: a sequence
+without guesses gets one, and what had been counted of it before counts half from then on; a sequence with guesses gets
+none. Until the cost of a size of batch is known for the first time the trials come every 8 steps. An unknown cost
+counts as none. All of this depends only on what was recorded, so that a replay decides the same.
+"""
+
+from collections.abc import Sequence
+
+from serving.instance.core.step_cost import StepCost
+from serving.values.sequence import SamplingParams
+
+_TRIAL_PERIOD = 64
+_EARLY_PERIOD = 8
+_TRIAL_STEPS = 2
+"""Guesses are made in one step and verified in the next: it takes two to see both."""
+
+_MEMORY = 0.95
+"""What each further observation leaves of a sequence's counts: a memory of twenty."""
+_COMMON_MEMORY = 0.998
+"""The same for the counts of all sequences together: five hundred."""
+_COMMON_WEIGHT = 4.0
+"""Observations that the common acceptance is worth beside a sequence's own."""
+_FIRST_TRIES, _FIRST_HITS = 2.0, 1.6
+"""What is believed before anything was counted: good enough to be tried, soon outweighed.
+
+Source: DeepSeek-V3 reports 85 to 90 % for its second token (technical report, 5.4.3)."""
+
+
+def speculates(sampling: SamplingParams) -> bool:
+    """Whether tokens are ever guessed for a sequence.
+
+    Only where a draw needs the logits of its position and nothing else. Penalties depend on the tokens before, which
+    are guesses themselves; biases and log-probabilities keep whole rows of logits at hand, so that k + 1 of them would
+    cost more than they give. Such a sequence decodes one token at a time.
+    """
+    return (
+        sampling.logprobs is None
+        and not sampling.logit_bias
+        and sampling.repetition_penalty == 1
+        and sampling.presence_penalty == 0
+        and sampling.frequency_penalty == 0
+    )
+
+
+def speculates_now(sampling: SamplingParams, output_tokens: int) -> bool:
+    """Whether tokens are guessed at this point: until `min_tokens` are out stop tokens are hidden, no plain draw."""
+    return (output_tokens >= sampling.min_tokens or not sampling.stop_token_ids) and speculates(sampling)
+
+
+class Acceptance:
+    """How often the guesses of one sequence were right, by position; a guess counts once those before it were right."""
+
+    __slots__ = ("_common", "gains", "hits", "tries")
+
+    def __init__(self, common: "Acceptance | None", positions: int) -> None:
+        """
+        Args:
+            common: acceptance of all sequences, which stands in for what is not known of this one; None = it is that.
+        """
+        self._common = common
+        first_tries, first_hits = (_FIRST_TRIES, _FIRST_HITS) if common is None else (0.0, 0.0)
+        self.tries = [first_tries] * positions
+        self.hits = [first_hits] * positions
+        self.gains: tuple[float, ...] = ()
+        """Tokens that each further guess adds to a step, in the mean; empty for the common acceptance."""
+        if common is not None:
+            self._settle()
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Count one verification: the first `accepted` of `drafted` guesses were right."""
+        memory = _COMMON_MEMORY if self._common is None else _MEMORY
+        for position in range(min(drafted, accepted + 1)):
+            self.tries[position] = self.tries[position] * memory + 1.0
+            self.hits[position] = self.hits[position] * memory + (position < accepted)
+        if self._common is not None:
+            self._settle()
+
+    def doubt(self) -> None:
+        """Let what was counted count half: it is old. Effects: the common acceptance weighs more."""
+        self.tries = [0.5 * tries for tries in self.tries]
+        self.hits = [0.5 * hits for hits in self.hits]
+        self._settle()
+
+    def _settle(self) -> None:
+        common = self._common
+        assert common is not None, "the common acceptance has no gains of its own"
+        gain, gains = 1.0, []
+        for tries, hits, all_tries, all_hits in zip(self.tries, self.hits, common.tries, common.hits, strict=True):
+            gain *= (hits + _COMMON_WEIGHT * all_hits / all_tries) / (tries + _COMMON_WEIGHT)
+            gains.append(gain)
+        self.gains = tuple(gains)
+
+
+class Speculation:
+    """One engine's choice of guesses. Mutable; no clock, no chance: a replay gives the same choices."""
+
+    def __init__(self, most: int) -> None:
+        """
+        Args:
+            most: guesses per sequence and step, at least one.
+        """
+        self.most = most
+        self._common = Acceptance(None, most)
+        self._cost = StepCost()
+        self._steps = 0
+        self._trial = False
+        self._least_gain = 0.0
+
+    def newcomer(self) -> Acceptance:
+        """The acceptance of a sequence of which nothing is known."""
+        return Acceptance(self._common, self.most)
+
+    def weigh(self, sequences: int, candidates: Sequence[Acceptance]) -> None:
+        """Choose for one step that decodes; `guesses` then tells the choice for each sequence.
+
+        Args:
+            sequences: that the step decodes.
+            candidates: those of them that may speculate.
+        Effects: counts the step, which may be a trial.
+        """
+        self._steps += 1
+        period = _TRIAL_PERIOD if self._cost.known(sequences) else _EARLY_PERIOD
+        self._trial = self._steps % period >= period - _TRIAL_STEPS
+        share = self._cost.share(sequences)
+        self._least_gain = 0.0 if share is None else least_gain(sequences, share, [c.gains for c in candidates])
+
+    def guesses(self, acceptance: Acceptance) -> int:
+        """How many tokens to guess for a sequence in this step.
+
+        Effects: a sequence that is given a guess for trial is doubted.
+        """
+        count = 0
+        for gain in acceptance.gains:
+            if gain <= self._least_gain:
+                break
+            count += 1
+        if not self._trial:
+            return count
+        if count:
+            return 0
+        acceptance.doubt()
+        return 1
+
+    def observe_guesses(self, acceptance: Acceptance, drafted: int, accepted: int) -> None:
+        """Count a verification."""
+        self._common.observe(drafted, accepted)
+        acceptance.observe(drafted, accepted)
+
+    def observe_step(self, sequences: int, verified: int, made: int, elapsed_s: float) -> None:
+        """Count a step that only decoded.
+
+        Args:
+            verified: guesses fed by all sequences together.
+            made: guesses that it gave for the next step.
+        """
+        self._cost.observe(sequences, 0.5 * (verified + made), elapsed_s)
+
+
+def least_gain(sequences: int, share: float, gains: Sequence[Sequence[float]]) -> float:
+    """The gain that a guess must exceed, by the rule above.
+
+    Args:
+        share: cost of one guess for each sequence, as a share of a step without guesses.
+        gains: of each sequence that may speculate, falling.
+    Effects: none.
+    """
+    cost = share / sequences
+    tokens, time_s = float(sequences), 1.0
+    for gain in sorted((gain for own in gains for gain in own), reverse=True):
+        if gain * time_s <= cost * tokens:
+            break
+        tokens += gain
+        time_s += cost
+    return cost * tokens / time_s

@@ -1,0 +1,1 @@
+"""What computes a step: native, torch, simulated."""

@@ -1,0 +1,216 @@
+"""Plans and results as the native library's arrays, with as little Python per sequence as can be.
+
+A step's lists are put together as Python lists and converted once each; a sequence's record is packed by one call.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+
+import torch
+
+from serving.ids import BlockId
+from serving.model.native import layout
+from serving.values.sequence import SamplingParams
+from serving.values.step_plan import SampleOrder, SequenceStep
+
+_RECORD = Struct("<12i3dQq")
+assert _RECORD.size == layout.SEQUENCE.itemsize, "the packed record is not cm_sequence"
+
+_NONE, _TOKEN, _LOGITS = int(layout.Draw.NONE), int(layout.Draw.TOKEN), int(layout.Draw.LOGITS)
+_NO_RULES = (0, 0.0, 1.0, 0.0, 0, 0)
+_LARGEST_INT = (1 << 31) - 1
+
+
+class NativeBatch:
+    """cm_batch, filled anew for each step.
+
+    Attributes:
+        sequences: how many there are.
+        max_tokens: most tokens, or guesses, that one of them may get.
+        drafting: whether any of them wants guesses.
+        logits_of, hidden_of: indices of those whose logits, or hidden states of all rows, are handed out.
+    """
+
+    def __init__(self) -> None:
+        self.struct = layout.Batch()
+        self.sequences = 0
+        self.max_tokens = 1
+        self.drafting = False
+        self._records = bytearray()
+        self._begin([])
+
+    @property
+    def special(self) -> bool:
+        """Whether any sequence needs more than tokens and guesses."""
+        return bool(self.logits_of or self.hidden_of)
+
+    @property
+    def hidden_rows(self) -> int:
+        """Rows whose hidden states are handed out."""
+        return sum(self.rows_of[index] for index in self.hidden_of)
+
+    def fill(self, steps: Sequence[SequenceStep], unknown: int = 0) -> None:
+        """Lay out the sequences of a plan.
+
+        Args:
+            unknown: tokens that each is going to have, beyond those known now, before this step begins.
+        Effects: replaces what was there.
+        """
+        self._begin(steps)
+        records, ids, tables, rows_of = self._records, self._ids, self._tables, self.rows_of
+        for index, step in enumerate(steps):
+            first, table = len(ids), len(tables)
+            ids += step.tokens
+            tables += step.block_table
+            order, next_drafts = step.sample, -1 if step.next_drafts is None else step.next_drafts
+            if order is not None and _native(order):
+                draw, rules, next_token, drafts = _TOKEN, _rules(order, unknown), -1, len(step.drafts)
+                if drafts:
+                    ids += step.drafts
+                if next_drafts > 0:
+                    self.drafting = True
+                self.max_tokens = max(self.max_tokens, drafts + 1, next_drafts)
+            else:
+                draw, rules, next_token, drafts = self._without_draw(index, step), _NO_RULES, -1, 0
+                next_drafts = min(next_drafts, 0)
+                if order is None and step.next_prompt_token is not None:
+                    next_token = step.next_prompt_token
+            keep = 0
+            if step.prompt_logprobs is not None:
+                keep = 1
+                self.hidden_of.append(index)
+            rows = len(ids) - first
+            rows_of.append(rows)
+            _RECORD.pack_into(
+                records, index * _RECORD.size, first, rows, step.start, table, len(tables) - table, drafts, draw,
+                next_drafts, next_token, keep, step.absorbed, *rules,
+            )  # fmt: skip
+        self._end(len(steps))
+
+    def put_tokens(self, tokens: Sequence[int]) -> None:
+        """Replace the tokens that are fed: one for each sequence of a plan that was laid out before they were known."""
+        assert len(tokens) == self.struct.rows, "the library has the array's address: it must not move"
+        self._arrays[0][:] = array("i", tokens)
+
+    def fill_last_rows(self, fed: Sequence[tuple[SequenceStep, int]]) -> None:
+        """Lay out only the last row of some sequences, for the guesses that follow a token drawn by the caller.
+
+        The model's own cache rows stay as they are: others may read them meanwhile.
+
+        Args:
+            fed: a sequence as it was computed, and the token drawn from its last row.
+        Effects: replaces what was there.
+        """
+        self._begin(fed)
+        for index, (step, token) in enumerate(fed):
+            table, wanted = len(self._tables), step.next_drafts or 0
+            self._ids.append(step.tokens[-1])
+            self._tables += step.block_table
+            self.rows_of.append(1)
+            self.drafting = self.drafting or wanted > 0
+            self.max_tokens = max(self.max_tokens, wanted)
+            _RECORD.pack_into(
+                self._records, index * _RECORD.size, index, 1, step.start + len(step.tokens) - 1, table,
+                len(self._tables) - table, 0, _NONE, wanted, token, 0, step.absorbed, *_NO_RULES,
+            )  # fmt: skip
+        self._end(len(fed))
+        self.struct.settled = 1
+
+    def _without_draw(self, index: int, step: SequenceStep) -> int:
+        if step.sample is None:
+            return _NONE
+        self.logits_of.append(index)
+        return _LOGITS
+
+    def _begin(self, sequences: Sequence[object]) -> None:
+        self.sequences = len(sequences)
+        self.max_tokens = 1
+        self.drafting = False
+        self.logits_of: list[int] = []
+        self.hidden_of: list[int] = []
+        self.rows_of: list[int] = []
+        self._ids: list[int] = []
+        self._tables: list[BlockId] = []
+        needed = len(sequences) * _RECORD.size
+        if len(self._records) < needed:
+            self._records = bytearray(2 * needed)
+            self.struct.sequence = ctypes.addressof(ctypes.c_char.from_buffer(self._records))
+
+    def _end(self, sequences: int) -> None:
+        self._arrays = array("i", self._ids), array("i", self._tables)  # kept for as long as the struct points to them
+        ids, tables = self._arrays
+        self.struct.sequences = sequences
+        self.struct.settled = 0
+        self.struct.rows = len(ids)
+        self.struct.ids, self.struct.tables = ids.buffer_info()[0], tables.buffer_info()[0]
+
+
+class NativeAnswer:
+    """cm_answer, and what the library wrote there.
+
+    Attributes:
+        logits: `[sequences of logits_of, vocab] float32`.
+        hidden: `[hidden_rows, hidden]` in the model's dtype.
+    """
+
+    def __init__(self, vocab: int, hidden: int, dtype: torch.dtype) -> None:
+        self.struct = layout.NativeOutput()
+        self.logits = torch.empty((0, vocab), dtype=torch.float32)
+        self.hidden = torch.empty((0, hidden), dtype=dtype)
+        self._sequences = 0
+        self._drafting = False
+        self._make_room(64)
+
+    def prepare(self, batch: NativeBatch) -> None:
+        """Make room for a step's answer. Effects: what was read from here before may be overwritten."""
+        self._sequences, self._drafting = batch.sequences, batch.drafting
+        wanted = batch.sequences * batch.max_tokens
+        if wanted > len(self._tokens):
+            self._make_room(2 * wanted)
+        self.struct.max_tokens = batch.max_tokens
+        if batch.special:
+            self.logits = self.logits.new_empty((len(batch.logits_of), self.logits.shape[1]))
+            self.hidden = self.hidden.new_empty((batch.hidden_rows, self.hidden.shape[1]))
+            self.struct.logits, self.struct.hidden = self.logits.data_ptr(), self.hidden.data_ptr()
+        else:
+            self.struct.logits = self.struct.hidden = None
+
+    def tokens(self) -> list[tuple[int, ...]]:
+        """New tokens of each sequence."""
+        return self._lists(self._token_counts, self._tokens)
+
+    def drafts(self) -> list[tuple[int, ...]]:
+        """Guesses for each sequence."""
+        return self._lists(self._draft_counts, self._drafts) if self._drafting else [()] * self._sequences
+
+    def _lists(self, counts: "array[int]", values: "array[int]") -> list[tuple[int, ...]]:
+        width = self.struct.max_tokens
+        sizes, flat = counts[: self._sequences], values[: self._sequences * width]
+        if width == 1:
+            return [(value,) if size else () for value, size in zip(flat, sizes, strict=True)]
+        return [tuple(flat[row * width : row * width + size]) for row, size in enumerate(sizes)]
+
+    def _make_room(self, entries: int) -> None:
+        arrays = [array("i", bytes(4 * entries)) for _ in range(4)]
+        self._token_counts, self._tokens, self._draft_counts, self._drafts = arrays
+        places = [one.buffer_info()[0] for one in arrays]
+        self.struct.token_counts, self.struct.tokens, self.struct.draft_counts, self.struct.drafts = places
+
+
+def _native(order: SampleOrder) -> bool:
+    """Whether the library knows all that this draw needs."""
+    p = order.sampling
+    if p.logprobs is not None or p.logit_bias or p.repetition_penalty != 1:
+        return False
+    if p.presence_penalty or p.frequency_penalty:
+        return False
+    return not (p.min_tokens and p.stop_token_ids and len(order.output) < p.min_tokens)
+
+
+def _rules(order: SampleOrder, unknown: int) -> tuple[int, float, float, float, int, int]:
+    """The end of a record, from `top_k` on."""
+    p: SamplingParams = order.sampling
+    top_k = min(max(p.top_k, 0), _LARGEST_INT)
+    return top_k, p.temperature, p.top_p, p.min_p, p.seed, len(order.prompt) + len(order.output) + unknown

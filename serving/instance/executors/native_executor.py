@@ -1,0 +1,170 @@
+"""Computes steps with the native library: a plan becomes a few flat arrays, one call does the rest.
+
+What the library does not know of sampling (penalties, biases, log-probabilities) it leaves to `sampler.sample`, on the
+logits that it hands out: same draws, by the same rules. Nothing about sequences is kept between steps.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from serving.errors import EngineError, ModelError
+from serving.instance.executors.native_batch import NativeAnswer, NativeBatch
+from serving.instance.executors.prompt_logprobs import prompt_logprobs
+from serving.model.kv_cache import KvCache
+from serving.model.model import DeepseekModel
+from serving.model.native.bind import BoundModel, bind_cache
+from serving.model.native.library import Library, load
+from serving.model.sampler import Sampled, sample
+from serving.values.sequence import TokenLogprobs
+from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
+
+_DRAFT_POSITIONS = 8
+"""Guesses may get cache rows that far beyond the model's context; they are never asked for more than a few."""
+
+
+class NativeExecutor:
+    """A `StepExecutor` in which a step is one call into the native library.
+
+    Args:
+        model: on the CPU, loaded with its products as panels.
+        kv_cache: of the model's dtype or int8, with one layer more than the model if it is to draft.
+        threads: that compute a step, this one included.
+        max_rows: most tokens that a plan feeds, guesses included.
+    Raises: ModelError if there is no library, the model cannot be bound to it, or there is no memory or thread.
+    Effects: starts the other threads, which sleep between steps; they end with this object.
+    """
+
+    def __init__(self, model: DeepseekModel, kv_cache: KvCache, *, threads: int, max_rows: int) -> None:
+        library = load()
+        if library is None:
+            raise ModelError("there is no native library here: use the torch executor")
+        assert kv_cache.dtype == model.dtype, "the KV cache has another dtype than the model"
+        self.model = model
+        self.kv_cache = kv_cache
+        self._library = library
+        self._bound = BoundModel(model)
+        room = kv_cache.num_blocks * kv_cache.block_tokens
+        context = min(model.config.max_position_embeddings + _DRAFT_POSITIONS, room)
+        self._engine = _Engine(library, self._bound, kv_cache, threads, max_rows, context)
+        self._batch = NativeBatch()
+        self._drawn: tuple[int, list[tuple[int, ...]]] = (-1, [])
+        """Number of the last step, and what it drew."""
+        self._answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, model.dtype)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step.
+
+        Raises: EngineError if the plan cannot be computed (ids out of range, too many rows, logits that are not
+            finite); discard the step then.
+        Effects: writes the fed tokens' KV into the blocks of each block table.
+        """
+        return self._run(plan, None)
+
+    def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
+        """As `PreparingExecutor.prepare`."""
+        batch = NativeBatch()
+        batch.fill(plan.sequences, unknown=1)
+        return None if batch.special else partial(self._run, plan, batch)
+
+    def _run(self, plan: StepPlan, prepared: NativeBatch | None) -> StepResult:
+        """As `execute`.
+
+        Args:
+            prepared: the plan, laid out for the tokens that the last step drew.
+        """
+        begun = time.perf_counter()
+        try:
+            results = self._results(plan, prepared) if plan.sequences else ()
+        except EngineError as error:
+            raise EngineError(f"step {plan.step} failed: {error}") from error
+        except Exception as error:  # whatever torch or a malformed plan raises: the port promises typed errors only
+            raise EngineError(f"step {plan.step} failed: {error!r}") from error
+        return StepResult(plan.step, results, time.perf_counter() - begun)
+
+    def _results(self, plan: StepPlan, prepared: NativeBatch | None) -> tuple[SequenceResult, ...]:
+        steps, answer = plan.sequences, self._answer
+        batch = prepared or self._batch
+        if prepared is None:
+            batch.fill(steps)
+        else:
+            last, drawn = self._drawn
+            assert last == plan.step - 1, f"prepared to follow step {plan.step - 1}, called after step {last}"
+            batch.put_tokens([token for (token,) in drawn])
+        answer.prepare(batch)
+        self._engine.step(batch, answer)
+        tokens, drafts = answer.tokens(), answer.drafts()
+        self._drawn = plan.step, tokens
+        if not batch.special:
+            pairs = zip(steps, tokens, drafts, strict=True)
+            return tuple([SequenceResult(step.sequence_id, own, (), (), guessed) for step, own, guessed in pairs])
+        draws = self._draw(steps)
+        prompts = self._prompt_logprobs(steps)
+        for index, draw in draws.items():
+            tokens[index] = (draw.token,)
+        for index, guessed in self._guess(steps, draws):
+            drafts[index] = guessed
+        logprobs = {index: (draw.logprobs,) for index, draw in draws.items() if draw.logprobs is not None}
+        return tuple(
+            SequenceResult(step.sequence_id, tokens[i], logprobs.get(i, ()), prompts.get(i, ()), drafts[i])
+            for i, step in enumerate(steps)
+        )
+
+    def _draw(self, steps: Sequence[SequenceStep]) -> dict[int, Sampled]:
+        """Draws from the logits that were handed out, by index in the plan."""
+        wanted = self._batch.logits_of
+        orders = [order for index in wanted if (order := steps[index].sample) is not None]
+        return dict(zip(wanted, sample(self._answer.logits, orders), strict=True)) if wanted else {}
+
+    def _prompt_logprobs(self, steps: Sequence[SequenceStep]) -> dict[int, tuple[TokenLogprobs, ...]]:
+        """Log-probabilities of prompt tokens, from the hidden states that were handed out, by index in the plan."""
+        found = {}
+        first = 0
+        for index in self._batch.hidden_of:
+            rows = self._batch.rows_of[index]
+            with torch.inference_mode():
+                found[index] = prompt_logprobs(self.model, steps[index], self._answer.hidden[first : first + rows])
+            first += rows
+        return found
+
+    def _guess(self, steps: Sequence[SequenceStep], draws: dict[int, Sampled]) -> list[tuple[int, tuple[int, ...]]]:
+        """Guesses for sequences whose token was drawn here: their last row once more, now with the token behind it.
+
+        The row is computed to the same bits as before; what is new is the draft layer's part.
+        """
+        wanted = [index for index in draws if steps[index].next_drafts is not None]
+        if not wanted:
+            return []
+        self._batch.fill_last_rows([(steps[index], draws[index].token) for index in wanted])
+        self._answer.prepare(self._batch)
+        self._engine.step(self._batch, self._answer)
+        return list(zip(wanted, self._answer.drafts(), strict=True))
+
+
+class _Engine:
+    """A cm_engine: the library's threads and scratch memory."""
+
+    def __init__(
+        self, library: Library, bound: BoundModel, cache: KvCache, threads: int, max_rows: int, context: int
+    ) -> None:
+        self._functions = library.functions
+        self._kept = bound, cache
+        self._address = ctypes.c_void_p()
+        struct = bind_cache(cache)
+        model, place = ctypes.byref(bound.struct), ctypes.byref(self._address)
+        library.check(self._functions.cm_engine_new(model, ctypes.byref(struct), threads, max_rows, context, place))
+
+    def __del__(self) -> None:
+        self._functions.cm_engine_free(self._address)
+
+    def step(self, batch: NativeBatch, answer: NativeAnswer) -> None:
+        """Compute; other Python threads run meanwhile.
+
+        Raises: EngineError with the library's words.
+        Effects: fills the answer.
+        """
+        if self._functions.cm_step(self._address, ctypes.byref(batch.struct), ctypes.byref(answer.struct)):
+            raise EngineError(self._functions.cm_error_text().decode(errors="replace"))

@@ -1,0 +1,95 @@
+"""What a simulated instance says: tokens without meaning, as many as the request or its seed wants.
+
+An answer follows from the request's seed alone, at temperature 0 from its prompt alone, never from batch, replica or
+time, so that a request that is resumed elsewhere goes on with the same words. Without `max_tokens` its length is drawn,
+and then the end token comes.
+"""
+
+import hashlib
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from serving.instance.core.placeholder import mix64, placeholder_token, rate_of, steps_for, tokens_after
+from serving.values.step_plan import SampleOrder
+
+_LENGTH = 0x6C656E677468
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedAnswer:
+    """One request's answer, as far as it is known beforehand.
+
+    Args:
+        limit: tokens of the whole answer.
+        end_token: what its last token is; None = an ordinary one, because a limit ends it.
+        extra: drafted tokens that verification accepts, per step in the mean.
+        seed: from which its tokens follow.
+    """
+
+    limit: int
+    end_token: int | None
+    extra: float
+    seed: int = 0
+
+
+class SimulatedAnswers:
+    """Gives the tokens of all requests of one instance.
+
+    Args:
+        vocabulary: ids that may be given; each must be text on its own, and none may end an answer.
+        max_model_len: longest prompt plus output [tokens]; who may fill it all has set no limit.
+        mean_tokens: of answers without a limit.
+        drafts: tokens drafted in each decode step.
+        acceptance: probability that one is accepted.
+    """
+
+    def __init__(
+        self, vocabulary: Sequence[int], max_model_len: int, mean_tokens: int, drafts: int, acceptance: float
+    ) -> None:
+        self._vocabulary = tuple(vocabulary)
+        self._max_model_len = max_model_len
+        self._mean_tokens = mean_tokens
+        self._drafts = drafts
+        self._acceptance = acceptance
+
+    def answer(self, order: SampleOrder) -> SimulatedAnswer:
+        """The answer to come. Effects: none."""
+        sampling, seed = order.sampling, _seed(order)
+        limit, end = sampling.max_tokens, None
+        open_ended = len(order.prompt) + limit >= self._max_model_len
+        if open_ended and sampling.stop_token_ids:
+            drawn = max(self._drawn(seed), sampling.min_tokens + 1)
+            if drawn <= limit:
+                limit, end = drawn, sampling.stop_token_ids[0]
+        return SimulatedAnswer(limit, end, rate_of(seed, limit, self._drafts, self._acceptance), seed)
+
+    def decoded(self, answer: SimulatedAnswer, order: SampleOrder) -> int:
+        """Tokens that the next decode step gives, at least one. Effects: none."""
+        given = max(0, len(order.output) - 1)  # the first one was prefill's
+        count = tokens_after(steps_for(given, answer.extra) + 1, answer.extra) - given
+        return max(1, min(count, answer.limit - len(order.output)))
+
+    def tokens(self, answer: SimulatedAnswer, order: SampleOrder, count: int) -> tuple[int, ...]:
+        """The next tokens of an answer. Effects: none."""
+        seed, words, begin = answer.seed, self._vocabulary, len(order.output)
+        given = [words[placeholder_token(seed, begin + i, len(words))] for i in range(count)]
+        if answer.end_token is not None and begin + count >= answer.limit:
+            given[-1] = answer.end_token
+        return tuple(given)
+
+    def _drawn(self, seed: int) -> int:
+        """Length of an answer that nobody limits: geometric, hence any length may be the last one."""
+        share = ((mix64(seed ^ _LENGTH) >> 11) + 0.5) / (1 << 53)
+        if self._mean_tokens <= 1:
+            return 1
+        return 1 + int(math.log(share) / math.log1p(-1.0 / self._mean_tokens))
+
+
+def _seed(order: SampleOrder) -> int:
+    """The request's own seed; a greedy answer is a function of the prompt, as a model's is."""
+    if order.sampling.temperature > 0:
+        return order.sampling.seed
+    digest = hashlib.blake2b(array("q", order.prompt).tobytes(), digest_size=8)
+    return int.from_bytes(digest.digest(), "little")

@@ -1,0 +1,100 @@
+"""Which die of a simulated instance decodes which sequence, and how full the fullest die is.
+
+All dies step together, so the fullest one decides how long a step takes. The choice is that of `policy.dp_balance`.
+"""
+
+from dataclasses import dataclass
+
+from serving.ids import SequenceId
+from serving.instance.core.dp_balance import DpBalance
+from serving.instance.executors.simulated_answers import SimulatedAnswer
+
+
+@dataclass(slots=True)
+class Seat:
+    """A decoding sequence: its die, the KV blocks promised there, the answer that it is giving, its last step."""
+
+    die: int
+    blocks: int
+    answer: SimulatedAnswer
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class DieLoad:
+    """One decode step: the most sequences and the longest context of any die, and all sequences."""
+
+    requests: int
+    context_tokens: int
+    sequences: int
+
+
+class DecodeDies:
+    """The seats of one instance. Whoever is not in a step has left.
+
+    Args:
+        dies: of the instance.
+        max_sequences: of the instance; shared out evenly.
+        block_tokens: of one KV block.
+    """
+
+    def __init__(self, dies: int, max_sequences: int, block_tokens: int) -> None:
+        self._balance = DpBalance(dies, max(1, -(-max_sequences // dies)))
+        self._block_tokens = block_tokens
+        self._dies = dies
+        self._seats: dict[SequenceId, Seat] = {}
+        self._step = 0
+        self._contexts = [0] * dies
+        self._counts = [0] * dies
+        self._present = 0
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def begin(self) -> None:
+        """A step begins. Effects: nobody is in it yet."""
+        self._step += 1
+        self._contexts = [0] * self._dies
+        self._counts = [0] * self._dies
+        self._present = 0
+
+    def find(self, sequence_id: SequenceId) -> Seat | None:
+        """The seat of a sequence that decoded before; None if it is new here. Effects: none."""
+        return self._seats.get(sequence_id)
+
+    def place(self, sequence_id: SequenceId, promised_tokens: int, answer: SimulatedAnswer) -> Seat:
+        """Give a new sequence its die.
+
+        Args:
+            promised_tokens: that its context will have in the end.
+        Effects: it has a seat.
+        """
+        die, blocks = self._balance.choose().group, -(-promised_tokens // self._block_tokens)
+        self._balance.add(die, blocks)
+        seat = self._seats[sequence_id] = Seat(die, blocks, answer, 0)
+        return seat
+
+    def take_part(self, seat: Seat, tokens: int) -> None:
+        """A seated sequence is in this step.
+
+        Args:
+            tokens: of its context.
+        Effects: its die has so much more to do.
+        """
+        seat.step = self._step
+        self._contexts[seat.die] += tokens
+        self._counts[seat.die] += 1
+        self._present += 1
+
+    def end(self) -> DieLoad:
+        """The step is complete.
+
+        Returns: its load.
+        Effects: sequences that were not in it lose their seats.
+        """
+        if self._present < len(self._seats):
+            gone = [name for name, seat in self._seats.items() if seat.step != self._step]
+            for name in gone:
+                seat = self._seats.pop(name)
+                self._balance.remove(seat.die, seat.blocks)
+        return DieLoad(max(self._counts), max(self._contexts), self._present)

@@ -1,0 +1,194 @@
+"""Takes the time that a step would take on real NPUs, and gives placeholders for its tokens.
+
+    plan ──► who decodes, on which die; which prompt chunks      ──► cost model ──► duration
+         └─► placeholder tokens, a stamp in each new KV block                        │
+                                                           result ◄── wait until ◄───┘
+
+KV is accounted, not filled: a block's few bytes hold a stamp of whose it is, so that moves still have something to
+verify. A prompt chunk and decodes of one step run one after the other.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+import xxhash
+
+from hardware.cost.cost_model import CostModel
+from hardware.cost.loads import DecodeLoad, PrefillLoad
+from serving.instance.core.settings import EngineRole
+from serving.instance.executors.simulated_answers import SimulatedAnswers
+from serving.instance.executors.simulated_dies import DecodeDies, DieLoad
+from serving.values.sequence import TokenLogprobs
+from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
+
+STAMP_BYTES = 16
+_STAMP = struct.Struct("<QQ")
+
+
+class StepPacer(Protocol):
+    """Lets simulated time pass; the only thing here that waits."""
+
+    def begin(self) -> None:
+        """A step begins: now, or when the one before has ended."""
+        ...
+
+    def end(self, duration_s: float) -> None:
+        """Wait until so much simulated time has passed since the step began."""
+        ...
+
+
+class StepTimes:
+    """How long steps of one instance take [s].
+
+    Args:
+        dies: of the instance.
+        drafts: tokens that MTP drafts.
+        prefill_dies: of a prefill instance. Decode dies hold their sequences alone, so that a prompt chunk there takes
+            as long as a prefill instance does for as many tokens on each of its dies.
+        perfect_balance: of experts, in prefill.
+        slowdown: factor on the duration of step n; None = always 1.
+    """
+
+    def __init__(
+        self,
+        cost: CostModel,
+        role: EngineRole,
+        dies: int,
+        drafts: int,
+        *,
+        prefill_dies: int,
+        perfect_balance: bool = False,
+        slowdown: Callable[[int], float] | None = None,
+    ) -> None:
+        self._cost = cost
+        self._dies = dies
+        self._drafts = drafts
+        self._perfect_balance = perfect_balance
+        self._slowdown = slowdown
+        self._chunk_dies = prefill_dies if role is EngineRole.DECODE else dies
+        self._chunk_copies = prefill_dies if role is EngineRole.DECODE else 1
+
+    def step_s(self, step: int, load: DieLoad, tokens: int, attended_tokens: float) -> float:
+        """One step.
+
+        Args:
+            load: what decodes.
+            tokens, attended_tokens: of prompt chunks; see `hardware.cost.loads.PrefillLoad`.
+        Effects: none.
+        """
+        seconds = 0.0
+        if load.sequences:
+            mean = load.sequences / self._dies
+            decode = DecodeLoad(load.requests, load.context_tokens, mean, self._dies, self._drafts)
+            seconds += self._cost.decode_step_s(decode)
+        if tokens:
+            copies = self._chunk_copies
+            chunk = PrefillLoad(tokens * copies, attended_tokens * copies, self._chunk_dies, self._perfect_balance)
+            seconds += self._cost.prefill_step_s(chunk)
+        return seconds * (self._slowdown(step) if self._slowdown is not None else 1.0)
+
+
+class BlockStamps:
+    """Writes who computed a KV block into its bytes.
+
+    Args:
+        arena: all blocks, writable.
+        block_bytes: real bytes of one.
+    """
+
+    def __init__(self, arena: memoryview, block_bytes: int, block_tokens: int) -> None:
+        self._arena = arena
+        self._block_bytes = block_bytes
+        self._block_tokens = block_tokens
+
+    def stamp(self, step: SequenceStep, tokens: int) -> None:
+        """Stamp the blocks that begin among `tokens` tokens from the step's start on.
+
+        Effects: overwrites their first `STAMP_BYTES`.
+        """
+        size, table = self._block_tokens, step.block_table
+        first, end = -(-step.start // size), min(-(-(step.start + tokens) // size), len(table))
+        if first >= end:
+            return
+        owner = xxhash.xxh3_64_intdigest(step.sequence_id.encode())
+        for index in range(first, end):
+            _STAMP.pack_into(self._arena, table[index] * self._block_bytes, owner, index)
+
+
+class SimulatedExecutor:
+    """A `StepExecutor` that computes nothing.
+
+    Args:
+        decodes: whether single tokens of sequences with output are decode steps; not so on prefill instances.
+    """
+
+    def __init__(
+        self,
+        times: StepTimes,
+        answers: SimulatedAnswers,
+        dies: DecodeDies,
+        stamps: BlockStamps,
+        pacer: StepPacer,
+        *,
+        decodes: bool,
+    ) -> None:
+        self._times = times
+        self._answers = answers
+        self._dies = dies
+        self._stamps = stamps
+        self._pacer = pacer
+        self._decodes = decodes
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step.
+
+        Raises: nothing.
+        Effects: waits; stamps the blocks that the step begins.
+        """
+        self._pacer.begin()
+        dies = self._dies
+        dies.begin()
+        chunk_tokens, attended = 0, 0.0
+        results: list[SequenceResult] = []
+        for step in plan.sequences:
+            fed, order = len(step.tokens), step.sample
+            if self._decodes and fed == 1 and order is not None and order.output:
+                results.append(self._decode(step, order))
+                continue
+            chunk_tokens += fed
+            attended += fed * (step.start + 0.5 * fed)
+            results.append(self._chunk(step, fed))
+        seconds = self._times.step_s(plan.step, dies.end(), chunk_tokens, attended)
+        self._pacer.end(seconds)
+        return StepResult(plan.step, tuple(results), seconds)
+
+    def _decode(self, step: SequenceStep, order: SampleOrder) -> SequenceResult:
+        seat, context = self._dies.find(step.sequence_id), step.start + 1
+        if seat is None:
+            answer = self._answers.answer(order)
+            seat = self._dies.place(step.sequence_id, len(order.prompt) + answer.limit, answer)
+        self._dies.take_part(seat, context)
+        count = self._answers.decoded(seat.answer, order)
+        self._stamps.stamp(step, count)
+        tokens = self._answers.tokens(seat.answer, order, count)
+        return SequenceResult(step.sequence_id, tokens, _logprobs(tokens, order.sampling.logprobs))
+
+    def _chunk(self, step: SequenceStep, fed: int) -> SequenceResult:
+        self._stamps.stamp(step, fed)
+        tokens: tuple[int, ...] = ()
+        asked = None
+        if (order := step.sample) is not None:
+            tokens, asked = self._answers.tokens(self._answers.answer(order), order, 1), order.sampling.logprobs
+        prompt: tuple[TokenLogprobs, ...] = ()
+        if step.prompt_logprobs is not None:
+            seen = [*step.tokens[1:], *(() if step.next_prompt_token is None else (step.next_prompt_token,))]
+            prompt = _logprobs(tuple(seen), step.prompt_logprobs)
+        return SequenceResult(step.sequence_id, tokens, _logprobs(tokens, asked), prompt)
+
+
+def _logprobs(tokens: tuple[int, ...], asked: int | None) -> tuple[TokenLogprobs, ...]:
+    """Every placeholder is certain, for who asks."""
+    if asked is None:
+        return ()
+    return tuple(TokenLogprobs(token, 0.0, ((token, 0.0),) if asked else ()) for token in tokens)

@@ -1,0 +1,133 @@
+"""Computes steps for real: one forward pass over a step plan, then sampling."""
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from serving.errors import EngineError
+from serving.instance.core.known_tokens import KnownTokens
+from serving.instance.executors.decode_graphs import CudaRecorder, DecodeGraphs, records
+from serving.instance.executors.prompt_logprobs import prompt_logprobs
+from serving.instance.executors.step_batch import build_batch, step_feeds
+from serving.instance.executors.torch_drafts import TorchDrafter
+from serving.model.kv_cache import KvCache
+from serving.model.model import DeepseekModel
+from serving.model.sampler import Sampled, sample
+from serving.values.sequence import TokenLogprobs
+from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
+
+
+class TorchExecutor:
+    """A `StepExecutor` over torch operators, on CPU or CUDA.
+
+    Holds the model and the KV arena and nothing about sequences. Tokens of all sequences go through norms, products
+    and experts together; only attention looks at sequences one by one.
+
+    Args:
+        kv_cache: on the model's device, of the model's dtype, at least as many layers as the model; guesses need one
+            more.
+    """
+
+    def __init__(self, model: DeepseekModel, kv_cache: KvCache) -> None:
+        assert kv_cache.device == model.device, "the KV cache lies on another device than the model"
+        assert kv_cache.dtype == model.dtype, "the KV cache has another dtype than the model"
+        self.model = model
+        self.kv_cache = kv_cache
+        drafts = bool(model.mtp) and kv_cache.num_layers > model.config.num_hidden_layers
+        self._drafter = TorchDrafter(model, kv_cache) if drafts else None
+        self._graphs = DecodeGraphs(model, kv_cache, CudaRecorder()) if records(model) else None
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step.
+
+        Raises: EngineError if the pass fails (out of memory, a device error, ids out of range); discard the step then.
+        Effects: writes the fed tokens' KV into the blocks of each block table.
+        """
+        begun = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                results = self._results(plan) if plan.sequences else ()
+        except Exception as error:  # whatever torch raises: the port promises typed errors only
+            raise EngineError(f"step {plan.step} failed: {error}") from error
+        return StepResult(plan.step, results, time.perf_counter() - begun)
+
+    def _results(self, plan: StepPlan) -> tuple[SequenceResult, ...]:
+        hidden, rows = self._forward(plan)
+        steps, draws = plan.sequences, self._draw(plan.sequences, rows, hidden)
+        drawn = [tuple(draw.token for draw in own) for own in draws]
+        guesses = self._guess(steps, rows, hidden, drawn)
+        results = []
+        for step, fed, own, tokens, drafts in zip(steps, rows, draws, drawn, guesses, strict=True):
+            prompt = self._prompt_logprobs(step, fed, hidden)
+            logprobs = tuple(draw.logprobs for draw in own if draw.logprobs is not None)
+            results.append(SequenceResult(step.sequence_id, tokens, logprobs, prompt, drafts))
+        return tuple(results)
+
+    def _forward(self, plan: StepPlan) -> tuple[Tensor, tuple[Sequence[int], ...]]:
+        """Hidden states of all fed tokens, and which rows are each sequence's; recorded kernels where there are any."""
+        feeds = step_feeds(plan)
+        if self._graphs is not None and all(feed.absorbed for feed in feeds):
+            hidden = self._graphs.forward(feeds)
+            if hidden is not None:
+                ends = list(accumulate(len(feed.tokens) for feed in feeds))
+                return hidden, tuple(range(end - len(feed.tokens), end) for feed, end in zip(feeds, ends, strict=True))
+        batch = build_batch(feeds, self.kv_cache, self.model.config.num_attention_heads)
+        return self.model.forward(batch.forward, self.kv_cache), batch.rows
+
+    def _draw(
+        self, steps: Sequence[SequenceStep], rows_of: Sequence[Sequence[int]], hidden: Tensor
+    ) -> list[list[Sampled]]:
+        """What each sequence's step gives: the right guesses among its drafts, and one token more.
+
+        Every position behind the last known token is drawn with its own random number, as if the guesses before it
+        were right. The first draw that differs from the guess there is right all the same, and the last to be.
+        """
+        rows: list[int] = []
+        orders: list[SampleOrder] = []
+        for step, own in zip(steps, rows_of, strict=True):
+            if step.sample is not None:
+                rows.extend(own[len(step.tokens) - 1 :])
+                orders.extend(_ahead(step.sample, step.drafts[:count]) for count in range(len(step.drafts) + 1))
+        if not orders:
+            return [[] for _ in steps]
+        logits = self.model.logits(hidden.index_select(0, torch.tensor(rows, device=hidden.device)))
+        draws = iter(sample(logits, orders))
+        return [_until_miss(step, draws) if step.sample is not None else [] for step in steps]
+
+    def _guess(
+        self,
+        steps: Sequence[SequenceStep],
+        rows_of: Sequence[Sequence[int]],
+        hidden: Tensor,
+        drawn: Sequence[tuple[int, ...]],
+    ) -> list[tuple[int, ...]]:
+        """Guesses for who wants them."""
+        if all(step.next_drafts is None for step in steps):
+            return [()] * len(steps)
+        if self._drafter is None:
+            raise EngineError("guesses were ordered, and the model or its KV cache has no draft layer")
+        return self._drafter.guess(steps, rows_of, hidden, drawn)
+
+    def _prompt_logprobs(self, step: SequenceStep, fed: Sequence[int], hidden: Tensor) -> tuple[TokenLogprobs, ...]:
+        """Log-probabilities of the prompt tokens that follow each fed token."""
+        if step.prompt_logprobs is None:
+            return ()
+        own = hidden.index_select(0, torch.tensor(fed[: len(step.tokens)], device=hidden.device))
+        return prompt_logprobs(self.model, step, own)
+
+
+def _ahead(order: SampleOrder, drafts: Sequence[int]) -> SampleOrder:
+    """The same order as many tokens later, when `drafts` will have become output."""
+    return SampleOrder(order.sampling, order.prompt, KnownTokens(order.output, list(drafts))) if drafts else order
+
+
+def _until_miss(step: SequenceStep, draws: Iterator[Sampled]) -> list[Sampled]:
+    """Take one sequence's draws, and keep those up to the first that is not what was guessed."""
+    own = [next(draws) for _ in range(len(step.drafts) + 1)]
+    right = 0
+    while right < len(step.drafts) and own[right].token == step.drafts[right]:
+        right += 1
+    return own[: right + 1]

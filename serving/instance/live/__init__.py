@@ -1,0 +1,1 @@
+"""An instance's threads, links, memory and Ray replica."""

@@ -1,0 +1,163 @@
+"""What an instance computes with: real tensors, or predicted time. The instance around it is the same.
+
+make_compute ──► memory of the dies booked ──► arena of blocks ──► attach ──► executor
+                                                              └──► transport, cache: as they are, or timed
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from hardware.clock import Clock
+from hardware.device.instance import VirtualInstance
+from hardware.topology import NpuId
+from serving.errors import ConfigError
+from serving.ids import NodeId, ReplicaId
+from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
+from serving.instance.live.ub_transport import UbTransport
+from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlace:
+    """Where an instance was put, and as whom."""
+
+    replica: ReplicaId
+    pool: str
+    node: NodeId
+    npus: tuple[NpuId, ...]
+    segment_path: Path
+    """Where this instance makes its UB segment; nobody else's."""
+    link_host: str
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvBlocks:
+    """The KV blocks of one instance.
+
+    Args:
+        real_bytes: of one block in the UB segment.
+        block_bytes: of one block in HBM; the same unless KV is only accounted.
+    """
+
+    count: int
+    real_bytes: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A compute that has its blocks.
+
+    Args:
+        layout: fingerprint of model, dtype and block shape: what handoffs must agree on.
+        pool_layout: the same with the weights' version: what blocks of the pool are filed under.
+        mirror: set when the arena is only the image of a device's memory.
+    """
+
+    executor: StepExecutor
+    layout: str
+    pool_layout: str
+    mirror: ArenaMirror | None = None
+
+
+class InstanceCache(ContextCache, Protocol):
+    """The KV-cache pool, as an instance holds it."""
+
+    def facts(self) -> dict[str, Any]:
+        """As `PoolContextCache.facts`."""
+        ...
+
+    def close(self) -> None:
+        """As `PoolContextCache.close`."""
+        ...
+
+
+class Compute(Protocol):
+    """One instance's means. Times that it gives or takes are those of `clock`."""
+
+    @property
+    def clock(self) -> Clock:
+        """The instance's time."""
+        ...
+
+    @property
+    def time_scale(self) -> float:
+        """Seconds of `clock` in one real second."""
+        ...
+
+    @property
+    def pulls_at_once(self) -> int:
+        """Handoffs that may be pulled side by side."""
+        ...
+
+    @property
+    def draft_tokens(self) -> int:
+        """Tokens beyond the first that one decode step may give."""
+        ...
+
+    @property
+    def speculation(self) -> bool:
+        """Whether those are guesses that the engine keeps between steps, not the executor's own affair."""
+        ...
+
+    @property
+    def status_period_s(self) -> float | None:
+        """How often gateways are told how full the instance is, in real time [s]; None = as usual."""
+        ...
+
+    @property
+    def npus(self) -> VirtualInstance:
+        """The dies, with their memory booked."""
+        ...
+
+    @property
+    def kv(self) -> KvBlocks:
+        """The KV blocks that they hold."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output of the model [tokens]."""
+        ...
+
+    def attach(self, arena: memoryview) -> Attached:
+        """Take the memory of all blocks: `kv.count * kv.real_bytes` writable bytes. Called once."""
+        ...
+
+    def on_moved(self, nbytes: int) -> None:
+        """Count real bytes that a handoff brought."""
+        ...
+
+    def transport(self, moves: UbTransport) -> KvTransport:
+        """The transport that the engine is given."""
+        ...
+
+    def cache(self, pool: PoolContextCache) -> InstanceCache:
+        """The way into the KV-cache pool that the engine is given."""
+        ...
+
+    def record_step(self, tokens: int, elapsed_s: float) -> None:
+        """Count a step on the NPUs."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Numbers of its own for status pages."""
+        ...
+
+    def stop(self) -> None:
+        """End whatever waits."""
+        ...
+
+
+def blocks_in_ub(ub_bytes: int, block_bytes: int) -> int:
+    """KV blocks that a pool's share of UB memory holds.
+
+    Raises: ConfigError if they are fewer than two.
+    Effects: none.
+    """
+    most = ub_bytes // block_bytes
+    if most < 2:
+        raise ConfigError(f"ub_memory_mib = {ub_bytes >> 20} holds {most} KV blocks of {block_bytes} bytes; raise it")
+    return most

@@ -1,0 +1,160 @@
+"""Predicted time: no model, no tensors; steps and moves last as long as the cost model says, at a time scale.
+
+What is simulated time (`clock`): the engine's whole world, hence step times, turns and handoff leases, queueing,
+throughput and every statistic that an instance tells. What stays real is what a client sees or what looks after
+processes: links, health checks, the gateway with its timeouts, a request's deadline wherever it is, and the KV-cache
+pool's leases. A client measures simulated time divided by the time scale.
+"""
+
+from typing import Any
+
+from hardware.clock import ScaledClock
+from hardware.cost.cost_model import CostModel
+from hardware.cost.device_file import load_device
+from hardware.cost.model_shape import load_shape
+from hardware.device.instance import WEIGHTS, WORKSPACE, VirtualInstance
+from hardware.device.npu import VirtualNpu
+from hardware.spec.plane import Plane
+from hardware.units import MIB
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
+from serving.gateway.api.tokenizer import Tokenizer
+from serving.instance.core.ports import KvTransport
+from serving.instance.core.settings import EngineRole
+from serving.instance.executors.simulated_answers import SimulatedAnswers
+from serving.instance.executors.simulated_dies import DecodeDies
+from serving.instance.executors.simulated_executor import BlockStamps, SimulatedExecutor, StepTimes
+from serving.instance.live.accounted import AccountedKv, accounted_kv
+from serving.instance.live.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
+from serving.instance.live.npu_of import npu_of
+from serving.instance.live.pace import Pace
+from serving.instance.live.slowdown import slowdown_of
+from serving.instance.live.timed_moves import TimedCache, TimedTransport
+from serving.instance.live.ub_transport import UbTransport
+from serving.kvpool.live.context_cache import PoolContextCache
+from serving.model.config import Architecture
+
+BUFFERS = "buffers"
+PULLS_AT_ONCE = 64
+"""Handoffs that are under way side by side: each mostly sleeps. Far more than prefill finishes in the time of one."""
+LEAST_STATUS_PERIOD_S = 0.05
+
+
+class SimulatedCompute:
+    """A `Compute` that only knows how long things take.
+
+    Raises: ConfigError for a setting that the simulated device contradicts; SpecError, ModelError for unreadable
+        files; HbmExhaustedError if the model does not fit.
+    """
+
+    pulls_at_once = PULLS_AT_ONCE
+
+    def __init__(self, config: ServeConfig, place: InstancePlace) -> None:
+        self._config = config
+        self._simulation = simulation = config.simulation
+        self._role = EngineRole(place.pool)
+        device = load_device(simulation.device)
+        self._cost = CostModel(device, load_shape(config.model.path))
+        self.time_scale = simulation.time_scale
+        self.clock = ScaledClock(simulation.time_scale)
+        self._pace = Pace(simulation.time_scale)
+        self.speculation = False
+        self.draft_tokens = 0 if self._role is EngineRole.PREFILL else simulation.drafts
+        self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
+        self.max_model_len = Architecture.from_folder(config.model.path).max_position_embeddings
+        npu = npu_of(device)
+        self.npus = VirtualInstance(place.replica, [VirtualNpu(one, npu, self.clock) for one in place.npus])
+        accounted = accounted_kv(config)
+        assert accounted is not None, "a simulated executor has accounted KV"
+        self._accounted: AccountedKv = accounted
+        self._slowdown = slowdown_of(simulation, place.pool)
+        self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
+
+    def attach(self, arena: memoryview) -> Attached:
+        """As `Compute.attach`."""
+        config, simulation = self._config, self._simulation
+        pool, block_tokens, dies = config.pools[self._role.value], config.engine.block_tokens, len(self.npus.dies)
+        times = StepTimes(
+            self._cost,
+            self._role,
+            dies,
+            self.draft_tokens,
+            prefill_dies=config.prefill.dies_per_instance,
+            perfect_balance=simulation.expert_balance == "perfect",
+            slowdown=self._slowdown,
+        )
+        answers = SimulatedAnswers(
+            plain_words(Tokenizer.from_folder(config.model.tokenizer_folder)),
+            config.engine.max_model_len or self.max_model_len,
+            simulation.output_tokens,
+            self.draft_tokens,
+            simulation.acceptance,
+        )
+        executor = SimulatedExecutor(
+            times,
+            answers,
+            DecodeDies(dies, pool.max_sequences, block_tokens),
+            BlockStamps(arena, self.kv.real_bytes, block_tokens),
+            self._pace,
+            decodes=self._role is not EngineRole.PREFILL,
+        )
+        kv, version = self._accounted, config.model.version or self._cost.shape.name
+        layout = f"simulated-{self._cost.shape.name}-{block_tokens}x{kv.token_bytes}-{kv.real_bytes}"
+        return Attached(executor, layout, f"{layout}-{version}")
+
+    def on_moved(self, nbytes: int) -> None:
+        """Real bytes are not those that count; see `transport`."""
+
+    def transport(self, moves: UbTransport) -> KvTransport:
+        """Moves in predicted time, counted in accounted bytes."""
+
+        def moved(nbytes: int) -> None:
+            self.npus.record_moved(Plane.RDMA, nbytes)
+
+        return TimedTransport(moves, self._cost, self._accounted, self._config.engine.block_tokens, self._pace, moved)
+
+    def cache(self, pool: PoolContextCache) -> InstanceCache:
+        """Loads in predicted time."""
+        rate = self._simulation.pool_gb_per_s or None
+        return TimedCache(pool, self._cost, self._accounted, len(self.npus.npus), rate, self._pace)
+
+    def record_step(self, tokens: int, elapsed_s: float) -> None:
+        """Count a step: its real time, and what it stands for."""
+        self.npus.record_step(tokens, elapsed_s / self.time_scale, elapsed_s)
+
+    def facts(self) -> dict[str, Any]:
+        """The time scale, and how often it could not be held."""
+        return {"time_scale": self.time_scale, "late_steps_total": self._pace.late_steps}
+
+    def stop(self) -> None:
+        """Ends all waits."""
+        self._pace.stop()
+
+    def _take_memory(self, ub_bytes: int) -> KvBlocks:
+        """Book what the cost model plans for a die's HBM; KV blocks get the rest."""
+        npus, block_bytes = self.npus, self._accounted.block_bytes
+        plan = self._cost.hbm_plan(self._role.value, len(npus.dies))
+        npus.reserve_per_die(WEIGHTS, plan.weights)
+        npus.reserve_per_die(BUFFERS, plan.buffers)
+        npus.reserve_per_die(WORKSPACE, plan.workspace)
+        most = blocks_in_ub(ub_bytes, block_bytes)
+        replicated = plan.instance_kv_tokens <= plan.kv_tokens and len(npus.dies) > 1
+        reserve = npus.reserve_replicated_kv_cache if replicated else npus.reserve_kv_cache
+        return KvBlocks(reserve(block_bytes, max_blocks=most), self._accounted.real_bytes, block_bytes)
+
+
+def plain_words(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Token ids that are whole printable text on their own: each shows at once when it is streamed.
+
+    Raises: ConfigError if there is none.
+    Effects: none.
+    """
+    special = tokenizer.special_ids
+    words = tuple(i for i in range(tokenizer.vocab_size) if i not in special and _is_plain(tokenizer.token_text(i)))
+    if not words:
+        raise ConfigError("[model] tokenizer has no token that is text on its own")
+    return words
+
+
+def _is_plain(text: str) -> bool:
+    return text.strip() != "" and text.isprintable() and "\ufffd" not in text

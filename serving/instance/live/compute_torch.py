@@ -1,0 +1,186 @@
+"""Real tokens: a model, native or in torch, its KV cache in the instance's shared memory or on an accelerator."""
+
+import logging
+from functools import partial
+from typing import Any
+
+import torch
+
+from hardware.clock import WallClock
+from hardware.device.instance import WEIGHTS, WORKSPACE, VirtualInstance
+from hardware.device.npu import VirtualNpu
+from hardware.spec.catalog import CLOUDMATRIX_NODE
+from hardware.spec.plane import Plane
+from hardware.units import MIB
+from serving.allocator import keep_freed_memory, return_freed_memory
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError, ModelError
+from serving.instance.core.ports import KvTransport, StepExecutor
+from serving.instance.executors.native_executor import NativeExecutor
+from serving.instance.executors.torch_executor import TorchExecutor
+from serving.instance.live.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
+from serving.instance.live.device_mirror import DeviceMirror
+from serving.instance.live.openmp import end_idle_workers
+from serving.instance.live.pool_access import PoolAccess
+from serving.instance.live.ub_transport import UbTransport
+from serving.kvpool.live.context_cache import PoolContextCache
+from serving.model.image import model_version
+from serving.model.kv_cache import KvCache
+from serving.model.kv_layout import KvLayout
+from serving.model.loader import load_model
+from serving.model.model import DeepseekModel
+from serving.model.native import library
+from serving.model.size import weight_bytes
+
+logger = logging.getLogger(__name__)
+
+PULLS_AT_ONCE = 4
+"""Handoffs under way side by side: one from a source that does not deliver must not hold up those of others."""
+
+
+class TorchCompute:
+    """A `Compute` with a model.
+
+    Raises: ModelError, ConfigError, HardwareError.
+    Effects: sets torch's threads and the allocator's habits for the whole process.
+    """
+
+    time_scale = 1.0
+    pulls_at_once = PULLS_AT_ONCE
+    status_period_s = None
+
+    def __init__(self, config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> None:
+        torch.set_num_threads(place.threads)
+        keep_freed_memory()
+        self.clock = WallClock()
+        self._config = config
+        spec = CLOUDMATRIX_NODE.npu.with_hbm_per_die(config.hardware.hbm_per_die_bytes)
+        self.npus = VirtualInstance(place.replica, [VirtualNpu(npu, spec, self.clock) for npu in place.npus])
+        self._threads = place.threads
+        self._max_rows = config.pools[place.pool].max_step_tokens
+        self._native = computes_natively(config)
+        self._model = _load(config, place, access, native=self._native)
+        self.max_model_len = self._model.config.max_position_embeddings
+        self.draft_tokens = _draft_tokens(config, self._model)
+        self.speculation = self.draft_tokens > 0
+        # The draft layer keeps its rows behind those of the model: blocks that are shared or moved take them along.
+        self._kv_layers = self._model.config.num_hidden_layers + self.speculation
+        self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
+        self.on_moved = partial(self.npus.record_moved, Plane.RDMA)
+        self.record_step = self.npus.record_step
+
+    def attach(self, arena: memoryview) -> Attached:
+        """As `Compute.attach`: the KV cache on the arena itself on a CPU, else on the device, the arena its image."""
+        model, blocks, engine = self._model, self.kv.count, self._config.engine
+        mirror = None
+        on_cpu = model.device.type == "cpu"
+        cache = KvCache(
+            model.config,
+            blocks,
+            engine.block_tokens,
+            model.dtype,
+            model.device,
+            arena if on_cpu else None,
+            num_layers=self._kv_layers,
+            kv_dtype=engine.kv_dtype,
+        )
+        if not on_cpu:
+            mirror = DeviceMirror(cache.tensor, arena)
+        layout, section = cache.layout_fingerprint, self._config.model
+        version = section.version or model_version(section.path)
+        executor = self._executor(cache)
+        end_idle_workers()  # from here on the engine's thread computes
+        return Attached(executor, layout, f"{layout}-{version}", mirror)
+
+    def transport(self, moves: UbTransport) -> KvTransport:
+        """As it is."""
+        return moves
+
+    def cache(self, pool: PoolContextCache) -> InstanceCache:
+        """As it is."""
+        return pool
+
+    def facts(self) -> dict[str, Any]:
+        """None of its own."""
+        return {}
+
+    def stop(self) -> None:
+        """Nothing waits."""
+
+    def _executor(self, cache: KvCache) -> StepExecutor:
+        model = self._model
+        if not self._native:
+            return TorchExecutor(model, cache)
+        try:
+            return NativeExecutor(model, cache, threads=self._threads, max_rows=self._max_rows)
+        except ModelError as error:
+            if self._config.engine.executor == "native":
+                raise
+            logger.warning("the native step cannot compute this model (%s); torch does, slower", error)
+            return TorchExecutor(model, cache)
+
+    def _take_memory(self, ub_bytes: int) -> KvBlocks:
+        """Book weights, workspace and KV blocks on the dies."""
+        config, model = self._config, self._model
+        self.npus.reserve_spread(WEIGHTS, weight_bytes(config.model.path, model.dtype.itemsize))
+        die_bytes = config.hardware.hbm_per_die_bytes
+        self.npus.reserve_per_die(WORKSPACE, int(die_bytes * config.hardware.workspace_share))
+        layout = KvLayout.of(model.config, model.dtype, config.engine.kv_dtype)
+        block_bytes = self._kv_layers * config.engine.block_tokens * layout.row_bytes
+        count = self.npus.reserve_kv_cache(block_bytes, max_blocks=blocks_in_ub(ub_bytes, block_bytes))
+        return KvBlocks(count, block_bytes, block_bytes)
+
+
+def computes_natively(config: ServeConfig) -> bool:
+    """Whether the native step computes: where it can, unless the configuration says torch.
+
+    Raises: ConfigError if the configuration insists on it and it cannot be.
+    Effects: may compile the library, once per machine; logs which instructions it uses, or why there is none.
+    """
+    wanted, device = config.engine.executor, _device(config)
+    if wanted == "torch" or (wanted == "auto" and device != "cpu"):
+        return False
+    if device != "cpu":
+        raise ConfigError(f'[engine] executor = "native" needs a CPU, and the model computes on {device}: use "torch"')
+    instructions = library.instructions()
+    if instructions is not None:
+        logger.info("computing with the native step, %s", instructions)
+    elif wanted == "native":
+        raise ConfigError('[engine] executor = "native": there is no native library here, as the log says; use "auto"')
+    return instructions is not None
+
+
+def _draft_tokens(config: ServeConfig, model: DeepseekModel) -> int:
+    """The most guesses per step: as configured, if the checkpoint can guess."""
+    wanted = config.engine.draft_tokens
+    if wanted and not model.mtp:
+        logger.warning("%s has no draft layer (MTP): draft_tokens = %d counts as 0", config.model.path.name, wanted)
+        return 0
+    return wanted
+
+
+def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, *, native: bool) -> DeepseekModel:
+    """The model, on the pool's copy of its weights where there is one."""
+    images = access.model_cache(place.replica, place.node) if access is not None else None
+    model, device = config.model, _device(config)
+    try:
+        return load_model(
+            model.path,
+            device=device,
+            dtype=model.dtype,
+            images=images,
+            version=model.version,
+            native=native,
+            coarse_drafts=native and config.engine.draft_tokens > 0,
+            short=None if model.short_weights == "auto" else model.short_weights == "on",
+        )
+    finally:
+        if images is not None:
+            images.close()  # the process goes on holding what it maps
+        return_freed_memory()
+
+
+def _device(config: ServeConfig) -> str:
+    if config.model.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return config.model.device

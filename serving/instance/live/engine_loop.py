@@ -1,0 +1,360 @@
+"""The thread that drives one engine: it does all the waiting that the engine must not do.
+
+Events come in from other threads through a deque; news goes out through one callback per turn, so that a whole step
+leaves as one frame. A step never waits for KV moves, nor do they wait for a step: what comes in while one runs is
+told meanwhile, on a thread of its own, so that a handoff is pulled during the step and takes part in the next one.
+The engine belongs to whoever holds the lock, which is free while the executor works. News of one step goes out while
+the next one runs, so that nobody's encoding stands between two steps.
+
+    engine thread   tell, plan │ execute ························ │ tell, finish
+    beside it                       deliver, tell, begin pulls
+
+While a batch only decodes, and nothing comes in, not even the plan does: it is made, and laid out, while the step
+before runs, and the next one begins with that one's tokens as soon as they are there. They are booked meanwhile.
+
+    engine thread   execute n ························· │ execute n + 1 ·····················
+    beside it          foresee n + 1, prepare it            book n, deliver, foresee n + 2 ...
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from hardware.clock import Clock
+from serving.errors import ServingError
+from serving.instance.core import events as e
+from serving.instance.core.engine import InstanceEngine
+from serving.instance.core.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
+from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.kv_moves import KvMoves
+from serving.instance.live.pool_worker import PoolWorker
+from serving.values.health import StepLimits, StepWatch
+from serving.values.orders import Add
+from serving.values.step_plan import StepPlan, StepResult
+
+logger = logging.getLogger(__name__)
+
+
+MAX_IDLE_WAIT_S = 1.0
+SNAPSHOT_PERIOD_S = 0.1
+TURN_S = 0.2
+"""A turn without a step takes less, or it hangs."""
+STOP_S = 5.0
+STEP_LIMITS = StepLimits(floor_s=2.5, factor=4.0, first_s=30.0)
+
+
+class EngineLoop:
+    """Owns the engine's thread.
+
+    Args:
+        on_step: told the tokens and the duration [s] of each step.
+        cache: the KV-cache pool; there must be one if the engine's settings say so.
+        time_scale: seconds of `clock` in one real second.
+        pulls_at_once: see `KvMoves`.
+        step_limits: how long a step may take before the engine counts as hanging, in time of `clock`.
+        deliver: called with everything one turn produced, by one thread at a time.
+        on: takes the engine's events; its own `on`, unless they are recorded.
+    """
+
+    def __init__(
+        self,
+        engine: InstanceEngine,
+        executor: StepExecutor,
+        transport: KvTransport,
+        clock: Clock,
+        deliver: Callable[[list[LoopNews]], None],
+        name: str = "engine",
+        on_step: Callable[[int, float], None] | None = None,
+        cache: ContextCache | None = None,
+        time_scale: float = 1.0,
+        pulls_at_once: int = 1,
+        step_limits: StepLimits = STEP_LIMITS,
+        on: e.EngineOn | None = None,
+    ) -> None:
+        self.engine = engine
+        self._on = engine.on if on is None else on
+        self._executor = executor
+        self._preparing = executor if isinstance(executor, PreparingExecutor) else None
+        self._clock = clock
+        self._send = deliver
+        self._outbox: deque[LoopNews] = deque()
+        self._delivering = threading.Lock()
+        self._on_step = on_step
+        self._time_scale = time_scale
+        self._events: deque[e.EngineEvent] = deque()
+        self._posted = self._told = (0, 0)
+        """Prompts that came and that the engine was told of, and their tokens; each is written by one thread."""
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._stepping = False
+        self._watch = StepWatch(step_limits)
+        self._step_tokens = 0
+        self._meanwhile = threading.Event()
+        self._ahead: tuple[StepPlan, Callable[[], StepResult]] | None = None
+        """The step that may follow the one which runs, and what runs it."""
+        self._unbooked: StepResult | None = None
+        """Of the step behind which the present one runs."""
+        self._stopping = False
+        self._crash: BaseException | None = None
+        self._busy_since: float | None = None
+        self._turn_since: float | None = None
+        """When the present turn began; None between turns."""
+        self._last_turn = clock.now()
+        self._snapshot_at: float = clock.now()
+        self.snapshot = engine.snapshot(clock.now())
+        """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works; read from any thread."""
+        self.busy_s = 0.0
+        """Time spent in steps so far [s]."""
+        self.moves = KvMoves(transport, clock, self.post, self._deliver, name, pulls_at_once)
+        """Its counts are read from any thread."""
+        self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
+        self._thread = threading.Thread(target=self._run, args=(self._turn,), name=name, daemon=True)
+        self._beside = threading.Thread(target=self._run, args=(self._beside_step,), name=f"{name}-beside", daemon=True)
+
+    @property
+    def time_scale(self) -> float:
+        """Seconds of the engine's clock in one real second."""
+        return self._time_scale
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._thread.start()
+        self._beside.start()
+
+    def stop(self, timeout_s: float = STOP_S) -> None:
+        """Stop after the current step and the moves under way. Takes so long at most: what hangs is left to itself."""
+        deadline = time.monotonic() + timeout_s
+
+        def left_s() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        self._stopping = True
+        self._wake.set()
+        self._meanwhile.set()
+        for thread in (self._thread, self._beside):
+            if thread.is_alive():
+                thread.join(left_s())
+        self.moves.stop(left_s())
+        if self._pool is not None:
+            self._pool.stop(left_s())
+
+    def post(self, event: e.EngineEvent) -> None:
+        """Tell the engine before the next step, maybe during this one. Any thread may; `Add` comes from one only."""
+        if isinstance(event, Add):
+            self._posted = _counted(self._posted, event)
+        self._events.append(event)
+        self._wake.set()
+        if self._stepping:
+            self._meanwhile.set()
+
+    @property
+    def unseen(self) -> tuple[int, int]:
+        """Prompts that the engine has not looked at yet, because a step runs, and their tokens."""
+        told, posted = self._told, self._posted
+        return posted[0] - told[0], posted[1] - told[1]
+
+    def at_rest(self) -> bool:
+        """Whether the engine has let go of everything, blocks to be stored included. May wait as long as a turn."""
+        with self._lock:
+            snapshot = self.engine.snapshot(self._clock.now())
+            return not self._events and self.engine.idle() and not snapshot.storing_blocks
+
+    def progress_age_s(self) -> float:
+        """How long there has been work without progress [s]; 0 when idle. Infinite after a crash.
+
+        Three ways to stand still: a turn of the loop that does not end, turns that compute nothing, and a pull that
+        outlasts its ticket. A pull that is only slow is the path's trouble, see `KvMoves.pull_age_s`.
+        """
+        if self._crash is not None:
+            return float("inf")
+        now, snapshot = self._clock.now(), self.snapshot
+        stalled = now - snapshot.last_progress_s if snapshot.has_work else 0.0
+        stalled = max(stalled, self.moves.pull_age_s() - self.engine.settings.handoff_lease_s)
+        if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self._time_scale:
+            stalled = max(stalled, now - turn_since)
+        busy_since = self._busy_since
+        if busy_since is None and not self._events:
+            return max(0.0, stalled)
+        return max(0.0, stalled, now - max(self._last_turn, busy_since or 0.0))
+
+    def step_limit_s(self) -> float:
+        """How long the step that runs now, or the next one, may take before `progress_age_s` tells a hang [s]."""
+        return self._watch.limit_s(self._step_tokens)
+
+    def _run(self, turn: Callable[[], None]) -> None:
+        try:
+            while not self._stopping and self._crash is None:
+                turn()
+        except BaseException as error:  # a bug of ours: report by failing health, never by silence
+            self._crash = error
+            logger.exception("engine thread died; the replica reports unhealthy and will be replaced")
+
+    def _turn(self) -> None:
+        """One turn: what has come, at most one step, news."""
+        engine, clock = self.engine, self._clock
+        self._wake.clear()
+        self._turn_since = clock.now()
+        with self._lock:
+            told = self._tell_all()
+            answer = self._tell(e.NextStep())
+            plan = answer.plan if isinstance(answer, e.Run) else None
+            if plan is not None:
+                if told:
+                    self._look(clock.now())  # a step may last: whoever routes here must not miss what waits for it
+                self._busy_since = self._busy_since or clock.now()
+                self._steps(plan)
+            self._last_turn = now = clock.now()
+            if plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+                self._look(now)
+            if plan is None:
+                self._busy_since = None if engine.idle() else self._busy_since
+        if plan is None:
+            self._flush()
+            self._turn_since = None
+            self._sleep(answer.at if isinstance(answer, e.WakeAt) else None)
+
+    def _tell(self, event: e.EngineEvent) -> e.Run | e.Foreseen | e.WakeAt | None:
+        """Tell the engine of an event; the lock is held.
+
+        Returns: what it asks of the loop itself.
+        Effects: moves begin, handoffs are registered, news is to be delivered.
+        """
+        answer: e.Run | e.Foreseen | e.WakeAt | None = None
+        for effect in self._on(event, self._clock.now()):
+            match effect:
+                case e.Run() | e.Foreseen() | e.WakeAt():
+                    answer = effect
+                case e.HandoffReady():
+                    self.moves.register(effect)
+                case e.PullOrder():
+                    self.moves.pull(effect)
+                case e.FetchOrder() | e.StoreOrder():
+                    assert self._pool is not None, "an engine without a pool orders nothing of it"
+                    self._pool.take(effect)
+                case _:
+                    self._outbox.append(effect)
+        return answer
+
+    def _beside_step(self) -> None:
+        """Wait for events that come in while a step runs, and tell the engine meanwhile."""
+        self._meanwhile.wait()
+        self._meanwhile.clear()
+        self._flush()
+        with self._lock:
+            if self._stepping:
+                self._book()
+                if self._tell_all():
+                    self._tell(e.PullsNow())
+                    self._look(self._clock.now())
+                self._look_ahead()
+        self._flush()
+
+    def _look_ahead(self) -> None:
+        """Prepare the step behind the one that runs, if it can be told by now; the lock is held."""
+        if self._preparing is None or self._ahead is not None:
+            return
+        answer = self._tell(e.Foresee())
+        if isinstance(answer, e.Foreseen) and (run := self._preparing.prepare(answer.plan)) is not None:
+            self._ahead = answer.plan, run
+
+    def _book(self) -> None:
+        """Book the step behind which the present one runs, unless that has been done; the lock is held."""
+        result, self._unbooked = self._unbooked, None
+        if result is None:
+            return
+        self._tell(e.StepFollowed(result))
+        now = self._clock.now()
+        if now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+            self._look(now)
+
+    def _execute(self, run: Callable[[], StepResult]) -> StepResult:
+        """Run a step. Effects: gives the engine free meanwhile; the lock is held again in the end.
+
+        Raises: as `StepExecutor.execute`.
+        """
+        self._stepping = True
+        if self._events or self._outbox or self._preparing is not None:
+            self._meanwhile.set()
+        self._lock.release()
+        try:
+            return run()
+        finally:
+            self._lock.acquire()
+            self._stepping = False
+
+    def _tell_all(self) -> bool:
+        """Tell the engine what has come in; the lock is held. Returns: whether there was anything."""
+        came = bool(self._events)
+        while self._events:
+            event = self._events.popleft()
+            if not isinstance(event, e.Quiet):
+                self._ahead = None  # who has just come in is not to wait for a step that was planned before
+            if isinstance(event, Add):
+                self._told = _counted(self._told, event)
+            self._tell(event)
+        return came
+
+    def _look(self, now: float) -> None:
+        self._snapshot_at = now
+        self.snapshot = self.engine.snapshot(now)
+
+    def _sleep(self, wake_at: float | None) -> None:
+        if self._events or self._stopping:
+            return
+        wait = MAX_IDLE_WAIT_S
+        if wake_at is not None:
+            wait = min(wait, max(0.0, (wake_at - self._clock.now()) / self._time_scale))
+        self._wake.wait(wait)
+
+    def _steps(self, plan: StepPlan) -> None:
+        """Run a step, and behind it those that could be prepared meanwhile; the lock is held."""
+        result = self._step(plan, partial(self._executor.execute, plan))
+        while result is not None:
+            self._tell_all()  # first, so that blocks whose copies are done make room for those of this step
+            if self._ahead is None or self._stopping or self._crash is not None:
+                self._tell(e.StepDone(result))
+                break
+            following, self._ahead = self._ahead, None
+            self._unbooked = result
+            self._last_turn = self._turn_since = self._clock.now()
+            result = self._step(*following)
+        self._ahead = None
+
+    def _step(self, plan: StepPlan, run: Callable[[], StepResult]) -> StepResult | None:
+        """Run one step. Returns: None if it failed, and the engine has been told."""
+        self._step_tokens = plan.num_tokens
+        begun = self._clock.now()
+        try:
+            result = self._execute(run)
+        except ServingError as error:
+            logger.exception("step %d failed; its %d sequences fail with it", plan.step, len(plan.sequences))
+            self._book()
+            self._tell_all()
+            self._tell(e.StepFailed(e.failure(error)))
+            return None
+        self._book()
+        self.busy_s += result.elapsed_s
+        self._watch.observe(plan.num_tokens, self._clock.now() - begun)
+        if self._on_step is not None:
+            self._on_step(plan.num_tokens, result.elapsed_s)
+        return result
+
+    def _flush(self) -> None:
+        """Deliver what has been collected, in order, whichever thread comes first."""
+        with self._delivering:
+            news = [self._outbox.popleft() for _ in range(len(self._outbox))]
+            if news:
+                self._send(news)
+
+    def _deliver(self, news: list[LoopNews]) -> None:
+        """Deliver, behind what was collected before."""
+        self._outbox.extend(news)
+        self._flush()
+
+
+def _counted(before: tuple[int, int], order: Add) -> tuple[int, int]:
+    spec = order.spec
+    return before[0] + 1, before[1] + len(spec.prompt) + len(spec.output)

@@ -1,0 +1,10 @@
+"""What goes into an engine loop, and what comes out beside orders: events and news."""
+
+from collections.abc import Callable
+
+from serving.instance.core.events import EngineEvent, HandoffClosed
+from serving.values.news import News
+
+LoopNews = News | HandoffClosed
+Post = Callable[[EngineEvent], None]
+"""Tells an engine of an event; callable from any thread, returns at once. See `EngineLoop.post`."""

@@ -1,0 +1,141 @@
+"""An instance's ports with faults in them: steps that last, handoffs that are wrong, links that are slow.
+
+They stand between the engine and the real ports, so that everything behind and before them is what always runs. Only
+the slow link between instances lies deeper, in the transport itself: link probes must find it, as pulls do.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from serving.config.chaos import ChaosConfig
+from serving.ids import BlockHash, BlockId, ReplicaId
+from serving.injected_faults import FaultReader, faults_path, session_of
+from serving.instance.core.ports import KvTransport, PreparingExecutor, StepExecutor
+from serving.instance.live.compute import InstanceCache, InstancePlace
+from serving.instance.live.ub_transport import LinkFaults
+from serving.values.pool_outcome import FetchReport, StoreReport
+from serving.values.sequence import HandoffTicket
+from serving.values.step_plan import StepPlan, StepResult
+
+Sleep = Callable[[float], None]
+
+
+class FaultyPorts:
+    """Puts faults between an engine and its ports where the configuration lets it; else gives the ports as they are."""
+
+    def __init__(self, config: ChaosConfig, place: InstancePlace) -> None:
+        self._config = config
+        path = faults_path(place.segment_path.parent, session_of(place.segment_path.name))
+        self._faults = FaultReader(path, place.replica)
+
+    def executor(self, inner: StepExecutor) -> StepExecutor:
+        """The way to compute. Effects: none."""
+        lasts = self._config.enabled and self._config.least_step_s > 0
+        return LastingSteps(inner, self._config.least_step_s) if lasts else inner
+
+    def link(self) -> LinkFaults | None:
+        """What the transport is to suffer, in pulls and in probes; None = nothing. Effects: none."""
+        return self._slow_link if self._config.enabled else None
+
+    def transport(self, inner: KvTransport) -> KvTransport:
+        """The way of handoffs. Effects: none."""
+        return FaultyTransport(inner, self._faults) if self._config.enabled else inner
+
+    def cache(self, inner: InstanceCache | None) -> InstanceCache | None:
+        """The way to the KV-cache pool. Effects: none."""
+        return FaultyCache(inner, self._faults) if inner is not None and self._config.enabled else inner
+
+    def _slow_link(self, peer: ReplicaId, nbytes: int) -> float:
+        """As `LinkFaults`: a slow link is that of its puller, whoever the peer."""
+        slow = self._faults.active("slow_link")
+        return 0.0 if slow is None else slow.delay_s
+
+
+class LastingSteps:
+    """A `StepExecutor` whose steps take at least so long, as those of a large model would."""
+
+    def __init__(self, inner: StepExecutor, least_s: float, sleep: Sleep = time.sleep) -> None:
+        self._inner = inner
+        self._least_s = least_s
+        self._sleep = sleep
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """As `StepExecutor.execute`. Effects: waits out the rest of the least time."""
+        return self._last(partial(self._inner.execute, plan))
+
+    def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
+        """As `PreparingExecutor.prepare`, if the one inside can do that."""
+        run = self._inner.prepare(plan) if isinstance(self._inner, PreparingExecutor) else None
+        return partial(self._last, run) if run is not None else None
+
+    def _last(self, run: Callable[[], StepResult]) -> StepResult:
+        begun = time.perf_counter()
+        result = run()
+        left = self._least_s - (time.perf_counter() - begun)
+        if left > 0:
+            self._sleep(left)
+        return result
+
+
+class FaultyTransport:
+    """A `KvTransport` whose pulls can bring a wrong bit."""
+
+    def __init__(self, inner: KvTransport, faults: FaultReader) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def register(
+        self, ticket_id: str, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], computed_tokens: int
+    ) -> HandoffTicket:
+        """As `KvTransport.register`."""
+        return self._inner.register(ticket_id, blocks, hashes, computed_tokens)
+
+    def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
+        """As `KvTransport.pull`.
+
+        A wrong bit is made on the way, not in memory: an instance's blocks are read by its steps unchecked (real ones
+        have ECC), so that a bit turned over there would be a wrong answer that nobody could have noticed.
+
+        Raises: as that; HandoffChecksumError where a wrong bit was asked for.
+        """
+        if len(ticket.blocks) > first_block and self._faults.take("wrong_bytes") is not None:
+            broken = replace(ticket.blocks[first_block], checksum=ticket.blocks[first_block].checksum ^ 1)
+            behind = ticket.blocks[first_block + 1 :]
+            ticket = replace(ticket, blocks=(*ticket.blocks[:first_block], broken, *behind))
+        return self._inner.pull(ticket, first_block, blocks)
+
+
+class FaultyCache:
+    """The KV-cache pool over a link that can be slow."""
+
+    def __init__(self, inner: InstanceCache, faults: FaultReader, sleep: Sleep = time.sleep) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._sleep = sleep
+
+    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
+        """As `ContextCache.fetch`."""
+        self._delay()
+        return self._inner.fetch(namespace, hashes, blocks)
+
+    def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
+        """As `ContextCache.store`."""
+        self._delay()
+        return self._inner.store(namespace, hashes, blocks)
+
+    def facts(self) -> dict[str, Any]:
+        """As `InstanceCache.facts`."""
+        return self._inner.facts()
+
+    def close(self) -> None:
+        """As `InstanceCache.close`."""
+        self._inner.close()
+
+    def _delay(self) -> None:
+        slow = self._faults.active("slow_link")
+        if slow is not None:
+            self._sleep(slow.delay_s)

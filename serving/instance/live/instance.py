@@ -1,0 +1,222 @@
+"""One instance, assembled: virtual NPUs, KV arena in its UB segment, compute, engine thread, link server.
+
+Knows no Ray: a Serve replica passes in which NPUs and which node it was given, a test passes its own.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hardware.ub.region import UbRegion
+from hardware.ub.segment import UbSegment
+from serving.config.health import HealthConfig
+from serving.config.serve import ServeConfig
+from serving.instance.core.engine import InstanceEngine
+from serving.instance.core.from_config import engine_settings
+from serving.instance.core.record import header_of, recorded
+from serving.instance.live.compute import Attached, InstanceCache, InstancePlace
+from serving.instance.live.engine_loop import EngineLoop
+from serving.instance.live.faulty_ports import FaultyPorts
+from serving.instance.live.instance_server import InstanceServer
+from serving.instance.live.make_compute import make_compute
+from serving.instance.live.pool_access import PoolAccess
+from serving.instance.live.ub_transport import LinkFaults, RemoteReader, UbTransport
+from serving.telemetry.decision_writer import writer_in
+from serving.values.health import StepLimits
+from serving.values.link_health import LinkLimits
+from serving.values.pool_view import PoolView
+from serving.wire.messages import Welcome
+
+__all__ = ["Instance", "InstancePlace"]
+
+
+class Instance:
+    """Everything that one replica runs. Build it, `await start()`, and `await stop()` in the end."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        place: InstancePlace,
+        secret: str,
+        read_remote: RemoteReader | None = None,
+        pool_view: Callable[[], PoolView] | None = None,
+    ) -> None:
+        """Load the model and take memory; slow.
+
+        Args:
+            secret: shared by gateways, instances and memory servers.
+            pool_view: gives the newest view of the KV-cache pool; None = there is no pool.
+        Raises: ModelError, ConfigError, HardwareError (no room in HBM or in the UB segment).
+        Effects: makes the instance's UB segment; and those of the compute.
+        """
+        self.place = place
+        access = PoolAccess(pool_view, secret, config.kvcache) if pool_view is not None else None
+        self.compute = compute = make_compute(config, place, access)
+        self.npus, self.kv = compute.npus, compute.kv
+        arena_bytes = self.kv.count * self.kv.real_bytes
+        self._segment = UbSegment.create(place.segment_path, arena_bytes, max_regions=1)
+        self._region: UbRegion = self._segment.allocate(arena_bytes, owner=place.replica)
+        arena = self._segment.view(self._region)
+        attached = compute.attach(arena)
+        self.settings = engine_settings(
+            config,
+            place.pool,
+            config.pools[place.pool],
+            compute.max_model_len,
+            self.kv.count,
+            draft_tokens=compute.draft_tokens,
+            speculation=compute.speculation,
+        )
+        faults = FaultyPorts(config.chaos, place)
+        self._transport = self._make_transport(attached, arena, read_remote, config.health, faults.link())
+        self.engine = InstanceEngine(self.settings, self.kv.count)
+        self.server = InstanceServer(
+            self._welcome(attached),
+            secret,
+            report_period_s(config.health, compute.status_period_s),
+            self._transport.probes.trouble,
+        )
+        self.pool_cache = self._make_cache(access, attached, arena)
+        folder, header = config.engine.decision_log, header_of(place.replica, self.engine)
+        self._decisions = log = writer_in(folder, "engine", place.replica, header)
+        self.loop = EngineLoop(
+            self.engine,
+            faults.executor(attached.executor),
+            faults.transport(compute.transport(self._transport)),
+            compute.clock,
+            self.server.deliver,
+            place.replica,
+            on_step=compute.record_step,
+            cache=faults.cache(self.pool_cache),
+            time_scale=compute.time_scale,
+            pulls_at_once=compute.pulls_at_once,
+            step_limits=step_limits(config, compute.time_scale),
+            on=recorded(self.engine, log.note) if log is not None else None,
+        )
+
+    async def start(self) -> tuple[str, int]:
+        """Start the engine thread and the link server. Returns: the address that gateways connect to."""
+        address = await self.server.start(self.loop, self.place.link_host)
+        self.loop.start()
+        return address
+
+    async def stop(self) -> None:
+        """Stop everything and give the memory back. Sequences still here are lost.
+
+        A step or a move that hangs is waited for a few seconds only, on a thread, and then left to itself.
+        """
+        await self.server.stop()
+        await asyncio.to_thread(self._end)
+
+    def close_log(self) -> None:
+        """Write what the decision log still lacks, and its end. Idempotent; nothing is recorded afterwards."""
+        if self._decisions is not None:
+            self._decisions.close()
+
+    def _end(self) -> None:
+        self.compute.stop()
+        self.loop.stop()
+        self.close_log()
+        if self.pool_cache is not None:
+            self.pool_cache.close()
+        self._transport.close()
+        self._segment.release(self._region)
+        self._segment.remove()
+
+    def stalled(self, timeout_s: float) -> bool:
+        """Whether there has been work without progress for too long, in the instance's time or in real time.
+
+        Slow simulated time makes steps last, fast simulated time makes a hiccup look long: both clocks must say so.
+        Gateways leave an engine as soon as it hangs, by `step_limit_s`; to replace it is worth twice that patience.
+        """
+        patience_s = max(timeout_s * max(1.0, self.compute.time_scale), 2.0 * self.loop.step_limit_s())
+        return self.loop.progress_age_s() > patience_s
+
+    def facts(self) -> dict[str, Any]:
+        """What status pages and metrics show of this instance: plain numbers and strings."""
+        snapshot = self.loop.snapshot
+        return {
+            "told_s": time.monotonic(),
+            "npus": [str(npu.id) for npu in self.npus.npus],
+            "hbm_used_bytes": self.npus.used_bytes,
+            "hbm_capacity_bytes": self.npus.capacity_bytes,
+            "ub_bytes": self._region.nbytes,
+            "kv_block_bytes": self.kv.block_bytes,
+            "block_tokens": self.settings.block_tokens,
+            "draining": self.server.draining,
+            "progress_age_s": min(self.loop.progress_age_s(), 1e9),
+            "pull_age_s": self.loop.moves.pull_age_s(),
+            "open_sequences": self.server.open_sequences,
+            "busy_s": self.loop.busy_s,
+            "predicted_s": self.npus.predicted_s,
+            "pool": self.pool_cache.facts() if self.pool_cache is not None else None,
+            **self.compute.facts(),
+            **{name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__},
+        }
+
+    def _make_cache(self, access: PoolAccess | None, attached: Attached, arena: memoryview) -> InstanceCache | None:
+        if access is None or not self.settings.pool:
+            return None
+        place = self.place
+        return self.compute.cache(
+            access.context_cache(
+                place.replica, place.node, attached.pool_layout, arena, self.kv.real_bytes, attached.mirror
+            )
+        )
+
+    def _make_transport(
+        self,
+        attached: Attached,
+        arena: memoryview,
+        read_remote: RemoteReader | None,
+        health: HealthConfig,
+        faults: LinkFaults | None,
+    ) -> UbTransport:
+        place = self.place
+        return UbTransport(
+            replica=place.replica,
+            node=place.node,
+            segment=self._segment,
+            arena=arena,
+            arena_offset=self._region.offset,
+            generation=self._region.generation,
+            block_bytes=self.kv.real_bytes,
+            layout=attached.layout,
+            read_remote=read_remote,
+            mirror=attached.mirror,
+            on_moved=self.compute.on_moved,
+            limits=LinkLimits(health.probe_period_s, health.probe_late_s, health.probe_lost_s),
+            faults=faults,
+        )
+
+    def _welcome(self, attached: Attached) -> Welcome:
+        return Welcome(
+            replica=self.place.replica,
+            pool=self.place.pool,
+            node=self.place.node,
+            layout=attached.layout,
+            block_tokens=self.settings.block_tokens,
+            kv_blocks=self.kv.count,
+            max_model_len=self.settings.max_model_len,
+        )
+
+
+def report_period_s(health: HealthConfig, simulated_s: float | None) -> float:
+    """How often gateways hear from the instance [s]: as a simulated device would tell, but never so rarely as to seem
+    frozen.
+
+    Args:
+        simulated_s: the device's own period in real time; None = it has none.
+    Effects: none.
+    """
+    return health.link_period_s if simulated_s is None else min(simulated_s, health.silence_s / 4)
+
+
+def step_limits(config: ServeConfig, time_scale: float) -> StepLimits:
+    """How long a step may take, in the instance's time: fast simulated time makes a hiccup look long.
+
+    Effects: none.
+    """
+    scale, health = max(1.0, time_scale), config.health
+    return StepLimits(health.step_stall_s * scale, health.step_factor, config.engine.stall_timeout_s * scale)

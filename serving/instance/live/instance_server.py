@@ -1,0 +1,294 @@
+"""The instance's side of its links: frames in become events of the engine, its news becomes one frame per gateway.
+
+Runs on an asyncio loop; the engine runs on its own thread. A gateway whose link closes takes its sequences with it:
+blocks never wait for a dead owner.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from serving.errors import LinkError
+from serving.ids import SequenceId
+from serving.instance.core.events import Drain, HandoffClosed, MoveOut
+from serving.instance.live.engine_loop import EngineLoop
+from serving.instance.live.engine_news import LoopNews
+from serving.values.instances import CRASHED_AGE_S, Status
+from serving.values.link_health import PathTrouble
+from serving.values.news import FailKind, News, Refused, ends, in_time_of
+from serving.values.orders import Add, Adopt, Cancel, Release, Submission
+from serving.wire import messages as m
+from serving.wire.connection import Connection
+from serving.wire.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+STATUS_PERIOD_S = 0.5
+HELLO_DEADLINE_S = 5.0
+MAX_HELLO_BYTES = 64 << 10
+"""All that is buffered for a stranger: who does not know the secret costs no memory."""
+MOST_STRANGERS = 64
+"""Who says Hello says it at once: with more that have not, the oldest is closed, so that gateways always get in."""
+OFFER_PERIOD_S = 2.0
+"""How often a draining instance offers what is still here to others; each offer is a pause of some milliseconds."""
+STORE_DEADLINE_S = 5.0
+"""How long an instance that leaves waits for its last blocks to reach the KV-cache pool; they are only a cache."""
+REST_POLL_S = 0.02
+
+
+class InstanceServer:
+    """Listens for gateways on behalf of one engine."""
+
+    def __init__(
+        self,
+        welcome: m.Welcome,
+        secret: str,
+        status_period_s: float | None = None,
+        trouble: Callable[[], PathTrouble] = PathTrouble,
+    ) -> None:
+        """
+        Args:
+            status_period_s: how often gateways are told how the instance is [s].
+            trouble: tells from whom no KV blocks arrive.
+        """
+        self._trouble = trouble
+        self._status_period_s = STATUS_PERIOD_S if status_period_s is None else status_period_s
+        self._welcome = welcome
+        self._secret = secret.encode()
+        self._gateways: dict[Connection, m.Hello | None] = {}
+        self._strangers: dict[Connection, None] = {}
+        """Connected, but did not say Hello yet."""
+        self._owner: dict[SequenceId, Connection] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._listener: Listener | None = None
+        self._engine_loop: EngineLoop | None = None
+        self._asyncio_loop: asyncio.AbstractEventLoop | None = None
+        self._status_task: asyncio.Task[None] | None = None
+        self._step = 0
+        self.draining = False
+
+    async def start(self, engine_loop: EngineLoop, host: str) -> tuple[str, int]:
+        """Listen on `host` at a free port.
+
+        Returns: the address bound.
+        Raises: OSError if the host cannot be bound.
+        """
+        self._engine_loop = engine_loop
+        self._asyncio_loop = asyncio.get_running_loop()
+        self._listener = Listener(self._accept_connection)
+        bound = self._listener.start(host)
+        self._status_task = asyncio.create_task(self._status_forever())
+        return bound
+
+    async def stop(self) -> None:
+        """Close every link and stop listening."""
+        if self._status_task is not None:
+            self._status_task.cancel()
+        if self._listener is not None:
+            await self._listener.stop()
+        for connection in [*self._gateways, *self._strangers]:
+            connection.close("the instance stops")
+
+    def deliver(self, news: list[LoopNews]) -> None:
+        """Hand over events from another thread; one wake-up of the asyncio loop per call."""
+        assert self._asyncio_loop is not None
+        if not self._asyncio_loop.is_closed():
+            self._asyncio_loop.call_soon_threadsafe(self._dispatch, news)
+
+    @property
+    def open_sequences(self) -> int:
+        """Sequences that some gateway still owns here."""
+        return len(self._owner)
+
+    async def leave(self, drain_s: float) -> None:
+        """Stop admitting; let what is here end; then hand on what does not. Returns when nothing is left to do.
+
+        Whatever nobody else can take goes on here to its end, and is offered again from time to time.
+
+        Args:
+            drain_s: how long streams may go on, in case they end soon [s].
+        Effects: as `set_draining`; full blocks that the KV-cache pool has not got are stored there.
+        """
+        assert self._engine_loop is not None
+        self.set_draining()
+        wait_s = drain_s
+        while not await self._empty_within(wait_s):
+            self._engine_loop.post(MoveOut())
+            wait_s = OFFER_PERIOD_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STORE_DEADLINE_S):
+                while not await asyncio.to_thread(self._engine_loop.at_rest):  # noqa: ASYNC110 - nothing tells it
+                    await asyncio.sleep(REST_POLL_S)
+
+    def set_draining(self) -> None:
+        """Refuse new sequences from now on and tell every gateway at once."""
+        self.draining = True
+        if self._engine_loop is not None:
+            self._engine_loop.post(Drain())
+        self._send_status()
+
+    async def _empty_within(self, seconds: float) -> bool:
+        """Whether there comes a moment when no gateway owns a sequence here."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _accept_connection(self) -> Connection:
+        assert self._asyncio_loop is not None
+        connection = Connection(self._on_frame, self._on_closed)
+        connection.max_frame_bytes = MAX_HELLO_BYTES
+        if len(self._strangers) >= MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close("too many say no Hello")
+        self._strangers[connection] = None
+        self._asyncio_loop.call_later(HELLO_DEADLINE_S, self._require_hello, connection)
+        return connection
+
+    def _require_hello(self, connection: Connection) -> None:
+        if self._gateways.get(connection) is None:
+            connection.close("no Hello in time")
+
+    def _on_frame(self, connection: Connection, body: bytes) -> None:
+        message = m.decode_to_instance(body)
+        if self._gateways.get(connection) is None:
+            return self._greet(connection, message)
+        assert self._engine_loop is not None
+        loop = self._engine_loop
+        match message:
+            case Add(spec=spec):
+                if self._accept(connection, spec.sequence_id):
+                    loop.post(_in_time_of(loop, message))
+            case Adopt(spec=spec, ticket=ticket):
+                if self._accept(connection, spec.sequence_id, back=ticket.source == self._welcome.replica):
+                    loop.post(_in_time_of(loop, message))
+            case Cancel(sequence_id=sequence_id):
+                self._forget(sequence_id)
+                loop.post(message)
+            case Release():
+                loop.post(message)
+            case m.Hello():
+                raise LinkError("a second Hello")
+        return None
+
+    def _greet(self, connection: Connection, message: m.ToInstance) -> None:
+        if not isinstance(message, m.Hello) or not hmac.compare_digest(message.secret.encode(), self._secret):
+            raise LinkError("the first frame must be a Hello with the cluster's secret")
+        if message.protocol != m.PROTOCOL:
+            raise LinkError(f"protocol {message.protocol}, this instance speaks {m.PROTOCOL}")
+        self._gateways[connection] = message
+        self._strangers.pop(connection, None)
+        connection.max_frame_bytes = m.MAX_FRAME_BYTES
+        connection.send(self._welcome)
+        self._send_status()
+
+    def _accept(self, connection: Connection, sequence_id: SequenceId, *, back: bool = False) -> bool:
+        """Whether the sequence may come in.
+
+        Args:
+            back: its blocks are here, it only changes its name.
+        """
+        if self.draining and not back:
+            refused = Refused(sequence_id, FailKind.DRAINING, "the instance is draining")
+            connection.send(m.Frame(self._step, (refused,)))
+            return False
+        self._owner[sequence_id] = connection
+        self._empty.clear()
+        return True
+
+    def _forget(self, sequence_id: SequenceId) -> None:
+        self._owner.pop(sequence_id, None)
+        if not self._owner:
+            self._empty.set()
+
+    def _on_closed(self, connection: Connection, reason: str) -> None:
+        self._strangers.pop(connection, None)
+        hello = self._gateways.pop(connection, None)
+        orphans = [s for s, owner in self._owner.items() if owner is connection]
+        if hello is not None:
+            logger.info("gateway %s left (%s); %d sequences cancelled", hello.gateway, reason, len(orphans))
+        for sequence_id in orphans:
+            self._forget(sequence_id)
+        if orphans and self._engine_loop is not None:
+            for sequence_id in orphans:
+                self._engine_loop.post(Cancel(sequence_id))
+
+    def _dispatch(self, news: Iterable[LoopNews]) -> None:
+        """Group one turn's news by gateway and send each its one frame."""
+        frames: defaultdict[Connection, list[News]] = defaultdict(list)
+        scale = 1.0 if self._engine_loop is None else self._engine_loop.time_scale
+        for item in news:
+            sequence_id = item.sequence_id
+            owner = self._owner.get(sequence_id)
+            if owner is None:
+                continue
+            if isinstance(item, HandoffClosed):
+                self._forget(sequence_id)
+                continue
+            frames[owner].append(item if scale == 1.0 else in_time_of(item, scale))
+            if ends(item):
+                self._forget(sequence_id)
+        self._step += 1
+        for connection, items in frames.items():
+            try:
+                connection.send(m.Frame(self._step, tuple(items)))
+            except LinkError:
+                self._send_singly(connection, items)
+
+    def _send_singly(self, connection: Connection, items: Iterable[News]) -> None:
+        """News that are too large for one frame. Effects: a sequence whose own are too large is refused, and ended."""
+        for item in items:
+            try:
+                connection.send(m.Frame(self._step, (item,)))
+            except LinkError as error:
+                name = item.sequence_id
+                refused = Refused(name, FailKind.INVALID, m.too_large(item, error))
+                connection.send(m.Frame(self._step, (refused,)))
+                self._forget(name)
+                if self._engine_loop is not None:
+                    self._engine_loop.post(Cancel(name))
+
+    async def _status_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._status_period_s)
+            self._send_status()
+
+    def _send_status(self) -> None:
+        assert self._engine_loop is not None
+        unseen, tokens = self._engine_loop.unseen  # before the snapshot: better counted twice than not at all
+        snapshot, paths = self._engine_loop.snapshot, self._trouble()
+        scale = self._engine_loop.time_scale  # gateways count in real seconds
+        status = Status(
+            queued_tokens=snapshot.queued_tokens + tokens,
+            waiting=snapshot.waiting + unseen,
+            running=snapshot.running + snapshot.pulling + snapshot.fetching,
+            blocks_free=snapshot.kv_blocks_total - snapshot.kv_blocks_used,
+            draining=self.draining,
+            progress_age_s=min(self._engine_loop.progress_age_s() / scale, CRASHED_AGE_S),
+            tokens_per_s=snapshot.tokens_per_s,
+            gateways=sum(hello is not None for hello in self._gateways.values()),
+            step_limit_s=self._engine_loop.step_limit_s() / scale,
+            lost_paths=paths.lost,
+            slow_paths=paths.late,
+            pulling=snapshot.pulling,
+            fetching=snapshot.fetching,
+            blocks_cached=snapshot.kv_blocks_cached,
+        )
+        for connection, hello in self._gateways.items():
+            if hello is not None:
+                connection.send(status)
+
+
+def _in_time_of(loop: EngineLoop, order: Submission) -> Submission:
+    """The time that a gateway leaves a request, which is real, as the engine counts it."""
+    scale, spec = loop.time_scale, order.spec
+    return order if scale == 1.0 else replace(order, spec=replace(spec, time_left_s=spec.time_left_s * scale))

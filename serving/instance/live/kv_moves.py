@@ -1,0 +1,91 @@
+"""Moves the KV blocks of one engine's handoffs, on threads of their own: checksums on the source, copies on the target.
+
+A step never waits for them; their ends reach the engine as events.
+"""
+
+import logging
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from hardware.clock import Clock
+from serving.errors import HandoffError
+from serving.ids import SequenceId
+from serving.instance.core.events import HandoffReady, PullDone, PullOrder, failure
+from serving.instance.core.ports import KvTransport
+from serving.instance.live.engine_news import LoopNews, Post
+from serving.instance.live.work_threads import WorkThreads
+from serving.values.news import Prefilled, refusal
+from serving.values.orders import Cancel
+
+logger = logging.getLogger(__name__)
+
+
+class KvMoves:
+    """Registers what others are to pull, and pulls what is handed to this engine.
+
+    Args:
+        post: tells the engine of an event.
+        deliver: sends news; callable from any thread.
+        at_once: moves side by side; the transport must allow it.
+    """
+
+    def __init__(
+        self,
+        transport: KvTransport,
+        clock: Clock,
+        post: Post,
+        deliver: Callable[[list[LoopNews]], None],
+        name: str,
+        at_once: int,
+    ) -> None:
+        self._transport = transport
+        self._clock = clock
+        self._post = post
+        self._deliver = deliver
+        self._pulls: dict[SequenceId, float] = {}
+        """When each pull under way began."""
+        self._threads = WorkThreads(at_once, f"{name}-kv")
+
+    def pull_age_s(self) -> float:
+        """For how long the oldest pull has been under way [s]; 0 without one."""
+        begun = list(self._pulls.values())
+        return self._clock.now() - min(begun) if begun else 0.0
+
+    def pull(self, order: PullOrder) -> None:
+        """Begin a pull. Effects: the engine is told how it ended."""
+        self._threads.submit(self._pull, order)
+
+    def register(self, event: HandoffReady) -> None:
+        """Begin to register the blocks of a held sequence. Effects: `Prefilled`; or it is cancelled, and `Lost`."""
+        self._threads.submit(self._register, event)
+
+    def stop(self, timeout_s: float) -> None:
+        """Wait for what has begun, but only so long; the rest is dropped."""
+        self._threads.stop(timeout_s)
+
+    def _register(self, event: HandoffReady) -> None:
+        try:
+            ticket = self._transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
+        except Exception as exception:
+            logger.exception("could not register the KV blocks of %s", event.sequence_id)
+            error = HandoffError(f"could not register KV blocks: {exception}")
+            self._post(Cancel(event.sequence_id))
+            self._deliver([refusal(event.sequence_id, error)])
+            return
+        self._deliver([Prefilled(event.first, replace(ticket, drafts=event.drafts))])
+
+    def _pull(self, order: PullOrder) -> None:
+        problem: str | None = None
+        moved = 0
+        self._pulls[order.sequence_id] = begun = self._clock.now()
+        try:
+            moved = self._transport.pull(order.ticket, order.first_block, order.blocks)
+        except HandoffError as error:
+            problem = failure(error)
+        except Exception as error:
+            logger.exception("pull of %s failed in an unforeseen way", order.sequence_id)
+            problem = failure(HandoffError(f"pull failed: {error}"))
+        elapsed = self._clock.now() - begun
+        self._pulls.pop(order.sequence_id, None)
+        self._post(PullDone(order.sequence_id, moved, problem, elapsed))

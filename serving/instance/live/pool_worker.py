@@ -1,0 +1,94 @@
+"""Carries out an engine's orders to the KV-cache pool, on threads of its own, so that no step waits for them.
+
+Fetches and stores have different threads: a token may depend on a fetch, nothing depends on a store. Several fetches
+run at once, so that one that waits for a slow disk delays no other prompt. Stores that are waiting go together in one
+batch; how many may wait is bounded by the engine, which pins their blocks.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+
+from serving.instance.core.events import FetchDone, FetchOrder, StoreDone, StoreOrder
+from serving.instance.core.ports import ContextCache
+from serving.instance.live.engine_news import Post
+from serving.instance.live.work_threads import WorkThreads
+from serving.values.pool_outcome import FetchReport, MissReason
+
+logger = logging.getLogger(__name__)
+
+BATCH_BLOCKS = 64
+"""Blocks of one batch of stores: enough to make the two round trips cheap, few enough to unpin them soon."""
+FETCHES_AT_ONCE = 4
+"""More than prefill looks ahead in prompts of usual length; each has connections of its own to every server."""
+
+
+class PoolWorker:
+    """The threads between one engine and its `ContextCache`.
+
+    Args:
+        post: tells the engine's thread of an event.
+    """
+
+    def __init__(self, cache: ContextCache, post: Post, name: str) -> None:
+        self._cache = cache
+        self._post = post
+        self._fetcher = WorkThreads(FETCHES_AT_ONCE, f"{name}-fetch")
+        self._waiting: deque[StoreOrder] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._storer = threading.Thread(target=self._store_forever, name=f"{name}-store", daemon=True)
+        self._storer.start()
+
+    def take(self, order: FetchOrder | StoreOrder) -> None:
+        """Begin a fetch, or queue a store; the engine hears `FetchDone`, `StoreDone`, whatever became of it."""
+        if isinstance(order, FetchOrder):
+            self._fetcher.submit(self._fetch, order)
+            return
+        self._waiting.append(order)
+        self._wake.set()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the threads after what they are doing now, waiting only so long; stores that wait are dropped."""
+        deadline = time.monotonic() + timeout_s
+        self._stopping = True
+        self._wake.set()
+        self._fetcher.stop(timeout_s)
+        self._storer.join(max(0.0, deadline - time.monotonic()))
+
+    def _fetch(self, order: FetchOrder) -> None:
+        try:
+            report = self._cache.fetch(order.namespace, order.hashes, order.blocks)
+        except Exception:
+            logger.exception("fetch for %s failed in an unforeseen way; its prompt is computed", order.sequence_id)
+            report = FetchReport(0, lost_blocks=len(order.blocks), reason=MissReason.ERROR)
+        self._post(FetchDone(order.sequence_id, report))
+
+    def _store_forever(self) -> None:
+        while not self._stopping:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting and not self._stopping:
+                self._store(self._next_batch())
+
+    def _next_batch(self) -> list[StoreOrder]:
+        """Waiting orders of one namespace, oldest first, up to `BATCH_BLOCKS` blocks (at least one order)."""
+        batch = [self._waiting.popleft()]
+        blocks = len(batch[0].blocks)
+        while self._waiting and self._waiting[0].namespace == batch[0].namespace:
+            blocks += len(self._waiting[0].blocks)
+            if blocks > BATCH_BLOCKS:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    def _store(self, batch: list[StoreOrder]) -> None:
+        hashes = [prefix_hash for order in batch for prefix_hash in order.hashes]
+        blocks = [block for order in batch for block in order.blocks]
+        try:
+            self._cache.store(batch[0].namespace, hashes, blocks)
+        except Exception:
+            logger.exception("storing %d blocks failed in an unforeseen way; they are dropped", len(blocks))
+        for order in batch:
+            self._post(StoreDone(order.order_id))

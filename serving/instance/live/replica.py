@@ -1,0 +1,139 @@
+"""The Serve replica around one instance: `prefill`, `decode` and `aggregated` are deployments of this class.
+
+Ray gives it NPUs and a node, watches its health and replaces it; requests reach it over links, not through Serve.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray import serve
+
+from hardware.ray_resources import allocated_npu_ids
+from serving.cluster.logs import log_beside_serve
+from serving.cluster.loopback import keep_on_loopback
+from serving.cluster.membership import Announcer, Member
+from serving.cluster.nodes import link_host, new_segment_path, sweep_forever
+from serving.config.serve import ServeConfig
+from serving.ids import NodeId, ReplicaId
+from serving.instance.live.instance import Instance, InstancePlace
+from serving.instance.live.remote_read import read_remote
+from serving.kvpool.live.pool_control import PoolViewFollower
+from serving.values.pool_view import PoolView
+
+logger = logging.getLogger(__name__)
+
+STOP_DEADLINE_S = 10.0
+POOL_WAIT_S = 10.0
+"""A memory server needs no torch and is up long before an instance; only one that does not come costs this."""
+
+
+class InstanceDeployment:
+    """One instance as a Ray Serve replica.
+
+    Args:
+        pool: which section of the configuration applies, and what gateways know it as.
+        secret: shared by gateways and instances of this application.
+        session: names this start of the system; part of the paths of UB segments.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: ServeConfig, pool: str, secret: str, session: str, threads: int
+    ) -> None:
+        log_beside_serve()
+        keep_on_loopback()
+        context = serve.get_replica_context()
+        self._stall_timeout_s = config.engine.stall_timeout_s
+        self._drain_s = config.engine.drain_s
+        self._incarnation = uuid.uuid4().hex
+        node = NodeId(ray.get_runtime_context().get_node_id())
+        self._place = InstancePlace(
+            replica=ReplicaId(f"{pool}#{context.replica_id.unique_id}"),
+            pool=pool,
+            node=node,
+            npus=tuple(allocated_npu_ids()),
+            segment_path=new_segment_path(session, node, f"{pool}-{context.replica_id.unique_id}"),
+            link_host=link_host(),
+            threads=threads,
+        )
+        self._pool = PoolViewFollower() if config.kvcache.replicas else None
+        view = await self._find_pool(config) if self._pool is not None else None
+        gc.disable()  # torch brings 100,000 objects that stay: walking through them is a fifth of a start
+        self._instance = await asyncio.to_thread(Instance, config, self._place, secret, read_remote, view)
+        self._address = await self._instance.start()
+        gc.freeze()
+        gc.enable()
+        self._announcer = Announcer()
+        self._announcer.start(self._describe)
+        self._sweeper = asyncio.create_task(sweep_forever(session))
+        self._stopped = False
+
+    async def _find_pool(self, config: ServeConfig) -> Callable[[], PoolView]:
+        """Follow the KV-cache pool, and give it a moment to appear when all start together: weights may lie there."""
+        assert self._pool is not None
+        follower, node = self._pool, self._place.node
+        follower.start()
+        deadline = time.monotonic() + POOL_WAIT_S
+        while time.monotonic() < deadline:
+            servers = follower.view.servers
+            # A server that has been up for long shows that the pool is as it is, maybe smaller than it began.
+            known = any(s.record.node == node or s.record.uptime_s > POOL_WAIT_S for s in servers)
+            if known or len(servers) >= config.kvcache.replicas:
+                break
+            await asyncio.sleep(0.05)
+        else:
+            logger.warning(
+                "no memory server after %.0f s; starting without, it is used as soon as it comes", POOL_WAIT_S
+            )
+        return lambda: follower.view
+
+    def _describe(self) -> Member:
+        host, port = self._address
+        return Member(
+            replica=self._place.replica,
+            pool=self._place.pool,
+            node=self._place.node,
+            host=host,
+            port=port,
+            incarnation=self._incarnation,
+            facts={"pid": os.getpid(), **self._instance.facts()},
+        )
+
+    async def facts(self) -> dict[str, Any]:
+        """The instance's numbers, for tests and scripts that hold a Serve handle."""
+        return self._instance.facts()
+
+    async def close_log(self) -> None:
+        """End the decision log, if there is one: the system stops, which waits for nothing else of an instance."""
+        await asyncio.to_thread(self._instance.close_log)
+
+    def check_health(self) -> None:
+        """Called by Serve every `[health] shell_period_s`. Progress, not existence, is health.
+
+        Raises: RuntimeError when the engine has had work for longer than `stall_timeout_s` without a step, or died;
+            Serve then replaces the replica.
+        """
+        if self._instance.stalled(self._stall_timeout_s):
+            age = self._instance.loop.progress_age_s()
+            raise RuntimeError(f"{self._place.replica} has had work for {age:.1f} s without making a step")
+
+    async def __del__(self) -> None:
+        """Drain: finish or hand on what is here, then leave.
+
+        Serve calls this on a graceful shutdown and kills after `graceful_shutdown_timeout_s`.
+        """
+        if getattr(self, "_stopped", True):
+            return
+        self._stopped = True
+        self._sweeper.cancel()
+        await self._instance.server.leave(self._drain_s)  # listed as draining until then
+        await self._announcer.stop()
+        if self._pool is not None:
+            await self._pool.stop()
+        await asyncio.wait_for(self._instance.stop(), STOP_DEADLINE_S)

@@ -1,0 +1,234 @@
+"""Moves KV blocks between instances through UB shared memory.
+
+An instance's KV arena lies in a UB segment of its own, so registering blocks copies nothing: a ticket says where they
+are. A puller on the same node maps the segment by path and copies each block once, straight into its own arena, hashing
+while it copies. Another node's bytes come through a `RemoteReader` (Ray's object store) behind the same call.
+
+Pulls may run side by side. How they end is told to `LinkProbes`, which reads dummies in between; a pair that it has
+isolated is refused at once, so that nobody waits for what does not come.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from hardware.errors import HardwareError
+from hardware.ub.attachments import Attachments
+from hardware.ub.copy import checksum, copy_checked
+from hardware.ub.segment import UbSegment
+from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError, HandoffTimeoutError
+from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
+from serving.instance.live.link_probe import LinkProbes, PeerMemory
+from serving.kvpool.live.context_cache import ArenaMirror
+from serving.values.link_health import LinkLimits
+from serving.values.sequence import BlockExtent, HandoffTicket
+
+RemoteReader = Callable[[NodeId, str, Sequence[tuple[int, int]], int], Iterable[memoryview]]
+"""(node, segment path, [(offset, bytes)], generation) -> one buffer per extent, in order. Raises: HandoffError."""
+
+DUMMY_BYTES = 4096
+"""What a dummy reads: one page, enough to pass where blocks pass."""
+NO_PROBES = LinkLimits(period_s=0.0, late_s=1.0, lost_s=1.0)
+
+
+class LinkFaults(Protocol):
+    """Damage to the path of KV blocks, injected by tests and by `cloudmatrix chaos`."""
+
+    def __call__(self, peer: ReplicaId, nbytes: int) -> float | None:
+        """Asked before bytes of `peer` are read.
+
+        Returns: by how much they are late [s]; None = they never arrive.
+        """
+        ...
+
+
+class UbTransport:
+    """`KvTransport` over one UB segment per instance.
+
+    Args:
+        segment: the own one; stays open as long as the transport is used.
+        arena: this instance's blocks, `num_blocks * block_bytes` writable bytes of the segment.
+        arena_offset: where the arena starts inside the segment [bytes].
+        generation: of the arena's region; readers refuse a region that has changed hands.
+        layout: fingerprint of model, dtype and block shape; a ticket of another layout is refused.
+        read_remote: how to read a segment of another node; None = single node.
+        mirror: set when the KV cache is on an accelerator and the arena is only its image.
+        on_moved: told the bytes of each completed pull.
+        limits: when dummies are read, and what counts as late and as lost.
+        faults: what to suffer; None = nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: ReplicaId,
+        node: NodeId,
+        segment: UbSegment,
+        arena: memoryview,
+        arena_offset: int,
+        generation: int,
+        block_bytes: int,
+        layout: str,
+        read_remote: RemoteReader | None = None,
+        mirror: ArenaMirror | None = None,
+        on_moved: Callable[[int], None] | None = None,
+        limits: LinkLimits = NO_PROBES,
+        faults: LinkFaults | None = None,
+    ) -> None:
+        self._replica = replica
+        self._node = node
+        self._segment_path = str(segment.path)
+        self._arena = arena
+        self._arena_offset = arena_offset
+        self._generation = generation
+        self._block_bytes = block_bytes
+        self._layout = layout
+        self._read_remote = read_remote
+        self._mirror = mirror
+        self._on_moved = on_moved
+        self._others = Attachments()
+        self._lock = threading.Lock()
+        """For what pulls share: mapped segments, the mirror, the counters behind `on_moved`."""
+        self._faults = faults
+        self._lost_s = limits.lost_s
+        self._closed = threading.Event()
+        self.probes = LinkProbes(self.read_dummy, limits)
+
+    def register(
+        self, ticket_id: str, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], computed_tokens: int
+    ) -> HandoffTicket:
+        """Describe `blocks` for a puller: offsets and checksums, no copy.
+
+        Effects: none; the caller keeps the blocks pinned until they are released.
+        """
+        if self._mirror is not None:
+            self._mirror.save(blocks)
+        extents = tuple(
+            BlockExtent(
+                offset=self._arena_offset + block * self._block_bytes,
+                checksum=checksum(self._block(block)),
+                used_bytes=self._block_bytes,
+                prefix_hash=hashes[i] if i < len(hashes) else BlockHash(b""),
+            )
+            for i, block in enumerate(blocks)
+        )
+        return HandoffTicket(
+            ticket_id=ticket_id,
+            source=self._replica,
+            node_id=self._node,
+            segment=self._segment_path,
+            layout=self._layout,
+            computed_tokens=computed_tokens,
+            blocks=extents,
+            generation=self._generation,
+        )
+
+    def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
+        """Copy the ticket's blocks from `first_block` on into own blocks, verifying each checksum.
+
+        Returns: bytes moved.
+        Raises: HandoffChecksumError when bytes differ from what was registered, HandoffExpiredError when the segment
+            is gone, HandoffTimeoutError when nothing arrives, or the pair is isolated because nothing did lately;
+            HandoffError when layouts differ or the source cannot be read.
+        Effects: overwrites the given blocks, whole or in part, also when it raises; tells the probes how it went.
+        """
+        if ticket.layout != self._layout:
+            raise HandoffError(f"layout {ticket.layout} from {ticket.source} does not fit {self._layout}")
+        extents = ticket.blocks[first_block : first_block + len(blocks)]
+        if len(extents) != len(blocks):
+            raise HandoffError(f"ticket {ticket.ticket_id} has {len(ticket.blocks)} blocks, not {len(blocks)} more")
+        if self.probes.isolated(ticket.source):
+            raise HandoffTimeoutError(f"the path from {ticket.source} is isolated: nothing arrives")
+        if ticket.blocks:
+            self.probes.meet(_memory_of(ticket))
+        try:
+            moved = self._copy(ticket, extents, blocks)
+        except HandoffTimeoutError:
+            self.probes.missed(ticket.source)
+            raise
+        self.probes.arrived(ticket.source)
+        with self._lock:
+            if self._mirror is not None:
+                self._mirror.load(blocks)
+            if self._on_moved is not None:
+                self._on_moved(moved)
+        return moved
+
+    def read_dummy(self, peer: PeerMemory) -> None:
+        """Read a page of a source, as a pull would.
+
+        Raises: HandoffExpiredError when its segment is gone, HandoffTimeoutError when nothing arrives, HandoffError
+            when it cannot be read.
+        """
+        place = [(peer.offset, min(peer.nbytes, DUMMY_BYTES))]
+        if peer.node == self._node:
+            self._require_owner(peer.segment)
+        self._suffer(peer.replica, place[0][1])
+        for source in self._read(peer.node, peer.segment, place, peer.generation):
+            bytes(source)
+
+    def close(self) -> None:
+        """End the probes and unmap the segments of others; the own one belongs to the instance."""
+        self._closed.set()
+        self.probes.stop()
+        with self._lock:
+            self._others.close()
+
+    def _copy(self, ticket: HandoffTicket, extents: Sequence[BlockExtent], blocks: Sequence[BlockId]) -> int:
+        moved = 0
+        self._suffer(ticket.source, sum(extent.used_bytes for extent in extents))
+        for extent, block, source in zip(extents, blocks, self._sources(ticket, extents), strict=True):
+            target = self._block(block)[: extent.used_bytes]
+            if copy_checked(target, source) != extent.checksum:
+                raise HandoffChecksumError(
+                    f"block {block} of ticket {ticket.ticket_id} from {ticket.source} arrived with other bytes"
+                )
+            moved += extent.used_bytes
+        return moved
+
+    def _suffer(self, peer: ReplicaId, nbytes: int) -> None:
+        """Wait as long as an injected fault says, or in vain."""
+        delay_s = 0.0 if self._faults is None else self._faults(peer, nbytes)
+        if delay_s != 0.0:
+            self._closed.wait(self._lost_s if delay_s is None else delay_s)
+        if delay_s is None:
+            raise HandoffTimeoutError(f"nothing arrived from {peer} within {self._lost_s} s")
+
+    def _block(self, block: BlockId) -> memoryview:
+        return self._arena[block * self._block_bytes : (block + 1) * self._block_bytes]
+
+    def _sources(self, ticket: HandoffTicket, extents: Sequence[BlockExtent]) -> Iterable[memoryview]:
+        places = [(e.offset, e.used_bytes) for e in extents]
+        return self._read(ticket.node_id, ticket.segment, places, ticket.generation)
+
+    def _require_owner(self, path: str) -> None:
+        """A mapped segment outlives its owner; dummies must not keep its memory.
+
+        Raises: HandoffExpiredError if the owner is gone. Effects: unmaps it then.
+        """
+        with self._lock, contextlib.suppress(HardwareError):  # the read itself will tell
+            if not self._others.get(path).owner.is_alive():
+                self._others.forget(path)
+                raise HandoffExpiredError(f"segment {path}: its owner is gone")
+
+    def _read(
+        self, node: NodeId, path: str, places: Sequence[tuple[int, int]], generation: int
+    ) -> Iterable[memoryview]:
+        if node != self._node:
+            if self._read_remote is None:
+                raise HandoffError(f"{path} lies on node {node}, out of reach")
+            return self._read_remote(node, path, places, generation)
+        with self._lock:
+            try:
+                segment = self._others.get(path)
+                return [segment.read(offset, nbytes, generation) for offset, nbytes in places]
+            except HardwareError as error:
+                self._others.forget(path)
+                raise HandoffExpiredError(f"segment {path}: {error}") from error
+
+
+def _memory_of(ticket: HandoffTicket) -> PeerMemory:
+    """Where dummies of a ticket's source may be read."""
+    first = ticket.blocks[0]
+    return PeerMemory(ticket.source, ticket.node_id, ticket.segment, first.offset, first.used_bytes, ticket.generation)

@@ -1,0 +1,259 @@
+"""Who leaves DRAM, and when: on demand for one extent, and ahead of demand between the water marks.
+
+An entry that is on SSD as well, or that SSD could not take, leaves at once. Any other one is written to SSD first, and
+its extent is free when that has ended: whoever wanted room is told FULL meanwhile, nobody waits.
+
+Room for one extent comes, in this order, from
+    1. a free block of its size class, or free slabs,
+    2. the coldest entry of the same size class among the coldest of all, unless whole slabs are colder,
+    3. the run of slabs that is cheapest to empty: memory flows to the size that is asked for.
+"""
+
+from collections.abc import Iterable
+
+from serving.kvpool.core.clearing import RunSearch, SlabRun
+from serving.kvpool.core.entries import Entry
+from serving.kvpool.core.entry import Kind
+from serving.kvpool.core.inventory import Inventory
+from serving.kvpool.core.quotas import Account
+from serving.kvpool.core.slab_allocator import Span
+from serving.kvpool.core.spills import Spills, SpillStart
+
+_LOOKS = (1, 16, 64)
+"""So many of the coldest entries are looked at for one of the right size: mostly the very first will do."""
+_SPANS_LOOKED_AT = 8
+_SMALL_RUN = 8
+"""Runs of up to so many slabs are searched around the coldest entries only, longer ones everywhere."""
+_EVICTIONS_PER_TICK = 1024
+_CLEARING_S = 2.0
+"""For so long nothing is put into a run that is being emptied. Longer than SSD takes for a run of some slabs."""
+
+
+class Evictor:
+    """Makes room in DRAM."""
+
+    def __init__(self, inventory: Inventory, spills: Spills) -> None:
+        self._inventory = inventory
+        self._allocator = inventory.allocator
+        self._policy = inventory.policy
+        self._by_version = inventory.by_version
+        self._ssd_bytes = inventory.settings.ssd_bytes
+        self._spills = spills
+        capacity = inventory.allocator.capacity_bytes
+        self._high = inventory.settings.high_water * capacity
+        self._low = inventory.settings.low_water * capacity
+        self._relieving = False
+        self._clearing: tuple[Span, ...] = ()
+        self.clearing_until: float | None = None
+
+    # On demand
+
+    def extent(self, nbytes: int, now: float) -> int | None:
+        """An extent for an object, from which others may have to go.
+
+        Returns: its offset; None if there is no room now, though there may be soon.
+        Effects: evicts; starts spills.
+        """
+        offset = self._allocator.allocate(nbytes)
+        if offset is None:
+            offset = self._hand_over(nbytes)
+        if offset is None and self._make_room(nbytes, now):
+            offset = self._allocator.allocate(nbytes)
+        return offset
+
+    def quota_room(self, account: Account, nbytes: int) -> bool:
+        """Let a namespace have `nbytes` more than now, at the cost of its own entries, oldest first.
+
+        Effects: none unless it succeeds; else those entries leave both tiers.
+        """
+        lacking = account.lacks(nbytes)
+        if not lacking:
+            return True
+        if nbytes > account.quota_bytes:
+            return False
+        victims: list[Entry] = []
+        by_version = self._inventory.by_version
+        for version in account.order:
+            entry = by_version[version]
+            if not entry.pinned:
+                victims.append(entry)
+                lacking -= entry.nbytes * (entry.in_dram + entry.on_ssd)
+                if lacking <= 0:
+                    break
+        if lacking > 0:
+            return False
+        for entry in victims:
+            self._inventory.counters.evicted_by_quota += 1
+            self._inventory.hide(entry)
+        return True
+
+    def _hand_over(self, nbytes: int) -> int | None:
+        """The extent of the coldest entry, if that fits and can be had at once: what a full server mostly does.
+
+        It is what `_make_room` and `allocate` would come to, without melting a span only to cut it again.
+        """
+        version = self._policy.first(self._may_leave)
+        if version is None:
+            return None
+        entry = self._by_version[version]
+        if (entry.on_ssd or not 0 < entry.nbytes <= self._ssd_bytes) and self._allocator.reusable(entry.offset, nbytes):
+            return self._inventory.make_way(entry, nbytes)
+        return None
+
+    def _make_room(self, nbytes: int, now: float) -> bool:
+        """Whether another try to allocate is worth it."""
+        block = self._allocator.block_bytes(nbytes)
+        coldest: list[Entry] = []
+        twin: Entry | None = None
+        for look in _LOOKS:
+            coldest = self._coldest(look)
+            twin = self._twin(coldest, block)
+            if len(coldest) < look or (twin is not None and (look > 1 or self._leaves_at_once(twin))):
+                break
+        if not coldest:
+            return False
+        if twin is not None:
+            run = self._colder_run(coldest, twin, nbytes)
+            return self._evict(twin) is SpillStart.NO_ROOM if run is None else self._clear(run, now)
+        if self._clearing:
+            self._go_on_clearing()
+            return False
+        run = self._cheapest_run(coldest, nbytes)
+        return run is not None and self._clear(run, now)
+
+    def _twin(self, coldest: list[Entry], block: int) -> Entry | None:
+        """The coldest entry of a size class; one that leaves at once rather than one that must be written first."""
+        dirty: Entry | None = None
+        for index, entry in enumerate(coldest):
+            if entry.kind is Kind.MODEL and index:
+                continue  # others are colder: models stay longer than context
+            span = self._allocator.span_at(entry.offset)
+            if span.block_bytes == block and not span.closed:
+                if self._leaves_at_once(entry):
+                    return entry
+                dirty = dirty or entry
+        return dirty
+
+    def _colder_run(self, coldest: list[Entry], twin: Entry, nbytes: int) -> SlabRun | None:
+        """A run of slabs whose entries are all colder than the twin, and leave as fast: then the twin may stay."""
+        colder = coldest[: coldest.index(twin)]
+        spans = [self._allocator.span_at(entry.offset) for entry in colder]
+        if self._clearing or not any(span.used == spans.count(span) for span in set(spans)):
+            return None
+        run = self._cheapest_run(colder, nbytes)
+        if run is None or run.heat >= (1, self._inventory.policy.rank(twin.version)):
+            return None
+        return (
+            run
+            if not self._leaves_at_once(twin) or all(map(self._leaves_at_once, self._entries_in(run.spans)))
+            else None
+        )
+
+    def _cheapest_run(self, coldest: list[Entry], nbytes: int) -> SlabRun | None:
+        lengths = self._allocator.span_lengths(nbytes)
+        for slabs in dict.fromkeys((lengths[0], lengths[-1])):
+            run = self._search_run(coldest, slabs)
+            if run is not None:
+                return run
+        return None
+
+    def _search_run(self, coldest: list[Entry], slabs: int) -> SlabRun | None:
+        search = RunSearch(self._inventory, coldest[0].version)
+        if slabs > _SMALL_RUN:
+            return search.anywhere(slabs)
+        spans = dict.fromkeys(self._allocator.span_at(entry.offset) for entry in coldest)
+        runs = [search.around(span, slabs) for span in list(spans)[:_SPANS_LOOKED_AT]]
+        found = [run for run in runs if run is not None]
+        if found and min(run.heat for run in found)[0] < 2:
+            return min(found, key=lambda run: run.heat)
+        return search.anywhere(slabs)
+
+    def _clear(self, run: SlabRun, now: float) -> bool:
+        """Empty a run. What must be written first keeps it closed until that has ended, or took too long."""
+        self._clearing = run.spans
+        self.clearing_until = now + _CLEARING_S
+        for span in run.spans:
+            self._allocator.close(span)
+        self._go_on_clearing()
+        if any(span.used for span in run.spans):
+            return False
+        self._end_clearing()
+        return True
+
+    def _go_on_clearing(self) -> None:
+        for entry in self._entries_in(self._clearing):
+            if not entry.pinned and self._evict(entry) is SpillStart.BUSY:
+                return
+
+    def _end_clearing(self) -> None:
+        for span in self._clearing:
+            self._allocator.reopen(span)
+        self._clearing, self.clearing_until = (), None
+
+    # Ahead of demand
+
+    @property
+    def pressed(self) -> bool:
+        """Whether entries should leave ahead of demand."""
+        return self._relieving or self._filled() > self._high
+
+    def relieve(self, now: float) -> None:
+        """Once above the high water mark, let the coldest go until the low one is reached. A bounded piece of work."""
+        if self._clearing:
+            if now >= (self.clearing_until or now) or not any(span.used for span in self._clearing):
+                self._end_clearing()
+            else:
+                self._go_on_clearing()
+        if not self.pressed:
+            return
+        self._relieving = True
+        budget = _EVICTIONS_PER_TICK
+        while self._filled() > self._low and budget > 0:
+            entry = next(iter(self._coldest(1)), None)
+            if entry is None or self._evict(entry) is SpillStart.BUSY:
+                break
+            budget -= 1
+        if self._filled() <= self._low:
+            self._relieving = False
+
+    def trim(self) -> None:
+        """Let namespaces whose quota was lowered shrink to it."""
+        for account in self._inventory.accounts.over():
+            for version in list(account.order):
+                entry = self._inventory.by_version[version]
+                if not account.over_bytes:
+                    break
+                if not entry.pinned:
+                    self._inventory.counters.evicted_by_quota += 1
+                    self._inventory.hide(entry)
+
+    def _filled(self) -> int:
+        """What is given out and will not be free by itself soon."""
+        return self._allocator.charged_bytes - self._spills.leaving_bytes
+
+    # One entry
+
+    def _coldest(self, limit: int) -> list[Entry]:
+        by_version = self._by_version
+        versions = self._policy.coldest(limit, self._may_leave)
+        return [by_version[version] for version in versions]
+
+    def _may_leave(self, version: int) -> bool:
+        entry = self._by_version[version]
+        return not (  # `pinned`, spelled out: this is asked more often than anything else
+            entry.leases or entry.holders or entry.spilling or entry.loading or entry.hidden or entry.writer is not None
+        )
+
+    def _entries_in(self, spans: Iterable[Span]) -> list[Entry]:
+        at = self._inventory.at
+        return [at[offset] for span in spans if span.used for offset in span.offsets() if offset in at]
+
+    def _leaves_at_once(self, entry: Entry) -> bool:
+        return entry.on_ssd or not self._spills.possible(entry)
+
+    def _evict(self, entry: Entry) -> SpillStart:
+        """Let an unpinned entry go. `NO_ROOM` = it went at once."""
+        start = SpillStart.NO_ROOM if entry.on_ssd else self._spills.start(entry, leaving=True)
+        if start is SpillStart.NO_ROOM:
+            self._inventory.leave_dram(entry)
+        return start

@@ -1,0 +1,285 @@
+"""Every entry of a memory server, and where it lies: the one place where an entry changes its tier.
+
+It decides nothing. It moves entries through their states (see `entries.py`) and keeps everything that is derived from
+them true: the map that lookups use, extents, the order of eviction, SSD bytes, accounts, counters.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+from serving.ids import BlockHash
+from serving.kvpool.core.entries import Entry
+from serving.kvpool.core.entry import Kind, Order, Space, Unlink
+from serving.kvpool.core.eviction import make_policy
+from serving.kvpool.core.leases import LeaseBook, ReservationBook
+from serving.kvpool.core.manager_stats import Counters
+from serving.kvpool.core.quotas import Account, AccountBook
+from serving.kvpool.core.settings import ManagerSettings
+from serving.kvpool.core.slab_allocator import SlabAllocator
+
+_NOTHING: dict[BlockHash, Entry] = {}
+_MIB = 1 << 20
+_MODEL = Kind.MODEL
+SLABS = 64
+"""A small region gets smaller slabs, so that some block sizes do not take all of it from the others."""
+_LEAST_SLAB_BYTES = 64 << 10
+
+
+class Inventory:
+    """The entries with their indices."""
+
+    def __init__(self, settings: ManagerSettings, first_version: int) -> None:
+        """
+        Args:
+            first_version: of the first entry; each further one gets the next number.
+        Raises: LedgerError if the region is smaller than a page or the eviction policy has an unknown name.
+        """
+        self.settings = settings
+        self.base_offset = settings.base_offset
+        self.counters = Counters()
+        self.accounts = AccountBook()
+        self.leases = LeaseBook()
+        self.reservations = ReservationBook()
+        slab_bytes = min(settings.slab_bytes, max(_LEAST_SLAB_BYTES, settings.capacity_bytes // SLABS))
+        self.allocator = SlabAllocator(settings.capacity_bytes, slab_bytes, settings.quantum)
+        self.policy = make_policy(settings.eviction)
+        self.orders: list[Order] = []
+        self.by_version: dict[int, Entry] = {}
+        self.at: dict[int, Entry] = {}  # offset -> the entry whose extent begins there
+        self.ssd_order: OrderedDict[int, Entry] = OrderedDict()  # entries on SSD, the one used longest ago first
+        self.ssd_used_bytes = 0
+        self.shown = 0  # entries that lookups find
+        self.hidden = 0
+        self.models: dict[int, Entry] = {}  # those shown that are models
+        self._spaces: dict[Space, dict[BlockHash, Entry]] = {}
+        self._homes: dict[Space, dict[BlockHash, Entry]] = {}  # every space ever seen: its map is always the same one
+        self._last_space: Space | None = None
+        self._last_home: dict[BlockHash, Entry] = {}
+        self._next_version = first_version
+
+    def of(self, space: Space) -> dict[BlockHash, Entry]:
+        """Entries of a space, with those being written. Read only."""
+        return self._spaces.get(space, _NOTHING)
+
+    def home(self, space: Space) -> dict[BlockHash, Entry]:
+        """As `of`, but always the same map, which shows what comes and goes later on. Read only."""
+        if space is self._last_space:  # nearly always: hashing a space takes longer than all the rest
+            return self._last_home
+        home = self._homes.get(space)
+        if home is None:
+            home = self._homes[space] = {}
+        self._last_space, self._last_home = space, home
+        return home
+
+    def spaces(self) -> dict[Space, dict[BlockHash, Entry]]:
+        """All spaces that have entries. Read only."""
+        return self._spaces
+
+    def visible(self, version: int) -> Entry | None:
+        """The entry, if lookups find it."""
+        entry = self.by_version.get(version)
+        return entry if entry is not None and entry.shown else None
+
+    # Coming
+
+    def add(
+        self,
+        space: Space,
+        hash: BlockHash,
+        kind: Kind,
+        nbytes: int,
+        account: Account,
+        offset: int = -1,
+        writer: int | None = None,
+    ) -> Entry:
+        """A new entry, not visible, with no bytes anywhere yet.
+
+        Args:
+            offset: of its extent, if it has one. writer: who is to fill it.
+        """
+        version = self._next_version
+        self._next_version = version + 1
+        home = self._last_home if space is self._last_space else self.home(space)
+        if not home:
+            self._spaces[space] = home
+        entry = Entry(version, space, hash, kind, nbytes, account, offset, 0, writer)
+        self.by_version[version] = home[hash] = entry
+        if offset >= 0:
+            self.at[offset] = entry
+            account.dram_bytes += nbytes
+        return entry
+
+    def give_extent(self, entry: Entry, offset: int) -> None:
+        """It has an extent now, whose bytes mean nothing yet."""
+        entry.offset = offset
+        self.at[offset] = entry
+        entry.account.dram_bytes += entry.nbytes
+
+    def into_dram(self, entry: Entry) -> None:
+        """The bytes in its extent are right: readers may have them."""
+        entry.in_dram = True
+        if entry.answer is not None:
+            entry.answer = None
+        nbytes = entry.nbytes
+        # Every context block is about as many tokens to compute again; a model is as many bytes to read again.
+        self.policy.insert(entry.version, nbytes, nbytes if entry.kind is _MODEL else _MIB)
+
+    def onto_ssd(self, entry: Entry) -> None:
+        """Its file is complete. The bytes were counted when the file was begun."""
+        entry.on_ssd = True
+        entry.account.ssd_bytes += entry.nbytes
+        self.ssd_order[entry.version] = entry
+        if not entry.in_dram:
+            entry.answer = None
+
+    def show(self, entry: Entry) -> None:
+        """Its bytes are somewhere by now, and lookups find it from here on."""
+        entry.shown = True
+        self.shown += 1
+        account, version = entry.account, entry.version
+        account.shown[version] = None
+        if account.quota_bytes:
+            account.order[version] = None
+        if entry.kind is _MODEL:
+            self.models[version] = entry
+
+    # Being used
+
+    def touch(self, entries: Sequence[Entry], now: float) -> None:
+        """These were used; the last of them counts as used last."""
+        ssd_order = self.ssd_order
+        for entry in entries:
+            entry.last_use = now
+            if entry.account.quota_bytes:
+                entry.account.order.move_to_end(entry.version)
+            if entry.on_ssd:
+                ssd_order.move_to_end(entry.version)
+            elif entry.spilling:
+                entry.used_since = True
+        self.policy.touch([entry.version for entry in entries])
+
+    def touch_one(self, entry: Entry, now: float) -> None:
+        """As `touch` of this one alone."""
+        entry.last_use = now
+        if entry.account.quota_bytes:
+            entry.account.order.move_to_end(entry.version)
+        if entry.on_ssd:
+            self.ssd_order.move_to_end(entry.version)
+        elif entry.spilling:
+            entry.used_since = True
+        self.policy.use(entry.version)
+
+    def unpinned(self, entry: Entry) -> None:
+        """Something that kept its extent has ended."""
+        if entry.hidden:
+            self._settle(entry)
+        elif entry.in_dram and not entry.pinned:
+            self.policy.put_back(entry.version)
+
+    def set_quotas(self, quotas: Mapping[str, int]) -> None:
+        """See `AccountBook`. An account that had no quota has not followed uses until now: its order is made anew."""
+        unordered = [a for a in self.accounts.accounts().values() if not a.quota_bytes]
+        self.accounts.set_quotas(quotas)
+        for account in self.accounts.accounts().values():
+            if not account.quota_bytes:
+                account.order.clear()
+            elif account in unordered:
+                by_use = sorted(account.shown, key=lambda version: self.by_version[version].last_use)
+                account.order = OrderedDict.fromkeys(by_use)
+
+    # Leaving
+
+    def leave_dram(self, entry: Entry) -> None:
+        """Give up its extent; without a copy on SSD the entry is gone."""
+        self.policy.remove(entry.version)
+        entry.in_dram = False
+        self.free_extent(entry)
+        if entry.on_ssd:
+            self.counters.evicted_to_ssd += 1
+            entry.answer = None
+        else:
+            self.counters.evicted_dropped += 1
+            self.hide(entry)
+
+    def make_way(self, entry: Entry, nbytes: int) -> int:
+        """As `leave_dram` of an entry that nobody uses, but its extent goes to another one of its size class.
+
+        Returns: the extent's offset, to be given with `give_extent` at once.
+        """
+        offset, version = entry.offset, entry.version
+        self.allocator.live[offset] = nbytes
+        self.policy.remove(version)
+        entry.in_dram = False
+        entry.offset = -1
+        entry.account.dram_bytes -= entry.nbytes
+        if entry.on_ssd:
+            self.counters.evicted_to_ssd += 1
+            entry.answer = None
+        else:
+            self.counters.evicted_dropped += 1
+            self._unfiled(entry)
+            entry.hidden = True
+            del self.by_version[version]
+        return offset
+
+    def free_extent(self, entry: Entry) -> None:
+        """Others may have its extent."""
+        del self.at[entry.offset]
+        self.allocator.free(entry.offset)
+        entry.offset = -1
+        if not entry.hidden:
+            entry.account.dram_bytes -= entry.nbytes
+
+    def leave_ssd(self, entry: Entry) -> None:
+        """Give up its file; without a copy in DRAM the entry is gone."""
+        self._unfile(entry)
+        if not entry.in_dram:
+            self.hide(entry)
+
+    def hide(self, entry: Entry) -> None:
+        """No lookup finds it any more. Its file goes at once, its extent when nobody uses it."""
+        self._unfiled(entry)
+        self.policy.remove(entry.version)
+        if entry.on_ssd:
+            self._unfile(entry)
+        elif entry.spilling and not entry.leaving:
+            entry.account.ssd_bytes -= entry.nbytes
+        if entry.offset >= 0:
+            entry.account.dram_bytes -= entry.nbytes
+        entry.hidden = True
+        self.hidden += 1
+        self._settle(entry)
+
+    def unlink(self, entry: Entry) -> None:
+        """Order its file away."""
+        self.ssd_used_bytes -= entry.nbytes
+        self.orders.append(Unlink(entry.space, entry.hash, entry.kind))
+
+    def _unfiled(self, entry: Entry) -> None:
+        """No map and no order by which it could be found or chosen has it any more."""
+        space = entry.space
+        home = self._last_home if space is self._last_space else self.home(space)
+        del home[entry.hash]
+        if not home:
+            del self._spaces[space]
+        if entry.shown:
+            self.shown -= 1
+            del entry.account.shown[entry.version]
+            entry.account.order.pop(entry.version, None)
+            if entry.kind is Kind.MODEL:
+                del self.models[entry.version]
+        entry.shown, entry.answer = False, None
+
+    def _unfile(self, entry: Entry) -> None:
+        entry.on_ssd = False
+        entry.account.ssd_bytes -= entry.nbytes
+        del self.ssd_order[entry.version]
+        self.unlink(entry)
+
+    def _settle(self, entry: Entry) -> None:
+        used = entry.leases or entry.holders or entry.spilling or entry.loading or entry.writer is not None
+        if not used:
+            if entry.offset >= 0:
+                self.free_extent(entry)
+            del self.by_version[entry.version]
+            self.hidden -= 1

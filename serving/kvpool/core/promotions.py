@@ -1,0 +1,98 @@
+"""Entries on their way from SSD back to DRAM, and those that still wait for room there."""
+
+from serving.errors import LedgerError
+from serving.kvpool.core.entries import Entry
+from serving.kvpool.core.entry import Load
+from serving.kvpool.core.evictor import Evictor
+from serving.kvpool.core.inventory import Inventory
+
+_TRIES = 16
+"""So many that wait are tried at one time: one large object must not hold up small ones, nor cost much."""
+
+
+class Promotions:
+    """Wanted and running loads. A wish that finds no room waits for `lease_s`, then it is given up."""
+
+    def __init__(self, inventory: Inventory, evictor: Evictor) -> None:
+        self.under_way = 0
+        self._inventory = inventory
+        self._evictor = evictor
+        self._wait_s = inventory.settings.lease_s
+        self._waiting: dict[int, float] = {}  # version -> when the wish is given up
+
+    @property
+    def next_due(self) -> float | None:
+        """When the first wish is given up, if any waits."""
+        return min(self._waiting.values(), default=None)
+
+    def want(self, entry: Entry, now: float) -> None:
+        """Bring an entry to DRAM, at once or when there is room."""
+        if entry.in_dram or entry.loading or entry.version in self._waiting:
+            return
+        if not self._inventory.allocator.fits(entry.nbytes) or not self._try(entry, now):
+            self._waiting[entry.version] = now + self._wait_s
+
+    def pending(self, version: int) -> bool:
+        """Whether a load of it is wanted or under way."""
+        entry = self._inventory.visible(version)
+        return entry is not None and (entry.loading or version in self._waiting)
+
+    def retry(self, now: float) -> None:
+        """Serve those that wait, in turns, and give up those that waited for too long."""
+        tries = 0
+        for version, until in list(self._waiting.items()):
+            entry = self._inventory.visible(version)
+            if entry is None:
+                del self._waiting[version]
+            elif now >= until:
+                del self._waiting[version]
+                self._inventory.counters.promotion_failures += 1
+            elif tries < _TRIES:
+                tries += 1
+                del self._waiting[version]
+                if not self._try(entry, now):
+                    self._waiting[version] = until  # behind the others: what never finds room holds up nobody
+
+    def finish(self, version: int, ok: bool, *, unreadable: bool = False) -> None:
+        """A load has ended.
+
+        Args:
+            ok: its bytes are in its extent and have the right checksum; else it is removed for good.
+            unreadable: nothing is known of its bytes, the disk could not read just now; it stays where it is.
+        Raises: LedgerError if no load of this version is under way.
+        """
+        inventory = self._inventory
+        entry = inventory.by_version.get(version)
+        if entry is None or not entry.loading:
+            raise LedgerError(f"version {version} reported as loaded, which nobody ordered")
+        entry.loading = False
+        self.under_way -= 1
+        if ok and not entry.hidden:
+            inventory.counters.promotions += 1
+            inventory.into_dram(entry)
+            return
+        inventory.free_extent(entry)  # no reader was ever told of it
+        if entry.hidden:
+            inventory.unpinned(entry)
+        else:
+            inventory.counters.promotion_failures += 1
+            if not unreadable:
+                inventory.hide(entry)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def _try(self, entry: Entry, now: float) -> bool:
+        entry.loading = True  # from here on: the room that is made for it must not cost its own file
+        inventory = self._inventory
+        quota_kept = self._evictor.quota_room(entry.account, entry.nbytes)
+        offset = self._evictor.extent(entry.nbytes, now) if quota_kept else None
+        if offset is None:
+            entry.loading = False
+            return False
+        inventory.give_extent(entry, offset)
+        self.under_way += 1
+        place = inventory.base_offset + offset
+        order = Load(entry.version, entry.space, entry.hash, entry.kind, place, entry.nbytes, entry.checksum)
+        inventory.orders.append(order)
+        return True

@@ -1,0 +1,149 @@
+"""Who forms the pool: memory servers announce themselves about once a second, the roster makes one view of it.
+
+Nothing here needs to be kept: a roster that was lost is whole again after one round of announcements. Three questions
+are decided here.
+
+*How much does a new server take?* Its weight grows from 1/8 to 1 in eight steps over `ramp_s`, else every new block of
+its share would at once be written to one machine, and a pool that doubles would lose sight of half its keys. Servers
+that start within a few seconds of the oldest one are no newcomers: nobody holds anything yet.
+
+*And the replacement of a dead server?* It has the dead one's name and SSD folder, therefore also its age: it takes over
+its keys at once, because its folder holds their blocks and nobody else would look for them there. Without an SSD tier
+nothing is lost by it: those blocks are gone with their server, whoever takes the keys now.
+
+*Two servers with one name?* The one that started later is the true one: it got the name because the other one was
+believed dead. The other is refused for as long as the true one lives.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
+
+STEPS = 8
+"""Each step moves a new server 1/8 of its share: little enough that the hit rate hardly notices."""
+
+FOUNDING_S = 10.0
+"""Replicas that are started together listen within a few seconds of each other."""
+
+SEAT_S = 600.0
+"""How long the name of a server that vanished keeps its age: what its SSD folder holds is worth less every minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A server, and what the roster concluded of it."""
+
+    record: ServerRecord
+    expires: float
+    born: float
+    """When this very process began to serve."""
+    started: float
+    """When the first process of this name, of those that replaced each other, began to serve."""
+
+
+class PoolRoster:
+    """Live servers. Time is passed in and never decreases; it means nothing outside this process."""
+
+    def __init__(self, expiry_s: float = 5.0, ramp_s: float = 30.0) -> None:
+        """
+        Args:
+            expiry_s: a server silent for that long is gone.
+            ramp_s: how long a new server takes to its full share; 0 = it has it at once.
+        """
+        self._expiry_s = expiry_s
+        self._ramp_s = ramp_s
+        self._members: dict[str, _Member] = {}
+        self._seats: dict[str, tuple[float, float]] = {}
+        """Name of a server that vanished -> (started, until)."""
+        self._refused: dict[tuple[str, str], float] = {}
+        """(name, incarnation) of a server that said goodbye or was superseded -> until."""
+
+    def announce(self, record: ServerRecord, now: float) -> bool:
+        """Add or refresh a server.
+
+        Returns: False if another one has that name, or this one said goodbye: it is not taken.
+        """
+        self._expire(now)
+        if (record.name, record.incarnation) in self._refused:
+            return False
+        born = now - record.uptime_s
+        member = self._members.get(record.name)
+        if member is None:
+            started = min(born, self._seats.pop(record.name, (born, now))[0])
+        elif member.record.incarnation == record.incarnation:
+            # An announcement that took longer makes a server look younger than it is: the earliest birth is right.
+            born = min(born, member.born)
+            started = min(born, member.started)
+        elif born <= member.born:
+            self._refuse(record.name, record.incarnation, now)
+            return False
+        else:
+            self._refuse(record.name, member.record.incarnation, now)
+            started = member.started
+        self._members[record.name] = _Member(record, now + self._expiry_s, born, started)
+        return True
+
+    def withdraw(self, name: str, incarnation: str, now: float) -> bool:
+        """Remove a server that says goodbye; an announcement of it that is still under way will be refused.
+
+        A server that was draining leaves nothing behind, so that its name starts young again.
+
+        Returns: whether it was there.
+        """
+        self._expire(now)
+        self._refuse(name, incarnation, now)
+        member = self._members.get(name)
+        if member is None or member.record.incarnation != incarnation:
+            return False
+        self._vacate(name, now)
+        return True
+
+    def view(self, now: float, namespaces: Sequence[NamespaceRecord] = ()) -> PoolView:
+        """The pool at this moment. Its version follows from its content alone: equal pools have equal versions.
+
+        Args:
+            namespaces: handed on, by name.
+        """
+        self._expire(now)
+        weights = self._weights(now)
+        servers = tuple(ViewServer(self._members[name].record, weights[name]) for name in sorted(weights))
+        tenants = tuple(sorted(namespaces, key=lambda record: record.name))
+        return PoolView(_version(servers, tenants), servers, tenants)
+
+    def _weights(self, now: float) -> dict[str, float]:
+        active = {name: m for name, m in self._members.items() if m.record.state is ServerState.ACTIVE}
+        founded = min((m.started for m in active.values()), default=now)
+        weights = dict.fromkeys(self._members, 0.0)
+        for name, member in active.items():
+            newcomer = member.started - founded > min(FOUNDING_S, self._ramp_s)
+            weights[name] = _ramped(now - member.started, self._ramp_s) if newcomer else 1.0
+        return weights
+
+    def _refuse(self, name: str, incarnation: str, now: float) -> None:
+        self._refused[name, incarnation] = now + self._expiry_s
+
+    def _vacate(self, name: str, since: float) -> None:
+        member = self._members.pop(name)
+        if member.record.state is ServerState.ACTIVE:
+            self._seats[name] = (member.started, since + SEAT_S)
+
+    def _expire(self, now: float) -> None:
+        for name, since in [(name, m.expires) for name, m in self._members.items() if m.expires <= now]:
+            self._vacate(name, since)
+        self._seats = {name: seat for name, seat in self._seats.items() if seat[1] > now}
+        self._refused = {key: until for key, until in self._refused.items() if until > now}
+
+
+def _ramped(age_s: float, ramp_s: float) -> float:
+    """1/8, 2/8 ... 1: the first step at once, the last after 7/8 of the ramp."""
+    step = int(age_s / ramp_s * STEPS) + 1 if ramp_s > 0 else STEPS
+    return min(max(step, 1), STEPS) / STEPS
+
+
+def _version(servers: Sequence[ViewServer], namespaces: Sequence[NamespaceRecord]) -> str:
+    """A digest of everything but facts and uptime."""
+    content = [(f"{s.weight:.6f}", replace(s.record, uptime_s=0.0, facts={})) for s in servers]
+    text = repr((content, list(namespaces)))
+    return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8, person=b"pool view").hexdigest()

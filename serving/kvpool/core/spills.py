@@ -1,0 +1,158 @@
+"""Writes to the SSD tier: which may begin, what makes room for them there, and what follows when they end.
+
+The file of an entry is named by its hash. While one is being written, no other copy of the same hash may touch that
+file: a successor of a hidden entry waits until the write has ended and the file has been ordered away.
+"""
+
+from collections import OrderedDict
+from enum import Enum
+
+from serving.errors import LedgerError
+from serving.ids import BlockHash
+from serving.kvpool.core.entries import Entry
+from serving.kvpool.core.entry import Space, Spill
+from serving.kvpool.core.inventory import Inventory
+
+_SEARCH = 64
+"""So many leased entries at the cold end of the SSD tier are looked past for one that may go."""
+
+
+class SpillStart(Enum):
+    """Whether a spill began."""
+
+    STARTED = "started"
+    BUSY = "busy"
+    """As many as allowed are under way, or one of the same hash: try again later."""
+    NO_ROOM = "no room"
+    """SSD cannot take it: there is none, it is too small, or all that is there is leased."""
+
+
+class Spills:
+    """All spills under way."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.leaving_bytes = 0
+        """DRAM that will be free when the spills under way have ended."""
+        self.under_way = 0
+        self._inventory = inventory
+        self._ssd_bytes = inventory.settings.ssd_bytes
+        self._limit = inventory.settings.max_spills
+        self._files: dict[tuple[Space, BlockHash], int] = {}
+        self._later: OrderedDict[int, Entry] = OrderedDict()
+        self.hanging = False
+        """The disk does not come back from a write: nothing more is ordered there."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a copy that write-through owes could be written now."""
+        return bool(self._later) and not self.under_way
+
+    def possible(self, entry: Entry) -> bool:
+        """Whether SSD could ever take it."""
+        return 0 < entry.nbytes <= self._ssd_bytes
+
+    def start(self, entry: Entry, leaving: bool) -> SpillStart:
+        """Order an entry to SSD.
+
+        Args:
+            leaving: its extent is to be freed afterwards, unless somebody uses it by then.
+        Effects: may order entries away from SSD that were used longest ago, never leased ones.
+        """
+        if self.hanging or not self.possible(entry):
+            return SpillStart.NO_ROOM
+        key = (entry.space, entry.hash)
+        if self.under_way >= self._limit or key in self._files:
+            return SpillStart.BUSY
+        if not self.make_room(entry.nbytes):
+            return SpillStart.NO_ROOM
+        self._files[key] = entry.version
+        self.under_way += 1
+        inventory = self._inventory
+        inventory.ssd_used_bytes += entry.nbytes
+        entry.spilling, entry.leaving, entry.used_since = True, leaving, False
+        if leaving:
+            self.leaving_bytes += inventory.allocator.charge_at(entry.offset)
+        else:  # a move costs its namespace nothing, a copy counts from its begin
+            entry.account.ssd_bytes += entry.nbytes
+        offset = inventory.base_offset + entry.offset
+        order = Spill(entry.version, entry.space, entry.hash, entry.kind, offset, entry.nbytes, entry.checksum)
+        inventory.orders.append(order)
+        return SpillStart.STARTED
+
+    def make_room(self, nbytes: int) -> bool:
+        """Let SSD have room for this much, if leases allow."""
+        inventory = self._inventory
+        lacking = inventory.ssd_used_bytes + nbytes - self._ssd_bytes
+        if lacking <= 0:
+            return True
+        victims: list[Entry] = []
+        passed = 0
+        for entry in inventory.ssd_order.values():
+            if entry.leases or entry.loading:
+                passed += 1
+                if passed > _SEARCH:
+                    return False
+                continue
+            victims.append(entry)
+            lacking -= entry.nbytes
+            if lacking <= 0:
+                break
+        if lacking > 0:
+            return False
+        for entry in victims:
+            inventory.counters.evicted_from_ssd += 1
+            inventory.leave_ssd(entry)
+        return True
+
+    def finish(self, version: int, ok: bool) -> None:
+        """A spill has ended.
+
+        Args:
+            ok: the file is complete and in its place; else there is no file.
+        Raises: LedgerError if no spill of this version is under way.
+        """
+        inventory = self._inventory
+        entry = inventory.by_version.get(version)
+        if entry is None or not entry.spilling:
+            raise LedgerError(f"version {version} reported as spilled, which nobody ordered")
+        leaving = entry.leaving
+        if leaving:
+            self.leaving_bytes -= inventory.allocator.charge_at(entry.offset)
+        elif not entry.hidden:
+            entry.account.ssd_bytes -= entry.nbytes
+        entry.spilling, entry.leaving = False, False
+        self.under_way -= 1
+        del self._files[entry.space, entry.hash]
+        if ok:
+            inventory.counters.spills += 1
+            if entry.hidden:
+                inventory.unlink(entry)
+            else:
+                inventory.onto_ssd(entry)
+        else:
+            inventory.counters.spill_failures += 1
+            inventory.ssd_used_bytes -= entry.nbytes
+        if leaving and not entry.pinned and not entry.used_since:
+            inventory.leave_dram(entry)
+        else:
+            inventory.unpinned(entry)
+        self.catch_up()
+
+    def write_through(self, entry: Entry) -> None:
+        """Copy a new entry to SSD, now or as soon as a spill may begin; never at the cost of its namespace's quota."""
+        if self._ssd_bytes and not entry.account.lacks(entry.nbytes):
+            if self.start(entry, leaving=False) is SpillStart.BUSY:
+                self._later[entry.version] = entry
+
+    def catch_up(self) -> None:
+        """Begin spills that write-through still owes."""
+        for _ in range(len(self._later)):
+            if self.under_way >= self._limit:
+                return
+            _version, entry = self._later.popitem(last=False)
+            if entry.in_dram and not (entry.on_ssd or entry.spilling or entry.hidden):
+                self.write_through(entry)
+
+    def file_busy(self, space: Space, hash: BlockHash) -> bool:
+        """Whether the file of this hash is being written."""
+        return (space, hash) in self._files

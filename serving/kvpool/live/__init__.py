@@ -1,0 +1,1 @@
+"""The pool's servers, clients, controller and Ray replica."""

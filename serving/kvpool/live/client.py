@@ -1,0 +1,155 @@
+"""A client of the KV-cache pool: finds, reads and writes entries on all memory servers as if they were one.
+
+    client = PoolClient("prefill-0", node, secret, view=newest_view)
+    find = client.lookup(space, hashes, deadline)            one round trip, whatever the number of servers
+    report = client.read(find, targets, deadline)            straight out of the servers' shared memory, verified
+    client.write(space, [(hash, data), ...], deadline)
+
+Nothing here raises for what a server does or fails to do: it is in the reports. One thread uses one client.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from serving.errors import PoolError
+from serving.ids import BlockHash, NodeId
+from serving.kvpool.core.entry import Kind, Space
+from serving.kvpool.live.batch_write import PRESENT, STORED, BatchWrite, NewEntry
+from serving.kvpool.live.messages import MAX_ITEMS
+from serving.kvpool.live.placement import Placement, Scope
+from serving.kvpool.live.prefix_find import LookupRound, PrefixFind
+from serving.kvpool.live.prefix_read import PrefixRead, map_of
+from serving.kvpool.live.segments import Segments
+from serving.kvpool.live.server_link import ServerLink, hello_of
+from serving.values.pool_outcome import FetchReport, StoreReport
+from serving.values.pool_view import PoolView
+
+
+class PoolClient:
+    """One thread's way into the pool.
+
+    Args:
+        name: who asks, for the servers' logs.
+        node: of this process; segments of servers of the same node are mapped, others are read through connections.
+        view: gives the newest view; called often, so it must be cheap and never block.
+        scope: `node` = only servers of the own node count.
+        lease_s: how long found blocks stay where they are; longer than any deadline.
+        segments: mapped segments, shared with other clients of this process; own ones if absent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        node: NodeId,
+        secret: str,
+        view: Callable[[], PoolView],
+        scope: Scope = "pool",
+        lease_s: float = 5.0,
+        segments: Segments | None = None,
+    ) -> None:
+        self._segments = Segments() if segments is None else segments
+        self._placement = Placement(view, scope, hello_of(name, node, secret), self._segments)
+        self._lease_s = lease_s
+
+    @property
+    def segments(self) -> Segments:
+        """The segments that are mapped."""
+        return self._segments
+
+    @property
+    def placement(self) -> Placement:
+        """Ring and links, for callers that speak to one server (migration, model cache)."""
+        return self._placement
+
+    def lookup(self, space: Space, hashes: Sequence[BlockHash], deadline: float) -> PrefixFind:
+        """The longest prefix of `hashes` that the pool has.
+
+        Args:
+            deadline: on `time.monotonic`'s scale, as everywhere here.
+        Returns: what was found, to be given to `read` or `release`, which need time of their own: a silent server uses
+            up all of the lookup's.
+        Effects: its blocks are leased until then, or for `lease_s`.
+        """
+        if not hashes:
+            return PrefixFind()
+        self._placement.refresh()
+        return LookupRound(self._placement, hashes[:MAX_ITEMS], deadline).run(space, self._lease_s)
+
+    def read(self, find: PrefixFind, targets: Sequence[memoryview], deadline: float) -> FetchReport:
+        """Copies found blocks, each verified.
+
+        Args:
+            targets: one per block, writable, contiguous, of the block's size; fewer than found is allowed.
+        Returns: how many leading targets are good; those behind them hold anything.
+        Effects: fills targets; the leases of `find` are ended; wrong bytes are reported to their server.
+        """
+        return PrefixRead(self._segments, find, targets, deadline).run()
+
+    def release(self, find: PrefixFind, deadline: float) -> None:
+        """Ends the leases of a find that will not be read.
+
+        Effects: its blocks may be evicted again.
+        """
+        self.read(find, (), deadline)
+
+    def write(
+        self,
+        space: Space,
+        items: Sequence[tuple[BlockHash, memoryview]],
+        deadline: float,
+        kind: Kind = Kind.CONTEXT,
+    ) -> StoreReport:
+        """Publishes entries, each on the server that owns its hash.
+
+        Args:
+            items: hash and contiguous bytes, which do not change meanwhile.
+        Returns: what became of them; nothing is ever tried elsewhere.
+        Effects: new entries are visible to everybody from now on.
+        """
+        self._placement.refresh()
+        entries = [NewEntry(block, data) for block, data in items[:MAX_ITEMS]]
+        outcomes = self.write_to(self._placement.primary, space, entries, deadline, kind)
+        counts = Counter(outcomes)
+        nbytes = sum(entry.data.nbytes for entry, what in zip(entries, outcomes, strict=True) if what == STORED)
+        stored, present = counts.pop(STORED, 0), counts.pop(PRESENT, 0)
+        return StoreReport(stored, present, tuple(sorted(counts.items())), nbytes)
+
+    def write_to(
+        self,
+        route: Callable[[BlockHash], ServerLink | None],
+        space: Space,
+        entries: Sequence[NewEntry],
+        deadline: float,
+        kind: Kind = Kind.CONTEXT,
+    ) -> list[str]:
+        """As `write`, to servers of the caller's choice.
+
+        Returns: for each entry `stored`, `present`, or why it was dropped.
+        Effects: as `write`.
+        """
+        return BatchWrite(self._segments, route, entries, deadline).run(space, kind)
+
+    def warm(self, deadline: float) -> int:
+        """Connects to all servers and maps their segments, so that the first request does not have to.
+
+        Returns: servers connected.
+        Effects: connections and mappings.
+        """
+        self._placement.refresh()
+        return sum(self._warm(link, deadline) for link in self._placement.links.values())
+
+    def close(self) -> None:
+        """Ends all connections, and with them leases and reservations. Shared segments stay mapped for others.
+
+        Effects: the client finds nothing and writes nothing from now on, until the next call connects anew.
+        """
+        self._placement.close()
+
+    def _warm(self, link: ServerLink, deadline: float) -> bool:
+        try:
+            link.prepare(deadline)
+            link.settle(deadline)
+        except PoolError:
+            return False
+        map_of(self._segments, link)
+        return True

@@ -1,0 +1,176 @@
+"""The pool's controller: the roster of memory servers and namespaces, and when it may be believed.
+
+Everything in it can be rebuilt: servers announce themselves every second and hand back the namespaces that they were
+told last. A new controller therefore listens for one round before it speaks, unless a store told it who was there a
+moment ago; speaking earlier, it would tell everybody that half of the pool is gone. Time is passed in.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from serving.errors import PoolError
+from serving.kvpool.core.roster import PoolRoster
+from serving.kvpool.live.control_store import ControlState
+from serving.values.namespaces import DEFAULT_NAMESPACE, is_namespace_name
+from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
+
+EXPIRY_S = 5.0
+"""A server that has not announced itself for so long is gone."""
+
+ROUND_S = 2.0
+"""Twice the period of announcements: how long a new controller listens after the first one that it hears."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerAnswer:
+    """What a server that announces itself is told.
+
+    Args:
+        accepted: False = another server has its name now; it should stop serving.
+        view: the pool; None while the controller is too young to know: keep what you have.
+    """
+
+    accepted: bool
+    view: PoolView | None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """What a controller is told.
+
+    Args:
+        session: names this start of the system.
+        directory: `embedded`, or the address of a Redis.
+        expiry_s: a server silent for that long is gone.
+        ramp_s: how long a new server takes to reach its full share of the ring.
+        namespaces: of the configuration.
+        founding: there was no controller before this one in this start of the system, so it need not listen first.
+    """
+
+    session: str
+    directory: str = "embedded"
+    expiry_s: float = EXPIRY_S
+    ramp_s: float = 30.0
+    namespaces: tuple[NamespaceRecord, ...] = ()
+    founding: bool = False
+
+
+class PoolController:
+    """Pure: no clock, no thread, no store. Not safe for threads; `ControllerHost` is."""
+
+    def __init__(self, settings: ControlSettings) -> None:
+        self._settings = settings
+        self._roster = PoolRoster(settings.expiry_s, settings.ramp_s)
+        self._namespaces: dict[str, NamespaceRecord] = {}
+        self._deleted: set[str] = set()
+        self._configured = False
+        self._heard_at: float | None = None
+        """When the first server was heard."""
+
+    def announce(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord], now: float) -> ControllerAnswer:
+        """A server is there, or still there.
+
+        Args:
+            namespaces: as the server was told them last; what is known here is right.
+        Effects: the server is in the view for another expiry time, if it is accepted.
+        """
+        if self._heard_at is None:
+            self._heard_at = now
+        accepted = self._roster.announce(record, now)
+        self._merge(namespaces)
+        return ControllerAnswer(accepted, self.view(now))
+
+    def withdraw(self, name: str, incarnation: str, now: float) -> None:
+        """A server says goodbye; ignored if the name is another one's by now.
+
+        Effects: it is out of the view.
+        """
+        self._roster.withdraw(name, incarnation, now)
+
+    def view(self, now: float) -> PoolView | None:
+        """The pool as it is; None while this controller cannot know yet.
+
+        Effects: forgets servers that expired.
+        """
+        if not self._knows(now):
+            return None
+        self._configure()
+        return self._roster.view(now, self._records())
+
+    def set_namespace(self, record: NamespaceRecord) -> None:
+        """Adds a namespace, or changes its quota and its weight, whatever the configuration says of them.
+
+        Raises: PoolError if it cannot be one. Effects: in the next view.
+        """
+        if not is_namespace_name(record.name) or record.quota_bytes < 0 or not record.weight > 0:
+            raise PoolError(
+                f"namespace {record.name!r} with a quota of {record.quota_bytes} bytes and weight {record.weight} "
+                f"cannot be"
+            )
+        file = self._terms(record.name)
+        self._namespaces[record.name] = replace(
+            record, over=None if file == (record.quota_bytes, record.weight) else file
+        )
+        self._deleted.discard(record.name)
+
+    def delete_namespace(self, name: str) -> bool:
+        """Forgets a namespace and its quota; what it holds is the servers' business.
+
+        Returns: whether it was there.
+        Effects: not in the next view, whatever servers still know.
+        """
+        self._deleted.add(name)
+        return self._namespaces.pop(name, None) is not None
+
+    def state(self, now: float) -> ControlState:
+        """What to keep; without facts, which are told anew every second.
+
+        Effects: forgets servers that expired.
+        """
+        servers = self._roster.view(now).servers
+        return ControlState(
+            self._settings.session, tuple(replace(one.record, facts={}) for one in servers), self._records()
+        )
+
+    def restore(self, state: ControlState, now: float) -> None:
+        """Takes over what was kept: all of it from the same start of the system, else only its namespaces.
+
+        From an earlier start, a namespace that the configuration names is as the configuration says, unless an operator
+        changed it and the configuration still says what it said then. What was announced or set here already is right
+        in any case.
+
+        Effects: after a restart within one start of the system the view can be given out at once; servers that died
+            meanwhile are in it until they expire.
+        """
+        if state.session != self._settings.session:
+            self._merge(one for one in state.namespaces if one.over is not None and one.over == self._terms(one.name))
+            self._configure()
+        elif self._heard_at is None and state.servers:
+            for record in state.servers:
+                self._roster.announce(record, now)
+            self._heard_at = now - ROUND_S
+        self._merge(state.namespaces)
+
+    def _knows(self, now: float) -> bool:
+        """Whether every living server has had the time to be heard."""
+        return self._settings.founding or (self._heard_at is not None and now - self._heard_at >= ROUND_S)
+
+    def _merge(self, records: Iterable[NamespaceRecord]) -> None:
+        for record in records:
+            if record.name not in self._namespaces and record.name not in self._deleted:
+                self._namespaces[record.name] = record
+
+    def _configure(self) -> None:
+        """The configuration's namespaces come after what servers know: quotas may have been changed since the start."""
+        if not self._configured:
+            self._merge(self._settings.namespaces)
+            self._configured = True
+
+    def _terms(self, name: str) -> tuple[int, float] | None:
+        """Quota and weight of a namespace by the configuration; None if that does not know it."""
+        always = NamespaceRecord(DEFAULT_NAMESPACE)
+        known = (one for one in (*self._settings.namespaces, always) if one.name == name)
+        return next(((one.quota_bytes, one.weight) for one in known), None)
+
+    def _records(self) -> tuple[NamespaceRecord, ...]:
+        return tuple(self._namespaces[name] for name in sorted(self._namespaces))

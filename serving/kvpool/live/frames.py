@@ -1,0 +1,193 @@
+"""Frames of `messages.py` over a blocking socket.
+
+One send is one system call and so, as a rule, is one receive: a connection carries one request at a time, so nothing
+can follow a frame and reading ahead is safe. Deadlines are the socket's own: `sock.settimeout(left)` before a call
+bounds the whole call, however slowly the other side drips. After any error the stream's position is unknown: close the
+socket.
+"""
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from serving.errors import UNREADABLE, PoolError, PoolTimeoutError, PoolUnreachableError
+from serving.kvpool.live.messages import MAX_BODY_BYTES, MAX_CHUNK_BYTES, encoder
+
+_M = TypeVar("_M")
+
+HEADER = struct.Struct("<II")
+REST_S = 30.0
+"""How long the rest of a frame may take on a socket without a timeout: that one waits for the *next* frame for ever."""
+
+_READ_AHEAD_BYTES = 64 << 10
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+_USER_TIMEOUT_MS = 30_000
+
+
+def tune(sock: socket.socket) -> None:
+    """Sets what both sides of a connection need: no delay of small frames, and a dead host is noticed in 25 s.
+
+    Raises: PoolUnreachableError if the socket is gone.
+    Effects: options of the socket.
+    """
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+    except OSError as error:
+        raise PoolUnreachableError(f"the connection broke ({error}); connect again") from error
+
+
+def send(sock: socket.socket, message: msgspec.Struct, payload: Iterable[bytes | bytearray | memoryview] = ()) -> None:
+    """Sends one frame.
+
+    Args:
+        payload: contiguous buffers, sent one after the other.
+    Raises: PoolTimeoutError if the socket's timeout passed; PoolUnreachableError if the connection broke; PoolError if
+        the frame would be too large (nothing was sent then).
+    Effects: the frame is with the kernel, all of it.
+    """
+    body = encoder.encode(message)
+    parts = [memoryview(part).cast("B") for part in payload]
+    payload_bytes = sum(map(len, parts))
+    _require_sizes(len(body), payload_bytes, MAX_BODY_BYTES)
+    views = [memoryview(HEADER.pack(len(body), payload_bytes)), memoryview(body), *parts]
+    left = len(body) + payload_bytes + HEADER.size
+    timeout = sock.gettimeout()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        while True:
+            sent = sock.sendmsg(views)
+            left -= sent
+            if left == 0:
+                return
+            views = _after(views, sent)
+            if deadline is not None:
+                _set_left(sock, deadline)
+    except (TimeoutError, BlockingIOError) as error:
+        raise PoolTimeoutError(f"{left} bytes of a frame were not taken in time") from error
+    except OSError as error:
+        raise PoolUnreachableError(f"the connection broke while sending ({error})") from error
+    finally:
+        _restore(sock, timeout)
+
+
+def receive(
+    sock: socket.socket,
+    decoder: "msgspec.msgpack.Decoder[_M]",
+    payload_into: memoryview | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> tuple[_M, memoryview]:
+    """Receives one frame.
+
+    Args:
+        payload_into: where the payload goes, writable bytes at least as long as it; a new buffer if absent.
+        max_body_bytes: refuse more; the server trusts a stranger with little.
+    Returns: the message and its payload, a part of `payload_into` if that was given.
+    Raises: PoolTimeoutError if the socket's timeout passed; PoolUnreachableError if the connection broke or ended;
+        PoolError if what came is no frame of this protocol.
+    Effects: reads one frame from the socket.
+    """
+    timeout = sock.gettimeout()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        ahead = sock.recv(_READ_AHEAD_BYTES)
+        if len(ahead) >= HEADER.size:
+            body_bytes, payload_bytes = HEADER.unpack_from(ahead)
+            if payload_bytes == 0 and len(ahead) == HEADER.size + body_bytes <= max_body_bytes:
+                return decoder.decode(memoryview(ahead)[HEADER.size :]), memoryview(b"")  # nearly every frame
+        if not ahead:
+            raise PoolUnreachableError("the connection was closed by the other side")
+        return _receive_rest(sock, decoder, payload_into, ahead, max_body_bytes, deadline)
+    except (TimeoutError, BlockingIOError) as error:
+        raise PoolTimeoutError("no whole frame came in time") from error
+    except OSError as error:
+        raise PoolUnreachableError(f"the connection broke while receiving ({error})") from error
+    except UNREADABLE as error:
+        raise PoolError(f"an unreadable frame ({error}); the other side speaks another protocol") from error
+    finally:
+        _restore(sock, timeout)
+
+
+def _receive_rest(
+    sock: socket.socket,
+    decoder: "msgspec.msgpack.Decoder[_M]",
+    payload_into: memoryview | None,
+    ahead: bytes,
+    max_body_bytes: int,
+    deadline: float | None,
+) -> tuple[_M, memoryview]:
+    """The slow path: a frame in several pieces, or with a payload."""
+    deadline = time.monotonic() + REST_S if deadline is None else deadline
+    start = bytearray(ahead)
+    while len(start) < HEADER.size:
+        _set_left(sock, deadline)
+        start += _more(sock.recv(_READ_AHEAD_BYTES))
+    body_bytes, payload_bytes = HEADER.unpack_from(start)
+    _require_sizes(body_bytes, payload_bytes, max_body_bytes)
+    came = memoryview(start)[HEADER.size :]
+    if len(came) > body_bytes + payload_bytes:
+        raise PoolError("bytes behind the frame; a connection carries one request at a time")
+    body = _filled(sock, memoryview(bytearray(body_bytes)), came[:body_bytes], deadline)
+    if payload_into is None:
+        payload_into = memoryview(bytearray(payload_bytes))
+    elif len(payload_into) < payload_bytes:
+        raise PoolError(f"{payload_bytes} bytes of payload came where {len(payload_into)} were asked for")
+    message = decoder.decode(body)
+    return message, _filled(sock, payload_into[:payload_bytes], came[body_bytes:], deadline)
+
+
+def _filled(sock: socket.socket, target: memoryview, first: memoryview, deadline: float) -> memoryview:
+    """Fills `target`: with `first`, then from the socket."""
+    at = len(first)
+    target[:at] = first
+    while at < len(target):
+        _set_left(sock, deadline)
+        got = sock.recv_into(target[at:])
+        if got == 0:
+            raise PoolUnreachableError("the connection was closed in the middle of a frame")
+        at += got
+    return target
+
+
+def _more(piece: bytes) -> bytes:
+    if not piece:
+        raise PoolUnreachableError("the connection was closed in the middle of a frame")
+    return piece
+
+
+def _after(views: list[memoryview], sent: int) -> list[memoryview]:
+    """What is left of the buffers once `sent` bytes of them are gone."""
+    rest = []
+    for view in views:
+        if sent < len(view):
+            rest.append(view[sent:])
+        sent = max(0, sent - len(view))
+    return rest
+
+
+def _set_left(sock: socket.socket, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    sock.settimeout(left)
+
+
+def _restore(sock: socket.socket, timeout: float | None) -> None:
+    if sock.gettimeout() != timeout:
+        with contextlib.suppress(OSError):  # closed meanwhile: the caller is told by the error under way
+            sock.settimeout(timeout)
+
+
+def _require_sizes(body_bytes: int, payload_bytes: int, max_body_bytes: int) -> None:
+    if body_bytes > max_body_bytes or payload_bytes > MAX_CHUNK_BYTES:
+        raise PoolError(
+            f"a frame of {body_bytes} + {payload_bytes} bytes; at most {max_body_bytes} + {MAX_CHUNK_BYTES} are allowed"
+        )

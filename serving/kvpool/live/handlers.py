@@ -1,0 +1,302 @@
+"""What a memory server does for each kind of request: one small function each, and the table that names them.
+
+A handler takes the lock for as long as it looks into the ledger, never longer. It answers with a message, or with a
+message and a payload; what cannot be done is a `PoolError`, which becomes `Failed`.
+"""
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serving.errors import PoolError
+from serving.kvpool.core.entry import Found, GrantStatus, Kind, Tier
+from serving.kvpool.live import messages as m
+from serving.kvpool.live.audit import audit
+from serving.kvpool.live.facts import usage_of
+from serving.kvpool.live.holds import Holds
+from serving.kvpool.live.server_core import ServerCore
+from serving.kvpool.live.session import Session, Writing
+from serving.kvpool.live.ssd_orphans import finish_removal
+from serving.kvpool.live.ssd_worker import SsdWorker
+from serving.values.pool_view import NamespaceRecord
+
+MAX_WAIT_S = 30.0
+MAX_LISTED = 4096
+HASH_BYTES = range(8, 65)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What handlers work with. `ssd_error`: why there is no SSD tier although there should be one."""
+
+    core: ServerCore
+    holds: Holds
+    ssd: SsdWorker | None
+    ssd_error: str
+    facts: Callable[[], dict[str, Any]]
+    set_namespaces: Callable[[Sequence[NamespaceRecord]], None]
+
+
+Answer = m.Message | tuple[m.Message, memoryview]
+_DONE = m.Done()
+_REMOVAL_S = 10.0
+"""A deletion is answered when its files are gone; one that takes longer is refused, and to be asked for again."""
+
+
+def handle(desk: Desk, session: Session, message: m.Message, payload: memoryview) -> Answer:
+    """Does what a request says.
+
+    Raises: PoolError if it cannot be done; the connection stays usable.
+    Effects: those of the request.
+    """
+    handler = HANDLERS.get(type(message))
+    if handler is None:
+        raise PoolError(f"{type(message).__name__} has no place here")
+    return handler(desk, session, message, payload)
+
+
+def _lookup(desk: Desk, session: Session, message: m.Lookup, _payload: memoryview) -> Answer:
+    core = desk.core
+    start = time.perf_counter()
+    _require_few(message.hashes)
+    lease_s = message.lease_s if 0 < message.lease_s < core.settings.lease_s else core.settings.lease_s
+    with core.changed:
+        found = core.manager.lookup(message.space, message.hashes, session.client, core.now(), lease_s)
+        core.dispatch()
+    core.meters.observe("lookup", time.perf_counter() - start, _found_amounts(found))
+    return m.Looked(found)
+
+
+def _found_amounts(found: Sequence[Found | None]) -> tuple[tuple[str, int], ...]:
+    """The bytes that their reader is about to read; the ledger counts the hits."""
+    dram = ssd = 0
+    for item in found:
+        if item is not None:
+            if item.tier is Tier.DRAM:
+                dram += item.nbytes
+            else:
+                ssd += item.nbytes
+    return ("bytes_found_dram", dram), ("bytes_found_ssd", ssd)
+
+
+def _promote(desk: Desk, session: Session, message: m.Promote, _payload: memoryview) -> Answer:
+    core = desk.core
+    start = time.perf_counter()
+    _require_few(message.versions)
+    wait_s = message.wait_s if 0 < message.wait_s < MAX_WAIT_S else MAX_WAIT_S if message.wait_s > 0 else 0.0
+    with core.changed:
+        now = core.now()
+        deadline = now + wait_s
+        core.manager.promote(message.versions, session.client, now)
+        core.dispatch()
+        waited = list(message.versions)
+        while wait_s and not core.closing:
+            waited = [version for version in waited if core.manager.pending(version)]
+            left = deadline - core.now()
+            if not waited or left <= 0:
+                break
+            core.changed.wait(left)
+        found = tuple(core.in_dram(version) for version in message.versions)
+    core.meters.observe("promote", time.perf_counter() - start)
+    return m.Promoted(found)
+
+
+def _release(desk: Desk, session: Session, message: m.Release, _payload: memoryview) -> Answer:
+    core = desk.core
+    with core.changed:
+        core.manager.release(message.versions, session.client, core.now())
+        core.dispatch()
+    return _DONE
+
+
+def _report(desk: Desk, _session: Session, message: m.Report, _payload: memoryview) -> Answer:
+    _require_few(message.versions)
+    for version in message.versions:
+        right = desk.core.verify(version, remove=True)
+        if right is not None:
+            desk.core.meters.add("reports_refuted" if right else "reports_confirmed")
+    return _DONE
+
+
+def _reserve(desk: Desk, session: Session, message: m.Reserve, _payload: memoryview) -> Answer:
+    core = desk.core
+    start = time.perf_counter()
+    _require_few(message.items)
+    for block_hash, nbytes in message.items:
+        if len(block_hash) not in HASH_BYTES or nbytes <= 0:
+            raise PoolError(f"an entry of {nbytes} bytes under a hash of {len(block_hash)} bytes cannot be")
+    with core.changed:
+        now = core.now()
+        grants = core.manager.reserve(message.space, message.items, session.client, now, message.kind)
+        core.dispatch()
+    model = message.space.layout if message.kind is Kind.MODEL else None
+    for (_, nbytes), grant in zip(message.items, grants, strict=True):
+        if grant.status is GrantStatus.GRANTED:
+            session.writing[grant.version] = Writing(grant.offset, nbytes, now, model)
+    core.meters.observe("reserve", time.perf_counter() - start)
+    return m.Reserved(grants)
+
+
+def _commit(desk: Desk, session: Session, message: m.Commit, _payload: memoryview) -> Answer:
+    core = desk.core
+    _require_few(message.items)
+    with core.changed:
+        now = core.now()
+        ok = tuple(core.manager.commit(version, digest, session.client, now) for version, digest in message.items)
+        for (version, _), good in zip(message.items, ok, strict=True):
+            writing = session.writing.get(version)
+            if good and writing is not None and writing.model is not None:
+                core.models[version] = writing.model
+        core.dispatch()
+    for (version, _), good in zip(message.items, ok, strict=True):
+        writing = session.writing.pop(version, None)
+        if good and writing is not None:
+            core.meters.observe("put", now - writing.since, (("bytes_written", writing.nbytes),))
+    return m.Committed(ok)
+
+
+def _abort(desk: Desk, session: Session, message: m.Abort, _payload: memoryview) -> Answer:
+    core = desk.core
+    _require_few(message.versions)
+    with core.changed:
+        for version in message.versions:
+            session.writing.pop(version, None)
+            core.manager.abort(version, session.client, core.now())
+        core.dispatch()
+    return _DONE
+
+
+def _hold(desk: Desk, session: Session, message: m.Hold, _payload: memoryview) -> Answer:
+    if session.process is None:
+        raise PoolError("only a process that this server can see may hold entries; read copies instead")
+    with desk.core.changed:
+        held = desk.holds.hold(session.process, message.versions, desk.core.now())
+        desk.core.dispatch()
+    if not held:
+        raise PoolError("not all of these entries are in memory (any more); look them up again")
+    return _DONE
+
+
+def _unhold(desk: Desk, session: Session, message: m.Unhold, _payload: memoryview) -> Answer:
+    if session.process is not None:
+        with desk.core.changed:
+            desk.holds.unhold(session.process, message.versions, desk.core.now())
+            desk.core.dispatch()
+    return _DONE
+
+
+def _read(desk: Desk, _session: Session, message: m.Read, _payload: memoryview) -> Answer:
+    core = desk.core
+    if not 0 <= message.nbytes <= m.MAX_CHUNK_BYTES:
+        raise PoolError(f"a chunk has at most {m.MAX_CHUNK_BYTES} bytes, not {message.nbytes}")
+    with core.changed:
+        found = core.in_dram(message.version)
+    if found is None or not 0 <= message.start <= message.start + message.nbytes <= found.nbytes:
+        raise PoolError(f"entry {message.version} is not in memory, or has no such bytes; look it up again")
+    core.meters.add("bytes_sent", message.nbytes)
+    return m.Chunk(), core.view(found.offset + message.start, message.nbytes)
+
+
+def _write(desk: Desk, session: Session, message: m.Write, payload: memoryview) -> Answer:
+    core = desk.core
+    writing = session.writing.get(message.version)
+    if writing is None or (writing.model is None and core.now() - writing.since > core.settings.write_lease_s):
+        raise PoolError(f"entry {message.version} is not reserved (any more) for this client; reserve again")
+    if not 0 <= message.start <= message.start + len(payload) <= writing.nbytes:
+        raise PoolError(f"entry {message.version} has no {len(payload)} bytes at {message.start}")
+    core.view(writing.offset + message.start, len(payload))[:] = payload
+    core.meters.add("bytes_received", len(payload))
+    return _DONE
+
+
+def _list(desk: Desk, session: Session, message: m.List, _payload: memoryview) -> Answer:
+    """Pages of one listing are cut from what was there at its first page, less what has gone since."""
+    core = desk.core
+    limit = min(max(message.limit, 1), MAX_LISTED)
+    if message.after <= 0 or not session.listing:
+        session.listing = core.entries()
+    start = bisect_right(session.listing, message.after, key=lambda one: one.version)
+    page: list[m.Entry] = []
+    with core.changed:
+        now = core.now()
+        while start < len(session.listing) and len(page) < limit:
+            one = session.listing[start]
+            start += 1
+            found = core.manager.found(one.version)
+            if found is not None:
+                in_dram = found.tier is Tier.DRAM
+                age_s = now - one.last_use
+                page.append(m.Entry(one.version, one.space, one.hash, one.kind, one.nbytes, in_dram, one.on_ssd, age_s))
+    if len(page) < limit:
+        session.listing = []
+    return m.Listed(tuple(page))
+
+
+def _drop(desk: Desk, _session: Session, message: m.Drop, _payload: memoryview) -> Answer:
+    core = desk.core
+    _require_few(message.versions)
+    with core.changed:
+        now = core.now()
+        gone = tuple(core.manager.remove(version, now) for version in message.versions)
+        core.dispatch()
+    return m.Committed(gone)
+
+
+def _usage(desk: Desk, _session: Session, _message: m.Usage, _payload: memoryview) -> Answer:
+    with desk.core.changed:
+        return m.Data(usage_of(desk.core.manager))
+
+
+def _forget(desk: Desk, _session: Session, message: m.Forget, _payload: memoryview) -> Answer:
+    core = desk.core
+    with core.changed:
+        nbytes, entries = core.manager.delete_namespace(message.namespace, core.now())
+        core.dispatch()
+    if desk.ssd is not None:
+        finish_removal(core, desk.ssd, message.namespace, _REMOVAL_S)
+    elif desk.ssd_error:
+        raise PoolError(f"what {message.namespace!r} has on disk stays: {desk.ssd_error}; then delete it again")
+    return m.Data({"bytes": nbytes, "entries": entries})
+
+
+def _set_namespaces(desk: Desk, _session: Session, message: m.SetNamespaces, _payload: memoryview) -> Answer:
+    desk.set_namespaces(message.namespaces)
+    return _DONE
+
+
+def _stats(desk: Desk, _session: Session, _message: m.Stats, _payload: memoryview) -> Answer:
+    return m.Data(desk.facts())
+
+
+def _audit(desk: Desk, _session: Session, message: m.Audit, _payload: memoryview) -> Answer:
+    return m.Data(audit(desk.core, desk.ssd, repair=message.repair))
+
+
+def _require_few(items: Sequence[object]) -> None:
+    if len(items) > m.MAX_ITEMS:
+        raise PoolError(f"{len(items)} items in one request; at most {m.MAX_ITEMS}")
+
+
+HANDLERS: dict[type[m.Message], Callable[[Desk, Session, Any, memoryview], Answer]] = {
+    m.Lookup: _lookup,
+    m.Promote: _promote,
+    m.Release: _release,
+    m.Report: _report,
+    m.Reserve: _reserve,
+    m.Commit: _commit,
+    m.Abort: _abort,
+    m.Hold: _hold,
+    m.Unhold: _unhold,
+    m.Read: _read,
+    m.Write: _write,
+    m.List: _list,
+    m.Drop: _drop,
+    m.Usage: _usage,
+    m.Forget: _forget,
+    m.SetNamespaces: _set_namespaces,
+    m.Stats: _stats,
+    m.Audit: _audit,
+}
+"""Everything that a client may ask once it has said `Hello`."""

@@ -1,0 +1,258 @@
+"""Frames between a pool client and a memory server, as values.
+
+A connection carries one request at a time; each gets exactly one reply, in order. The server answers anything it cannot
+do with `Failed` and closes only on nonsense. A frame on the wire:
+
+    u32 body length | u32 payload length | body (MessagePack) | payload (raw bytes)          little endian
+
+Payload is empty except where said: it carries a chunk of an entry's bytes between nodes, at most `MAX_CHUNK_BYTES`. On
+one node nobody sends payload: bytes are read and written in the server's UB segment.
+"""
+
+from typing import Any
+
+import msgspec
+
+from serving.ids import BlockHash, NodeId
+from serving.kvpool.core.entry import Found, Grant, Kind, Space
+from serving.values.pool_view import NamespaceRecord
+
+PROTOCOL = 1
+MAX_BODY_BYTES = 8 << 20
+MAX_CHUNK_BYTES = 1 << 20
+MAX_ITEMS = 65_536
+"""Hashes or versions in one request."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all frames; its subclasses are the tagged union."""
+
+
+class Hello(Message, frozen=True):
+    """First frame of a client. `pid` and `start_ticks` let the server see whether a process of its own node lives."""
+
+    secret: str
+    client: str
+    node: NodeId
+    pid: int
+    start_ticks: int
+    pid_namespace: int
+    protocol: int = PROTOCOL
+
+
+class Welcome(Message, frozen=True):
+    """Answer to `Hello`. `client` is the number under which this connection's leases are booked."""
+
+    server: str
+    incarnation: str
+    node: NodeId
+    segment: str
+    generation: int
+    client: int
+
+
+class Lookup(Message, frozen=True):
+    """Which of these are there? Found ones are leased to this connection for `lease_s`, bounded by the server."""
+
+    space: Space
+    hashes: tuple[BlockHash, ...]
+    lease_s: float
+
+
+class Looked(Message, frozen=True):
+    """Answer to `Lookup`: one item per hash, None = absent."""
+
+    found: tuple[Found | None, ...]
+
+
+class Promote(Message, frozen=True):
+    """Bring leased entries from SSD to DRAM; answered when each is there or cannot be. `wait_s` 0 = a hint, no wait."""
+
+    versions: tuple[int, ...]
+    wait_s: float
+
+
+class Promoted(Message, frozen=True):
+    """Answer to `Promote`: the entries as they are now; None = gone, unreadable, or not ready in time."""
+
+    found: tuple[Found | None, ...]
+
+
+class Release(Message, frozen=True):
+    """The leases of these versions are not needed any more. Answered by `Done`."""
+
+    versions: tuple[int, ...]
+
+
+class Report(Message, frozen=True):
+    """These versions had wrong bytes: the server checks them itself and removes what is wrong. Answered by `Done`."""
+
+    versions: tuple[int, ...]
+
+
+class Reserve(Message, frozen=True):
+    """Room for new entries, please: (hash, bytes) each."""
+
+    space: Space
+    kind: Kind
+    items: tuple[tuple[BlockHash, int], ...]
+
+
+class Reserved(Message, frozen=True):
+    """Answer to `Reserve`, one grant per item."""
+
+    grants: tuple[Grant, ...]
+
+
+class Commit(Message, frozen=True):
+    """The bytes are written: (version, checksum) each. Visible to everybody from the answer on."""
+
+    items: tuple[tuple[int, int], ...]
+
+
+class Committed(Message, frozen=True):
+    """Answer to `Commit`: whether each was still reserved for this client."""
+
+    ok: tuple[bool, ...]
+
+
+class Abort(Message, frozen=True):
+    """Reserved room that will not be written. Answered by `Done`."""
+
+    versions: tuple[int, ...]
+
+
+class Hold(Message, frozen=True):
+    """Keep these leased entries in DRAM at their place until the client's *process* ends or `Unhold`: it maps them.
+
+    Answered by `Done`. The connection may break meanwhile; only processes of the server's node may hold.
+    """
+
+    versions: tuple[int, ...]
+
+
+class Unhold(Message, frozen=True):
+    """End of `Hold`. Answered by `Done`."""
+
+    versions: tuple[int, ...]
+
+
+class Read(Message, frozen=True):
+    """Bytes of a leased entry, for clients of other nodes. Answered by `Chunk` with payload."""
+
+    version: int
+    start: int
+    nbytes: int
+
+
+class Chunk(Message, frozen=True):
+    """Answer to `Read`; the payload is the bytes."""
+
+
+class Write(Message, frozen=True):
+    """Bytes of a reserved entry, for clients of other nodes; the payload is the bytes. Answered by `Done`."""
+
+    version: int
+    start: int
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One committed entry of a listing. `last_use_age_s` counts back from now."""
+
+    version: int
+    space: Space
+    hash: BlockHash
+    kind: Kind
+    nbytes: int
+    in_dram: bool
+    on_ssd: bool
+    last_use_age_s: float
+
+
+class List(Message, frozen=True):
+    """Committed entries with versions above `after`, in order of version, at most `limit`. Answered by `Listed`."""
+
+    after: int
+    limit: int
+
+
+class Listed(Message, frozen=True):
+    """Answer to `List`; fewer than the limit = that was all."""
+
+    entries: tuple[Entry, ...]
+
+
+class Drop(Message, frozen=True):
+    """Entries that now live elsewhere: remove them unless others use them. Answered by `Committed`: which went."""
+
+    versions: tuple[int, ...]
+
+
+class Usage(Message, frozen=True):
+    """What does each namespace hold here? Answered by `Data` ({namespace: {dram_bytes, ssd_bytes, entries}})."""
+
+
+class Forget(Message, frozen=True):
+    """Delete everything of a namespace. Answered by `Data` ({bytes, entries})."""
+
+    namespace: str
+
+
+class SetNamespaces(Message, frozen=True):
+    """The namespaces and their share of quota on this very server [bytes]. Answered by `Done`."""
+
+    namespaces: tuple[NamespaceRecord, ...]
+
+
+class Stats(Message, frozen=True):
+    """Counters and gauges. Answered by `Data`."""
+
+
+class Audit(Message, frozen=True):
+    """Prove that ledger, segment and SSD directory agree. `repair` removes what is wrong. Answered by `Data`."""
+
+    repair: bool = False
+
+
+class Done(Message, frozen=True):
+    """It is done."""
+
+
+class Data(Message, frozen=True):
+    """A JSON-like answer."""
+
+    value: dict[str, Any]
+
+
+class Failed(Message, frozen=True):
+    """It could not be done."""
+
+    reason: str
+
+
+ToServer = (
+    Hello
+    | Lookup
+    | Promote
+    | Release
+    | Report
+    | Reserve
+    | Commit
+    | Abort
+    | Hold
+    | Unhold
+    | Read
+    | Write
+    | List
+    | Drop
+    | Usage
+    | Forget
+    | SetNamespaces
+    | Stats
+    | Audit
+)
+ToClient = Welcome | Looked | Promoted | Reserved | Committed | Chunk | Listed | Done | Data | Failed
+
+encoder = msgspec.msgpack.Encoder()
+to_server: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)
+to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)

@@ -1,0 +1,125 @@
+"""Fetching a model image from a memory server of another node, chunk by chunk, into memory of this one."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from hardware.ub.copy import checksum
+from serving.errors import PoolError
+from serving.ids import BlockHash
+from serving.kvpool.core.entry import Found, Space, Tier
+from serving.kvpool.live.messages import MAX_CHUNK_BYTES, Looked, Lookup, Promote, Promoted, Release, Report
+from serving.kvpool.live.server_link import ServerLink
+
+REPLY_S = 2.0
+"""How long a server that has nothing to wait for may take."""
+CHUNK_S = 5.0
+DISK_S = 30.0
+"""How long an image may take from SSD to memory; a server waits no longer."""
+LEASE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model image as an entry of the pool. Its layout is its key, so that servers announce the key."""
+
+    space: Space
+    hash: BlockHash
+
+    @classmethod
+    def of(cls, key: str) -> "ModelEntry":
+        """The entry of a key."""
+        return cls(Space("", key), BlockHash(blake2b(key.encode(), digest_size=16).digest()))
+
+
+def soon(seconds: float = REPLY_S) -> float:
+    """A deadline."""
+    return time.monotonic() + seconds
+
+
+def look(link: ServerLink, entry: ModelEntry) -> Found | None:
+    """Whether a server has the image; then it is leased.
+
+    Raises: PoolError if the server does not answer.
+    """
+    return link.ask(Looked, _lookup(entry), soon()).found[0]
+
+
+def look_all(links: Sequence[ServerLink], entry: ModelEntry) -> list[tuple[ServerLink, Found]]:
+    """Which of these servers have the image, in one round: those in memory first. Servers that do not answer have not.
+
+    Effects: leases it on each of them.
+    """
+    deadline = soon()
+    asked = [link for link in links if _sent(link, entry, deadline)]
+    offers = [(link, found) for link in asked if (found := _received(link, deadline)) is not None]
+    return sorted(offers, key=lambda offer: offer[1].tier is not Tier.DRAM)
+
+
+def in_memory(link: ServerLink, found: Found) -> Found | None:
+    """The image in its server's memory, brought there from SSD if need be; None if that cannot be now.
+
+    Raises: PoolError if the server does not answer.
+    """
+    if found.tier is Tier.DRAM:
+        return found
+    return link.ask(Promoted, Promote((found.version,), DISK_S), soon(DISK_S + REPLY_S)).found[0]
+
+
+def release(link: ServerLink, found: Found) -> None:
+    """Ends a lease, if the server can still be told.
+
+    Effects: as said.
+    """
+    try:
+        link.post(Release((found.version,)), soon())
+    except PoolError:
+        return  # the lease ended with the connection
+
+
+def fetch(link: ServerLink, entry: ModelEntry, offer: Found, target: memoryview) -> int:
+    """Reads the whole image, and verifies it.
+
+    Args:
+        offer: from `look`; leased.
+        target: writable, of the image's size.
+    Returns: its checksum.
+    Raises: PoolError if it is gone, is not what it should be, or its server does not answer.
+    Effects: fills `target`; wrong bytes are reported to their server.
+    """
+    found = in_memory(link, offer)
+    if found is None:
+        raise PoolError(f"memory server {link.name} cannot bring the image from its disk now")
+    leased_at = time.monotonic()
+    for start in range(0, found.nbytes, MAX_CHUNK_BYTES):
+        if time.monotonic() - leased_at > LEASE_S / 2:
+            leased_at = time.monotonic()
+            again = look(link, entry)
+            if again is None or again.version != found.version:
+                raise PoolError(f"memory server {link.name} dropped the image while it was read")
+        link.read(found.version, start, target[start : start + MAX_CHUNK_BYTES], soon(CHUNK_S))
+    digest = checksum(target)
+    if digest != found.checksum:
+        link.post(Report((found.version,)), soon())
+        raise PoolError(f"the image of memory server {link.name} has another checksum than it should have")
+    return digest
+
+
+def _lookup(entry: ModelEntry) -> Lookup:
+    return Lookup(entry.space, (entry.hash,), LEASE_S)
+
+
+def _sent(link: ServerLink, entry: ModelEntry, deadline: float) -> bool:
+    try:
+        link.send(_lookup(entry), deadline)
+    except PoolError:
+        return False
+    return True
+
+
+def _received(link: ServerLink, deadline: float) -> Found | None:
+    try:
+        return link.receive(Looked, deadline).found[0]
+    except PoolError:
+        return None

@@ -1,0 +1,261 @@
+"""The pool's controller as one small named actor: memory servers announce themselves, everybody else reads the view.
+
+    kvcache replica ── PoolAnnouncer ──►  actor  ◄── PoolViewFollower ── engine replicas, gateways
+                     record, every 1 s           view, every 0.5 s
+
+Whatever happens to the actor, the pool goes on with the last view: servers hand the namespaces that they know to the
+actor that comes next, and that one gives out no view of its own before every living server has had time to appear.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import ray
+
+from hardware.units import MIB
+from serving.cluster.lookup import ActorLookup
+from serving.cluster.membership import NAMESPACE
+from serving.cluster.nodes import ON_HEAD_NODE
+from serving.config.serve import ServeConfig
+from serving.errors import UnavailableError
+from serving.kvpool.live.controller import EXPIRY_S, ControllerAnswer, ControlSettings
+from serving.kvpool.live.controller_host import ControllerHost
+from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord
+
+logger = logging.getLogger(__name__)
+
+NAME = "cloudmatrix-pool-control"
+ANNOUNCE_PERIOD_S = 1.0
+VIEW_PERIOD_S = 0.5
+CALL_DEADLINE_S = 3.0
+TROUBLE = 2
+
+assert EXPIRY_S >= CALL_DEADLINE_S + ANNOUNCE_PERIOD_S, "one lost call must not cost a server its place"
+
+
+@ray.remote(num_cpus=0, max_restarts=-1)
+class PoolControlActor:
+    """The named actor around a `ControllerHost`."""
+
+    def __init__(self, settings: ControlSettings) -> None:
+        again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        self._host = ControllerHost(replace(settings, founding=settings.founding and not again))
+
+    def announce(self, record: ServerRecord, namespaces: tuple[NamespaceRecord, ...]) -> ControllerAnswer:
+        """A server is there."""
+        return self._host.announce(record, namespaces)
+
+    def withdraw(self, name: str, incarnation: str) -> None:
+        """A server says goodbye."""
+        self._host.withdraw(name, incarnation)
+
+    def view(self) -> PoolView | None:
+        """The pool now; None while the controller is too young to know."""
+        return self._host.view()
+
+    def set_namespace(self, record: NamespaceRecord) -> None:
+        """Add a namespace, or change its quota and weight."""
+        self._host.set_namespace(record)
+
+    def delete_namespace(self, name: str) -> bool:
+        """Forget a namespace and its quota; what it holds is the servers' business. Returns: whether it was there."""
+        return self._host.delete_namespace(name)
+
+
+def control_settings(config: ServeConfig, session: str, *, founding: bool = False) -> ControlSettings:
+    """What the controller is told about this start of the system.
+
+    Args:
+        founding: nothing of it has been started yet.
+    """
+    return ControlSettings(
+        session=session,
+        directory=config.kvcache.directory,
+        ramp_s=config.kvcache.ramp_s,
+        namespaces=tuple(NamespaceRecord(n.name, n.quota_mib * MIB, n.weight) for n in config.namespaces),
+        founding=founding,
+    )
+
+
+def pool_control(settings: ControlSettings) -> Any:
+    """The cluster's controller actor, made by whoever asks first: the launcher, or after a loss a memory server."""
+    actor_class: Any = PoolControlActor
+    return actor_class.options(
+        name=NAME, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", resources=ON_HEAD_NODE
+    ).remote(settings)
+
+
+class PoolAnnouncer:
+    """Announces one memory server until told to leave; survives the death of the actor.
+
+    Args:
+        describe: the server's record, asked for in a thread before each announcement.
+    """
+
+    def __init__(self, settings: ControlSettings, describe: Callable[[], ServerRecord]) -> None:
+        self._lookup = ActorLookup(partial(pool_control, settings))
+        self._describe = describe
+        self._view = EMPTY_VIEW
+        self._superseded = False
+        self._actor: Any = None
+        self._task: asyncio.Task[None] | None = None
+        self._fresh = asyncio.Event()
+        self._complaint = Complaint("the pool's controller does not answer; the pool goes on as it was")
+
+    @property
+    def view(self) -> PoolView:
+        """The newest view; that of an empty pool before the first."""
+        return self._view
+
+    def start(self) -> None:
+        """Announce from now on, about once a second."""
+        self._task = asyncio.create_task(self._forever())
+
+    def check(self) -> None:
+        """Raises: RuntimeError when announcing has ended though it must not, or another server has our name."""
+        if self._superseded:
+            raise RuntimeError("another memory server has this one's name; it must not serve any more")
+        if self._task is not None and self._task.done():
+            raise RuntimeError("the memory server does not announce itself any more") from self._error()
+
+    async def next_view(self) -> PoolView:
+        """The view of the next answer."""
+        self._fresh.clear()
+        await self._fresh.wait()
+        return self.view
+
+    async def announce(self) -> None:
+        """Announce once, now.
+
+        Raises: ray.exceptions.RayError, TimeoutError, ValueError if the actor does not answer.
+        """
+        record = await asyncio.to_thread(self._describe)
+        self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
+        answer: ControllerAnswer = await _settle(self._actor.announce.remote(record, self._view.namespaces))
+        self._superseded = not answer.accepted
+        if answer.view is not None:  # None: too young; it must not take away what we have
+            self._view = answer.view
+            self._fresh.set()
+
+    async def leave(self) -> None:
+        """Withdraw and stop. Never raises: without a withdrawal the entry expires by itself."""
+        if self._task is not None:
+            self._task.cancel()
+        try:
+            record = await asyncio.to_thread(self._describe)
+            if self._actor is not None:
+                await _settle(self._actor.withdraw.remote(record.name, record.incarnation))
+        except (ray.exceptions.RayError, TimeoutError):
+            logger.info("could not withdraw from the pool; the entry expires by itself")
+
+    async def _forever(self) -> None:
+        while True:
+            try:
+                await self.announce()
+                self._complaint.over()
+            except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+                self._complaint.make(error)
+                self._actor = None
+            await asyncio.sleep(ANNOUNCE_PERIOD_S)
+
+    def _error(self) -> BaseException | None:
+        task = self._task
+        return None if task is None or task.cancelled() else task.exception()
+
+
+class PoolViewFollower:
+    """Keeps the newest view at hand. `view` may be read by any thread; the rest belongs to one event loop."""
+
+    def __init__(self, period_s: float = VIEW_PERIOD_S) -> None:
+        self._period_s = period_s
+        self._lookup = ActorLookup(partial(ray.get_actor, NAME, NAMESPACE))
+        self._view = EMPTY_VIEW
+        self._task: asyncio.Task[None] | None = None
+        self._complaint = Complaint("the pool's controller does not answer; keeping the last view")
+
+    @property
+    def view(self) -> PoolView:
+        """The newest view; that of an empty pool before the first."""
+        return self._view
+
+    def start(self) -> None:
+        """Follow from now on."""
+        self._task = asyncio.create_task(self._forever())
+
+    async def stop(self) -> None:
+        """Stop following; the last view stays."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _forever(self) -> None:
+        actor: Any = None
+        while True:
+            try:
+                actor = actor or await self._lookup.answer(CALL_DEADLINE_S)
+                view = await _settle(actor.view.remote())
+                self._view = view or self._view
+                self._complaint.over()
+            except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+                if actor is not None:  # before the first memory server there is none: nothing is wrong
+                    self._complaint.make(error)
+                actor = None
+            await asyncio.sleep(self._period_s)
+
+
+class NamespaceChanges:
+    """Changes of tenants, brought to the controller: a `NamespaceDirectory`."""
+
+    def __init__(self) -> None:
+        self._lookup = ActorLookup(partial(ray.get_actor, NAME, NAMESPACE))
+
+    async def set_namespace(self, record: NamespaceRecord) -> None:
+        """Raises: UnavailableError if the controller does not answer."""
+        await self._ask(lambda actor: actor.set_namespace.remote(record))
+
+    async def drop_namespace(self, name: str) -> None:
+        """Raises: UnavailableError if the controller does not answer."""
+        await self._ask(lambda actor: actor.delete_namespace.remote(name))
+
+    async def _ask(self, call: Callable[[Any], Any]) -> None:
+        try:
+            await _settle(call(await self._lookup.answer(CALL_DEADLINE_S)))
+        except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+            raise UnavailableError(
+                "the pool's controller did not answer; the change may or may not have been made"
+            ) from error
+
+
+class Complaint:
+    """One warning per trouble, and one line when it is over, however often it is met in between.
+
+    A single failure is none: a call may be lost, and an actor takes seconds to start on a busy machine.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._failures = 0
+
+    def make(self, error: BaseException) -> None:
+        """It goes wrong (still)."""
+        self._failures += 1
+        if self._failures == TROUBLE:
+            logger.warning("%s (%s)", self._text, type(error).__name__)
+
+    def over(self) -> None:
+        """It goes well (again)."""
+        if self._failures >= TROUBLE:
+            logger.info("over: %s", self._text)
+        self._failures = 0
+
+
+async def _settle(ref: Any) -> Any:
+    async def answer() -> Any:
+        return await ref
+
+    return await asyncio.wait_for(answer(), CALL_DEADLINE_S)

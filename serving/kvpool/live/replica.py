@@ -1,0 +1,237 @@
+"""The Serve replica around one memory server: deployment `kvcache`, the pool that prefill and decode share.
+
+    view of the pool ──► quotas of this server, settler ──► entries move to their owners
+    record, every second ──► controller                      health = the server's ticker makes its rounds
+
+Ray only keeps the books of `UB_MEMORY`; here it is enforced: no server takes more than Ray gave it.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from hardware.ray_resources import NODE_LABEL, UB_MEMORY
+from hardware.units import MIB
+from serving.cluster.logs import log_beside_serve
+from serving.cluster.loopback import keep_on_loopback
+from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY, link_host, sweep_forever
+from serving.config.kvcache import KvCacheConfig
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
+from serving.ids import NodeId
+from serving.injected_faults import FaultReader, faults_path
+from serving.instance.live.accounted import LEAST_BYTES, AccountedKv, accounted_kv
+from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.pool_control import CALL_DEADLINE_S, VIEW_PERIOD_S, PoolAnnouncer, control_settings
+from serving.kvpool.live.server import MemoryServer
+from serving.kvpool.live.server_settings import ServerSettings
+from serving.kvpool.live.settler import Settler
+from serving.kvpool.live.ssd_slot import SsdSlot
+from serving.values.namespaces import server_quotas
+from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState
+
+logger = logging.getLogger(__name__)
+
+STALL_S = 10.0
+"""A memory server whose ticker made no round for so long is stuck, and is replaced."""
+FAULTS_PERIOD_S = 0.1
+"""How often a server looks for injected faults, where `[chaos]` lets it."""
+LEAVE_S = 10.0
+"""What leaving takes beside the hand-over: one announcement, the last views, joining threads."""
+
+
+class KvCacheDeployment:
+    """One memory server as a Ray Serve replica.
+
+    Args:
+        secret: that clients of the pool must show.
+        session: names this start of the system; part of the UB segment's path.
+        folder: of this start, for the servers' names and, without `ssd_path`, their SSD tier; on every node its own.
+    Raises: ConfigError if Ray gave less UB memory than the configuration asks for.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: ServeConfig, secret: str, session: str, folder: Path
+    ) -> None:
+        log_beside_serve()
+        keep_on_loopback()
+        require_ub_memory(config.kvcache.ub_memory_mib)
+        self._config = config.kvcache
+        self._node = NodeId(ray.get_runtime_context().get_node_id())
+        self._state = ServerState.ACTIVE
+        self._version = ""
+        place = await asyncio.to_thread(_Place.take, config.kvcache, folder, node_name())
+        self._place = place
+        settings = ServerSettings.of(
+            config.kvcache,
+            node=self._node,
+            secret=secret,
+            segment_folder=SHARED_MEMORY,
+            segment_prefix=f"{SEGMENT_PREFIX}{session}-{self._node[:12]}-kvcache-",
+            host=link_host(),
+            name=place.name,
+        )
+        # A folder under the server's own name: two servers of a pool never look for a free slot in the same one.
+        ssd = place.ssd_folder if config.kvcache.ssd_mib else None
+        settings = replace(settings, ssd_folder=ssd, ssd_bytes=config.kvcache.ssd_mib * MIB)
+        faults = FaultReader(faults_path(SHARED_MEMORY, session), place.name) if config.chaos.enabled else None
+        if faults is not None:
+            settings = replace(settings, disk_full=lambda: faults.active("full_disk") is not None)
+        self._accounted = accounted_kv(config)
+        if self._accounted is not None:  # blocks of a few bytes each, as many as the accounted memory holds
+            real = self._accounted.real(settings.capacity_bytes)
+            settings = replace(settings, capacity_bytes=real, quantum=LEAST_BYTES)
+        self._server = await asyncio.to_thread(MemoryServer, settings)
+        self._server.start()
+        gc.freeze()  # what was restored from disk is not walked through again and again while clients wait
+        self._announcer = PoolAnnouncer(control_settings(config, session), self._describe)
+        client = PoolClient(
+            f"settler-{place.name}", self._node, secret, lambda: self._announcer.view, config.kvcache.scope
+        )
+        only = self._node if config.kvcache.scope == "node" else None
+        self._settler = Settler(client, place.name, lambda: self._announcer.view, only)
+        self._settler.start()
+        self._announcer.start()
+        self._follower = asyncio.create_task(self._follow_view())
+        self._sweeper = asyncio.create_task(sweep_forever(session))
+        self._injury = asyncio.create_task(self._turn_bits(faults)) if faults is not None else None
+        self._stopped = False
+
+    async def facts(self) -> dict[str, Any]:
+        """The server's numbers, for tests and scripts that hold a Serve handle."""
+        return (await asyncio.to_thread(self._describe)).facts
+
+    def check_health(self) -> None:
+        """Called by Serve every `[health] shell_period_s`. Progress, not existence, is health.
+
+        Raises: RuntimeError when the server is stuck, or another one has its name; Serve then replaces the replica.
+        """
+        if self._stopped:
+            return  # leaving takes its time
+        self._announcer.check()
+        age = self._server.progress_age_s()
+        if age > STALL_S:
+            raise RuntimeError(f"memory server {self._place.name} made no round for {age:.1f} s")
+        if self._follower.done() or not self._settler.alive:
+            raise RuntimeError(f"memory server {self._place.name} does not follow the pool any more")
+
+    async def __del__(self) -> None:
+        """Hand everything over, then leave. Serve calls this on a graceful shutdown and kills after its timeout."""
+        if getattr(self, "_stopped", True):
+            return
+        self._stopped = True
+        self._follower.cancel()
+        self._sweeper.cancel()
+        if self._injury is not None:
+            self._injury.cancel()
+        self._state = ServerState.DRAINING
+        deadline = time.monotonic() + self._config.drain_s
+        # At once, so that nobody writes here any more; if it fails, the next announcement tells.
+        with suppress(ray.exceptions.RayError, TimeoutError, ValueError):
+            await self._announcer.announce()
+        left = await asyncio.to_thread(self._settler.drain, deadline)
+        logger.info(
+            "%s leaves; %s", self._place.name, "nobody takes over" if left is None else f"{left} entries stayed behind"
+        )
+        await self._announcer.leave()
+        if len(self._announcer.view.servers) > 1:
+            await asyncio.sleep(2 * VIEW_PERIOD_S)  # until nobody looks for anything here any more
+        await asyncio.to_thread(self._end)
+
+    def _end(self) -> None:
+        self._settler.stop()
+        self._server.stop()
+        self._place.give_back()
+
+    def _describe(self) -> ServerRecord:
+        record = self._server.record(self._state)
+        moved = self._settler.moved
+        facts = {
+            "pid": os.getpid(),
+            "moved_entries": moved.moved,
+            "moved_bytes": moved.nbytes,
+            "misplaced_entries": moved.left,
+        }
+        facts = {**record.facts, **facts}
+        return replace(record, facts=facts if self._accounted is None else self._accounted.accounted_facts(facts))
+
+    async def _turn_bits(self, faults: FaultReader) -> None:
+        """Make stored blocks wrong as `cloudmatrix chaos` asks for it."""
+        while True:
+            fault = faults.take("bit_flip")
+            if fault is not None:
+                turned = await asyncio.to_thread(self._server.turn_bit, fault.draw)
+                logger.warning("chaos: %s", "one bit was turned over" if turned else "no block to turn a bit of")
+            await asyncio.sleep(FAULTS_PERIOD_S)
+
+    async def _follow_view(self) -> None:
+        while True:
+            view = await self._announcer.next_view()
+            if view.version != self._version:
+                self._version = view.version
+                shares = shares_of(view, self._place.name, self._accounted)
+                await asyncio.to_thread(self._server.set_namespaces, shares)
+                self._settler.view_changed()
+
+
+class _Place:
+    """What a server has on its node: a name that its replacement will have too, and a folder on disk under that name.
+
+    The name is held by a file lock, so that the kernel gives it back whenever and however the process ends.
+    """
+
+    def __init__(self, name: str, ssd_folder: Path, seat: SsdSlot) -> None:
+        self.name = name
+        self.ssd_folder = ssd_folder
+        self._seat = seat
+
+    @classmethod
+    def take(cls, config: KvCacheConfig, folder: Path, node: str) -> "_Place":
+        """The first free name of the node.
+
+        Raises: SsdError if this start's folder cannot be used.
+        Effects: the name is taken.
+        """
+        seat = SsdSlot.take(folder / "names" / node)
+        name = f"kvcache-{node}-{seat.index}"
+        root = Path(config.ssd_path) if config.ssd_path else folder / "ssd"
+        return cls(name, root / name, seat)
+
+    def give_back(self) -> None:
+        """Effects: the next server may have the name."""
+        self._seat.give_back()
+
+
+def node_name() -> str:
+    """What this node is called at every start of the system: its number in the topology, else what Ray calls it."""
+    context = ray.get_runtime_context()
+    return str(dict(context.get_node_labels()).get(NODE_LABEL) or context.get_node_id()[:12])
+
+
+def require_ub_memory(wanted_mib: int) -> None:
+    """Raises: ConfigError if Ray gave this process less UB memory than it wants to take."""
+    given = ray.get_runtime_context().get_assigned_resources().get(UB_MEMORY, 0)
+    if given < wanted_mib:
+        raise ConfigError(
+            f"a memory server of {wanted_mib} MiB was given {given:g} MiB of {UB_MEMORY} by Ray: let its deployment ask"
+            f" for as much as [kvcache] ub_memory_mib says"
+        )
+
+
+def shares_of(view: PoolView, server: str, accounted: AccountedKv | None = None) -> list[NamespaceRecord]:
+    """The view's namespaces, each with the quota that falls on this server, in real bytes."""
+    quotas = server_quotas(view.namespaces, view).get(server, {})
+    if accounted is not None:  # 0 would be no limit at all
+        quotas = {name: nbytes and max(1, accounted.real(nbytes)) for name, nbytes in quotas.items()}
+    return [NamespaceRecord(record.name, quotas.get(record.name, 0)) for record in view.namespaces]
+
+
+assert CALL_DEADLINE_S + 2 * VIEW_PERIOD_S < LEAVE_S, "leaving must fit into the time that is left for it"

@@ -1,0 +1,262 @@
+"""A memory server: one UB segment of its own, one folder on disk, and the clients that read and write there.
+
+    clients ──frames──► connections ──► handlers ──►  ledger (one lock)  ◄── ticker: expiries, water marks, dead holders
+                                                        │ orders   ▲ done
+                                                        ▼          │
+                                                     SSD worker: one thread reads, one writes
+
+It knows nothing of Ray; a deployment, or a test, starts it in a process and asks it for its record.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hardware.ub.file import remove_stale
+from hardware.ub.region import UbRegion
+from hardware.ub.segment import UbSegment
+from serving.errors import SsdError
+from serving.kvpool.core.memory_manager import MemoryManager
+from serving.kvpool.live.bit_flip import turn_bit
+from serving.kvpool.live.connections import Connections
+from serving.kvpool.live.facts import facts_of
+from serving.kvpool.live.handlers import Desk
+from serving.kvpool.live.holds import Holds
+from serving.kvpool.live.messages import Welcome
+from serving.kvpool.live.meters import Meters
+from serving.kvpool.live.server_core import ServerCore
+from serving.kvpool.live.server_settings import ServerSettings
+from serving.kvpool.live.ssd_files import SsdFiles
+from serving.kvpool.live.ssd_restore import restore
+from serving.kvpool.live.ssd_slot import SsdSlot
+from serving.kvpool.live.ssd_worker import SsdWorker
+from serving.values.pool_view import NamespaceRecord, ServerRecord, ServerState
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.05
+HOLDERS_EVERY_S = 1.0
+_SHORTEST_S = 0.01
+_JOIN_S = 5.0
+_REGIONS = 16
+_NEVER_S = 1e9
+
+
+class MemoryServer:
+    """One memory server of this process. `start` once, `stop` once; every method is safe for threads."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        """
+        Raises: UbFullError, UbMissingError or SpecError if the segment cannot be made.
+        Effects: takes the segment's memory and an SSD slot, removes what dead servers left, restores what is on disk.
+        """
+        self._settings = settings
+        self.incarnation = os.urandom(8).hex()
+        self._born = time.monotonic()
+        self._address = ("", 0)
+        self._slot, self._ssd_error = _take_slot(settings.ssd_folder)
+        try:
+            self._segment = _make_segment(settings, self.incarnation)
+        except BaseException:
+            self._give_back_slot()
+            raise
+        self._region: UbRegion = self._segment.allocate(settings.capacity_bytes, "kvcache")
+        self._core = self._make_core()
+        self._ssd = self._open_ssd()
+        self._holds = Holds(self._core)
+        desk = Desk(self._core, self._holds, self._ssd, self._ssd_error, self.facts, self.set_namespaces)
+        self._connections = Connections(
+            desk, settings.secret, settings.node, settings.max_connections, self._make_welcome
+        )
+        self._stop = threading.Event()
+        self._progress_at = time.monotonic()
+        self._ticker = threading.Thread(target=self._tick_forever, name="kvpool-ticker", daemon=True)
+
+    @property
+    def name(self) -> str:
+        """Its place in the ring: as set, or from node and SSD slot, so that a replacement gets the same one."""
+        if self._settings.name:
+            return self._settings.name
+        place = self.incarnation[:8] if self._slot is None else f"{self._slot.index}"
+        return f"kvcache-{self._settings.node[:12]}-{place}"
+
+    def start(self) -> tuple[str, int]:
+        """Begins to serve.
+
+        Returns: host and port.
+        Raises: PoolUnreachableError if the host cannot be bound.
+        Effects: threads, and a socket that listens.
+        """
+        self._address = self._connections.start(self._settings.host)
+        if self._ssd is not None:
+            self._ssd.start()
+        self._progress_at = time.monotonic()
+        self._ticker.start()
+        return self._address
+
+    def stop(self) -> None:
+        """Ends every connection and removes the segment; files on disk stay for a successor. Twice is allowed.
+
+        Effects: the memory is given back, but for weights that processes compute with.
+        """
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        with self._core.changed:
+            self._core.closing = True
+            self._core.changed.notify_all()
+        self._connections.stop(_JOIN_S)
+        if self._ssd is not None:
+            self._ssd.stop()
+        if self._ticker.is_alive():
+            self._ticker.join(_JOIN_S)
+        self._segment.discard()
+        self._give_back_slot()
+
+    def record(self, state: ServerState) -> ServerRecord:
+        """What to announce now.
+
+        Effects: none.
+        """
+        with self._core.changed:
+            models = self._core.model_versions()
+        return ServerRecord(
+            name=self.name,
+            incarnation=self.incarnation,
+            node=self._settings.node,
+            host=self._address[0],
+            port=self._address[1],
+            segment=str(self._segment.path),
+            generation=self._region.generation,
+            capacity_bytes=self._settings.capacity_bytes,
+            state=state,
+            uptime_s=time.monotonic() - self._born,
+            models=models,
+            facts=self.facts(),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Counters and gauges: those of `facts_of`, and connections, holds, the queues of the disk, its error at start.
+
+        Effects: none.
+        """
+        return {
+            **facts_of(self._core),
+            "connections": self._connections.count,
+            "holds": self._holds.count,
+            "ssd_queue": {} if self._ssd is None else self._ssd.waiting,
+            "ssd_error": self._ssd_error,
+            "progress_age_s": self.progress_age_s(),
+        }
+
+    def set_namespaces(self, namespaces: Sequence[NamespaceRecord]) -> None:
+        """The tenants, with their share of quota on this very server.
+
+        Effects: a namespace that is now beyond its quota loses its oldest entries.
+        """
+        self._core.set_quotas({one.name: one.quota_bytes for one in namespaces})
+
+    def turn_bit(self, draw: float) -> bool:
+        """Makes one stored block wrong, as a failing memory cell would; for tests.
+
+        Args:
+            draw: from 0 to below 1; which bit of which block.
+        Returns: False if no block lies in memory. Model weights are spared: processes compute with them unchecked.
+        Effects: one bit is turned over; whoever reads the block finds out by its checksum.
+        """
+        return turn_bit(self._core, draw)
+
+    def progress_age_s(self) -> float:
+        """How long ago the ticker last got the ledger's lock and did its round; large = the server is stuck.
+
+        Very large once a thread that the server cannot do without has died.
+        Effects: none.
+        """
+        if self._connections.deaf or (self._ssd is not None and self._ssd.dead):
+            return _NEVER_S
+        return time.monotonic() - self._progress_at
+
+    def _give_back_slot(self) -> None:
+        if self._slot is not None:
+            self._slot.give_back()
+
+    def _make_core(self) -> ServerCore:
+        settings = self._settings
+        ssd_bytes = settings.ssd_bytes if self._slot is not None else 0
+        # Versions of different incarnations must not meet: a random start, far below 64 bits.
+        manager = MemoryManager(
+            settings.manager(self._region.offset, ssd_bytes), int.from_bytes(os.urandom(6), "little") + 1
+        )
+        tiers = ("promote", "ssd_load", "ssd_spill") if self._slot is not None else ()
+        meters = Meters("lookup", "reserve", "put", *tiers)
+        return ServerCore(settings, manager, self._segment, self._region, meters)
+
+    def _open_ssd(self) -> SsdWorker | None:
+        if self._slot is None:
+            return None
+        files = SsdFiles(self._slot.path, self._settings.disk_full)
+        worker = SsdWorker(self._core, files)
+        self._core.disk = worker
+        try:
+            restore(self._core, files)
+        except SsdError as error:
+            self._ssd_error = str(error)
+            logger.warning("%s; serving without what is on disk", error)
+        return worker
+
+    def _make_welcome(self, client: int) -> Welcome:
+        return Welcome(
+            self.name,
+            self.incarnation,
+            self._settings.node,
+            str(self._segment.path),
+            self._region.generation,
+            client,
+        )
+
+    def _tick_forever(self) -> None:
+        core = self._core
+        holders_at = 0.0
+        while not self._stop.is_set():
+            with core.changed:
+                now = core.now()
+                core.manager.disk_hangs(self._ssd is not None and self._ssd.hangs)
+                core.manager.tick(now)
+                core.dispatch()
+                core.changed.notify_all()
+                wanted = core.manager.next_tick(now)
+            self._progress_at = time.monotonic()
+            if now - holders_at >= HOLDERS_EVERY_S:
+                holders_at = now
+                self._release_dead()
+            pause = TICK_S if wanted is None else min(TICK_S, wanted - now)
+            self._stop.wait(max(_SHORTEST_S, pause))
+
+    def _release_dead(self) -> None:
+        for process in self._holds.dead():
+            with self._core.changed:
+                self._holds.release(process, self._core.now())
+                self._core.dispatch()
+
+
+def _take_slot(folder: Path | None) -> tuple[SsdSlot | None, str]:
+    """A slot, or why there is none: a server without a disk is better than no server."""
+    if folder is None:
+        return None, ""
+    try:
+        return SsdSlot.take(folder), ""
+    except SsdError as error:
+        logger.error("%s; serving without an SSD tier", error)
+        return None, str(error)
+
+
+def _make_segment(settings: ServerSettings, incarnation: str) -> UbSegment:
+    """A new segment; what dead servers left under the same prefix goes first, since memory may be short of both."""
+    for path in remove_stale(settings.segment_folder, settings.segment_prefix):
+        logger.info("removed %s, which a dead process left", path)
+    path = settings.segment_folder / f"{settings.segment_prefix}{incarnation}"
+    return UbSegment.create(path, settings.capacity_bytes, max_regions=_REGIONS)

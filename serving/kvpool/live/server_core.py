@@ -1,0 +1,136 @@
+"""What every thread of a memory server shares: the ledger under its lock, the bytes that it speaks of, and the meters.
+
+One lock, `changed`, guards the ledger; it is a condition that is notified whenever an order was carried out, so that
+whoever waits for a promotion looks again. Nothing slow happens under it: no hashing, no disk, no socket.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from hardware.ub.copy import checksum
+from hardware.ub.region import UbRegion
+from hardware.ub.segment import UbSegment
+from serving.kvpool.core.entries import EntryView
+from serving.kvpool.core.entry import Found, Order, Tier
+from serving.kvpool.core.memory_manager import MemoryManager
+from serving.kvpool.live.meters import Meters
+from serving.kvpool.live.server_settings import ServerSettings
+
+
+class Disk(Protocol):
+    """Whoever carries out the ledger's orders."""
+
+    def submit(self, orders: Iterable[Order]) -> None:
+        """Takes the orders at once and carries them out later; called under the ledger's lock."""
+        ...
+
+
+class ServerCore:
+    """The state of one memory server.
+
+    Args:
+        manager: the ledger, to be used only while `changed` is held.
+        segment, region: where the bytes are; the region is this server's whole share.
+    """
+
+    def __init__(
+        self, settings: ServerSettings, manager: MemoryManager, segment: UbSegment, region: UbRegion, meters: Meters
+    ) -> None:
+        self.settings = settings
+        self.manager = manager
+        self.segment = segment
+        self.region = region
+        self._memory = segment.view(region)
+        self.meters = meters
+        self.changed = threading.Condition(threading.Lock())
+        self.disk: Disk | None = None
+        self.closing = False
+        self.models: dict[int, str] = {}
+        """Committed model images: version -> `model@version`. May name images that are gone meanwhile."""
+        self._numbers = itertools.count(1)
+
+    def now(self) -> float:
+        """The ledger's time [s]: monotonic, common to all threads."""
+        return time.monotonic()
+
+    def new_number(self) -> int:
+        """A number under which a connection or a process can be booked; never given twice."""
+        return next(self._numbers)
+
+    def dispatch(self) -> None:
+        """Hands on what the ledger wants done. Called under the lock after whatever may give orders.
+
+        Effects: the disk works soon.
+        """
+        orders = self.manager.take_orders()
+        if orders:
+            assert self.disk is not None, "a ledger without an SSD tier gave orders"
+            self.disk.submit(orders)
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """Bytes at an offset of the segment's file, writable.
+
+        Effects: none.
+        """
+        start = offset - self.region.offset
+        assert 0 <= start <= start + nbytes <= len(self._memory), "an extent outside the region"
+        return self._memory[start : start + nbytes]
+
+    def entries(self) -> list[EntryView]:
+        """All committed entries in order of version, as they are at this moment.
+
+        About 0.1 s for 100,000 of them, during which nobody else has the lock: once a listing, not once a page.
+        Effects: none.
+        """
+        with self.changed:
+            return list(self.manager.entries())
+
+    def in_dram(self, version: int) -> Found | None:
+        """The entry if its bytes are in memory now. Called under the lock.
+
+        Effects: none.
+        """
+        found = self.manager.found(version)
+        return found if found is not None and found.tier is Tier.DRAM else None
+
+    def verify(self, version: int, *, remove: bool) -> bool | None:
+        """Hashes an entry that lies in memory; held in place meanwhile, but not under the lock.
+
+        Args:
+            remove: it from both tiers if its bytes are wrong.
+        Returns: whether its bytes are those that were stored; None if it is not in memory.
+        Effects: as `remove` says.
+        """
+        number = self.new_number()
+        with self.changed:
+            found = self.in_dram(version)
+            if found is None or not self.manager.hold(version, number, self.now()):
+                return None
+        right = checksum(self.view(found.offset, found.nbytes)) == found.checksum
+        with self.changed:
+            if not right and remove:
+                self.manager.distrust(version, self.now())
+                self.meters.add("damaged_dram")
+            self.manager.unhold(version, number, self.now())
+            self.dispatch()
+        return right
+
+    def set_quotas(self, quotas: dict[str, int]) -> None:
+        """Namespaces with their share of quota on this server [bytes]; 0 = none.
+
+        Effects: entries beyond a quota go.
+        """
+        with self.changed:
+            self.manager.set_quotas(quotas)
+            self.dispatch()
+
+    def model_versions(self) -> tuple[str, ...]:
+        """Models whose weights are here now, in order. Called under the lock.
+
+        Effects: forgets those that are gone.
+        """
+        self.models = {version: name for version, name in self.models.items() if self.manager.found(version)}
+        return tuple(sorted(set(self.models.values())))

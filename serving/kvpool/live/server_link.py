@@ -1,0 +1,295 @@
+"""One blocking connection to one memory server.
+
+    link.send(message, deadline)          to several servers, one after the other
+    reply = link.receive(Looked, deadline)      then their answers: one round trip for all of them
+    reply = link.ask(Looked, message, deadline)     both, for one server
+    link.post(message, deadline)          an answer that says nothing is read before the next request, not now
+
+It connects when it is first used. After any error or timeout the connection is closed, so that a late answer is never
+taken for another's; then the server is left alone for a while that doubles with each failure in a row. Every call ends
+by its deadline. Not thread-safe.
+"""
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import TypeVar
+
+from hardware.ub.process import ProcessStamp
+from serving.errors import PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError
+from serving.ids import NodeId
+from serving.kvpool.live import frames
+from serving.kvpool.live.messages import Chunk, Done, Failed, Hello, Message, Read, ToClient, Welcome, Write, to_client
+from serving.values.pool_view import ServerRecord
+
+_R = TypeVar("_R", bound=Message)
+
+FIRST_PAUSE_S = 0.2
+LAST_PAUSE_S = 5.0
+CONNECT_S = 0.5
+"""A server that lives takes a connection and greets within this, however much later the deadline is."""
+MIN_LEFT_S = 0.005
+"""With less time left nothing is begun: it could only end in a timeout that is not the server's fault."""
+
+
+class _State(Enum):
+    CLOSED = auto()
+    GREETING = auto()
+    """Hello was sent, Welcome is owed."""
+    IDLE = auto()
+    ASKED = auto()
+    """A request was sent; its answer is for the caller."""
+    POSTED = auto()
+    """A request was sent; its answer is for nobody."""
+
+
+def hello_of(name: str, node: NodeId, secret: str) -> Hello:
+    """The first frame of a client in this process.
+
+    Effects: none.
+    """
+    stamp = ProcessStamp.own()
+    return Hello(secret, name, node, stamp.pid, stamp.start_ticks, stamp.pid_namespace)
+
+
+class ServerLink:
+    """One client's line to the server that a record describes.
+
+    Args:
+        record: of one incarnation at one address; another one needs another link.
+    """
+
+    def __init__(self, record: ServerRecord, hello: Hello) -> None:
+        self.name = record.name
+        self.connection = 0
+        """Counts connections: leases and reservations belong to one and end with it. 0 = there never was one."""
+        self._record = record
+        self._hello = hello
+        self._sock: socket.socket | None = None
+        self._state = _State.CLOSED
+        self._welcome: Welcome | None = None
+        self._pause_s = 0.0
+        self._retry_at = 0.0
+        self._greet_until = 0.0
+        self._why = "never tried"
+
+    @property
+    def record(self) -> ServerRecord:
+        """Where the server is."""
+        return self._record
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """What the server said of itself on the present connection; None while there is none."""
+        return self._welcome
+
+    @property
+    def local(self) -> bool:
+        """Connected, and to a server whose segment can be mapped here."""
+        return self._welcome is not None and self._welcome.node == self._hello.node
+
+    def skipped(self, now: float) -> bool:
+        """True while the server is left alone after a failure.
+
+        Effects: none.
+        """
+        return self._sock is None and now < self._retry_at
+
+    def prepare(self, deadline: float) -> None:
+        """Connects if needed, and says Hello without waiting for the answer.
+
+        Raises: PoolUnreachableError if nobody listens or the server is skipped; PoolTimeoutError.
+        Effects: a connection, or a pause after a failure.
+        """
+        if self._state is _State.ASKED:  # the caller was interrupted between question and answer
+            self.close()
+        if self._sock is not None:
+            return
+        now = time.monotonic()
+        if now < self._retry_at:
+            raise PoolUnreachableError(
+                f"memory server {self.name} is skipped for {self._retry_at - now:.1f} s: {self._why}"
+            )
+        if deadline - now < MIN_LEFT_S:
+            raise PoolTimeoutError(f"no time was left to connect to memory server {self.name}")
+        try:
+            self._connect(min(deadline - now, CONNECT_S))
+        except PoolError as error:
+            self._broken(error)
+            raise
+
+    def send(self, message: Message, deadline: float, payload: Iterable[memoryview] = ()) -> None:
+        """Sends a request; `receive` must follow.
+
+        Raises: PoolTimeoutError, PoolUnreachableError; PoolError for a request that cannot be sent.
+        Effects: answers that were owed are read first; on an error the connection is closed.
+        """
+        self._begin(message, deadline, payload, _State.ASKED)
+
+    def post(self, message: Message, deadline: float) -> None:
+        """Sends a request whose answer says nothing; it is read when the next request is sent.
+
+        Raises: as `send`.
+        Effects: as `send`.
+        """
+        self._begin(message, deadline, (), _State.POSTED)
+
+    def receive(self, kind: type[_R], deadline: float, into: memoryview | None = None) -> _R:
+        """The answer to the request that was sent.
+
+        Args:
+            kind: the only answer that makes sense.
+            into: where a payload goes.
+        Raises: PoolRefusedError if the server answered `Failed`, the connection is good then; PoolTimeoutError,
+            PoolUnreachableError; PoolError for an answer that makes no sense.
+        Effects: on an error but the first the connection is closed.
+        """
+        assert self._state is _State.ASKED, f"nothing was asked of {self.name}"
+        reply = self._reply(deadline, into)
+        self._state = _State.IDLE
+        if isinstance(reply, kind):
+            return reply
+        if isinstance(reply, Failed):
+            raise PoolRefusedError(f"memory server {self.name}: {reply.reason}")
+        error = PoolError(f"memory server {self.name} answered {type(reply).__name__} where {kind.__name__} was due")
+        self._broken(error)
+        raise error
+
+    def ask(self, kind: type[_R], message: Message, deadline: float, payload: Iterable[memoryview] = ()) -> _R:
+        """One request and its answer.
+
+        Raises: as `send` and `receive`.
+        Effects: those of the request.
+        """
+        self.send(message, deadline, payload)
+        return self.receive(kind, deadline)
+
+    def read(self, version: int, start: int, target: memoryview, deadline: float) -> None:
+        """One chunk of an entry of another node's server, straight into its place.
+
+        Args:
+            target: writable bytes, at most MAX_CHUNK_BYTES.
+        Raises: as `send` and `receive`.
+        Effects: fills `target`.
+        """
+        self.send(Read(version, start, len(target)), deadline)
+        self.receive(Chunk, deadline, target)
+
+    def write(self, version: int, start: int, source: memoryview, deadline: float) -> None:
+        """One chunk of an entry to another node's server.
+
+        Args:
+            source: contiguous bytes, at most MAX_CHUNK_BYTES.
+        Raises: as `send` and `receive`.
+        Effects: the bytes are in the server's segment.
+        """
+        self.ask(Done, Write(version, start), deadline, (source,))
+
+    def close(self) -> None:
+        """Ends the connection, and with it all leases and reservations. The next request connects again.
+
+        Effects: no pause follows.
+        """
+        if self._sock is not None:
+            self._sock.close()
+        self._sock = None
+        self._welcome = None
+        self._state = _State.CLOSED
+
+    def retire(self) -> None:
+        """Ends the link for good: its server is not of the pool any more.
+
+        Effects: whoever still holds it finds the server unreachable.
+        """
+        self.close()
+        self._retry_at = float("inf")
+        self._why = "it left the pool"
+
+    def _begin(self, message: Message, deadline: float, payload: Iterable[memoryview], then: _State) -> None:
+        self.prepare(deadline)
+        self.settle(deadline)
+        left = deadline - time.monotonic()
+        if left < MIN_LEFT_S:
+            raise PoolTimeoutError(f"no time was left to ask memory server {self.name}")
+        assert self._sock is not None
+        try:
+            self._sock.settimeout(left)
+            frames.send(self._sock, message, payload)
+        except PoolError as error:
+            self._broken(error)
+            raise
+        self._state = then
+
+    @property
+    def prompt(self) -> bool:
+        """Connected, and with nothing owed that has not come: the next request goes out at once."""
+        if self._state in (_State.GREETING, _State.POSTED):
+            return self._readable()
+        return self._state is _State.IDLE
+
+    def settle(self, deadline: float) -> None:
+        """Reads what the server still owes: its Welcome, or an answer for nobody.
+
+        A server that failed before is not waited for again: it has to greet between two requests.
+
+        Raises: as `receive`.
+        Effects: none but that.
+        """
+        if self._state is _State.GREETING:
+            now = time.monotonic()
+            if self._pause_s and now < self._greet_until and not self._readable():
+                raise PoolUnreachableError(f"memory server {self.name} has not greeted yet after a failure")
+            reply = self._reply(min(deadline, max(self._greet_until, now)), None)
+            if not isinstance(reply, Welcome) or reply.server != self.name:
+                said = reply.reason if isinstance(reply, Failed) else repr(reply)
+                error = PoolUnreachableError(f"memory server {self.name} does not take us: {said}")
+                self._broken(error)
+                raise error
+            self._welcome = reply
+            self.connection += 1
+            self._state = _State.IDLE
+        elif self._state is _State.POSTED:
+            self._reply(deadline, None)
+            self._state = _State.IDLE
+
+    def _reply(self, deadline: float, into: memoryview | None) -> ToClient:
+        assert self._sock is not None
+        try:
+            # An answer that came while another server was waited for is taken even after the deadline.
+            self._sock.settimeout(max(deadline - time.monotonic(), MIN_LEFT_S))
+            reply, _ = frames.receive(self._sock, to_client, into)
+        except PoolError as error:
+            self._broken(error)
+            raise
+        if self._state is not _State.GREETING:  # a server that only greets is not well
+            self._pause_s = 0.0
+        return reply
+
+    def _connect(self, timeout_s: float) -> None:
+        address = (self._record.host, self._record.port)
+        try:
+            self._sock = socket.create_connection(address, timeout_s)
+        except TimeoutError as error:
+            raise PoolTimeoutError(f"memory server {self.name} at {address} takes no connection") from error
+        except OSError as error:
+            raise PoolUnreachableError(f"memory server {self.name} at {address}: {error}") from error
+        frames.tune(self._sock)
+        frames.send(self._sock, self._hello)
+        self._state = _State.GREETING
+        self._greet_until = time.monotonic() + CONNECT_S
+
+    def _readable(self) -> bool:
+        assert self._sock is not None
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _broken(self, error: PoolError) -> None:
+        with contextlib.suppress(OSError):
+            self.close()
+        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LAST_PAUSE_S)
+        self._retry_at = max(self._retry_at, time.monotonic() + self._pause_s)
+        self._why = str(error)

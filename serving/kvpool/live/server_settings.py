@@ -1,0 +1,111 @@
+"""What one memory server is told: its share of memory and disk, where it lies and whom it answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from serving.config.kvcache import Eviction, KvCacheConfig
+from serving.ids import NodeId
+from serving.kvpool.core.settings import ManagerSettings
+
+MIB = 1 << 20
+KIB = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """One memory server.
+
+    Args:
+        node: on which it runs; its clients of the same node map its segment.
+        secret: that clients must show.
+        capacity_bytes: of its UB segment.
+        segment_folder, segment_prefix: the segment's file is `<folder>/<prefix><incarnation>`; stale files of the same
+            prefix are removed at the start, so it should be one that only servers of this cluster use.
+        name: in the ring; empty = made of node and SSD slot, so that a replacement owns the keys of its predecessor.
+        host: to listen on, at a free port.
+        ssd_folder: with one subfolder (slot) per server; None = no SSD tier.
+        max_connections: a further client is told `Failed`.
+        quantum: sizes of entries are rounded up to it [bytes].
+        disk_full: whether the disk is to behave as if it had no room, for tests; None = as it is.
+    """
+
+    node: NodeId
+    secret: str = field(repr=False)
+    capacity_bytes: int
+    segment_folder: Path
+    segment_prefix: str
+    name: str = ""
+    host: str = "127.0.0.1"
+    ssd_folder: Path | None = None
+    ssd_bytes: int = 0
+    slab_bytes: int = 2 * MIB
+    high_water: float = 0.95
+    low_water: float = 0.85
+    write_through: bool = False
+    eviction: Eviction = "lru"
+    lease_s: float = 5.0
+    write_lease_s: float = 10.0
+    max_connections: int = 256
+    quantum: int = 4096
+    disk_full: Callable[[], bool] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        config: KvCacheConfig,
+        *,
+        node: NodeId,
+        secret: str,
+        segment_folder: Path,
+        segment_prefix: str,
+        host: str = "127.0.0.1",
+        ssd_folder: Path | None = None,
+        name: str = "",
+    ) -> Self:
+        """Settings as `[kvcache]` says.
+
+        Args:
+            ssd_folder: where the SSD tier is when `ssd_path` is empty; unused without `ssd_mib`.
+        Effects: none.
+        """
+        folder = Path(config.ssd_path) if config.ssd_path else ssd_folder
+        return cls(
+            node=node,
+            secret=secret,
+            capacity_bytes=config.ub_memory_mib * MIB,
+            segment_folder=segment_folder,
+            segment_prefix=segment_prefix,
+            name=name,
+            host=host,
+            ssd_folder=folder if config.ssd_mib else None,
+            ssd_bytes=config.ssd_mib * MIB if folder is not None else 0,
+            slab_bytes=config.slab_kib * KIB,
+            # Without a second tier nothing has to be written before it goes, so nothing is gained by going early.
+            high_water=config.high_water if config.ssd_mib else 1.0,
+            low_water=config.low_water if config.ssd_mib else 1.0,
+            write_through=config.write_through,
+            eviction=config.eviction,
+            lease_s=config.lease_s,
+            write_lease_s=config.write_lease_s,
+        )
+
+    def manager(self, base_offset: int, ssd_bytes: int) -> ManagerSettings:
+        """Settings of the ledger of a region that begins at `base_offset`, with the disk that there really is.
+
+        Effects: none.
+        """
+        return ManagerSettings(
+            capacity_bytes=self.capacity_bytes,
+            base_offset=base_offset,
+            slab_bytes=self.slab_bytes,
+            ssd_bytes=ssd_bytes,
+            high_water=self.high_water,
+            low_water=self.low_water,
+            write_through=self.write_through,
+            eviction=self.eviction,
+            lease_s=self.lease_s,
+            write_lease_s=self.write_lease_s,
+            quantum=self.quantum,
+        )

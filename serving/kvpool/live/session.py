@@ -1,0 +1,36 @@
+"""One client's connection to a memory server, as its handlers see it."""
+
+from dataclasses import dataclass, field
+
+from hardware.ub.process import ProcessStamp
+from serving.ids import NodeId
+from serving.kvpool.core.entries import EntryView
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A reservation: where it is and since when, so that nothing is written there for a client that came too late."""
+
+    offset: int
+    nbytes: int
+    since: float
+    model: str | None
+
+
+@dataclass(slots=True)
+class Session:
+    """What is known of a client.
+
+    Args:
+        client: number under which its leases and reservations are booked.
+        process: None if this server cannot see whether it lives: another node, or another container.
+        writing: by version, reserved and not yet committed.
+        listing: what the pages of its present listing are cut from.
+    """
+
+    client: int
+    name: str
+    node: NodeId
+    process: ProcessStamp | None
+    writing: dict[int, Writing] = field(default_factory=dict)
+    listing: list[EntryView] = field(default_factory=list)

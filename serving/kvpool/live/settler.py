@@ -1,0 +1,128 @@
+"""Keeps a memory server's entries where the ring wants them, in a thread of its own, and empties it when it leaves."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from serving.ids import NodeId
+from serving.kvpool.core.ring import ring_of
+from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.migration import Migrator, Settled
+from serving.values.pool_view import PoolView
+
+logger = logging.getLogger(__name__)
+
+ROUND_S = 10.0
+"""Longest round: then the ring is looked at again."""
+RETRY_S = 3.0
+"""After a round that left entries behind: they were in use, or there was no room for them."""
+IDLE_S = 30.0
+"""Also without a new view: clients with an old one may have written here meanwhile."""
+DRAIN_RETRY_S = 0.2
+
+
+class Settler:
+    """One server's migration. `start` once, then `drain` or nothing, then `stop`.
+
+    Args:
+        client: of the server's own process, for nothing else; closed by `stop`.
+        server: name of the server.
+        view: gives the newest view; called from this object's thread.
+        node: the server's, if entries may move only within it (scope `node`).
+    """
+
+    def __init__(
+        self, client: PoolClient, server: str, view: Callable[[], PoolView], node: NodeId | None = None
+    ) -> None:
+        self._client = client
+        self._server = server
+        self._view = view
+        self._node = node
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._migrator = Migrator(client, server, pause=self._stop.wait)
+        self._seen = ""
+        self._moved = Settled()
+        self._thread = threading.Thread(target=self._settle_forever, name="kvpool-settler", daemon=True)
+
+    def start(self) -> None:
+        """Settle from now on, whenever the view changes.
+
+        Effects: a thread.
+        """
+        self._thread.start()
+
+    def view_changed(self) -> None:
+        """There is a new view. Effects: a round soon, if it is another pool."""
+        if self._view().version != self._seen:
+            self._wake.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def moved(self) -> Settled:
+        """Entries and bytes moved so far, and how many the last round left behind."""
+        return self._moved
+
+    def drain(self, deadline: float) -> int | None:
+        """Hands everything to the others, until the deadline (of `time.monotonic`) or until nobody is there to take it.
+
+        Returns: entries that are still here; None if there is nobody to take any.
+        Effects: ends the settling thread first.
+        """
+        self._end_thread()
+        self._stop.clear()
+        while self._has_heirs(view := self._view()):
+            # The view may still give this server a share: then nobody has heard yet that it leaves.
+            others = replace(view, servers=tuple(one for one in view.servers if one.record.name != self._server))
+            settled = self._migrator.settle(ring_of(others, self._node), deadline, leaving=True)
+            self._count(settled)
+            if not settled.left or time.monotonic() + DRAIN_RETRY_S >= deadline:
+                return settled.left
+            time.sleep(DRAIN_RETRY_S)
+        return None
+
+    def stop(self) -> None:
+        """End the thread and the connections. Twice is allowed."""
+        self._end_thread()
+        self._client.close()
+
+    def _end_thread(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(ROUND_S)
+
+    def _settle_forever(self) -> None:
+        pause_s = IDLE_S
+        while not self._stop.is_set():
+            self._wake.wait(pause_s)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            view = self._view()
+            self._seen = view.version
+            pause_s = IDLE_S
+            if not self._has_heirs(view):
+                continue
+            try:
+                settled = self._migrator.settle(ring_of(view, self._node), time.monotonic() + ROUND_S)
+            except Exception:
+                logger.exception("a round of migration failed in an unforeseen way; trying again")
+                settled = Settled(left=1)
+            self._count(settled)
+            pause_s = RETRY_S if settled.left else IDLE_S
+
+    def _count(self, settled: Settled) -> None:
+        before = self._moved
+        self._moved = Settled(before.moved + settled.moved, settled.left, before.nbytes + settled.nbytes)
+
+    def _has_heirs(self, view: PoolView) -> bool:
+        """Whether another server takes blocks."""
+        others = [one.record for one in view.servers if one.record.name != self._server and one.weight > 0]
+        return any(self._node in (None, record.node) for record in others)

@@ -1,0 +1,222 @@
+"""Carries out what a ledger asks of the disk: one thread reads, one writes and removes; slow writes delay no read.
+
+The queues are unbounded lists of a bounded number of orders: the ledger has at most `max_spills` spills under way, a
+load needs an extent, and a removal is of an entry that was stored. Orders of one entry that must follow each other are
+writes and removals, and those keep their order; a load that comes too late finds another file, or none, and fails.
+"""
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from hardware.ub.copy import checksum
+from serving.errors import SsdError
+from serving.kvpool.core.entry import Load, Order, Spill, Unlink
+from serving.kvpool.live.server_core import ServerCore
+from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S = 1.0
+"""After a failed write the disk is left alone for so long; what would leave memory for it is dropped meanwhile."""
+QUIET_S = 60.0
+_JOIN_S = 5.0
+_LAST_REMOVALS_S = 4.0
+"""Removals that are queued when a server stops are carried out for so long: what was deleted must not come back."""
+HANG_S = 10.0
+"""A write that takes longer: until it returns, nothing more is ordered to the disk."""
+
+Job = Callable[[], None]
+
+
+class SsdWorker:
+    """The two threads, their queues and what they count."""
+
+    def __init__(self, core: ServerCore, files: SsdFiles) -> None:
+        self.files = files
+        self._core = core
+        self._reads: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
+        self._writes: queue.SimpleQueue[Spill | Unlink | Job | None] = queue.SimpleQueue()
+        self._unlinking: Counter[str] = Counter()
+        self._started = False
+        self._stopping = False
+        self._paused_until = 0.0
+        self._writing_since: float | None = None
+        self._last_removal = math.inf
+        self._told_at: dict[str, float] = {}
+        self._threads = [
+            threading.Thread(target=self._read_forever, name="kvpool-ssd-read", daemon=True),
+            threading.Thread(target=self._write_forever, name="kvpool-ssd-write", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begins to work.
+
+        Effects: two threads.
+        """
+        for thread in self._threads:
+            thread.start()
+        self._started = True
+
+    def stop(self) -> None:
+        """Ends after the piece of work in hand and what is to be removed; other things that are queued are left undone.
+
+        Effects: the threads end; a thread that the disk holds up is left behind.
+        """
+        self._last_removal = time.monotonic() + _LAST_REMOVALS_S
+        self._stopping = True
+        self._reads.put(None)
+        self._writes.put(None)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(_JOIN_S)
+
+    def submit(self, orders: Iterable[Order]) -> None:
+        """Takes orders to be carried out; never waits.
+
+        Effects: they are queued.
+        """
+        for order in orders:
+            if isinstance(order, Load):
+                self._reads.put(order)
+                continue
+            if isinstance(order, Unlink):
+                self._unlinking[self.files.path_of(order.space, order.hash, order.kind)] += 1
+            self._writes.put(order)
+
+    def unlinking(self) -> set[str]:
+        """Files whose removal is queued. Called under the ledger's lock.
+
+        Effects: none.
+        """
+        return set(self._unlinking)
+
+    def run_between_writes(self, job: Job, timeout_s: float) -> bool:
+        """Runs something when everything queued for writing has been done, and while nothing is written or removed.
+
+        Returns: whether it was done in time.
+        Raises: SsdError as `job` does.
+        """
+        done = threading.Event()
+        errors: list[SsdError] = []
+
+        def fenced() -> None:
+            try:
+                job()
+            except SsdError as error:
+                errors.append(error)
+            finally:
+                done.set()
+
+        self._writes.put(fenced)
+        in_time = done.wait(timeout_s)
+        if errors:
+            raise errors[0]
+        return in_time
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Orders not yet begun."""
+        return {"loads": self._reads.qsize(), "writes": self._writes.qsize()}
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a write has not returned for `HANG_S`."""
+        since = self._writing_since
+        return since is not None and time.monotonic() - since > HANG_S
+
+    @property
+    def dead(self) -> bool:
+        """Whether one of the threads has ended, although nobody asked for that."""
+        return self._started and not self._stopping and not all(thread.is_alive() for thread in self._threads)
+
+    def _read_forever(self) -> None:
+        while (order := self._reads.get()) is not None and not self._stopping:
+            start = time.perf_counter()
+            found = self._load(order)
+            good = found is True
+            self._core.meters.observe("ssd_load", time.perf_counter() - start, (("ssd_bytes_read", order.nbytes),))
+            with self._core.changed:
+                if found is False and self._core.manager.found(order.version) is not None:  # not removed meanwhile
+                    self._core.meters.add("damaged_ssd")
+                    logger.warning("entry %s on SSD is gone or damaged; it is not served", order.hash.hex())
+                self._core.manager.loaded(order.version, good, self._core.now(), unreadable=found is None)
+                self._tell()
+
+    def _write_forever(self) -> None:
+        while (order := self._writes.get()) is not None:
+            if self._stopping and (not isinstance(order, Unlink) or time.monotonic() > self._last_removal):
+                continue
+            self._writing_since = time.monotonic()
+            if isinstance(order, Spill):
+                self._spill_and_tell(order)
+            elif isinstance(order, Unlink):
+                self._unlink(order)
+            else:
+                order()
+            self._writing_since = None
+
+    def _spill_and_tell(self, order: Spill) -> None:
+        start = time.perf_counter()
+        right = checksum(self._core.view(order.offset, order.nbytes)) == order.checksum
+        good = right and self._spill(order)
+        amounts = (("ssd_bytes_written", order.nbytes),) if good else (("ssd_spills_failed", 1),)
+        self._core.meters.observe("ssd_spill", time.perf_counter() - start, amounts)
+        with self._core.changed:
+            now = self._core.now()
+            self._core.manager.spilled(order.version, good, now)
+            if not right:  # damaged in memory: nobody shall have it
+                self._core.manager.distrust(order.version, now)
+                self._core.meters.add("damaged_dram")
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tells whoever waits; called under the lock."""
+        self._core.dispatch()
+        self._core.changed.notify_all()
+
+    def _load(self, order: Load) -> bool | None:
+        """Returns: False if what is there is something else; None if the disk cannot read, which may pass."""
+        try:
+            return self.files.read(_stored(order), self._core.view(order.offset, order.nbytes))
+        except SsdError as error:
+            self._complain("ssd_read_errors", error)
+            return None
+
+    def _spill(self, order: Spill) -> bool:
+        if time.monotonic() < self._paused_until:
+            return False
+        try:
+            self.files.write(_stored(order), self._core.view(order.offset, order.nbytes))
+        except SsdError as error:
+            self._paused_until = time.monotonic() + PAUSE_S
+            self._complain("ssd_write_errors", error)
+            return False
+        return True
+
+    def _unlink(self, order: Unlink) -> None:
+        path = self.files.path_of(order.space, order.hash, order.kind)
+        try:
+            self.files.unlink(path)
+        except SsdError as error:
+            self._complain("ssd_unlink_errors", error)
+        with self._core.changed:
+            self._unlinking[path] -= 1
+            if not self._unlinking[path]:
+                del self._unlinking[path]
+
+    def _complain(self, counter: str, error: SsdError) -> None:
+        """Counts an error of the disk and logs it, but not the same kind again and again."""
+        self._core.meters.add(counter)
+        now = time.monotonic()
+        if now - self._told_at.get(counter, -QUIET_S) >= QUIET_S:
+            self._told_at[counter] = now
+            logger.warning("SSD tier: %s; the pool works on without it, further errors are only counted", error)
+
+
+def _stored(order: Spill | Load) -> StoredEntry:
+    return StoredEntry(order.space, order.hash, order.kind, order.nbytes, order.checksum)

@@ -1,0 +1,1 @@
+"""Starting a system on Ray, and ending it."""

@@ -1,0 +1,112 @@
+"""The Serve application: which deployments there are, what each replica takes from Ray, how they are bound together."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+
+from hardware.ray_resources import replica_resources
+from serving.cluster.nodes import ON_HEAD_NODE
+from serving.config.serve import ServeConfig
+from serving.gateway.live.replica import LEAVE_S as GATEWAY_LEAVE_S
+from serving.gateway.live.replica import GatewayDeployment
+from serving.instance.live.replica import InstanceDeployment
+from serving.kvpool.live.replica import LEAVE_S, KvCacheDeployment
+from serving.scaling.live.autoscaler import AutoscalerDeployment
+
+APP_NAME = "cloudmatrix"
+GATEWAY = "gateway"
+KVCACHE = "kvcache"
+AUTOSCALER = "autoscaler"
+
+MANY_REQUESTS = 100_000
+"""Serve must not queue or refuse: admission is the gateway's and the engines' business."""
+
+
+def build(
+    config: ServeConfig, *, secret: str, session: str, threads: int, pool_salt: bytes, pool_folder: Path
+) -> Application:
+    """The application of one configuration.
+
+    Args:
+        secret: shared by gateways, instances and memory servers; any unguessable text.
+        session: names this start of the system.
+        threads: compute threads per instance.
+        pool_salt: from which namespaces get their salts; told to gateways only.
+        pool_folder: where memory servers keep their names, and their SSD tier if it has no folder of its own.
+    """
+    instance: Any = serve.deployment(InstanceDeployment)
+    pools = {
+        pool: instance.options(
+            name=pool,
+            num_replicas=max(1, section.replicas),
+            ray_actor_options={
+                "num_cpus": 0,
+                "resources": replica_resources(section.npus_per_instance, section.ub_memory_mib),
+            },
+            graceful_shutdown_timeout_s=config.gateway.request_timeout_s,
+            **_common(config),
+        )
+        for pool, section in config.pools.items()
+    }
+    for pool, section in config.pools.items():
+        if not section.replicas:
+            _start_empty(pools[pool])
+    handles = {pool: deployment.bind(config, pool, secret, session, threads) for pool, deployment in pools.items()}
+    ingress: Any = serve.deployment(serve.ingress()(GatewayDeployment))
+    gateway = ingress.options(
+        name=GATEWAY,
+        num_replicas=config.gateway.replicas,
+        # One gateway's streams are cut when its node dies; several should not lie on one node.
+        ray_actor_options={"num_cpus": 0, "resources": ON_HEAD_NODE if config.gateway.replicas == 1 else {}},
+        graceful_shutdown_timeout_s=config.gateway.request_timeout_s + GATEWAY_LEAVE_S,
+        **_common(config),
+    )
+    bound: dict[str, Application] = {}
+    if config.kvcache.replicas:
+        bound[KVCACHE] = _kvcache(config, secret, session, pool_folder)
+    if config.autoscaler.policy != "none":
+        bound[AUTOSCALER] = _autoscaler(config)
+    app: Application = gateway.bind(config, secret, handles, pool_salt, int(time.time()), **bound)
+    return app
+
+
+def _start_empty(deployment: Any) -> None:
+    """Let a deployment begin without replicas: Serve scales to none, but its options do not take a zero."""
+    deployment._deployment_config.num_replicas = 0
+
+
+def _autoscaler(config: ServeConfig) -> Application:
+    deployment: Any = serve.deployment(AutoscalerDeployment)
+    options = deployment.options(
+        name=AUTOSCALER,
+        num_replicas=1,
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_timeout_s=1.0,
+        **_common(config),
+    )
+    app: Application = options.bind(config)
+    return app
+
+
+def _kvcache(config: ServeConfig, secret: str, session: str, folder: Path) -> Application:
+    section = config.kvcache
+    server: Any = serve.deployment(KvCacheDeployment)
+    app: Application = server.options(
+        name=KVCACHE,
+        num_replicas=section.replicas,
+        ray_actor_options={"num_cpus": 0, "resources": replica_resources(0, section.ub_memory_mib)},
+        graceful_shutdown_timeout_s=section.drain_s + LEAVE_S,
+        **_common(config),
+    ).bind(config, secret, session, folder)
+    return app
+
+
+def _common(config: ServeConfig) -> dict[str, Any]:
+    return {
+        "max_ongoing_requests": MANY_REQUESTS,
+        "health_check_period_s": config.health.shell_period_s,
+        "health_check_timeout_s": config.health.shell_timeout_s,
+    }

@@ -1,0 +1,219 @@
+"""A local Ray cluster that presents virtual NPUs: one node, or several Ray nodes in this machine."""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from hardware.ray_resources import first_hosts, node_labels, node_resources, silence_npu_probe
+from hardware.ub.file import remove_stale
+from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY, SWEEP_PERIOD_S, sweep
+from serving.cluster.session import SystemSession
+from serving.config.cluster import ClusterConfig, NodeConfig
+from serving.config.health import HealthConfig
+from serving.injected_faults import faults_path
+from serving.launch.ray_parts import (
+    HelperTender,
+    dead,
+    end_started,
+    hide_command_line,
+    keep_agents,
+    leave_ray,
+    start_raylet_again,
+)
+from serving.launch.ray_storage import ray_storage
+from serving.launch.reaper import Reaper, remove
+
+logger = logging.getLogger(__name__)
+
+
+OBJECT_STORE_BYTES = 256 << 20
+"""Per node. Only handoffs between nodes pass through it, in chunks."""
+WATCH_PERIOD_S = 1.0
+"""How often the launcher asks Ray which nodes it has given up."""
+
+
+class LocalCluster:
+    """Starts Ray for one configuration, keeps its parts alive, and ends everything that it started.
+
+    Effects: owns this session's UB segments and its folder.
+    """
+
+    def __init__(self, config: ClusterConfig, session: SystemSession, health: HealthConfig | None = None) -> None:
+        self.session = session
+        self._config = config
+        self._health = health or HealthConfig()
+        self._storage = ray_storage(config.gcs_storage, session)
+        self._nodes: Any = None
+        self._workers: list[tuple[Any, dict[str, Any]]] = []
+        """Nodes beside the head, and how they were started."""
+        self._lost_nodes: frozenset[str] = frozenset()
+        """Nodes that Ray has given up, dead or frozen."""
+        self._helpers = HelperTender()
+        self._reaper: Reaper | None = None
+        self._connecting = threading.Lock()
+        self._sweep_at = 0.0
+
+    def start(self) -> None:
+        """Start the nodes and connect this process.
+
+        Raises: RuntimeError, OSError from Ray when a port is taken or a process does not come up.
+        Effects: removes segments that a crashed start left behind; changes this process's environment, which Ray's
+            processes inherit.
+        """
+        for path in remove_stale(SHARED_MEMORY, SEGMENT_PREFIX):
+            logger.info("removed %s, left behind by a crash", path)
+        silence_npu_probe()
+        keep_agents()
+        hide_command_line()
+        if self._reaper is None:
+            self._reaper = Reaper(self._traces(), self.session.pool_folder)
+        self.session.set_environment(self._storage.environment)
+        from ray.cluster_utils import Cluster  # heavy, and only here
+
+        nodes = self._config.nodes
+        hosts = first_hosts([node.npus for node in nodes])
+        head = {
+            **_node_arguments(nodes[0], hosts[0]),
+            **self._storage.arguments,
+            "include_dashboard": True,
+            "dashboard_host": self._config.dashboard_host,
+            "dashboard_port": self._config.dashboard_port or None,
+            "temp_dir": str(self.session.ray_folder),
+            "_system_config": _system_config(self._health),
+        }
+        self._nodes = Cluster()
+        self._nodes.add_node(**head)
+        for node, host in zip(nodes[1:], hosts[1:], strict=True):
+            arguments = _node_arguments(node, host)
+            self._workers.append((self._nodes.add_node(**arguments), arguments))
+        self.connect()
+        threading.Thread(target=self._watch_nodes, args=(self._nodes,), name="nodes", daemon=True).start()
+
+    def abandon(self) -> None:
+        """End what a failed `start` has begun, so that it can be called again."""
+        leave_ray()
+        end_started()
+        self._nodes = None
+        self._workers.clear()
+        self._storage.forget()
+
+    def connect(self) -> None:
+        """Connect this process to Ray, if it is not. Safe on several threads at once. Raises: what Ray raises."""
+        with self._connecting:
+            if not ray.is_initialized():
+                ray.init(address=self._nodes.address, log_to_driver=False, logging_level=logging.ERROR)
+
+    def let_go(self) -> None:
+        """Disconnect this process from Ray, whose processes it goes on to tend.
+
+        A process that is connected through the first node ends, by Ray's C++ code, when that node dies.
+        """
+        leave_ray()
+
+    @property
+    def dashboard_url(self) -> str:
+        """Where Ray's dashboard listens, for example `http://127.0.0.1:8265`."""
+        return f"http://{self._nodes.head_node.webui_url}"
+
+    def tend(self) -> str | None:
+        """Start again what has died and nobody else starts again: the GCS, nodes other than the first, Ray's
+        dashboard and monitors. Free the memory that dead replicas left.
+
+        Returns: why the system cannot go on, or None. Call it twice a second, from the thread that called `start`: the
+            kernel ends what a thread started when that thread ends.
+        Raises: RuntimeError, OSError from Ray when something does not come up; to be tried again.
+        """
+        head = self._nodes.head_node
+        if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or it did not come up again
+            if not self._storage.survives:
+                return 'Ray\'s GCS has died; with [cluster] gcs_storage = "embedded" it would have been started again'
+            logger.warning("Ray's GCS has died; starting it again, it knows what it knew")
+            head.kill_gcs_server(check_alive=False)
+            head.start_gcs_server()
+        if dead(head, "raylet") or "raylet" not in head.all_processes or head.node_id in self._lost_nodes:
+            logger.warning("the first Ray node has died or does not answer any more; starting everything on it again")
+            start_raylet_again(head)
+        for index, (node, arguments) in enumerate(self._workers):
+            if dead(node, "raylet") or node.node_id in self._lost_nodes:
+                logger.warning("a Ray node has died or does not answer any more; ending what is left of it")
+                if node in self._nodes.worker_nodes:
+                    self._nodes.remove_node(node, allow_graceful=False)
+                if self._config.restart_nodes:
+                    self._workers[index] = (self._nodes.add_node(**arguments), arguments)
+                else:
+                    del self._workers[index]
+                break  # one at a time: the others are looked at next time
+        self._helpers.tend(head)
+        self._sweep()
+        return None
+
+    def _sweep(self) -> None:
+        """As the replicas do, since there may be none."""
+        if time.monotonic() < self._sweep_at:
+            return
+        self._sweep_at = time.monotonic() + SWEEP_PERIOD_S
+        sweep(self.session.name)
+
+    def stop(self, *, keep_logs: bool = False) -> None:
+        """End Ray and remove what this start left on the machine. Safe to call twice, or after a failed start.
+
+        Raises: what Ray raises when it cannot end a process; everything else is done nevertheless.
+        """
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self._remove_traces, keep_logs=keep_logs)
+            last_first.callback(end_started)
+            if self._nodes is not None:
+                last_first.callback(self._nodes.shutdown)
+                self._nodes = None
+            if ray.is_initialized():
+                last_first.callback(leave_ray)
+
+    def _traces(self) -> tuple[Path, ...]:
+        """Beginnings of the names of this start's files outside its folder; faults are of a tester that was killed."""
+        segments = SHARED_MEMORY / f"{SEGMENT_PREFIX}{self.session.name}-"
+        return (segments, faults_path(SHARED_MEMORY, self.session.name))
+
+    def _remove_traces(self, *, keep_logs: bool) -> None:
+        remove(self.session.pool_folder, self._traces())
+        if self._reaper is not None:
+            self._reaper.dismiss()
+        if not keep_logs:
+            self.session.remove()
+
+    def _watch_nodes(self, nodes: Any) -> None:
+        """Until `stop`. On a thread of its own: the question may hang as long as nobody answers."""
+        while self._nodes is nodes:
+            with contextlib.suppress(Exception):  # whatever Ray raises while it has no GCS, or while it ends
+                table = nodes.global_state.node_table()
+                self._lost_nodes = frozenset(node["NodeID"] for node in table if not node["Alive"])
+            time.sleep(WATCH_PERIOD_S)
+
+
+def _cpus(node: NodeConfig) -> int:
+    return node.cpus or os.cpu_count() or 1
+
+
+def _system_config(health: HealthConfig) -> dict[str, int]:
+    """How Ray's GCS looks after nodes; Ray counts in milliseconds."""
+    return {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": round(health.node_period_s * 1e3),
+        "health_check_timeout_ms": round(health.node_timeout_s * 1e3),
+        "health_check_failure_threshold": health.node_misses,
+    }
+
+
+def _node_arguments(node: NodeConfig, first_host: int) -> dict[str, Any]:
+    return {
+        "num_cpus": _cpus(node),
+        "num_gpus": 0,
+        "resources": node_resources(node.npus, node.ub_memory_mib),
+        "labels": node_labels(first_host),
+        "object_store_memory": OBJECT_STORE_BYTES,
+    }

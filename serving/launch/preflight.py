@@ -1,0 +1,134 @@
+"""What can be wrong before anything was started. Imports no Ray, so that a mistake costs a moment and one line."""
+
+import asyncio
+import math
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from hardware.cost.device_file import load_device
+from hardware.units import MIB
+from serving.config.kvcache import KvCacheConfig
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError, ModelError, PoolError
+from serving.gateway.api.settings import ServedModel
+from serving.instance.live.accounted import accounted_kv
+from serving.instance.live.npu_of import npu_of
+from serving.launch.ports import GATEWAY_PORT, require_free
+from serving.model.config import Architecture
+from serving.model.size import weight_bytes
+
+_HBM_STEP_MIB = 64
+_ANY_DASHBOARD_PORT = "[cluster] dashboard_port (any free one: --set cluster.dashboard_port=0)"
+
+
+def preflight(config: ServeConfig) -> None:
+    """Find mistakes while nothing runs yet.
+
+    Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, a block
+        is larger than a memory server, the weights are larger than an instance's HBM, the folder of the SSD tier cannot
+        be written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be served).
+    Effects: makes the folder of the SSD tier.
+    """
+    model = Architecture.from_folder(config.model.path)
+    _require_tokenizer(config)
+    accounted = accounted_kv(config)
+    if accounted is not None:
+        npu_of(load_device(config.simulation.device))
+    elif not any(config.model.path.glob("*.safetensors")):
+        raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
+    else:
+        _require_hbm(config, model)
+    require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
+    if config.cluster.dashboard_port:
+        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _ANY_DASHBOARD_PORT)
+    if config.cluster.gcs_storage.startswith("redis"):
+        _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
+    if config.kvcache.replicas:
+        _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
+        _require_folder(config.kvcache)
+        _require_directory(config.kvcache)
+
+
+def _require_tokenizer(config: ServeConfig) -> None:
+    """Whether gateways can read tokenizer, chat template and end tokens."""
+    folder = config.model.tokenizer_folder
+    try:
+        model = ServedModel.from_folder(folder, names=(folder.name,), max_model_len=1, created=0)
+        if model.chat_template is not None:
+            asyncio.run(model.chat_template.warm())
+            model.chat_template.close()
+    except ModelError as error:
+        setting = "[model] tokenizer" if config.model.tokenizer else "[model] path, its tokenizer"
+        raise ModelError(f"{setting}: {error}") from error
+
+
+def _itemsize(config: ServeConfig, model: Architecture) -> int:
+    return 2 if (model.dtype if config.model.dtype == "auto" else config.model.dtype) == "bfloat16" else 4
+
+
+def _block_bytes(config: ServeConfig, model: Architecture) -> int:
+    return model.num_hidden_layers * config.engine.block_tokens * model.latent_dim * _itemsize(config, model)
+
+
+def _require_hbm(config: ServeConfig, model: Architecture) -> None:
+    """Whether the dies of each pool's instances hold the weights and a KV block each; if not, what would do."""
+    try:
+        weights = weight_bytes(config.model.path, _itemsize(config, model))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"a file of {config.model.path} cannot be read ({error}): fetch it again") from error
+    hardware, block = config.hardware, _block_bytes(config, model)
+    usable = hardware.hbm_per_die_bytes * (1 - hardware.workspace_share)
+    for name, pool in config.pools.items():
+        dies = pool.dies_per_instance
+        if -(-weights // dies) + block > usable:
+            raise ConfigError(
+                f"the weights of {config.model.path.name} take {weights / MIB:,.0f} MiB, and an instance of the {name} "
+                f"pool has {dies} dies of {hardware.hbm_per_die_bytes // MIB:,} MiB: add --set "
+                f"hardware.hbm_per_die_mib={_enough_hbm_mib(config, weights)}, or raise [{name}] npus_per_instance"
+            )
+
+
+def _enough_hbm_mib(config: ServeConfig, weights: int) -> int:
+    """A size of die with which every pool's instances hold the weights, and KV blocks in all their UB memory."""
+    wanted = max(
+        (weights / MIB + pool.ub_memory_mib) / pool.dies_per_instance / (1 - config.hardware.workspace_share)
+        for pool in config.pools.values()
+    )
+    return math.ceil(wanted / _HBM_STEP_MIB) * _HBM_STEP_MIB
+
+
+def _require_room(config: ServeConfig, block: int) -> None:
+    if block > config.kvcache.ub_memory_mib * MIB:
+        raise ConfigError(
+            f"one KV block of this model takes {block} bytes, more than a memory server of"
+            f" {config.kvcache.ub_memory_mib} MiB: raise [kvcache] ub_memory_mib or lower [engine] block_tokens"
+        )
+
+
+def _require_folder(kvcache: KvCacheConfig) -> None:
+    if not kvcache.ssd_path:
+        return
+    folder = Path(kvcache.ssd_path)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made ({error.strerror}): change [kvcache] ssd_path") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{folder} cannot be written: make it writable, or change [kvcache] ssd_path")
+
+
+def _require_directory(kvcache: KvCacheConfig) -> None:
+    if kvcache.directory != "embedded":
+        _require_redis(kvcache.directory, "[kvcache] directory")
+
+
+def _require_redis(url: str, setting: str) -> None:
+    from serving.kvpool.live.redis_store import RedisStore  # only who uses a Redis pays for its import
+
+    with RedisStore(url, "preflight", setting=setting) as store:
+        try:
+            store.ping()
+        except PoolError as error:
+            raise ConfigError(f"{error}: start it, or correct the address") from error

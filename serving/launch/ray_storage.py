@@ -1,0 +1,64 @@
+"""Where Ray's control plane (its GCS) keeps what it must not forget: nodes, actors, Serve's targets.
+
+    embedded    RocksDB in the session's folder: a GCS that died comes back with everything; nothing else is needed
+    redis://…   a Redis that lives on when this machine does not; for clusters whose head node may move
+    memory      nowhere: when the GCS dies, Ray dies with it a minute later
+
+Imports no Ray.
+"""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from serving.cluster.session import SystemSession
+from serving.config.checks import check_gcs_storage
+
+EMBEDDED, MEMORY = "embedded", "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class RayStorage:
+    """What the start of Ray has to be told.
+
+    Args:
+        environment: for this process and all that it starts; see `SystemSession.set_environment`.
+        arguments: of `ray.init` (with an underscore before each) and of a `Node`.
+        survives: whether a GCS that is started again finds everything.
+        folder: where it is kept, if that is on this machine.
+    """
+
+    environment: dict[str, str]
+    arguments: dict[str, str] = field(default_factory=dict, repr=False)
+    survives: bool = True
+    folder: Path | None = None
+
+    def forget(self) -> None:
+        """Delete what a GCS that did not come up has left in its folder, if it has one."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def ray_storage(kind: str, session: SystemSession) -> RayStorage:
+    """Reads `[cluster] gcs_storage`.
+
+    Args:
+        kind: `embedded`, `memory` or `redis://[user:password@]host:port`, `rediss://` for TLS.
+    Raises: ConfigError for anything else.
+    Effects: none.
+    """
+    if kind == MEMORY:
+        return RayStorage({}, survives=False)
+    if kind == EMBEDDED:
+        folder = session.folder / "gcs"
+        return RayStorage({"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder)}, folder=folder)
+    check_gcs_storage(kind)
+    url = urlsplit(kind)
+    scheme = "rediss://" if url.scheme == "rediss" else ""
+    address = f"{scheme}{url.hostname}:{url.port or 6379}"
+    named = {"redis_username": unquote(url.username or ""), "redis_password": unquote(url.password or "")}
+    # Starts that share a Redis must not find each other's nodes.
+    space = f"cloudmatrix-{session.name}"
+    environment = {"RAY_REDIS_ADDRESS": address, "RAY_external_storage_namespace": space}
+    return RayStorage(environment, {name: value for name, value in named.items() if value})

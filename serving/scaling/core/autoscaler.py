@@ -1,0 +1,208 @@
+"""How many replicas each pool should have so that promises are kept with the fewest NPUs.
+
+All pools are judged together at every look. What comes in is turned into a load of each pool in instances (prompt
+tokens that are not cached for prefill; sequences and KV blocks for decode); a slow plan follows the load that is
+expected by the time an instance started now would serve, a fast reaction answers queues that would break promises
+before that; the plan is cut to the NPUs there are. A pool grows at once and shrinks with patience, and nothing is asked
+for twice.
+
+Nothing here waits or knows the time: the same code decides live on Ray and in virtual time.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from msgspec import structs
+
+from serving.config.scaling import AutoscalerConfig, SloConfig
+from serving.scaling.core.blame import Blame
+from serving.scaling.core.budget import Wish, share_out
+from serving.scaling.core.cache_plan import CachePlan
+from serving.scaling.core.decision import PoolTarget, ScaleKind, Scaler, ScalingDecision
+from serving.scaling.core.decode_work import DecodeWork
+from serving.scaling.core.demand import Demand, Outlook, together
+from serving.scaling.core.gains import traffic_gains
+from serving.scaling.core.idle import IdleClock
+from serving.scaling.core.pool_mind import PoolMind, Wanted
+from serving.scaling.core.prompt_work import PromptWork
+from serving.scaling.core.request_count import RequestCountScaler
+from serving.scaling.core.room import Room, RoomWatch
+from serving.values.signals import PoolSignals, ScalingSignals
+
+
+def make_scaler(policy: Literal["requests", "slo"], slo: SloConfig, autoscaler: AutoscalerConfig) -> Scaler:
+    """The scaler that `[autoscaler] policy` names; for `none` there is nothing to make.
+
+    Args:
+        slo: what is promised; the baseline `requests` does not look at it.
+    Effects: none.
+    """
+    if policy == "requests":
+        return RequestCountScaler(autoscaler.requests_per_instance, autoscaler.idle_to_zero_s, autoscaler.npu_budget)
+    return Autoscaler(slo, autoscaler)
+
+
+@dataclass(slots=True)
+class Autoscaler:
+    """Implements `Scaler` for `policy = "slo"`."""
+
+    slo: SloConfig
+    config: AutoscalerConfig
+    _minds: dict[str, PoolMind] = field(default_factory=dict)
+    _prompts: PromptWork = field(init=False)
+    _decode: DecodeWork = field(init=False)
+    _cache: CachePlan = field(init=False)
+    _idle: IdleClock = field(init=False)
+    _room: RoomWatch = field(init=False)
+    _blame: Blame = field(init=False)
+    _before: ScalingSignals | None = None
+
+    def __post_init__(self) -> None:
+        self._prompts = PromptWork(self.slo.ttft_s)
+        self._decode = DecodeWork()
+        self._cache = CachePlan(self.config.hold_s)
+        self._idle = IdleClock(self.config.idle_to_zero_s)
+        self._room = RoomWatch(self.config.npu_budget)
+        self._blame = Blame(self.slo)
+
+    def decide(self, signals: ScalingSignals) -> ScalingDecision:
+        """Targets from now on.
+
+        Effects: remembers what it saw.
+        """
+        seconds = 0.0 if self._before is None else max(0.0, signals.now - self._before.now)
+        self._see(signals, seconds)
+        room = self._room.see(signals)
+        outlooks = [self._mind(pool).outlook(signals.now, pool, signals.start_s) for pool in signals.pools]
+        if not all(mind.settled(signals.now, self._settling_s(signals)) for mind in self._minds.values()):
+            self._blame.clear()
+        demands = self._demands(signals, outlooks)
+        self._teach(signals, demands, seconds)
+        wanted = [
+            self._wanted(signals, pool, demand, outlook)
+            for pool, demand, outlook in zip(signals.pools, demands, outlooks, strict=True)
+        ]
+        targets = self._share_out(signals, wanted, room)
+        if signals.cache is not None:
+            targets.append(self._cache.decide(signals.now, seconds, signals.cache, self._idle))
+        self._before = signals
+        return ScalingDecision(signals.now, tuple(targets))
+
+    def _see(self, signals: ScalingSignals, seconds: float) -> None:
+        self._idle.see(signals)
+        if self._before is None or seconds <= 0 or not signals.pools:
+            return
+        gains = traffic_gains(self._before.traffic, signals.traffic, seconds)
+        self._prompts.see(gains, signals.pools[0], signals.traffic)
+        self._decode.see(gains, signals.pools[-1])
+        self._blame.see(gains)
+        for mind in self._minds.values():
+            mind.lesson.forget(seconds)
+
+    def _mind(self, pool: PoolSignals) -> PoolMind:
+        if pool.pool not in self._minds:
+            self._minds[pool.pool] = PoolMind(self.config.utilisation, self.config.hold_s)
+        return self._minds[pool.pool]
+
+    def _demands(self, signals: ScalingSignals, outlooks: list[Outlook]) -> list[Demand]:
+        """Of each pool; the first computes prompts, the last decodes, and one alone does both."""
+        if not signals.pools:
+            return []
+        first, last = signals.pools[0], signals.pools[-1]
+        if len(signals.pools) > 1:
+            prompts = self._prompts.demand(first, signals.traffic, outlooks[0])
+            coming = signals.traffic.queued + first.sequences
+            decode = self._decode.demand(last, outlooks[-1], coming, self._mind(last).lesson.utilisation)
+            return [self._if_it_helps(prompts, signals), decode]
+        decoding, computing = self._decode.now_instances(first), self._prompts.now_instances(first)
+        prompts = self._prompts.demand(first, signals.traffic, outlooks[0], decoding)
+        decode = self._decode.demand(first, outlooks[0], signals.traffic.queued, self._mind(first).lesson.utilisation)
+        return [together(prompts, decode, computing, decoding)]
+
+    def _teach(self, signals: ScalingSignals, demands: list[Demand], seconds: float) -> None:
+        """What decode takes is known by an estimate with a margin; promises tell how much of that may be used."""
+        if demands and (load := demands[-1].load) is not None and (running := signals.pools[-1].running):
+            lesson = self._mind(signals.pools[-1]).lesson
+            lesson.kept(load / running, self._blame.spent, seconds)
+
+    def _settling_s(self, signals: ScalingSignals) -> float:
+        """From a change until the answers are those of the pools as they are now."""
+        return 2 * signals.start_s + self._decode.residence_s
+
+    def _if_it_helps(self, prompts: Demand, signals: ScalingSignals) -> Demand:
+        """While decode cannot take what is there already, prefill need not be faster than what comes."""
+        if not prompts.urgent or not self._decode.full(signals.pools[-1], signals.traffic.queued):
+            return prompts
+        urgent = min(prompts.urgent, self._prompts.now_instances(signals.pools[0]))
+        why = f"{prompts.why_urgent}, but {self._decode.words(signals.pools[-1])}"
+        return structs.replace(prompts, urgent=urgent, why_urgent=why)
+
+    def _wanted(self, signals: ScalingSignals, pool: PoolSignals, demand: Demand, outlook: Outlook) -> Wanted:
+        now, mind = signals.now, self._mind(pool)
+        if pool.held_until > now:
+            mind.wanted(now, pool, demand)  # for what it remembers: the hold's end begins no new day
+            return Wanted(pool.target, ScaleKind.HELD, f"held for {pool.held_until - now:.0f} s more; {demand.why}")
+        if self._idle.over(now) and pool.low == 0:
+            kind = ScaleKind.ZERO if pool.target else ScaleKind.STAY
+            return Wanted(0, kind, self._idle.words(now))
+        if pool.target == 0 and pool.low == 0 and not self._idle.somebody:
+            return Wanted(0, ScaleKind.STAY, self._idle.waits)
+        broken = self._blame.find(signals, pool, outlook, demand, mind.lesson, self._prompts)
+        wanted = mind.wanted(now, pool, demand)
+        if pool.target == 0 and wanted.target > 0 and self._idle.somebody:
+            return Wanted(wanted.target, ScaleKind.WAKE, f"{self._idle.waits}; {wanted.reason}")
+        if broken and pool.target < pool.high:
+            more = max(wanted.target, pool.target + 1)
+            return Wanted(more, ScaleKind.BURST, f"{broken}, so no fewer than {more}; {wanted.reason}")
+        return wanted
+
+    def _share_out(self, signals: ScalingSignals, wanted: list[Wanted], room: Room) -> list[PoolTarget]:
+        free = [place for place, want in enumerate(wanted) if want.kind is not ScaleKind.HELD]
+        frozen = [pool for place, pool in enumerate(signals.pools) if place not in free]
+        held = sum(pool.target * pool.npus_per_instance for pool in frozen)
+        missing = sum(max(0, pool.target - pool.running) * pool.npus_per_instance for pool in frozen)
+        planned = sum(pool.target * pool.npus_per_instance for pool in signals.pools)
+        held -= min(missing, max(0, planned - room.npus))  # what has no place is not taken out of the others
+        wishes = [_wish(signals.pools[place], wanted[place].target, place == len(wanted) - 1) for place in free]
+        kept = _kept(signals, [signals.pools[place] for place in free], wishes, frozen)
+        shares = share_out(wishes, max(room.npus - held, kept if frozen else 0))
+        targets = [
+            PoolTarget(pool.pool, pool.target, want.target, want.kind, want.reason)
+            for pool, want in zip(signals.pools, wanted, strict=True)
+        ]
+        for place, share in zip(free, shares, strict=True):
+            if share != wanted[place].target:
+                fits = room.words(signals, self.config.npu_budget)
+                targets[place] = _cut(signals, wanted[place], place, share, fits)
+        return targets
+
+
+def _wish(pool: PoolSignals, want: int, keeps: bool) -> Wish:
+    """A pool that decodes and lacks an instance keeps what it was to have."""
+    lacks = keeps and pool.running < pool.target
+    least = min(pool.low, want)
+    return Wish(pool.target, want, least, min(pool.target, want) if lacks else least, pool.npus_per_instance)
+
+
+def _kept(signals: ScalingSignals, free: list[PoolSignals], wishes: list[Wish], frozen: list[PoolSignals]) -> int:
+    """NPUs that no hold may take from the other pools: it freezes its own pool, it does not close them.
+
+    Their least, as far as they have it already, and as far as there is hardware beside what the held ones really have.
+    """
+    least = [min(wish.least, wish.before) * wish.npus for wish in wishes]
+    there = [min(wish.least, wish.before, pool.running) * wish.npus for wish, pool in zip(wishes, free, strict=True)]
+    placed = sum((pool.running + pool.draining) * pool.npus_per_instance for pool in frozen)
+    return max(sum(there), min(sum(least), signals.npus_total - placed))
+
+
+def _cut(signals: ScalingSignals, wanted: Wanted, place: int, share: int, room: str) -> PoolTarget:
+    """A wish that the NPUs do not allow, in words."""
+    pool = signals.pools[place]
+    fits = f"{wanted.target} wanted, {share} fit: {room}"
+    later = place < len(signals.pools) - 1
+    kind = ScaleKind.FIT
+    if share == pool.target:
+        kind = ScaleKind.STAY
+    elif share < pool.target and later:
+        kind, fits = ScaleKind.YIELD, f"{fits}; {signals.pools[-1].pool} comes first"
+    return PoolTarget(pool.pool, pool.target, share, kind, f"{fits}; {wanted.reason}")

@@ -1,0 +1,67 @@
+"""What a scaler answers: a target for every pool, each with its kind and its reason."""
+
+from enum import Enum
+from typing import Protocol
+
+from msgspec import Struct
+
+from serving.values.signals import ScalingSignals
+
+
+class ScaleKind(Enum):
+    """Why a target is what it is, for filters and colours; the reason says it in words."""
+
+    STAY = "stay"
+    BURST = "burst"
+    """Up at once: a queue or broken promises cannot wait."""
+    FORECAST = "forecast"
+    """Up or down by the slow plan."""
+    HELD = "held"
+    """A person's target stands."""
+    WAKE = "wake"
+    """From zero, because somebody waits."""
+    ZERO = "zero"
+    """To zero, because nobody came for long."""
+    YIELD = "yield"
+    """Prefill gives NPUs to decode: "kill P to keep D". Source: xDeepServe (arXiv 2508.02520) section 6.2."""
+    FIT = "fit"
+    """Down to what the hardware has room for."""
+
+
+class PoolTarget(Struct, frozen=True, gc=False):
+    """One pool's target from now on; `before` is what it was."""
+
+    pool: str
+    before: int
+    target: int
+    kind: ScaleKind
+    reason: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is to be done."""
+        return self.target != self.before
+
+
+class ScalingDecision(Struct, frozen=True, gc=False):
+    """One look's answer: a target for each pool of the signals, the KV-cache pool (`kvcache`) last if there is one."""
+
+    now: float
+    targets: tuple[PoolTarget, ...]
+
+    @property
+    def changes(self) -> tuple[PoolTarget, ...]:
+        """Only what is to be done."""
+        return tuple(target for target in self.targets if target.changed)
+
+
+class Scaler(Protocol):
+    """Looks once a period and answers. Remembers what it saw; never waits, never asks for the time."""
+
+    def decide(self, signals: ScalingSignals) -> ScalingDecision:
+        """Targets from now on.
+
+        Args:
+            signals: later than those of the look before.
+        """
+        ...

@@ -1,0 +1,175 @@
+"""How many instances decoding takes: sequences at once, and the KV blocks that they fill.
+
+Sequences stay for long, so their number in a while is known better than any rate: with residence T and arrivals at rate
+a, Little's law says where it tends to (a x T), and it gets there as what is there now leaves, within T. That is how a
+burst of prompts makes decode instances start before its sequences come.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from serving.scaling.core.averages import ShareAverage, StockAverage
+from serving.scaling.core.climb import Climb
+from serving.scaling.core.course import Course
+from serving.scaling.core.demand import Demand, Outlook, unknown
+from serving.scaling.core.fast_rate import FastRate
+from serving.scaling.core.gains import Gains
+from serving.values.signals import PoolSignals
+
+RESIDENCE_S = 200.0
+"""Time constant of how long sequences stay."""
+STOCK_S = 60.0
+"""Time constant of their number."""
+SURE, SURE_NOW = 2.0, 3.0
+"""Standard deviations by which the smooth number, and the one of this moment, are surely not too high."""
+BURST_SIGMAS = 4.0
+"""The same of the requests of the last seconds."""
+CLIMB_SIGMAS = 2.5
+"""The same of how fast their number grows."""
+FEWEST = 5.0
+"""Requests after which their residence is believed."""
+KV_AIM = 0.9
+"""Fill of the KV blocks that is aimed at: the rest is for sequences that still grow."""
+FULL = 0.9
+"""Of seats or KV blocks: the next sequence may have to wait. Of the sequences that get their tokens in time, too, where
+nobody says how many may crowd for a while."""
+
+
+@dataclass(slots=True)
+class DecodeWork:
+    """Of the pool that decodes."""
+
+    _stock: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
+    _blocks: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
+    _residence: ShareAverage = field(default_factory=lambda: ShareAverage(RESIDENCE_S))
+    _course: Course = field(default_factory=Course)
+    _fast: FastRate = field(default_factory=lambda: FastRate(BURST_SIGMAS))
+    _climb: Climb = field(default_factory=lambda: Climb(CLIMB_SIGMAS))
+
+    def see(self, gains: Gains, pool: PoolSignals) -> None:
+        """Count what happened since the last look. Effects: the averages move."""
+        self._stock.add(pool.sequences, gains.seconds)
+        self._blocks.add(pool.kv_blocks_used, gains.seconds)
+        # While traffic grows more come than go; what is there belongs to the mean of both.
+        accepted = max(0, gains.arrived - gains.rejected)
+        self._residence.add(pool.sequences * gains.seconds, (accepted + gains.finished) / 2, gains.seconds)
+        self._course.add(gains.arrived, gains.seconds)
+        self._fast.add(gains.arrived, gains.seconds)
+        self._climb.add(pool.sequences, gains.seconds)
+
+    @property
+    def residence_s(self) -> float:
+        """How long a request's sequences stay, together [s]; 0 = not known yet."""
+        return self._residence.value(0.0) if self._residence.whole >= FEWEST else 0.0
+
+    def now_instances(self, pool: PoolSignals) -> float:
+        """Instances that the sequences of now take."""
+        return max(self._by_sequences(pool, pool.sequences), self._by_blocks(pool, pool.kv_blocks_used))
+
+    def full(self, pool: PoolSignals, elsewhere: int) -> bool:
+        """Whether new sequences must wait.
+
+        Args:
+            elsewhere: requests that wait before they come here.
+        """
+        return pool.waiting + elsewhere > 0 and self.now_instances(pool) >= FULL * max(1, pool.running)
+
+    def words(self, pool: PoolSignals) -> str:
+        """How full it is, against what counts as full."""
+        full = FULL * max(1, pool.running)
+        return f"decode is full: {self.now_instances(pool):.2f} instances' worth, from {full:.2f} on nothing more fits"
+
+    def demand(self, pool: PoolSignals, outlook: Outlook, coming: int = 0, aim: float = FULL) -> Demand:
+        """Load and urgency.
+
+        Args:
+            coming: sequences that still wait elsewhere and will be decoded here.
+            aim: load of an instance that is planned with.
+        Effects: none.
+        """
+        if pool.max_sequences <= 0 and pool.kv_blocks_total <= 0:
+            return unknown("what decode can take is not known yet")
+        arrivals, residence = self._course.ahead(outlook.start_s), self.residence_s
+        expected = self._in_a_while(self._stock.mean, arrivals, outlook.start_s)
+        surely = self._fast.surely(self._course)
+        sure = self._in_a_while(self._surely_here(pool), surely, outlook.start_s)
+        noise, heading = self._noise(outlook.start_s), max(expected, self._course.level * residence)
+        urgent, why_urgent = self._urgent(pool, outlook, coming, aim)
+        return Demand(
+            load=self._instances(pool, expected),
+            noise=self._instances(pool, noise),
+            sure=self._instances(pool, sure),
+            steady=self._instances(pool, self._stock.steady),
+            heading=self._instances(pool, heading),
+            urgent=urgent,
+            why=self._why(pool, expected),
+            why_urgent=why_urgent,
+            memory_s=residence,
+        )
+
+    def _why(self, pool: PoolSignals, expected: float) -> str:
+        if self._by_sequences(pool, expected) >= self._instances(pool, expected):
+            return f"{expected:.0f} sequences ahead of {pool.max_sequences:.0f} an instance"
+        return f"{expected:.0f} sequences ahead, KV {pool.kv_blocks_used / max(1, pool.kv_blocks_total):.0%} full"
+
+    def _surely_here(self, pool: PoolSignals) -> float:
+        """Sequences that are no chance: of the last minute or of now, each lowered by its scatter."""
+        smooth = self._stock.mean - SURE * self._stock.noise(self.residence_s)
+        now = pool.sequences - SURE_NOW * self._stock.scatter
+        return max(0.0, smooth, now)
+
+    def _urgent(self, pool: PoolSignals, outlook: Outlook, coming: int, aim: float) -> tuple[float, str]:
+        """What is surely too much is answered by what is likely: one large step, not many small ones."""
+        arrivals = self._fast.surely(self._course)
+        longer = max(1.0, self.now_instances(pool) / max(1, pool.running))  # too many at once all stay longer
+        come = self._in_a_while(pool.sequences + coming, arrivals, outlook.start_s / longer)
+        rise = self._climb.ahead(outlook.start_s, self._course)
+        rises = rise.surely > 0.0
+        soon = max(come, pool.sequences + rise.surely) if rises else come
+        if self._at_once(pool, soon, aim) <= outlook.there:
+            return 0.0, ""
+        soon = max(come, pool.sequences + rise.likely) if rises else come
+        ahead = f"{soon:.0f} sequences in {outlook.start_s:.0f} s"
+        why = f"{ahead}, {pool.sequences} now, {pool.waiting + coming} waiting"
+        return self._at_once(pool, soon, aim), why
+
+    def _at_once(self, pool: PoolSignals, sequences: float, aim: float) -> float:
+        """Instances that so many sequences must have at once, with as many KV blocks each as they have at this moment.
+
+        Args:
+            aim: load of an instance that is planned with: no less is too much.
+        """
+        blocks = pool.kv_blocks_used * sequences / max(1, pool.sequences)
+        crowd = max(pool.crowd or FULL * pool.max_sequences, aim * pool.max_sequences)
+        slow = sequences / crowd if crowd > 0 else 0.0
+        seats = sequences / pool.seats if pool.seats > 0 else 0.0
+        return max(slow, seats / FULL, self._by_blocks(pool, blocks) / FULL)
+
+    def _in_a_while(self, sequences: float, arrivals: float, seconds: float) -> float:
+        residence = self.residence_s
+        if residence <= 0:
+            return sequences
+        final = arrivals * residence
+        return final + (sequences - final) * math.exp(-seconds / residence)
+
+    def _noise(self, seconds: float) -> float:
+        """Of the expected number of sequences: what is here now, and what comes until then."""
+        residence = self.residence_s
+        stay = math.exp(-seconds / residence) if residence > 0 else 1.0
+        come = self._course.noise * residence * (1.0 - stay)
+        return math.hypot(self._stock.noise(residence) * stay, come)
+
+    def _instances(self, pool: PoolSignals, sequences: float) -> float:
+        """That so many sequences take, with as many KV blocks each as there are now."""
+        each = self._blocks.mean / self._stock.mean if self._stock.mean > 0 else 0.0
+        return max(self._by_sequences(pool, sequences), self._by_blocks(pool, sequences * each))
+
+    @staticmethod
+    def _by_sequences(pool: PoolSignals, sequences: float) -> float:
+        return sequences / pool.max_sequences if pool.max_sequences > 0 else 0.0
+
+    @staticmethod
+    def _by_blocks(pool: PoolSignals, blocks: float) -> float:
+        if pool.kv_blocks_total <= 0 or pool.running <= 0:
+            return 0.0
+        return blocks / (pool.kv_blocks_total / pool.running * KV_AIM)

@@ -1,0 +1,76 @@
+"""HTTP answers: JSON, the page's files, errors; each with the headers that keep the page to itself."""
+
+import mimetypes
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from serving.errors import ScaleError
+from serving.scaling.dashboard.port import JsonObject
+
+_PAGE = Path(__file__).resolve().parent / "page"
+_STATUS = {"unknown_pool": 404, "invalid": 400, "no_room": 409, "unavailable": 503, "no_system": 503}
+
+_PRIVATE = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
+
+
+def json_answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """A JSON body."""
+    return web.Response(
+        body=msgspec.json.encode(value),
+        status=status,
+        content_type="application/json",
+        headers={**_PRIVATE, **(headers or {})},
+    )
+
+
+def error_answer(kind: str, message: str, status: int, fits: int | None = None) -> web.Response:
+    """`{"error": {"kind", "message"}}`, with `fits` where a smaller number would do."""
+    error: JsonObject = {"kind": kind, "message": message}
+    if fits is not None:
+        error["fits"] = fits
+    return json_answer({"error": error}, status, {"Retry-After": "1"} if status == 503 else None)
+
+
+def refusal(error: ScaleError) -> web.Response:
+    """What the system's no, or its silence, looks like: 400, 404, 409 or 503."""
+    return error_answer(error.kind, str(error), _STATUS.get(error.kind, 400), error.fits)
+
+
+def ray_refusal(error: ScaleError) -> web.Response:
+    """The same as `refusal` on a route of Ray's, whose `error` is a string: our object's fields stand beside it."""
+    status = _STATUS.get(error.kind, 400)
+    answer: JsonObject = {"error": str(error), "kind": error.kind}
+    if error.fits is not None:
+        answer["fits"] = error.fits
+    return json_answer(answer, status, {"Retry-After": "1"} if status == 503 else None)
+
+
+def file_answer(name: str) -> web.Response:
+    """One of the page's files.
+
+    Raises: web.HTTPNotFound if it is none of them, whatever the name tries to reach.
+    """
+    body = _files().get(name)
+    if body is None:
+        raise web.HTTPNotFound
+    kind = mimetypes.guess_type(name)[0]
+    return web.Response(body=body, content_type=kind or "text/plain", charset="utf-8", headers=_PRIVATE)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    """Read once: a process serves one version of the page."""
+    return {path.name: path.read_bytes() for path in _PAGE.iterdir() if path.is_file()}

@@ -1,0 +1,156 @@
+"""Answers each request of the page and of scripts; knows HTTP and the port, not Ray."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from serving.errors import ScaleError
+from serving.scaling.dashboard.answers import error_answer, file_answer, json_answer, ray_refusal, refusal
+from serving.scaling.dashboard.commands import BY_PAGE, RayScale, from_json, from_query
+from serving.scaling.dashboard.guard import NONCE_HEADER, Guard
+from serving.scaling.dashboard.port import JsonObject, PoolsPort
+from serving.values.scaling import PoolOperation, ReadDecisions, ReadPools, ScaleAnswer, ScalePool
+
+FRESH_S = 0.4
+"""However many pages and scripts look, the system is asked about twice a second."""
+MOST_BYTES = 4096
+"""A command is two numbers."""
+
+Refuse = Callable[[ScaleError], web.Response]
+
+
+class PoolsApi:
+    """All handlers over one port.
+
+    Args:
+        guard: whose nonce browsers need; the same for as long as this process lives.
+        clock: monotonic [s].
+    """
+
+    def __init__(self, port: PoolsPort, guard: Guard, clock: Callable[[], float] = time.monotonic) -> None:
+        self._port = port
+        self._guard = guard
+        self._look = SharedLook(lambda: port.ask(ReadPools()), clock)
+
+    def file(self, name: str) -> web.Response:
+        """The page, or a file of it.
+
+        Raises: web.HTTPNotFound.
+        """
+        return file_answer(name)
+
+    async def state(self, request: web.Request) -> web.Response:
+        """Everything there is to see, and the nonce for whoever can read headers."""
+        stranger = self._guard.stranger(request.headers)
+        if stranger is not None:
+            return error_answer(*stranger, 403)
+        headers = {NONCE_HEADER: self._guard.nonce} if self._guard.controls else {}
+        try:
+            return json_answer(await self._look.value(), headers=headers)
+        except ScaleError as error:
+            return refusal(error)
+
+    async def decisions(self, request: web.Request) -> web.Response:
+        """`{"decisions": [...]}`, newest first; query `pool`, `after`, `limit`."""
+
+        stranger = self._guard.stranger(request.headers)
+        if stranger is not None:
+            return error_answer(*stranger, 403)
+
+        async def ask() -> object:
+            return {"decisions": await self._port.ask(from_query(request.query, ReadDecisions))}
+
+        return await self._answer(ask())
+
+    async def by_script(self, request: web.Request, kind: type[PoolOperation[ScaleAnswer]]) -> web.Response:
+        """A change by a script: its fields are in the body, of DELETE in the query.
+
+        Scripts send the token as a header; Ray lets no browser through.
+        """
+
+        async def ask() -> object:
+            if request.method == "DELETE":
+                return await self._port.ask(from_query(request.query, kind, pool=_pool(request)))
+            return await self._port.ask(from_json(await _body(request), kind, pool=_pool(request)))
+
+        return await self._change(ask())
+
+    async def by_ray(self, request: web.Request) -> web.Response:
+        """Body `{"target_num_replicas": 3}`: Ray's own route, for our application, with our check for room.
+
+        Scripts for Ray read `error` as a string; our own fields stand beside it.
+        """
+
+        async def ask() -> object:
+            wanted = from_json(await _body(request), RayScale)
+            return await self._port.ask(ScalePool(_pool(request), wanted.target_num_replicas))
+
+        return await self._change(ask(), ray_refusal)
+
+    async def by_page(self, request: web.Request, kind: type[PoolOperation[ScaleAnswer]]) -> web.Response:
+        """A change by the page: a GET with the nonce, its fields in the query."""
+        objection = self._guard.objection(request.headers)
+        if objection is not None:
+            return error_answer(*objection, 403)
+
+        async def ask() -> object:
+            given = {name: value for name, value in request.query.items() if name != "by"}
+            return await self._port.ask(from_query(given, kind, pool=_pool(request), by=BY_PAGE))
+
+        return await self._change(ask())
+
+    async def _change(self, answer: Awaitable[object], refuse: Refuse = refusal) -> web.Response:
+        response = await self._answer(answer, refuse)
+        self._look.forget()  # whoever changed something shall see it
+        return response
+
+    @staticmethod
+    async def _answer(answer: Awaitable[object], refuse: Refuse = refusal) -> web.Response:
+        try:
+            return json_answer(await answer)
+        except ScaleError as error:
+            return refuse(error)
+
+
+class SharedLook:
+    """One question for everybody who asks at about the same time."""
+
+    def __init__(self, ask: Callable[[], Awaitable[JsonObject]], clock: Callable[[], float]) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._task: asyncio.Task[JsonObject] | None = None
+        self._begun = 0.0
+
+    async def value(self) -> JsonObject:
+        """What was found, at most FRESH_S before.
+
+        Raises: whatever the question raised, to all who wait for it.
+        """
+        task = self._task
+        if task is None or (task.done() and self._clock() - self._begun >= FRESH_S):
+            self._begun = self._clock()
+            task = self._task = asyncio.create_task(self._find())
+        return await asyncio.shield(task)  # who goes away does not end it for the others
+
+    def forget(self) -> None:
+        """The next one asks anew."""
+        self._task = None
+
+    async def _find(self) -> JsonObject:
+        return await self._ask()
+
+
+def _pool(request: web.Request) -> str:
+    return request.match_info["pool"]
+
+
+async def _body(request: web.Request) -> bytes:
+    """The body, if it is as short as a command is. Ray's dashboard has read it whole and states its length.
+
+    Raises: ScaleError, kind `invalid`.
+    """
+    if (request.content_length or 0) > MOST_BYTES:
+        raise ScaleError("The request is too long.", kind="invalid")
+    return await request.read()

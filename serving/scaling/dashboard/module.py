@@ -1,0 +1,86 @@
+"""What Ray's dashboard loads: one module in a process of its own, whose routes Ray forwards behind its token.
+
+The dashboard's process, its fork server and its children import this file, so it imports little; a fork server must not
+have threads. How Ray comes to import it: `site/sitecustomize.py`. Ray calls none of this a public interface: a contract
+test holds it against the pinned version.
+"""
+
+from functools import partial
+
+from aiohttp import web
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
+from ray.dashboard.subprocesses.module import SubprocessModule, SubprocessModuleConfig
+from ray.dashboard.subprocesses.routes import SubprocessRouteTable as routes
+
+from serving.scaling.dashboard.guard import Guard
+from serving.scaling.dashboard.handlers import PoolsApi
+from serving.scaling.dashboard.port import PoolsPort
+from serving.scaling.dashboard.ray_port import RayPools, connect
+from serving.values.scaling import HoldPool, ReleasePool, ScalePool
+
+
+class PoolsHead(SubprocessModule):
+    """`/pools` and `/api/pools`. Ray makes it, runs it and starts it again if it dies."""
+
+    def __init__(self, config: SubprocessModuleConfig) -> None:
+        super().__init__(config)
+        self._api = PoolsApi(self.port(), Guard(controls=is_token_auth_enabled()))
+
+    def port(self) -> PoolsPort:
+        """The system that the page is about."""
+        return RayPools(partial(connect, self.gcs_address))
+
+    @routes.get("/pools")
+    async def page(self, request: web.Request) -> web.Response:
+        """The page."""
+        return self._api.file("index.html")
+
+    @routes.get("/pools/{file}")
+    async def file(self, request: web.Request) -> web.Response:
+        """Its style and its scripts."""
+        return self._api.file(request.match_info["file"])
+
+    @routes.get("/api/pools")
+    async def state(self, request: web.Request) -> web.Response:
+        """Everything there is to see."""
+        return await self._api.state(request)
+
+    @routes.get("/api/pools/decisions")
+    async def decisions(self, request: web.Request) -> web.Response:
+        """The ledger."""
+        return await self._api.decisions(request)
+
+    @routes.post("/api/pools/{pool}/scale")
+    async def post_scale(self, request: web.Request) -> web.Response:
+        """A new target, from a script."""
+        return await self._api.by_script(request, ScalePool)
+
+    @routes.post("/api/v1/applications/cloudmatrix/deployments/{pool}/scale")
+    async def ray_scale(self, request: web.Request) -> web.Response:
+        """Ray's own route for this application: the dashboard's router prefers a path that says more literally."""
+        return await self._api.by_ray(request)
+
+    @routes.post("/api/pools/{pool}/hold")
+    async def post_hold(self, request: web.Request) -> web.Response:
+        """A hold, from a script."""
+        return await self._api.by_script(request, HoldPool)
+
+    @routes.delete("/api/pools/{pool}/hold")
+    async def delete_hold(self, request: web.Request) -> web.Response:
+        """The end of a hold, from a script."""
+        return await self._api.by_script(request, ReleasePool)
+
+    @routes.get("/api/pools/{pool}/scale")
+    async def page_scale(self, request: web.Request) -> web.Response:
+        """A new target, from the page."""
+        return await self._api.by_page(request, ScalePool)
+
+    @routes.get("/api/pools/{pool}/hold")
+    async def page_hold(self, request: web.Request) -> web.Response:
+        """A hold, from the page."""
+        return await self._api.by_page(request, HoldPool)
+
+    @routes.get("/api/pools/{pool}/release")
+    async def page_release(self, request: web.Request) -> web.Response:
+        """The end of a hold, from the page."""
+        return await self._api.by_page(request, ReleasePool)

@@ -1,0 +1,8 @@
+"""What Ray's dashboard imports among its own modules. A page that does not load must not take the dashboard with it."""
+
+import logging
+
+try:
+    from serving.scaling.dashboard import module  # noqa: F401 - its class registers itself
+except Exception:
+    logging.getLogger("ray.dashboard").exception("the page /pools could not be loaded")

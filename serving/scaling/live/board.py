@@ -1,0 +1,361 @@
+"""The one place that changes the size of a pool, and what it must know for that. No Ray: a port reaches the cluster.
+
+Looks once a second, or when asked. A target of Serve's that nobody set here was set by hand past us, by Ray's own REST
+route or from a script: it is brought down to what fits, and holds its pool like any other target set by hand.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from serving.config.serve import ServeConfig
+from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.live.clock import steady_s
+from serving.scaling.live.gateways import Gateways
+from serving.scaling.live.holds import ScalingHolds
+from serving.scaling.live.ledger import Ledger
+from serving.scaling.live.measure import Abilities
+from serving.scaling.live.page_state import SHOWN, hardware, pool_rows
+from serving.scaling.live.policy_time import PolicyTime
+from serving.scaling.live.room import fits
+from serving.scaling.live.sight import ReplicaPhase, Sight
+from serving.scaling.live.signals import KVCACHE, CacheTotals, scaling_signals, sizes_of
+from serving.values.scaling import (
+    LONGEST_HOLD_S,
+    MOST_REPLICAS,
+    Answer,
+    HoldPool,
+    PoolOperation,
+    ReadDecisions,
+    ReadPools,
+    ReleasePool,
+    ScaleAnswer,
+    ScalePool,
+    ScaleRefusal,
+)
+from serving.values.signals import ScalingSignals
+from serving.values.traffic import BoardNews, GatewayReport
+
+logger = logging.getLogger(__name__)
+
+REST, AUTOSCALER = "rest", "autoscaler"
+ALIVE_PERIODS = 3
+"""An autoscaler that has not looked for so many periods (and two seconds) does not live."""
+
+
+class ClusterPort(Protocol):
+    """The cluster, as far as the board needs it. Every call has a deadline of its own."""
+
+    async def look(self, before: Sight) -> Sight:
+        """What there is now; parts that do not answer are taken from `before`.
+
+        Raises: ClusterSilentError when Serve's controller or Ray itself does not answer.
+        """
+        ...
+
+    async def set_target(self, pool: str, replicas: int) -> None:
+        """Serve's scale API.
+
+        Raises: ClusterSilentError.
+        """
+        ...
+
+
+class ClusterSilentError(Exception):
+    """Serve's controller or Ray itself does not answer."""
+
+
+class ScalingBoard:
+    """Sight, traffic, holds, ledger, and the path. Belongs to one event loop.
+
+    Args:
+        folder: where ledger and holds are kept; None = memory only.
+        clock: seconds since 1970; never goes back.
+    """
+
+    def __init__(
+        self, config: ServeConfig, port: ClusterPort, folder: Path | None, clock: Callable[[], float] = steady_s
+    ) -> None:
+        self._config = config
+        self._port = port
+        self._clock = clock
+        self._sizes = sizes_of(config)
+        self._ledger = Ledger(folder / "decisions.jsonl" if folder is not None else None)
+        self._holds = ScalingHolds(folder / "holds.json" if folder is not None else None)
+        self._gateways = Gateways()
+        self._abilities = Abilities()
+        self._cache = CacheTotals()
+        self._sight = Sight(0.0)
+        self._lock = asyncio.Lock()
+        self._asked = asyncio.Event()
+        self._starved: set[str] = set()
+        self._looked_for_policy = 0.0
+        self._unanswered: dict[str, tuple[PoolTarget, str, float]] = {}
+        """What Serve was asked for, by whom, and for how long it was to be held [s], without an answer: if it comes all
+        the same, nobody set it past us."""
+
+    # ---- looking -----------------------------------------------------------------------------------------------------
+
+    async def look(self, older_than_s: float = 0.0) -> None:
+        """Look now, unless the last look is younger than that.
+
+        Raises: ClusterSilentError.
+        Effects: what was set past us becomes a hold, cut down to what fits.
+        """
+        async with self._lock:
+            if self._clock() - self._sight.at >= older_than_s:
+                await self._look()
+
+    async def look_first(self) -> None:
+        """Look, unless there was a look before: for questions that come as soon as the board is there.
+
+        Raises: ClusterSilentError.
+        """
+        if not self._sight.at:
+            await self.look()
+
+    @property
+    def moving(self) -> bool:
+        """Whether replicas come or go, as far as the last look saw; true before the first."""
+        there = self._sight.deployments.values()
+        return not there or any(one.starting or one.count(ReplicaPhase.DRAINING) for one in there)
+
+    def report(self, report: GatewayReport) -> BoardNews:
+        """A gateway's numbers. Returns: what it does not know itself, for its status page."""
+        self._gateways.report(report, self._clock())
+        if report.starved and report.gateway not in self._starved:
+            self._asked.set()
+        (self._starved.add if report.starved else self._starved.discard)(report.gateway)
+        self._starved &= self._gateways.names
+        now = self._clock()
+        targets = {pool: seen.target for pool, seen in self._sight.deployments.items()}
+        wakes = self._autoscaler_row(now)["alive"]
+        asleep = tuple(
+            pool for pool, target in targets.items() if wakes and not target and not self._holds.hold(pool, now)
+        )
+        return self._gateways.news(report.gateway, targets, now, asleep)
+
+    async def next_signals(self, period_s: float) -> ScalingSignals:
+        """What a scaler is told, after so long in real time, or once requests wait for a role without instance.
+
+        Raises: ClusterSilentError.
+        """
+        self._looked_for_policy = self._clock()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._asked.wait(), period_s)
+        self._asked.clear()
+        await self.look()
+        now = self._looked_for_policy = self._clock()
+        held = self._holds.until(now)
+        traffic = self._gateways.traffic(now)
+        return scaling_signals(self._config, self._sight, traffic, self._abilities, self._cache, held)
+
+    # ---- scaling -----------------------------------------------------------------------------------------------------
+
+    async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
+        """Do or tell what is asked.
+
+        Raises: ClusterSilentError; nothing was changed then.
+        """
+        told: Any
+        match operation:
+            case ReadPools():
+                with contextlib.suppress(ClusterSilentError):
+                    await self.look_first()
+                told = self.state()
+            case ReadDecisions():
+                told = self.decisions(operation)
+            case ScalePool():
+                told = await self._scale(operation)
+            case HoldPool():
+                told = await self._hold(operation)
+            case ReleasePool():
+                told = await self._hold(HoldPool(operation.pool, 0.0, operation.by))
+            case _:
+                raise TypeError(f"{operation!r} is no operation on the pools")
+        answer: Answer | ScaleRefusal = told
+        return answer
+
+    async def _scale(self, wish: ScalePool) -> ScaleAnswer | ScaleRefusal:
+        pool, replicas = wish.pool, wish.replicas
+        await self.look_first()
+        if pool in self._sight.others and wish.by == REST:
+            await self._port.set_target(pool, replicas)  # gateways, the autoscaler: nothing to check or to hold
+            return ScaleAnswer(pool, self._sight.others[pool], replicas, MOST_REPLICAS, 0.0, f"{pool}: {replicas}")
+        refusal = self._refusal(pool, wish.hold_s)
+        if refusal is not None:
+            return refusal
+        if not 0 <= replicas <= MOST_REPLICAS:
+            return ScaleRefusal("invalid", f"{replicas!r} is no number of replicas: give 0 to {MOST_REPLICAS}")
+        async with self._lock:
+            await self._look()
+            room, before = self._fits(pool), self._sight.deployments[pool].target
+            if replicas > max(room, before):
+                need = "a memory server" if pool == KVCACHE else "an instance"
+                message = f"{replicas} replicas of {pool} do not fit, {room} would: {need} lies whole on one node"
+                return ScaleRefusal("no_room", message, room)
+            held_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
+            reason = f"asked for by hand{f', held for {words(held_s)}' if held_s else ''}"
+            await self._set(pool, before, replicas, ScaleKind.HELD, reason, wish.by, held_s)
+            self._holds.set(pool, held_s, wish.by, self._clock())
+            return self._answer(pool, before, f"{pool}: {before} -> {replicas}; {reason}")
+
+    async def _hold(self, wish: HoldPool) -> ScaleAnswer | ScaleRefusal:
+        pool, by = wish.pool, wish.by
+        await self.look_first()
+        refusal = self._refusal(pool, wish.hold_s)
+        if refusal is not None:
+            return refusal
+        held_s = self._config.autoscaler.manual_hold_s if wish.hold_s is None else wish.hold_s
+        async with self._lock:  # not while the policy's target is on its way
+            now, target = self._clock(), self._sight.deployments[pool].target
+            was_held = self._holds.hold(pool, now) is not None
+            self._holds.set(pool, held_s, by, now)
+            reason = f"held for {words(held_s)}" if held_s else "released" if was_held else "was not held"
+            if held_s or was_held:
+                self._ledger.add(now, pool, target, target, ScaleKind.HELD, reason, by)
+        return self._answer(pool, target, f"{pool} stays at {target}: {reason}" if held_s else f"{pool}: {reason}")
+
+    async def apply(self, targets: Sequence[PoolTarget]) -> None:
+        """Carry out what the policy decided: first what makes room, then what takes it.
+
+        Raises: ClusterSilentError.
+        Effects: pools that a person holds, or that have another target by now than the policy saw, are left alone.
+        """
+        async with self._lock:
+            for wanted in sorted(targets, key=lambda one: one.target - one.before):
+                seen = self._sight.deployments.get(wanted.pool)
+                if seen is None or seen.target != wanted.before or self._holds.hold(wanted.pool, self._clock()):
+                    continue
+                target = wanted.target
+                if target > seen.target:
+                    target = max(seen.target, min(target, self._fits(wanted.pool)))
+                fits = f"; {wanted.target} wanted, {target} fit" if target != wanted.target else ""
+                reason = f"{wanted.reason}{fits}"
+                if target != seen.target:
+                    await self._set(wanted.pool, seen.target, target, wanted.kind, reason, AUTOSCALER)
+
+    # ---- telling -----------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Answers `ReadPools` from the last look."""
+        now, config = self._clock(), self._config
+        traffic = self._gateways.traffic(now)
+        holds = {pool: self._hold_row(pool, now) for pool in self._holds.until(now)}
+        room = {pool: self._fits(pool) for pool in self._sight.deployments}
+        hits = self._cache.hit_tokens / self._cache.looked_up_tokens if self._cache.looked_up_tokens else None
+        return {
+            "now": now,
+            "seen_s": now - self._sight.at,
+            "model": config.model.name or config.model.path.name,
+            "mode": config.serving.mode,
+            "slo": self._gateways.last_minute(config.slo, now),
+            **hardware(config, self._sight),
+            "gateway": {
+                "running": self._gateways.running(now),
+                "queued": traffic.queued,
+                "queued_tokens": traffic.queued_tokens,
+            },
+            "autoscaler": self._autoscaler_row(now),
+            "pools": pool_rows(config, self._sight, room, holds, hits),
+            "decisions": self.decisions(ReadDecisions(limit=SHOWN)),
+        }
+
+    def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:
+        """Answers `ReadDecisions`."""
+        return [entry.row() for entry in self._ledger.newest(question.pool, question.after, question.limit)]
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _default_hold_s(self) -> float:
+        """A target set by hand stands against the policy; without one there is nothing to stand against."""
+        return self._config.autoscaler.manual_hold_s if self._config.autoscaler.policy != "none" else 0.0
+
+    async def _look(self) -> None:
+        self._sight = await self._port.look(self._sight)
+        self._abilities.observe(self._sight)
+        self._cache.observe(self._sight)
+        self._gateways.mark(self._clock())
+        for pool in self._sizes.keys() & self._sight.deployments.keys():
+            await self._notice(pool)
+
+    async def _notice(self, pool: str) -> None:
+        """A target that nobody set here."""
+        target, meant = self._sight.deployments[pool].target, self._holds.targets.get(pool)
+        if meant is None or target == meant:
+            self._holds.aim(pool, target)
+            return
+        late, by, held_s = self._unanswered.pop(pool, (None, REST, 0.0))
+        if late is not None and late.target == target:
+            if by != AUTOSCALER:
+                self._holds.set(pool, held_s, by, self._clock())
+            self._holds.aim(pool, target)
+            self._write(pool, meant, target, late.kind, late.reason, by)
+            return
+        self._holds.set(pool, self._default_hold_s, REST, self._clock())
+        room = max(self._fits(pool), meant)
+        held = f", held for {words(self._default_hold_s)}" if self._default_hold_s else ""
+        self._write(pool, meant, target, ScaleKind.HELD, f"set past the board{held}", REST)
+        self._holds.aim(pool, target)
+        if target > room:
+            await self._set(pool, target, room, ScaleKind.FIT, f"{target} replicas do not fit, {room} do", REST)
+
+    async def _set(
+        self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str, held_s: float = 0.0
+    ) -> None:
+        """Serve's scale API, the ledger, and what is known from now on."""
+        if target != before:
+            self._unanswered[pool] = PoolTarget(pool, before, target, kind, reason), by, held_s
+            await self._port.set_target(pool, target)
+        self._unanswered.pop(pool, None)
+        self._holds.aim(pool, target)
+        seen = self._sight.deployments[pool]
+        deployments = {**self._sight.deployments, pool: replace(seen, target=target)}
+        self._sight = replace(self._sight, deployments=deployments)
+        self._write(pool, before, target, kind, reason, by)
+
+    def _write(self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> None:
+        self._ledger.add(self._clock(), pool, before, target, kind, reason, by)
+        logger.info("%s: %d -> %d (%s, %s): %s", pool, before, target, kind.value, by, reason)
+
+    def _fits(self, pool: str) -> int:
+        return fits(pool, self._sizes, self._sight.deployments, self._sight.nodes)
+
+    def _refusal(self, pool: str, hold_s: float | None) -> ScaleRefusal | None:
+        if pool not in self._sizes:
+            return ScaleRefusal("unknown_pool", f"there is no pool {pool!r}: {', '.join(self._sizes)}")
+        if pool not in self._sight.deployments:
+            return ScaleRefusal("unknown_pool", f"{pool} is not deployed yet; try again")
+        if hold_s is not None and not 0 <= hold_s <= LONGEST_HOLD_S:
+            return ScaleRefusal("invalid", f"a hold of {hold_s} s: give 0 s to {LONGEST_HOLD_S:.0f} s (30 days)")
+        return None
+
+    def _answer(self, pool: str, before: int, message: str) -> ScaleAnswer:
+        left = self._holds.left_s(pool, self._clock())
+        return ScaleAnswer(pool, before, self._sight.deployments[pool].target, self._fits(pool), left, message)
+
+    def _hold_row(self, pool: str, now: float) -> dict[str, Any]:
+        hold = self._holds.hold(pool, now)
+        assert hold is not None
+        return {"left_s": hold.until - now, "by": hold.by}
+
+    def _autoscaler_row(self, now: float) -> dict[str, Any]:
+        settings, time = self._config.autoscaler, PolicyTime(self._config.time_scale)
+        period_s = time.real_period_s(settings.period_s)
+        age = now - self._looked_for_policy if self._looked_for_policy else None
+        alive = age is not None and age < ALIVE_PERIODS * period_s + 2.0
+        return {"policy": settings.policy, "alive": alive, "age_s": age, "period_s": period_s}
+
+
+def words(seconds: float) -> str:
+    """A time in the unit that a person would use: `90 s`, `10 min`, `2 h`."""
+    if seconds >= 7200 and seconds % 3600 == 0:
+        return f"{seconds / 3600:.0f} h"
+    if seconds >= 120 and seconds % 60 == 0:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,181 @@
+"""How the board reaches the cluster: Serve's controller, Ray's nodes, membership, the KV-cache pool's controller.
+
+`get_serve_instance_details` and `update_deployment_replicas` of Serve's controller are what Ray's dashboard calls for
+its own REST API; they are not promised to stay, so they are called here and nowhere else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any
+
+import ray
+
+from hardware.ray_resources import NODE_LABEL, NPU, UB_MEMORY
+from serving.cluster.lookup import ActorLookup
+from serving.cluster.membership import NAME as MEMBERSHIP
+from serving.cluster.membership import NAMESPACE, Member, read_members
+from serving.ids import NodeId
+from serving.kvpool.live.pool_control import NAME as POOL_CONTROL
+from serving.scaling.live.board import ClusterSilentError
+from serving.scaling.live.clock import steady_s
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
+from serving.values.pool_view import PoolView
+
+logger = logging.getLogger(__name__)
+
+CONTROLLER = "SERVE_CONTROLLER_ACTOR"
+CONTROLLER_NAMESPACE = "serve"
+CALL_DEADLINE_S = 2.0
+REMEMBER_S = 10.0
+"""How long a replica that Serve has is a member without being listed; longer than instances need to announce anew."""
+_LEAVING = frozenset({"STOPPING", "STOPPED", "PENDING_MIGRATION"})
+_SERVING = frozenset({"RUNNING", "UPDATING"})
+
+
+class RayCluster:
+    """The `ClusterPort` of a running system.
+
+    Args:
+        app: name of the Serve application.
+        pools: its deployments that are pools.
+        with_cache: there is a KV-cache pool to ask about.
+    """
+
+    def __init__(self, app: str, pools: Iterable[str], *, with_cache: bool) -> None:
+        self._app = app
+        self._pools = tuple(pools)
+        self._with_cache = with_cache
+        self._actors: dict[str, Any] = {}
+        self._lookups: dict[str, ActorLookup] = {}
+        self._listing = ActorLookup(ray.nodes)
+        self._met: dict[str, float] = {}
+        """When each member was last listed."""
+
+    async def look(self, before: Sight) -> Sight:
+        """As `ClusterPort.look`."""
+        details, nodes, members, cache = await asyncio.gather(
+            self._ask(CONTROLLER, CONTROLLER_NAMESPACE, lambda actor: actor.get_serve_instance_details.remote()),
+            self._nodes(),
+            self._or_none(MEMBERSHIP, lambda actor: read_members(actor)),
+            self._or_none(POOL_CONTROL, lambda actor: actor.view.remote()) if self._with_cache else _nothing(),
+        )
+        application = details["applications"].get(self._app, {"deployments": {}})
+        listed = application["deployments"]
+        deployments = {name: seen_deployment(one) for name, one in listed.items() if name in self._pools}
+        others = {name: int(one["target_num_replicas"]) for name, one in listed.items() if name not in self._pools}
+        now = steady_s()
+        known = before.members if members is None else self._members(seen_members(members), before, deployments, now)
+        view: PoolView | None = cache if cache is not None else before.cache
+        return Sight(now, deployments, nodes, known, view, others)
+
+    async def set_target(self, pool: str, replicas: int) -> None:
+        """As `ClusterPort.set_target`."""
+        deployment = await asyncio.to_thread(_deployment_id, pool, self._app)
+        await self._ask(
+            CONTROLLER,
+            CONTROLLER_NAMESPACE,
+            lambda actor: actor.update_deployment_replicas.remote(deployment, replicas),
+        )
+
+    def _members(
+        self, listed: dict[str, SeenMember], before: Sight, deployments: dict[str, SeenDeployment], now: float
+    ) -> dict[str, SeenMember]:
+        """Who is listed, and for a while who was, if Serve still has the replica: a membership that was started again
+        knows nobody at first, which must not look as if all sequences had left and come back.
+        """
+        here = {replica.name for deployment in deployments.values() for replica in deployment.replicas}
+        self._met |= dict.fromkeys(listed, now)
+        self._met = {name: at for name, at in self._met.items() if name in here and now - at <= REMEMBER_S}
+        return {name: one for name, one in before.members.items() if name in self._met} | listed
+
+    async def prepare(self) -> None:
+        """Import what the first scaling needs, which takes most of a second.
+
+        Effects: modules of this process.
+        """
+        await asyncio.to_thread(_deployment_id, "", self._app)
+
+    async def _nodes(self) -> tuple[SeenNode, ...]:
+        try:
+            listed = await self._listing.answer(CALL_DEADLINE_S)
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            raise ClusterSilentError(f"Ray does not list its nodes ({type(error).__name__})") from error
+        alive = sorted((node for node in listed if node["Alive"]), key=lambda node: node["NodeID"])
+        return tuple(
+            SeenNode(
+                NodeId(node["NodeID"]),
+                _node_name(node),
+                int(node["Resources"].get(NPU, 0)),
+                int(node["Resources"].get(UB_MEMORY, 0)),
+            )
+            for node in alive
+        )
+
+    async def _or_none(self, name: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        """What one of our own actors answers; None if it does not: the last answer stands then."""
+        try:
+            return await self._ask(name, NAMESPACE, call)
+        except ClusterSilentError as error:
+            logger.debug("%s", error)
+            return None
+
+    async def _ask(self, name: str, namespace: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        lookup = self._lookups.setdefault(name, ActorLookup(partial(ray.get_actor, name, namespace)))
+
+        async def answer() -> Any:
+            actor = self._actors.get(name) or await lookup.answer(CALL_DEADLINE_S)
+            self._actors[name] = actor
+            return await call(actor)
+
+        try:
+            return await asyncio.wait_for(answer(), CALL_DEADLINE_S)
+        except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+            self._actors.pop(name, None)
+            raise ClusterSilentError(f"{name} does not answer ({type(error).__name__})") from error
+
+
+def seen_deployment(details: dict[str, Any]) -> SeenDeployment:
+    """A deployment as Serve's controller describes it."""
+    replicas = tuple(
+        SeenReplica(
+            name=replica["replica_id"],
+            phase=_phase(str(getattr(replica["state"], "value", replica["state"]))),
+            node=NodeId(replica["node_id"]) if replica.get("node_id") else None,
+            pid=replica.get("pid"),
+            started_at=float(replica.get("start_time_s") or 0.0),
+        )
+        for replica in details["replicas"]
+    )
+    return SeenDeployment(int(details["target_num_replicas"]), replicas)
+
+
+def seen_members(members: Iterable[Member]) -> dict[str, SeenMember]:
+    """Members by the name that Serve gave their replica."""
+    return {
+        member.replica.rpartition("#")[2]: SeenMember(member.replica, member.pool, member.incarnation, member.facts)
+        for member in members
+    }
+
+
+def _node_name(node: dict[str, Any]) -> str:
+    """`n0` for the node whose first host has number 0, as its NPUs are called; else the beginning of Ray's id."""
+    label = node.get("Labels", {}).get(NODE_LABEL)
+    return f"n{label}" if label is not None else str(node["NodeID"][:8])
+
+
+def _phase(state: str) -> ReplicaPhase:
+    if state in _LEAVING:
+        return ReplicaPhase.DRAINING
+    return ReplicaPhase.SERVING if state in _SERVING else ReplicaPhase.STARTING
+
+
+def _deployment_id(pool: str, app: str) -> Any:
+    from ray.serve._private.common import DeploymentID  # heavy, and only who scales needs it
+
+    return DeploymentID(name=pool, app_name=app)
+
+
+async def _nothing() -> None:
+    return None

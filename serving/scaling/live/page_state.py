@@ -1,0 +1,135 @@
+"""The board's state as JSON, for the page, the command line and scripts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from serving.config.serve import ServeConfig
+from serving.scaling.live.room import ReplicaSize, offered, used
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenReplica, Sight
+from serving.scaling.live.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
+
+SHOWN = 50
+"""Decisions on the page."""
+
+
+def pool_rows(
+    config: ServeConfig,
+    sight: Sight,
+    room: Mapping[str, int],
+    holds: Mapping[str, dict[str, Any]],
+    hit_rate: float | None,
+) -> list[dict[str, Any]]:
+    """One row per pool.
+
+    Args:
+        room: most replicas that fit, by pool.
+        holds: `{"left_s", "by"}` of the pools that are held.
+        hit_rate: share of looked-up tokens that the KV-cache pool had; None = nothing was looked up.
+    """
+    rows = []
+    for pool, size in sizes_of(config).items():
+        seen = sight.deployments.get(pool, NOT_THERE)
+        low, high = config.autoscaler.bounds(pool)
+        row = {
+            "pool": pool,
+            "kind": "cache" if pool == KVCACHE else "engine",
+            "target": seen.target,
+            "running": seen.count(ReplicaPhase.SERVING),
+            "starting": seen.starting,
+            "draining": seen.count(ReplicaPhase.DRAINING),
+            "low": low,
+            "high": high,
+            **_taken(size, seen),
+            "npus_per_instance": size.npus,
+            "hold": holds.get(pool),
+            "fits": room.get(pool, 0),
+        }
+        rows.append(row | (_cache_load(sight, hit_rate) if pool == KVCACHE else _engine_load(sight, pool)))
+    return rows
+
+
+def hardware(config: ServeConfig, sight: Sight) -> dict[str, dict[str, int]]:
+    """NPUs and UB memory in use and offered."""
+    all_used, all_offered = used(sizes_of(config), sight.deployments), offered(sight.nodes)
+    return {
+        "npus": {"used": all_used.npus, "offered": all_offered.npus},
+        "ub_memory_mib": {"used": all_used.memory_mib, "offered": all_offered.memory_mib},
+    }
+
+
+def _taken(size: ReplicaSize, seen: SeenDeployment) -> dict[str, int]:
+    placed = sum(replica.node is not None for replica in seen.replicas)
+    return {"npus": placed * size.npus, "ub_memory_mib": placed * size.memory_mib}
+
+
+def _engine_load(sight: Sight, pool: str) -> dict[str, Any]:
+    members = members_of(sight, pool)
+    asked = total(members, "prefix_queries_tokens_total")
+    return {
+        "queued_tokens": total(members, "queued_tokens"),
+        "sequences": total(members, *INSIDE),
+        "kv_fill": _share(total(members, "kv_blocks_used"), total(members, "kv_blocks_total")),
+        "hit_rate": _share(total(members, "prefix_hits_tokens_total"), asked),
+        "replicas": [_replica(sight, replica) for replica in _listed(sight, pool)],
+    }
+
+
+def _replica(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
+    member = sight.members.get(replica.name)
+    facts: Mapping[str, Any] = member.facts if member is not None else {}
+    phase = replica.phase
+    if phase is ReplicaPhase.SERVING and facts.get("draining"):
+        phase = ReplicaPhase.DRAINING
+    sequences = sum(int(facts.get(name) or 0) for name in INSIDE)
+    return {
+        "name": replica.name,
+        "state": phase.value,
+        "node": _node(sight, replica),
+        "npus": list(facts.get("npus", ())),
+        "sequences": sequences,
+        "queued_tokens": int(facts.get("queued_tokens") or 0),
+        "kv_fill": _share(int(facts.get("kv_blocks_used") or 0), int(facts.get("kv_blocks_total") or 0)),
+        "pid": replica.pid or facts.get("pid"),
+    }
+
+
+def _cache_load(sight: Sight, hit_rate: float | None) -> dict[str, Any]:
+    return {
+        "queued_tokens": 0,
+        "sequences": 0,
+        "kv_fill": _share(*memory_fill(sight)),
+        "hit_rate": hit_rate,
+        "replicas": [_server(sight, replica) for replica in _listed(sight, KVCACHE)],
+    }
+
+
+def _server(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
+    servers = sight.cache.servers if sight.cache is not None else ()
+    record = next((s.record for s in servers if replica.pid and s.record.facts.get("pid") == replica.pid), None)
+    ledger: Mapping[str, Any] = record.facts.get("ledger", {}) if record is not None else {}
+    return {
+        "name": record.name if record is not None else replica.name,
+        "state": replica.phase.value,
+        "node": _node(sight, replica),
+        "npus": [],
+        "sequences": 0,
+        "queued_tokens": 0,
+        "kv_fill": _share(ledger.get("dram_used_bytes", 0), ledger.get("dram_capacity_bytes", 0)),
+        "pid": replica.pid,
+    }
+
+
+def _listed(sight: Sight, pool: str) -> tuple[SeenReplica, ...]:
+    """Replicas of a pool: those that serve first, then those that come, then those that go."""
+    order = list(ReplicaPhase)
+    order.sort(key=lambda phase: phase is not ReplicaPhase.SERVING)
+    replicas = sight.deployments.get(pool, NOT_THERE).replicas
+    return tuple(sorted(replicas, key=lambda replica: (order.index(replica.phase), replica.name)))
+
+
+def _node(sight: Sight, replica: SeenReplica) -> str | None:
+    return next((node.name for node in sight.nodes if node.node == replica.node), replica.node)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,48 @@
+"""The way to more or fewer replicas, for everybody: command line, dashboard page, REST, autoscaler.
+
+    cloudmatrix scale ─┐
+    page /pools ───────┼─► ask() ─► scaling board ─► room? ─► Serve's scale API ─► hold ─► ledger
+    REST …/scale ──────┘             (one actor)
+    autoscaler ────────────────────►     "
+
+Works in any process that is connected to Ray, Ray's dashboard included, and needs no gateway.
+"""
+
+import asyncio
+from typing import Any
+
+import ray
+
+from serving.cluster.lookup import ActorLookup
+from serving.errors import ScaleError
+from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
+
+BOARD = "cloudmatrix-scaling"
+NAMESPACE = "cloudmatrix"
+CALL_DEADLINE_S = 5.0
+_BOARD = ActorLookup(lambda: ray.get_actor(BOARD, NAMESPACE))
+
+
+async def ask(operation: PoolOperation[Answer]) -> Answer:
+    """Have the scaling board do or tell something, within `CALL_DEADLINE_S`.
+
+    Raises: ScaleError: what the operation is refused with; `unavailable` if the board does not answer, `no_system` if
+        there is none.
+    Effects: as the operation says; changes are in the ledger.
+    """
+
+    async def answered() -> Any:
+        board = await _BOARD.answer(CALL_DEADLINE_S)
+        return await board.answer.remote(operation)
+
+    try:
+        answer: Answer | ScaleRefusal = await asyncio.wait_for(answered(), CALL_DEADLINE_S)
+    except ValueError as error:  # Ray's way to say that there is no such actor
+        raise ScaleError("no CloudMatrix system runs in this cluster", kind="no_system") from error
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        raise ScaleError(
+            f"the scaling board does not answer ({type(error).__name__}); try again", kind="unavailable"
+        ) from error
+    if isinstance(answer, ScaleRefusal):
+        raise ScaleError(answer.message, kind=answer.kind, fits=answer.fits)
+    return answer

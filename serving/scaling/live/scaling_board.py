@@ -1,0 +1,146 @@
+"""The scaling board as one small named actor, and how gateways reach it.
+
+It outlives the autoscaler and every gateway. Its own death costs a second: Ray starts it again, and ledger and
+holds are in the folder of this start.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from serving.cluster.lookup import ActorLookup
+from serving.cluster.nodes import ON_HEAD_NODE
+from serving.config.serve import ServeConfig
+from serving.kvpool.live.pool_control import Complaint
+from serving.scaling.core.decision import PoolTarget
+from serving.scaling.live.board import ClusterSilentError, ScalingBoard
+from serving.scaling.live.observe import RayCluster
+from serving.scaling.live.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
+from serving.scaling.live.signals import sizes_of
+from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
+from serving.values.signals import ScalingSignals
+from serving.values.traffic import BoardNews, GatewayReport
+
+logger = logging.getLogger(__name__)
+
+LOOK_PERIOD_S = 1.0
+MOVING_PERIOD_S = 0.3
+"""While replicas come or go, people watch."""
+SILENT = "Serve's controller does not answer; try again"
+
+
+@ray.remote(num_cpus=0, max_restarts=-1)
+class ScalingBoardActor:
+    """The named actor around a `ScalingBoard`.
+
+    Args:
+        folder: of this start of the system; ledger and holds are kept there.
+    """
+
+    def __init__(self, config: ServeConfig, app: str, folder: Path) -> None:
+        self._cluster = RayCluster(app, sizes_of(config), with_cache=bool(config.kvcache.replicas))
+        self._board = ScalingBoard(config, self._cluster, folder)
+        self._prepared = False
+        self._complaint = Complaint("the cluster does not answer; the scaling board waits")
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look from now on. Called by whoever made the actor; after a restart the first question starts it."""
+        self._task = self._task or asyncio.create_task(self._look_forever())
+
+    async def report(self, report: GatewayReport) -> BoardNews:
+        """As `ScalingBoard.report`."""
+        await self.start()
+        return self._board.report(report)
+
+    async def next_signals(self, period_s: float) -> ScalingSignals:
+        """As `ScalingBoard.next_signals`."""
+        await self.start()
+        return await self._board.next_signals(period_s)
+
+    async def apply(self, targets: Sequence[PoolTarget]) -> None:
+        """As `ScalingBoard.apply`."""
+        await self._board.apply(targets)
+
+    async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
+        """As `ScalingBoard.answer`; a cluster that is silent is a refusal."""
+        await self.start()
+        try:
+            return await self._board.answer(operation)
+        except ClusterSilentError as error:
+            logger.warning("%s", error)
+            return ScaleRefusal("unavailable", SILENT)
+
+    async def _look_forever(self) -> None:
+        while True:
+            period_s = MOVING_PERIOD_S if self._board.moving else LOOK_PERIOD_S
+            await asyncio.sleep(period_s)
+            try:
+                await self._board.look(older_than_s=period_s / 2)
+                self._complaint.over()
+                if not self._prepared and not self._board.moving:  # the start has the cores until then
+                    self._prepared = True
+                    await self._cluster.prepare()
+            except ClusterSilentError as error:
+                self._complaint.make(error)
+            except Exception:  # a bug in one look must not end all others
+                logger.exception("a look failed")
+
+
+def start_board(config: ServeConfig, app: str, folder: Path) -> None:
+    """Make the board beside everything else that starts; nothing waits for it.
+
+    Effects: a detached actor, until the cluster ends.
+    """
+    actor_class: Any = ScalingBoardActor
+    options = actor_class.options(
+        name=BOARD, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", resources=ON_HEAD_NODE
+    )
+    options.remote(config, app, folder).start.remote()
+
+
+class BoardClient:
+    """The board, for a process of the system that asks it again and again."""
+
+    def __init__(self) -> None:
+        self._lookup = ActorLookup(partial(ray.get_actor, BOARD, NAMESPACE))
+        self._actor: Any = None
+
+    async def report(self, report: GatewayReport) -> BoardNews:
+        """As `ScalingBoard.report`.
+
+        Raises: ray.exceptions.RayError, TimeoutError, ValueError if the board does not answer.
+        """
+        news: BoardNews = await self._ask(CALL_DEADLINE_S, "report", report)
+        return news
+
+    async def next_signals(self, period_s: float) -> ScalingSignals:
+        """As `ScalingBoard.next_signals`.
+
+        Raises: as `report`.
+        """
+        signals: ScalingSignals = await self._ask(period_s + 2 * CALL_DEADLINE_S, "next_signals", period_s)
+        return signals
+
+    async def apply(self, targets: Sequence[PoolTarget]) -> None:
+        """As `ScalingBoard.apply`.
+
+        Raises: as `report`.
+        """
+        await self._ask(2 * CALL_DEADLINE_S, "apply", tuple(targets))
+
+    async def _ask(self, deadline_s: float, method: str, *arguments: Any) -> Any:
+        async def answer() -> Any:
+            self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
+            return await getattr(self._actor, method).remote(*arguments)
+
+        try:
+            return await asyncio.wait_for(answer(), deadline_s)
+        except (ray.exceptions.RayError, TimeoutError, ValueError):
+            self._actor = None
+            raise

@@ -1,0 +1,91 @@
+"""What the board saw at one look: Serve's targets and replicas, nodes, members, memory servers. Values, no Ray."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from serving.ids import NodeId
+from serving.values.pool_view import PoolView
+
+
+class ReplicaPhase(Enum):
+    """Where a replica is in its life."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReplica:
+    """One replica as Serve lists it.
+
+    Args:
+        name: Serve's unique id, the part of our replica ids behind `#`.
+        node: None while Ray has not placed it.
+        started_at: when Serve asked for its process [s since 1970]; 0 = not known.
+    """
+
+    name: str
+    phase: ReplicaPhase
+    node: NodeId | None
+    pid: int | None
+    started_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDeployment:
+    """One pool as Serve has it."""
+
+    target: int
+    replicas: tuple[SeenReplica, ...] = ()
+
+    def count(self, phase: ReplicaPhase) -> int:
+        """Replicas in that phase."""
+        return sum(replica.phase is phase for replica in self.replicas)
+
+    @property
+    def starting(self) -> int:
+        """Replicas asked for that do not serve yet, those without a process included."""
+        return max(0, self.target - self.count(ReplicaPhase.SERVING))
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """A living node and what it offers in all."""
+
+    node: NodeId
+    name: str
+    npus: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMember:
+    """What an instance told of itself last."""
+
+    name: str
+    pool: str
+    incarnation: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One look.
+
+    Args:
+        at: seconds since 1970.
+        deployments: the pools, by name; only those that Serve knows.
+        members: instances by the name of their replica.
+        cache: the KV-cache pool; None = there is none, or its controller did not answer.
+        others: targets of the application's deployments that are no pools.
+    """
+
+    at: float
+    deployments: Mapping[str, SeenDeployment] = field(default_factory=dict)
+    nodes: tuple[SeenNode, ...] = ()
+    members: Mapping[str, SeenMember] = field(default_factory=dict)
+    cache: PoolView | None = None
+    others: Mapping[str, int] = field(default_factory=dict)

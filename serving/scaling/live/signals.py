@@ -1,0 +1,171 @@
+"""From what the board saw to what a scaler is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.config.serve import ServeConfig
+from serving.scaling.core.decode_ability import CROWD_SPREAD
+from serving.scaling.live.measure import Abilities
+from serving.scaling.live.policy_time import PolicyTime
+from serving.scaling.live.room import ReplicaSize, offered, used
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, Sight
+from serving.scaling.live.totals import SourceTotals
+from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
+
+KVCACHE = "kvcache"
+NOT_THERE = SeenDeployment(0)
+INSIDE = ("waiting", "pulling", "fetching", "running")
+"""An instance's facts that count the sequences which somebody waits for there, each in one of them."""
+
+
+def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
+    """What one replica of each pool takes of its node."""
+    sizes = {name: ReplicaSize(p.npus_per_instance, p.ub_memory_mib) for name, p in config.pools.items()}
+    if config.kvcache.replicas:
+        sizes[KVCACHE] = ReplicaSize(0, config.kvcache.ub_memory_mib)
+    return sizes
+
+
+@dataclass(slots=True)
+class CacheTotals:
+    """What instances looked up and found in the KV-cache pool, and what its servers evicted, since the start."""
+
+    _lookups: SourceTotals = field(default_factory=lambda: SourceTotals(2))
+    _evicted: SourceTotals = field(default_factory=lambda: SourceTotals(1))
+
+    def observe(self, sight: Sight) -> None:
+        """Learn from one look."""
+        block_bytes = 0
+        for name, member in sight.members.items():
+            facts = member.facts
+            counters: Mapping[str, int] = (facts.get("pool") or {}).get("counters", {})
+            tokens = int(facts.get("block_tokens", 0))
+            block_bytes = max(block_bytes, int(facts.get("kv_block_bytes", 0)))
+            hits = counters.get("blocks_pulled_dram", 0) + counters.get("blocks_pulled_ssd", 0)
+            source = f"{name}/{member.incarnation}"
+            self._lookups.update(source, (counters.get("blocks_asked", 0) * tokens, hits * tokens), sight.at)
+        for server in sight.cache.servers if sight.cache is not None else ():
+            events: Mapping[str, int] = server.record.facts.get("ledger", {}).get("counters", {})
+            left = events.get("evicted_dropped", 0) + events.get("evicted_to_ssd", 0)
+            if block_bytes:  # else nobody knows yet how large an entry is; the next look will
+                source = f"{server.record.name}/{server.record.incarnation}"
+                self._evicted.update(source, (left * block_bytes,), sight.at)
+
+    @property
+    def looked_up_tokens(self) -> int:
+        """Prompt tokens asked for."""
+        return int(self._lookups.sums[0])
+
+    @property
+    def hit_tokens(self) -> int:
+        """Prompt tokens found."""
+        return int(self._lookups.sums[1])
+
+    @property
+    def evicted_bytes(self) -> int:
+        """That left memory for want of room; entries are counted as one KV block each."""
+        return int(self._evicted.sums[0])
+
+
+def scaling_signals(
+    config: ServeConfig,
+    sight: Sight,
+    traffic: Traffic,
+    abilities: Abilities,
+    cache: CacheTotals,
+    held_until: Mapping[str, float],
+) -> ScalingSignals:
+    """One look as a scaler wants it: all times in the policy's seconds, which are those of the instances.
+
+    Args:
+        held_until: end of each hold [s since 1970], by pool.
+    Effects: none.
+    """
+    sizes, time = sizes_of(config), PolicyTime(config.time_scale)
+    ends = {pool: time.of(at) for pool, at in held_until.items()}
+    pools = tuple(_pool(config, name, sight, abilities, ends.get(name, 0.0)) for name in config.pools)
+    budget = config.autoscaler.npu_budget
+    total = min(budget or offered(sight.nodes).npus, offered(sight.nodes).npus)
+    return ScalingSignals(
+        now=time.of(sight.at),
+        pools=pools,
+        cache=_cache(config, sight, cache, ends.get(KVCACHE, 0.0)) if config.kvcache.replicas else None,
+        traffic=traffic,
+        npus_free=max(0, total - used(sizes, sight.deployments).npus),
+        npus_total=total,
+        start_s=time.of(abilities.start_s),
+    )
+
+
+def members_of(sight: Sight, pool: str, *, leaving: bool = False) -> list[SeenMember]:
+    """Instances of a pool that serve.
+
+    Args:
+        leaving: also those that drain.
+    """
+    phases = {ReplicaPhase.SERVING, ReplicaPhase.DRAINING} if leaving else {ReplicaPhase.SERVING}
+    there = {r.name for r in sight.deployments.get(pool, NOT_THERE).replicas if r.phase in phases}
+    return [member for name, member in sight.members.items() if name in there and member.pool == pool]
+
+
+def total(members: list[SeenMember], *facts: str) -> int:
+    """Sum of some facts over instances; what an instance does not tell counts as nothing."""
+    return sum(int(member.facts.get(fact) or 0) for member in members for fact in facts)
+
+
+def memory_fill(sight: Sight) -> tuple[int, int]:
+    """Bytes used and there in the memory tier of all memory servers."""
+    servers = sight.cache.servers if sight.cache is not None else ()
+    ledgers: list[Mapping[str, Any]] = [server.record.facts.get("ledger", {}) for server in servers]
+    return (
+        sum(ledger.get("dram_used_bytes", 0) for ledger in ledgers),
+        sum(ledger.get("dram_capacity_bytes", 0) for ledger in ledgers),
+    )
+
+
+def _pool(config: ServeConfig, pool: str, sight: Sight, abilities: Abilities, held_until: float) -> PoolSignals:
+    section = config.pools[pool]
+    seen = sight.deployments.get(pool, NOT_THERE)
+    members, all_there = members_of(sight, pool), members_of(sight, pool, leaving=True)
+    low, high = config.autoscaler.bounds(pool)
+    return PoolSignals(
+        pool=pool,
+        target=seen.target,
+        running=seen.count(ReplicaPhase.SERVING),
+        starting=seen.starting,
+        draining=seen.count(ReplicaPhase.DRAINING),
+        npus_per_instance=section.npus_per_instance,
+        queued_tokens=total(members, "queued_tokens"),
+        waiting=total(members, "waiting"),
+        sequences=total(all_there, *INSIDE),
+        kv_blocks_used=total(all_there, "kv_blocks_used"),
+        kv_blocks_total=total(members, "kv_blocks_total"),
+        tokens_per_s=abilities.tokens_per_s(pool),
+        max_sequences=abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences),
+        low=low,
+        high=high,
+        crowd=abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences, CROWD_SPREAD),
+        seats=section.max_sequences,
+        held_until=held_until,
+    )
+
+
+def _cache(config: ServeConfig, sight: Sight, totals: CacheTotals, held_until: float) -> CacheSignals:
+    seen = sight.deployments.get(KVCACHE, NOT_THERE)
+    low, high = config.autoscaler.bounds(KVCACHE)
+    bytes_used, bytes_total = memory_fill(sight)
+    return CacheSignals(
+        target=seen.target,
+        running=seen.count(ReplicaPhase.SERVING),
+        starting=seen.starting,
+        draining=seen.count(ReplicaPhase.DRAINING),
+        bytes_used=bytes_used,
+        bytes_total=bytes_total,
+        looked_up_tokens=totals.looked_up_tokens,
+        hit_tokens=totals.hit_tokens,
+        evicted_bytes=totals.evicted_bytes,
+        low=low,
+        high=high,
+        held_until=held_until,
+    )

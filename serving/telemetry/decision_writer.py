@@ -1,0 +1,130 @@
+"""Writes decision logs without making anybody wait.
+
+The thread that decides only appends to a queue; a thread of the writer's own turns calls into bytes and writes them,
+some times a second. What a killed process had not written yet is lost, the file before it is whole. A disk that cannot
+keep up ends the log, with a frame that says so; it never slows the machine.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from serving.errors import ConfigError
+from serving.values.decision_log import SUFFIX, End, LogEncoder
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED = 50_000
+"""Calls waiting to be written; at the rates of a busy instance many seconds."""
+GATHER_S = 0.05
+"""Calls are written in batches this far apart: bounds what a killed process loses."""
+BATCH = 256
+"""Calls written at a time."""
+STOP_DEADLINE_S = 5.0
+
+
+class DecisionWriter:
+    """One log file, written by one thread.
+
+    `note` may be called from one thread at a time.
+    """
+
+    def __init__(self, folder: str, kind: str, name: str, header: object, max_queued: int = MAX_QUEUED) -> None:
+        """
+        Args:
+            kind, name: of the machine; parts of the file's name.
+            header: what the machine was built with.
+        Raises: ConfigError if the folder cannot be written.
+        Effects: makes the folder and a new file in it, readable by its owner only: it holds what users asked.
+        """
+        self._queue: deque[tuple[Any, object]] = deque()
+        self._max_queued = max_queued
+        self._news = threading.Event()
+        self._encoder = LogEncoder()
+        self._stopping = False
+        self._broken = ""
+        try:
+            self.path, self._file = _create(Path(folder), f"{kind}-{name}")
+            self._write(self._encoder.begin(header))
+        except OSError as error:
+            raise ConfigError(f"[engine] decision_log: {folder} cannot be written: {error}") from error
+        self._thread = threading.Thread(target=self._run, name=f"decisions-{name}", daemon=True)
+        self._thread.start()
+
+    def note(self, call: object, kept: object) -> None:
+        """Take a call and what came of it, both not to change any more. Effects: they are written a little later."""
+        if len(self._queue) >= self._max_queued:
+            self._break(f"more than {self._max_queued} calls waited to be written")
+        if self._broken or self._stopping:
+            return
+        self._queue.append((call, kept))
+        if not self._news.is_set():
+            self._news.set()
+
+    def close(self) -> None:
+        """Write what was noted, and the end. Idempotent."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._news.set()
+        self._thread.join(STOP_DEADLINE_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping and not self._broken:
+                self._news.wait()
+                if not self._stopping:
+                    time.sleep(GATHER_S)
+                self._news.clear()
+                self._write_queued()
+            self._write_queued()
+            self._write(self._encoder.pair(End(self._broken), None))
+        except Exception as error:  # a log is never worth a request
+            self._break(f"{type(error).__name__}: {error}")
+        finally:
+            self._queue.clear()
+            os.close(self._file)
+
+    def _write_queued(self) -> None:
+        queue, encode = self._queue, self._encoder.pair
+        while queue:
+            batch = [encode(*queue.popleft()) for _ in range(min(len(queue), BATCH))]
+            self._write(b"".join(batch))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
+
+    def _break(self, reason: str) -> None:
+        if not self._broken:
+            self._broken = reason
+            self._news.set()
+            logger.error("the decision log %s ends here: %s", self.path, reason)
+
+
+def writer_in(folder: str, kind: str, name: str, header: object) -> DecisionWriter | None:
+    """A new log.
+
+    Args:
+        folder: `[engine] decision_log`; empty = nothing is to be written, and there is no writer.
+    Raises, Effects: as `DecisionWriter`.
+    """
+    return DecisionWriter(folder, kind, name, header) if folder else None
+
+
+def _create(folder: Path, stem: str) -> tuple[Path, int]:
+    """A new file; a replica that is started again gets another one, logs are never overwritten."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)
+    number = 1
+    while True:
+        path = folder / (f"{stem}{SUFFIX}" if number == 1 else f"{stem}.{number}{SUFFIX}")
+        try:
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        except FileExistsError:
+            number += 1

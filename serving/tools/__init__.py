@@ -1,0 +1,1 @@
+"""What works on systems and models from outside."""

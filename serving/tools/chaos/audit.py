@@ -1,0 +1,125 @@
+"""The end of a run: is everything that was taken given back? Asked of the gateway, of the pool and of the machine."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from serving.cli.http_client import ask_gateway
+from serving.errors import UnavailableError
+from serving.tools.chaos.result import Leaks
+from serving.tools.chaos.targets import (
+    Target,
+    alive,
+    belongs_to_dead,
+    listed,
+    mapped_segments,
+    replica_processes,
+    segments,
+    sizes,
+)
+
+REPLICA_COUNTS = ("running", "waiting", "held", "pulling", "fetching", "queued_tokens", "kv_blocks_used")
+POOL_AUDIT_DEADLINE_S = 120.0
+_LOOK_EVERY_S = 0.5
+_ANNOUNCED_S = 1.5
+"""Replicas tell of themselves once a second: two looks so far apart are of different announcements."""
+_WRONG_BYTES = "wrong bytes in memory"
+
+
+def busy(status: dict[str, Any]) -> dict[str, int]:
+    """Counts of `GET /cluster` that are zero at rest, and are not; replicas that a pool lacks too. Effects: none."""
+    left = {f"gateway {name}": int(count) for name, count in status["gateway"].items() if count}
+    for pool in status["pools"]:
+        for replica in pool["replicas"]:
+            left |= {f"{replica['replica']} {name}": int(replica[name]) for name in REPLICA_COUNTS if replica[name]}
+    there = Counter(pool for pool, _, _ in listed(status))
+    left |= {f"{pool} replicas missing": n - there[pool] for pool, n in sizes(status).items() if n > there[pool]}
+    for server in status.get("kvcache", {}).get("servers", ()):
+        left |= {f"{server['name']} entries {name}": int(count) for name, count in server["in_use"].items() if count}
+    return left
+
+
+def look_for_leaks(
+    url: str, api_key: str | None, session: str, hurt: Iterable[Target], settle_s: float, *, bits: int
+) -> Leaks:
+    """Wait until the system is at rest, then look at everything. Blocks for as long as that takes.
+
+    Args:
+        hurt: replicas that were killed or frozen, and have not survived: their processes must be gone.
+        bits: of stored blocks that were turned over: so many wrong blocks may the pool's audit find, and remove.
+    """
+    leaks = Leaks()
+    hurt = list(hurt)
+    deadline = time.monotonic() + settle_s
+    leaks.counts = _at_rest(url, api_key, deadline)
+    _wait(lambda: not _strays(url, api_key, session, hurt), deadline)
+    leaks.processes = _strays(url, api_key, session, hurt)
+    _wait(lambda: not _orphans(session), deadline)
+    leaks.segments = [f"UB segment {name} belongs to nobody" for name in _orphans(session)]
+    _audit_pool(url, api_key, leaks, bits)
+    return leaks
+
+
+def _at_rest(url: str, api_key: str | None, deadline: float) -> dict[str, int]:
+    """What is not at rest when two looks in a row agree that all is, or time is over."""
+    quiet_since: float | None = None
+    while True:
+        left = _busy_now(url, api_key)
+        now = time.monotonic()
+        quiet_since = None if left else quiet_since or now
+        if (quiet_since is not None and now - quiet_since >= _ANNOUNCED_S) or now > deadline:
+            return left
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _busy_now(url: str, api_key: str | None) -> dict[str, int]:
+    try:
+        return busy(ask_gateway(url, "/cluster", api_key))
+    except UnavailableError:
+        return {"gateway does not answer": 1}
+
+
+def _strays(url: str, api_key: str | None, session: str, hurt: Iterable[Target]) -> list[str]:
+    """Processes that should not be there."""
+    left = [f"process {one.pid} of {one.name} is still there" for one in hurt if alive(one)]
+    try:
+        status = ask_gateway(url, "/cluster", api_key)
+    except UnavailableError:
+        return [*left, "gateway does not answer"]
+    known = {pid for _, _, pid in listed(status)} | {one.pid for one in hurt}
+    return left + [f"replica process {pid} is not listed" for pid in replica_processes(session) if pid not in known]
+
+
+def _orphans(session: str) -> list[str]:
+    """Segments that no living replica maps, or whose owner is dead: whoever pulled from it may map it still."""
+    mapped = {name for pid in replica_processes(session) for name in mapped_segments(pid)}
+    return [name for name in segments(session) if name not in mapped or belongs_to_dead(name)]
+
+
+def _wait(condition: Callable[[], bool], deadline: float) -> None:
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _audit_pool(url: str, api_key: str | None, leaks: Leaks, bits: int) -> None:
+    """The pool's own proof that ledgers, memory and disk agree."""
+    try:
+        servers = sizes(ask_gateway(url, "/cluster", api_key)).get("kvcache")
+        if servers is None:
+            return
+        body = {"repair": bits > 0}
+        found = ask_gateway(url, "/pool/audit", api_key, body=body, deadline_s=POOL_AUDIT_DEADLINE_S)
+    except UnavailableError as error:
+        leaks.pool.append(f"KV-cache pool: no audit ({error})")
+        return
+    leaks.pool += [f"KV-cache pool: {name} did not answer the audit" for name in found["silent"]]
+    unknown = servers - len(found["servers"]) - len(found["silent"])
+    if unknown > 0:
+        leaks.pool.append(f"KV-cache pool: {unknown} of {servers} memory servers are not there to be audited")
+    for name, answer in found["servers"].items():
+        for problem in answer["problems"]:
+            if _WRONG_BYTES in problem and leaks.repaired_flips < bits:
+                leaks.repaired_flips += 1
+            else:
+                leaks.pool.append(f"{name}: {problem}")

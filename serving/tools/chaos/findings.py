@@ -1,0 +1,203 @@
+"""What a run proves, computed from what it left behind. Pure.
+
+How long a stream stood still because of a fault is measured where it hurts: at the client. The loss of an instance has
+stopped a stream if it got no token for a while, in a gap that began within `FELT_S` of the fault: for `RESUMED_GAP_S`
+if the system says that the request went on elsewhere (`usage.resumptions`), for `PAUSE_S` if it does not: then the
+instance was frozen for a moment, or the whole machine was busy, which counts against the system, too.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
+from serving.tools.chaos.result import ChaosRun, Event
+from serving.tools.chaos.scenario import ENGINES, FaultKind
+from serving.tools.chaos.schedule import GRAVE
+
+PAUSE_S = 0.5
+RESUMED_GAP_S = 0.06
+"""Three steps of 20 ms: less cannot be told from a step."""
+FELT_S = 0.5
+"""Tokens that were on their way when the fault came still arrive within this time."""
+ORPHANED_S = 5.0
+"""Gateways of a node that was killed end within this time, when another one may be there already."""
+_SAID = ("no end after", "ProtocolError: in the stream", "ProtocolError: HTTP 4")
+"""How reasons begin that are no broken connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Times from a fault to the next token of each stream that it stopped [s]; None where there was none."""
+
+    count: int
+    p50_s: float | None
+    p99_s: float | None
+    max_s: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Pauses":
+        """Summary of some pauses. Effects: none."""
+        ordered = sorted(values)
+        return cls(len(ordered), quantile(ordered, 0.5), quantile(ordered, 0.99), ordered[-1] if ordered else None)
+
+
+@dataclass(frozen=True, slots=True)
+class KindFindings:
+    """What the faults of one kind did, at one pool."""
+
+    kind: FaultKind
+    pool: str
+    events: int
+    skipped: int
+    replaced: int
+    survived: int
+    not_replaced: int
+    replacement: Pauses
+    resumed: Pauses
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosFindings:
+    """The verdict and its numbers."""
+
+    sent: int
+    finished: int
+    failed: int
+    cancelled: int
+    cut: int
+    """Requests that a killed gateway took along, or that came before it was back: nothing else can be expected."""
+    reasons: dict[str, int]
+    compared: int
+    exact: int
+    streams: int
+    resumptions: int
+    tokens: int
+    resumed: Pauses
+    kinds: tuple[KindFindings, ...]
+    not_replaced: int
+    leaks: tuple[str, ...]
+    downs: int
+    """How often the system was not ready."""
+    longest_down_s: float
+    """The longest of these times [s]; 0 if there was none."""
+    down_too_long: bool
+    hits: int
+    """Faults that were done to somebody."""
+
+    @property
+    def clean(self) -> bool:
+        """Nothing lost, different, left behind or missing, never down for too long, although something was done."""
+        wrong = self.failed or self.exact < self.compared or self.leaks or self.not_replaced or self.down_too_long
+        return not wrong and self.finished > 0 and self.hits > 0
+
+
+def find(run: ChaosRun) -> ChaosFindings:
+    """Everything that reports say. Effects: none."""
+    outcomes = Counter(answer.outcome for answer in run.answers)
+    lost = [answer for answer in run.answers if answer.outcome in ("failed", "open")]
+    cut = sum(cut_with_gateway(answer, run) for answer in lost)
+    longest_down_s = max((down.ended_s - down.begun_s for down in run.downs), default=0.0)
+    compared = [i for i, answer in enumerate(run.answers) if answer.outcome in ("finished", "cancelled")]
+    pauses = {event.number: pauses_of(event, run.answers) for event in run.events if stops_streams(event)}
+    return ChaosFindings(
+        sent=len(run.answers),
+        finished=outcomes["finished"],
+        failed=len(lost) - cut,
+        cut=cut,
+        cancelled=outcomes["cancelled"],
+        reasons=dict(Counter(a.reason or "still open" for a in lost if not cut_with_gateway(a, run))),
+        compared=len(compared),
+        exact=sum(index not in run.differences for index in compared),
+        streams=sum(answer.ask.streamed for answer in run.answers),
+        resumptions=sum(answer.resumptions for answer in run.answers),
+        tokens=sum(len(choice.tokens) for answer in run.answers for choice in answer.choices),
+        resumed=Pauses.of(pause for found in pauses.values() for pause in found),
+        kinds=tuple(_by_kind(run.events, pauses)),
+        not_replaced=sum(event.fate in ("under way", "not replaced") for event in run.events),
+        leaks=tuple(run.leaks.all),
+        downs=len(run.downs),
+        longest_down_s=longest_down_s,
+        down_too_long=longest_down_s > run.most_down_s,
+        hits=sum(event.hit for event in run.events),
+    )
+
+
+def stops_streams(event: Event) -> bool:
+    """Whether a fault took an instance away, at least for a while. Effects: none."""
+    return event.kind in GRAVE and event.pool in ENGINES and event.fate != "gone before"
+
+
+def cut_with_gateway(answer: StreamedAnswer, run: ChaosRun) -> bool:
+    """Whether a request lost its connection to a gateway that was killed, or came before one was back. Effects: none.
+
+    An error that a gateway gave is no such loss, nor is an answer that never came.
+    """
+    if not answer.reason or answer.reason.startswith(_SAID):
+        return False
+    for event in run.events:
+        if event.pool not in ("gateway", "node") or not event.hit or event.replaced_s is None:
+            continue
+        begun_s, back_s = event.at_clock_s, event.at_clock_s + event.replaced_s
+        # A node is back before the gateways on it are: then what says so is that the system is not ready.
+        latest_s = back_s + ORPHANED_S
+        meanwhile = (down.ended_s for down in run.downs if down.begun_s <= latest_s and down.ended_s >= begun_s)
+        back_s = max([back_s, *meanwhile])
+        if answer.sent_s <= back_s + FELT_S and answer.ended_s >= begun_s:
+            return True
+    return False
+
+
+def pauses_of(event: Event, answers: Sequence[StreamedAnswer]) -> list[float]:
+    """From a fault to the next token, for each choice that it stopped [s]. Effects: none."""
+    fault_s = event.at_clock_s
+    found: list[float] = []
+    for answer in answers:
+        if not answer.ask.streamed or answer.sent_s > fault_s or answer.ended_s < fault_s:
+            continue
+        least_s = RESUMED_GAP_S if answer.resumptions else PAUSE_S
+        ends = (end_of_gap(choice, fault_s, least_s) for choice in answer.choices)
+        found += [end - fault_s for end in ends if end is not None]
+    return found
+
+
+def end_of_gap(choice: ChoiceSoFar, fault_s: float, least_s: float) -> float | None:
+    """The token that ended the gap which a fault made; None if it made none that lasted longer than `least_s`.
+
+    Effects: none.
+    """
+    last = fault_s
+    for at_s, _ in choice.arrivals:
+        if at_s <= fault_s:
+            continue
+        if at_s - last > least_s:
+            return at_s
+        if at_s > fault_s + FELT_S:
+            return None
+        last = at_s
+    return None
+
+
+def _by_kind(events: Sequence[Event], pauses: dict[int, list[float]]) -> Iterable[KindFindings]:
+    for kind, pool in sorted({(event.kind, event.pool) for event in events}):
+        mine = [event for event in events if (event.kind, event.pool) == (kind, pool)]
+        fates = Counter(event.fate for event in mine)
+        yield KindFindings(
+            kind,
+            pool,
+            events=len(mine),
+            skipped=fates["nobody to hit"] + fates["gone before"],
+            replaced=fates["replaced"],
+            survived=fates["survived"],
+            not_replaced=fates["under way"] + fates["not replaced"],
+            replacement=Pauses.of(event.replaced_s for event in mine if event.replaced_s is not None),
+            resumed=Pauses.of(pause for event in mine for pause in pauses.get(event.number, ())),
+        )
+
+
+def quantile(ordered: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least this share of all do not exceed; None of nothing. Effects: none."""
+    if not ordered:
+        return None
+    rank = max(1, -(-len(ordered) * share // 1))
+    return ordered[int(rank) - 1]

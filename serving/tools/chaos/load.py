@@ -1,0 +1,143 @@
+"""Steady load: the asks in turns, evenly, whatever becomes of those before; every answer is compared as it ends."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from serving.errors import UnavailableError
+from serving.tools.chaos.answer import StreamedAnswer, difference, logprob_distance
+from serving.tools.chaos.asks import Ask
+from serving.tools.chaos.client import GatewayEndpoint, fetch
+from serving.tools.chaos.result import ChaosRun
+
+AT_ONCE = 8
+"""Requests of the reference that run side by side."""
+
+
+class ChaosLoad:
+    """Sends requests and keeps what came back.
+
+    Args:
+        run: its `answers`, `differences` and `logprob_distance` are filled.
+    """
+
+    def __init__(self, run: ChaosRun, endpoint: GatewayEndpoint, asks: tuple[Ask, ...], deadline_s: float) -> None:
+        self._run = run
+        self._endpoint = endpoint
+        self._asks = asks
+        self._deadline_s = deadline_s
+        self._references: list[StreamedAnswer] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.in_flight = 0
+        self.tokens_of_ended = 0
+
+    async def learn(self) -> None:
+        """Ask everything twice, while nothing is disturbed.
+
+        Raises: UnavailableError if a request fails, or the system does not say the same thing twice.
+        """
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(ask: Ask) -> StreamedAnswer:
+            async with gate:
+                answer = StreamedAnswer(ask, time.monotonic())
+                await fetch(self._endpoint, answer, self._deadline_s)
+            if answer.outcome != "finished":
+                raise UnavailableError(f"undisturbed, request {ask.number} ({ask.form}) failed: {answer.reason}")
+            return answer
+
+        first = await asyncio.gather(*(one(ask) for ask in self._asks))
+        for again, before in zip(await asyncio.gather(*(one(ask) for ask in self._asks)), first, strict=True):
+            other = difference(again, before)
+            if other is not None:
+                raise UnavailableError(
+                    f"undisturbed, request {before.ask.number} ({before.ask.form}) was answered in two ways: {other};"
+                    f" without one right answer nothing can be compared"
+                )
+        self._references = first
+        self._run.references = len(first)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens received so far, of all requests."""
+        return self.tokens_of_ended + sum(len(c.tokens) for a in self._open() for c in a.choices)
+
+    async def send_steadily(self, rate_per_s: float, stop: asyncio.Event) -> None:
+        """Send until told to stop; does not wait for what is under way then."""
+        begun, sent = time.monotonic(), 0
+        while not stop.is_set():
+            self.start(self._asks[sent % len(self._asks)])
+            sent += 1
+            pause = begun + sent / rate_per_s - time.monotonic()
+            if pause > 0:
+                try:
+                    await asyncio.wait_for(stop.wait(), pause)
+                except TimeoutError:
+                    continue
+
+    def burst(self, number: int, count: int, draw: float) -> None:
+        """Send many at once whose clients leave somewhere in the middle. Effects: they are under way."""
+        rng = random.Random(f"burst-{number}-{draw}")
+        for ask in rng.sample([ask for ask in self._asks if ask.streamed] * count, count):
+            self.start(ask, burst=number, leave_after=rng.randrange(1, max(2, int(ask.body["max_tokens"]))))
+
+    def start(self, ask: Ask, burst: int | None = None, leave_after: int | None = None) -> None:
+        """Send one request. Effects: it is under way; its answer is in the run from now on."""
+        answer = StreamedAnswer(ask, time.monotonic(), burst)
+        index = len(self._run.answers)
+        self._run.answers.append(answer)
+        task = asyncio.create_task(self._one(index, answer, leave_after))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def finish(self) -> None:
+        """Wait for what is under way; each request has its deadline."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def leave(self) -> None:
+        """End what is under way, as a client that leaves. Effects: it counts as cancelled by us."""
+        for task in self._under_way:
+            task.cancel()
+        await self.finish()
+
+    async def _one(self, index: int, answer: StreamedAnswer, leave_after: int | None) -> None:
+        self.in_flight += 1
+        try:
+            await fetch(self._endpoint, answer, self._deadline_s, None if leave_after is None else _after(leave_after))
+        except asyncio.CancelledError:
+            answer.outcome, answer.ended_s = "cancelled", time.monotonic()
+        finally:
+            self.in_flight -= 1
+            self.tokens_of_ended += sum(len(choice.tokens) for choice in answer.choices)
+        self._compare(index, answer)
+        answer.compact()
+
+    def _compare(self, index: int, answer: StreamedAnswer) -> None:
+        if answer.outcome == "failed" and not any(choice.tokens for choice in answer.choices):
+            return
+        reference = self._references[answer.ask.number]
+        other: str | None
+        try:
+            other = difference(answer, reference)
+        except Exception as error:  # whatever cannot be compared is not equal
+            other = f"cannot be compared ({type(error).__name__}: {error})"
+        if other is not None and answer.outcome != "failed":
+            self._run.differences[index] = other
+        self._run.logprob_distance = max(self._run.logprob_distance, logprob_distance(answer, reference))
+
+    def _open(self) -> list[StreamedAnswer]:
+        """Requests under way; they are among the last that were sent."""
+        found: list[StreamedAnswer] = []
+        for answer in reversed(self._run.answers):
+            if len(found) >= self.in_flight:
+                break
+            if answer.outcome == "open":
+                found.append(answer)
+        return found
+
+
+def _after(tokens: int) -> Callable[[StreamedAnswer], bool]:
+    """Whether an answer has so many tokens."""
+    return lambda answer: sum(len(choice.tokens) for choice in answer.choices) >= tokens

@@ -1,0 +1,70 @@
+"""report.html: a run on one page that needs nothing else, neither beside it nor from a network."""
+
+from loadgen.report import numbers
+from loadgen.report.fragments import Html, element, tile
+from loadgen.report.html import render
+from loadgen.report.page import Page, facts, tiles
+from loadgen.report.table import columns, html_table, table_of
+from serving.tools.chaos.charts import time_line
+from serving.tools.chaos.console import problems
+from serving.tools.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, ChaosFindings
+from serving.tools.chaos.result import ChaosRun
+from serving.tools.chaos.tables import downtime, event_table, kind_table, pauses, share
+from serving.version import VERSION
+
+_FOOTNOTE = (
+    "Every answer was compared, token by token, with what the same request was answered twice before the first fault."
+)
+_STOPPED = (
+    f"The loss of an instance has stopped a stream if it got no token for more than {RESUMED_GAP_S:g} s, in a gap that "
+    f"began within {FELT_S:g} s of the fault, and the system says that the request went on elsewhere; or for more than "
+    f"{PAUSE_S:g} s, whatever the system says: then the instance was frozen for a moment, or the machine was busy, "
+    "which counts against the system, too."
+)
+
+
+def report_page(run: ChaosRun, found: ChaosFindings) -> str:
+    """The page: HTML of one file. Every text is escaped; it can load nothing."""
+    page = Page(f"chaos: {run.scenario}", footnote=_FOOTNOTE)
+    page.body += [element("h1", page.title), facts(_facts(run)), _verdict(found), tiles(_tiles(run, found))]
+    wrong = table_of(columns("", long=("",)), [[line] for line in problems(run, found)])
+    page.add("problems", "What is wrong", html_table(wrong, tall=True))
+    note = "Upright lines are moments at which instances were lost. Point at a fault for its target and its fate."
+    page.add("time", "Over time", element("p", note, "soft"), page.draw(time_line(run), single=True))
+    page.add("kinds", "Faults by kind and pool", html_table(kind_table(found)), element("p", _STOPPED, "soft"))
+    page.add("events", "Every fault", html_table(event_table(run), tall=True))
+    return render(page, f"cloudmatrix {VERSION}")
+
+
+def _verdict(found: ChaosFindings) -> Html:
+    if found.clean:
+        return element("p", "Nothing lost, nothing different, nothing left behind", "lead good")
+    return element("p", "Not clean", "lead bad")
+
+
+def _facts(run: ChaosRun) -> list[tuple[str, object]]:
+    early = " (ended early)" if run.interrupted else ""
+    return [
+        ("model", run.model),
+        ("seed", run.seed),
+        ("lasted", f"{numbers.clock(run.duration_s)} of {numbers.clock(run.asked_s)}{early}"),
+        ("distinct requests", numbers.count(run.references)),
+    ]
+
+
+def _tiles(run: ChaosRun, found: ChaosFindings) -> list[Html]:
+    pause, _, unit = numbers.duration(found.resumed.p50_s).partition(" ")
+    down, _, down_unit = numbers.duration(found.longest_down_s).partition(" ")
+    waited = f"median; {pauses(found.resumed)}" if found.resumed.count else "no stream stood still"
+    allowed = f"{downtime(found)}; {numbers.limit(run.most_down_s)} are allowed"
+    finished = f"{found.finished:,} finished, {found.tokens:,} tokens"
+    exact = f"{found.exact:,} of {found.compared:,} compared"
+    return [
+        tile("requests failed", numbers.count(found.failed), "", [f"of {found.sent:,} sent"]),
+        tile("token-exact", share(found.exact, found.compared), "", [exact]),
+        tile("fault to next token", pause, unit, [waited]),
+        tile("longest time not ready", down, down_unit, [allowed]),
+        tile("leaks", numbers.count(len(found.leaks)), "", ["counts, segments, processes, pool"]),
+        tile("faults", numbers.count(found.hits), "", [f"{found.not_replaced:,} not replaced"]),
+        tile("cancelled by us", numbers.count(found.cancelled), "", [finished]),
+    ]

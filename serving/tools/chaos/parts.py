@@ -1,0 +1,89 @@
+"""Processes beside the pools that keep a system alive: whom `kill_part` hits, found by what the machine says of them.
+
+Ray's own processes name the session's folder in their command line, which tells whose they are; what has a title of
+Ray's instead of a command line is a descendant of one that does.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from serving.tools.chaos.targets import PROC, Target, start_ticks
+
+TITLES = {
+    "ray::DashboardAgent": "agents",
+    "ray::RuntimeEnvAgent": "agents",
+    "ray::ServeController": "controller",
+    "ray::ScalingBoardActor": "board",
+    "ray::PoolControlActor": "pool_control",
+    "ray::MembershipActor": "membership",
+}
+"""How the titles of parts begin."""
+PROGRAMS = {
+    "gcs_server": "gcs",
+    "raylet": "node",
+    "dashboard.py": "dashboard",
+    "log_monitor.py": "monitors",
+    "monitor.py": "monitors",
+}
+"""Parts that have a command line: its program, or what Python runs."""
+_GATEWAY = re.compile(r"ray::ServeReplica:\w+:gateway\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of this user, as /proc describes it."""
+
+    pid: int
+    parent: int
+    line: str
+
+
+def find_parts(session: str) -> list[Target]:
+    """Every process of a session that is a part. Effects: looks at all processes of this user."""
+    found = []
+    for process in of_session(_processes(), session):
+        part = part_of(process.line)
+        started = start_ticks(process.pid) if part is not None else None
+        if part is not None and started is not None:
+            found.append(Target(part, f"{part}#{process.pid}", process.pid, started))
+    return found
+
+
+def part_of(line: str) -> str | None:
+    """Which part a process is, by its title or command line; None if none. Effects: none."""
+    if _GATEWAY.match(line):
+        return "gateway"
+    for title, part in TITLES.items():
+        if line.startswith(title):
+            return part
+    program, *arguments = line.split(maxsplit=3) or [""]
+    script = next((argument for argument in arguments if not argument.startswith("-")), "")
+    named = PurePath(script if script.endswith(".py") else program).name
+    return PROGRAMS.get(named)
+
+
+def of_session(processes: Iterable[Process], session: str) -> list[Process]:
+    """Those that name the session's folder, and their descendants. Effects: none."""
+    table = list(processes)
+    mark = f"cloudmatrix-{session}/"
+    known = {process.pid for process in table if mark in process.line and not process.line.startswith("ray::")}
+    grown = True
+    while grown:
+        more = {process.pid for process in table if process.parent in known} - known
+        known |= more
+        grown = bool(more)
+    return [process for process in table if process.pid in known]
+
+
+def _processes() -> Iterable[Process]:
+    for entry in PROC.iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            if not entry.name.isdigit() or entry.stat().st_uid != os.geteuid():
+                continue
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            yield Process(int(entry.name), parent, line)

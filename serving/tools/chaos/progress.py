@@ -1,0 +1,77 @@
+"""Where a run stands, on stderr: time left, counts, and a line for each fault."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from loadgen.report import numbers
+from serving.terminal import silence
+from serving.tools.chaos.result import ChaosRun, Event
+
+
+class _PatientConsole(Console):
+    """Nobody need read it: Ctrl-C on `chaos 2>&1 | tee` ends tee first, and the run still has its report to write."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        silence(sys.stderr)
+
+
+class ChaosProgress:
+    """A bar over the run's time, where there is a terminal; a line for each event everywhere.
+
+    Args:
+        quiet: show nothing.
+    """
+
+    def __init__(self, duration_s: float, *, quiet: bool) -> None:
+        self._console = _PatientConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[told]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+            disable=quiet or not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("chaos", total=duration_s, told="")
+        self._seen: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def stage(self, text: str) -> None:
+        """A new part of the run begins."""
+        self._console.print(f"{time.strftime('%H:%M:%S')} {text} ...")
+
+    def event(self, event: Event) -> None:
+        """A fault came, or its fate is known."""
+        if self._seen.get(event.number) == event.fate:
+            return
+        self._seen[event.number] = event.fate
+        whom = f" {event.target} (process {event.pid})" if event.target else ""
+        lasts = f" for {numbers.duration(event.lasts_s)}" if event.lasts_s else ""
+        took = f" after {numbers.duration(event.replaced_s)}" if event.replaced_s is not None else ""
+        fate = "" if event.fate in ("under way", "passed") else f": {event.fate}{took}"
+        self._console.print(f"{numbers.clock(event.at_s):>7} {event.kind}{whom}{lasts}{fate}", markup=False)
+
+    def tick(self, run: ChaosRun, at_s: float, in_flight: int, faults: int) -> None:
+        """Time passes under load."""
+        for event in run.events:
+            if event.fate == "replaced":
+                self.event(event)
+        failed = sum(answer.outcome == "failed" for answer in run.answers)
+        told = (
+            f"faults {len(run.events)}/{faults}, sent {len(run.answers):,}, in flight {in_flight}, failed {failed}, "
+            f"other tokens {len(run.differences)}"
+        )
+        self._bar.update(self._task, completed=at_s, told=told)

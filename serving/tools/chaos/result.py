@@ -1,0 +1,121 @@
+"""What a run leaves behind, as values; everything that reports draw is computed from these."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from serving.tools.chaos.answer import StreamedAnswer
+from serving.tools.chaos.scenario import FaultKind
+
+Fate = Literal["under way", "replaced", "survived", "not replaced", "passed", "nobody to hit", "gone before"]
+"""`replaced` by another process; `survived` = thawed in time and went on; `passed` = a fault that takes nobody away."""
+
+
+@dataclass(slots=True)
+class Event:
+    """One fault that came, or could not.
+
+    Args:
+        at_s: since the load began [s]; `planned_s` is what the schedule says.
+        at_clock_s: the same on the clock of answers [s].
+        target: whom it hit; empty if nobody.
+        replaced_s: from the fault until its pool was whole again without the process [s].
+        bits: of stored blocks that a memory server was to turn over.
+    """
+
+    number: int
+    kind: FaultKind
+    at_s: float
+    at_clock_s: float
+    planned_s: float
+    pool: str = ""
+    target: str = ""
+    pid: int = 0
+    lasts_s: float = 0.0
+    fate: Fate = "under way"
+    replaced_s: float | None = None
+    bits: int = 0
+
+    @property
+    def hit(self) -> bool:
+        """Whether anything was done to anybody."""
+        return self.fate not in ("nobody to hit", "gone before")
+
+    @property
+    def settled(self) -> bool:
+        """Whether its fate is known."""
+        return self.fate != "under way"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The system at one moment, as the client sees it: `at_s` since the load began."""
+
+    at_s: float
+    in_flight: int
+    tokens: int
+    """Received so far, of all requests."""
+    replicas: dict[str, int]
+    """Listed replicas by pool; empty when the gateway did not answer."""
+
+
+@dataclass(slots=True)
+class Down:
+    """A time in which the system was not ready, on the clock of answers [s]: from the last moment that it was."""
+
+    begun_s: float
+    ended_s: float
+
+
+@dataclass(slots=True)
+class Leaks:
+    """What is left of work that is over. Each entry says where and how much; empty = clean."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    """Counts of `GET /cluster` that are not zero at rest, missing replicas among them."""
+    segments: list[str] = field(default_factory=list)
+    """UB segments that belong to nobody who lives."""
+    processes: list[str] = field(default_factory=list)
+    """Replicas that run although nobody lists them, or that were to be gone."""
+    pool: list[str] = field(default_factory=list)
+    """What the KV-cache pool's own audit found."""
+    after_stop: list[str] = field(default_factory=list)
+    """What a system that the command started has left on the machine."""
+    repaired_flips: int = 0
+    """Blocks with a turned bit that nobody had read again: the audit found and removed them. No leak."""
+
+    @property
+    def all(self) -> list[str]:
+        """All of them as lines."""
+        counts = [f"{name} = {count}" for name, count in self.counts.items()]
+        return [*counts, *self.segments, *self.processes, *self.pool, *self.after_stop]
+
+
+@dataclass(slots=True)
+class ChaosRun:
+    """One run.
+
+    Args:
+        begun_s: when the load began, on the clock of answers [s].
+        duration_s: how long it went on; shorter than asked if it was interrupted.
+        references: asks whose undisturbed answer is known.
+        most_down_s: longer it must not be down in one piece.
+        differences: by index of `answers`, how it differs from the undisturbed one.
+    """
+
+    scenario: str
+    seed: int
+    session: str
+    model: str
+    begun_s: float = 0.0
+    duration_s: float = 0.0
+    asked_s: float = 0.0
+    interrupted: bool = False
+    references: int = 0
+    answers: list[StreamedAnswer] = field(default_factory=list)
+    differences: dict[int, str] = field(default_factory=dict)
+    logprob_distance: float = 0.0
+    events: list[Event] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    leaks: Leaks = field(default_factory=Leaks)
+    most_down_s: float = 15.0
+    downs: list[Down] = field(default_factory=list)

@@ -1,0 +1,218 @@
+"""One run, from the first look at a system to the audit: reference, load with faults, rest, proof."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from serving.cli.http_client import ask_gateway
+from serving.errors import ConfigError
+from serving.injected_faults import FaultWriter, faults_path
+from serving.terminal import ending_signals, leave_closed_terminal
+from serving.tools.chaos.asks import make_asks
+from serving.tools.chaos.audit import look_for_leaks
+from serving.tools.chaos.client import GatewayEndpoint
+from serving.tools.chaos.downtime import Downtime
+from serving.tools.chaos.injury import Injury
+from serving.tools.chaos.load import ChaosLoad
+from serving.tools.chaos.result import ChaosRun, Event
+from serving.tools.chaos.scenario import Scenario
+from serving.tools.chaos.schedule import PlannedFault, plan_faults
+from serving.tools.chaos.targets import SHARED_MEMORY, find_session, sizes
+from serving.tools.chaos.watch import Watch
+
+HEAL_S = 60.0
+"""How long the last replacements may take once the load has ended."""
+
+
+class Told(Protocol):
+    """Whoever shows how far a run has come."""
+
+    def stage(self, text: str) -> None:
+        """A new part of the run begins."""
+        ...
+
+    def event(self, event: Event) -> None:
+        """A fault came, or its fate is known."""
+        ...
+
+    def tick(self, run: ChaosRun, at_s: float, in_flight: int, faults: int) -> None:
+        """Time passes under load; `faults`: of the schedule."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosOrder:
+    """What is to be run, against what."""
+
+    name: str
+    scenario: Scenario
+    seed: int
+    duration_s: float
+    url: str
+    api_key: str | None = None
+
+
+async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
+    """Runs a scenario against a live local system.
+
+    Returns: what happened; whether that is good is for `findings`.
+    Raises: UnavailableError if there is no such system, it is not local, or it fails undisturbed; ConfigError if the
+        scenario needs what the system's configuration does not allow, or no fault of it would come.
+    Effects: processes are hurt as the scenario says; all that are frozen go on in the end. Ctrl-C ends the load early,
+        a second one the waiting behind it.
+    """
+    status = await asyncio.to_thread(ask_gateway, order.url, "/cluster", order.api_key)
+    if order.scenario.needs_hooks and not status.get("chaos"):
+        raise ConfigError(
+            "the scenario has faults that replicas must have from inside (bit_flip, slow_link, full_disk), and the "
+            "system does not allow it: set [chaos] enabled = true in its configuration"
+        )
+    session = find_session(status)
+    pools = tuple(sizes(status))
+    schedule = plan_faults(order.scenario, order.seed, order.duration_s, pools)
+    if not schedule:
+        raise ConfigError(
+            f"no fault would come in {order.duration_s:g} s at the pools {', '.join(pools)}: raise --duration, lower "
+            "first_s, every_s or quiet_s; and give a weight to a pool that the system has"
+        )
+    run = ChaosRun(order.name, order.seed, session, status["model"], asked_s=order.duration_s)
+    run.most_down_s = order.scenario.scenario.most_down_s
+    asks = make_asks(order.scenario.load, order.seed, status["model"])
+    endpoint = GatewayEndpoint.of(order.url, order.api_key)
+    load = ChaosLoad(run, endpoint, asks, order.scenario.load.deadline_s)
+    parts = any(planned.kind == "kill_part" for planned in schedule)
+    watch = Watch(run, order.url, order.api_key, load, parts=parts)
+    injury = Injury(run, order.scenario, watch, load, FaultWriter(faults_path(SHARED_MEMORY, session)), told.event)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    with _interrupts(stop, hurry):
+        told.stage(f"asking {len(asks)} requests twice, undisturbed")
+        await _unless(stop, load.learn())
+        if not stop.is_set():
+            told.stage(f"load with {len(schedule)} faults in {order.duration_s:g} s")
+            await _under_load(order, run, load, watch, injury, schedule, (stop, hurry), told)
+        run.interrupted = stop.is_set()
+    return run
+
+
+async def _under_load(
+    order: ChaosOrder,
+    run: ChaosRun,
+    load: ChaosLoad,
+    watch: Watch,
+    injury: Injury,
+    schedule: tuple[PlannedFault, ...],
+    interrupts: tuple[asyncio.Event, asyncio.Event],
+    told: Told,
+) -> None:
+    """Everything that happens at the same time, and the proof behind it."""
+    stop, hurry = interrupts
+    run.begun_s = time.monotonic()
+    await watch.look()
+    ended = asyncio.Event()
+    beside = [
+        asyncio.create_task(watch.look_forever()),
+        asyncio.create_task(injury.play(schedule)),
+        asyncio.create_task(Downtime(run, order.url, order.api_key).ask_forever()),
+        asyncio.create_task(_tell(run, load, len(schedule), told)),
+    ]
+    sending = asyncio.create_task(load.send_steadily(order.scenario.load.rate_per_s, ended))
+    try:
+        await _first_of(stop.wait(), asyncio.sleep(order.duration_s), *beside)
+        ended.set()
+        await sending
+        run.duration_s = time.monotonic() - run.begun_s
+        told.stage("waiting for what is under way")
+        beside[1].cancel()
+        await _unless(hurry, load.finish())
+        await load.leave()
+        told.stage("waiting until everybody has been replaced")
+        await _unless(hurry, _healed(run))
+    finally:
+        injury.thaw_all()
+        for task in [*beside, sending]:
+            task.cancel()
+        await asyncio.gather(*beside, sending, return_exceptions=True)
+    for event in run.events:
+        event.fate = "not replaced" if event.fate == "under way" else event.fate
+    told.stage("looking for leaks")
+    run.leaks = await asyncio.to_thread(
+        look_for_leaks,
+        order.url,
+        order.api_key,
+        run.session,
+        list(watch.hurt.values()),
+        0.0 if hurry.is_set() else order.scenario.scenario.settle_s,
+        bits=sum(event.bits for event in run.events),
+    )
+
+
+async def _healed(run: ChaosRun) -> None:
+    """Wait until every fault's fate is known, for at most `HEAL_S`."""
+    deadline = time.monotonic() + HEAL_S
+    while True:
+        if all(event.settled for event in run.events) or time.monotonic() > deadline:
+            return
+        await asyncio.sleep(0.2)
+
+
+async def _tell(run: ChaosRun, load: ChaosLoad, faults: int, told: Told) -> None:
+    while True:
+        told.tick(run, time.monotonic() - run.begun_s, load.in_flight, faults)
+        await asyncio.sleep(0.25)
+
+
+async def _first_of(*waits: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> None:
+    """Wait for the stop, the end, or a task that fails; a task that ends by itself is no end of the run.
+
+    Raises: what a task raised.
+    """
+    stop, end = asyncio.ensure_future(waits[0]), asyncio.ensure_future(waits[1])
+    tasks = {asyncio.ensure_future(wait) for wait in waits[2:]}
+    try:
+        while not (stop.done() or end.done()):
+            done, _ = await asyncio.wait({stop, end, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done & tasks:
+                tasks.discard(task)
+                task.result()
+    finally:
+        stop.cancel()
+        end.cancel()
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do something unless told to stop, which ends it in the middle."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        return
+    working.result()
+
+
+@contextlib.contextmanager
+def _interrupts(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+    """What asks a command to end ends the run early, with its report; a second one ends the waiting, too."""
+    loop = asyncio.get_running_loop()
+
+    def asked() -> None:
+        leave_closed_terminal()
+        if stop.is_set():
+            hurry.set()
+        stop.set()
+
+    kinds = ending_signals()
+    before = [signal.getsignal(kind) for kind in kinds]
+    for kind in kinds:
+        loop.add_signal_handler(kind, asked)
+    try:
+        yield
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            loop.remove_signal_handler(kind)
+            signal.signal(kind, handler)  # asyncio leaves the default one, which would end us without ending anything

@@ -1,0 +1,161 @@
+"""A scenario: which faults, how often, at whom, under which load. One TOML file; each key says what it means.
+
+[scenario] how long, how often   [load] the requests   [pools] who may be hit   [[faults]] one table per kind
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from serving.config.key import key
+from serving.config.load import load_sections
+from serving.errors import ConfigError
+
+FaultKind = Literal["kill", "kill_part", "freeze", "bit_flip", "slow_link", "full_disk", "cancel_burst"]
+
+ENGINES = ("prefill", "decode", "aggregated")
+PARTS = (
+    "agents", "dashboard", "monitors", "node", "controller", "gcs", "board", "pool_control", "membership", "gateway",
+)  # fmt: skip
+"""What stands beside the pools; `serving.tools.chaos.parts` finds their processes."""
+ONLY_IF_NAMED = ("node",)
+"""Parts that a fault hits only if its `pools` name them: with a node goes everything on it, for as long as a start."""
+POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
+    "kill": (*ENGINES, "kvcache"),
+    "kill_part": PARTS,  # but for `ONLY_IF_NAMED`
+    "freeze": (*ENGINES, "kvcache"),
+    "bit_flip": ("decode", "kvcache"),
+    "slow_link": ENGINES,
+    "full_disk": ("kvcache",),
+    "cancel_burst": (),
+}
+"""Whom a fault can hit."""
+FROM_INSIDE: frozenset[FaultKind] = frozenset({"bit_flip", "slow_link", "full_disk"})
+"""Faults that replicas have to do to themselves: they need `[chaos] enabled` in the system's configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimesConfig:
+    """`[scenario]`"""
+
+    duration_s: float = key("length of the run, without reference and audit [s]", default=60.0, low=1.0, high=7 * 86400)
+    config: str = key("system to start when none is given, relative to this file; empty = give one", default="")
+    first_s: float = key("load alone, before the first fault [s]", default=5.0, low=0.0)
+    every_s: float = key("one fault in each stretch of this length [s]", default=20.0, low=0.1)
+    spread: float = key(
+        "share of the stretch in which its fault may come, drawn; 0 = always at the beginning",
+        default=0.5,
+        low=0.0,
+        high=1.0,
+    )
+    quiet_s: float = key("load alone, after the last fault [s]", default=15.0, low=0.0)
+    most_down_s: float = key(
+        "a run has failed if `/ready` says no, or nothing, for longer than this in one piece [s]", default=15.0, low=0.0
+    )
+    settle_s: float = key(
+        "most that the system may take to be at rest once the load has ended [s]", default=60.0, low=1.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """`[load]`"""
+
+    rate_per_s: float = key("requests sent each second, evenly", default=2.0, low=0.01, high=1000)
+    asks: int = key("distinct requests, sent again and again in turns", default=36, low=1, high=10_000)
+    longest_tokens: int = key("output tokens of the longest answers", default=300, low=4, high=100_000)
+    long_prompt_tokens: int = key("about how long the long prompts are [tokens]", default=700, low=16, high=1_000_000)
+    deadline_s: float = key("a request that takes longer has failed [s]", default=120.0, low=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsConfig:
+    """`[pools]`: how often each is hit, compared with the others; 0 = never."""
+
+    prefill: float = key("weight of prefill instances", default=1.0, low=0.0, high=1e6)
+    decode: float = key("weight of decode instances", default=1.0, low=0.0, high=1e6)
+    aggregated: float = key("weight of instances that do both", default=1.0, low=0.0, high=1e6)
+    kvcache: float = key("weight of memory servers", default=1.0, low=0.0, high=1e6)
+    keep_one: bool = key(
+        "never kill or freeze a pool's only healthy replica; another pool is hit instead", default=True
+    )
+
+    def weight(self, pool: str) -> float:
+        """Weight of one pool; parts have 1. Effects: none."""
+        weights = {"prefill": self.prefill, "decode": self.decode}
+        return {**weights, "aggregated": self.aggregated, "kvcache": self.kvcache}.get(pool, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultConfig:
+    """One of `[[faults]]`."""
+
+    kind: FaultKind = key(
+        "`kill` = SIGKILL; `kill_part` = SIGKILL to what stands beside the pools; "
+        "`freeze` = SIGSTOP, later SIGCONT; `bit_flip` = one bit of a stored block, or of a handoff "
+        "on its way; `slow_link` = a replica's moves of KV take longer; `full_disk` = an SSD tier takes nothing; "
+        "`cancel_burst` = many requests at once whose clients leave"
+    )
+    weight: float = key("how often, compared with the other kinds", default=1.0, low=0.0, high=1e6)
+    pools: tuple[str, ...] = key("whom it may hit; empty = all that it can", default=())
+    least_s: float = key("shortest duration; the real one is drawn [s]", default=2.0, low=0.0)
+    most_s: float = key("longest duration [s]", default=8.0, low=0.0)
+    until_replaced: bool = key("`freeze`: no SIGCONT, it must be replaced", default=False)
+    delay_s: float = key("`slow_link`: what each move takes longer [s]", default=0.5, low=0.0, high=60.0)
+    count: int = key("`cancel_burst`: requests; `bit_flip`: bits", default=8, low=1, high=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One file, read."""
+
+    scenario: TimesConfig = field(default_factory=TimesConfig)
+    load: LoadConfig = field(default_factory=LoadConfig)
+    pools: PoolsConfig = field(default_factory=PoolsConfig)
+    faults: tuple[FaultConfig, ...] = ()
+
+    @property
+    def needs_hooks(self) -> bool:
+        """Whether replicas must do something to themselves."""
+        return any(fault.kind in FROM_INSIDE and fault.weight for fault in self.faults)
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Reads a scenario.
+
+    Raises: ConfigError if the file cannot be read, or says something that no run can be.
+    Effects: reads the file.
+    """
+    scenario = load_sections(path, Scenario, "--scenario")
+    try:
+        check_scenario(scenario)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return scenario
+
+
+def check_scenario(scenario: Scenario) -> None:
+    """Raises: ConfigError if faults cannot hit whom they name, or there is no fault to draw. Effects: none."""
+    if not any(fault.weight for fault in scenario.faults):
+        raise ConfigError("no [[faults]] with a weight above 0: name at least one kind")
+    for index, fault in enumerate(scenario.faults):
+        where = f"[[faults]][{index}] {fault.kind}"
+        wrong = [pool for pool in fault.pools if pool not in POOLS_OF[fault.kind]]
+        if wrong:
+            possible = ", ".join(POOLS_OF[fault.kind]) or "nobody: leave `pools` out"
+            raise ConfigError(f"{where}: pools = {list(fault.pools)}, but it can hit {possible}")
+        if fault.most_s < fault.least_s:
+            raise ConfigError(f"{where}: most_s = {fault.most_s:g} is below least_s = {fault.least_s:g}: raise it")
+
+
+def config_path(scenario: Scenario, file: Path) -> Path | None:
+    """The system's configuration that a scenario brings along; None if it brings none.
+
+    Raises: ConfigError if it is no name of a file.
+    Effects: none.
+    """
+    named = scenario.scenario.config
+    try:
+        return (file.parent / Path(named).expanduser()).resolve() if named else None
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(f"{file}: [scenario] config = {named!r} is no name of a file ({error})") from None

@@ -1,0 +1,142 @@
+"""Whom a signal may go to: replicas that `GET /cluster` lists, checked against what the machine says of the process."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardware.errors import HardwareError
+from hardware.ub.file import read_header
+from serving.errors import UnavailableError
+from serving.injected_faults import session_of
+
+SHARED_MEMORY = Path("/dev/shm")
+PROC = Path("/proc")
+_SEGMENT = re.compile(r"/dev/shm/(cloudmatrix-ub-[0-9a-f]+-\S+)")
+_TITLE = b"ray::ServeReplica:"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One replica: where it stands in the system, and its process.
+
+    Args:
+        started: when the process began, in the kernel's ticks: tells it from a later one of the same number.
+    """
+
+    pool: str
+    name: str
+    pid: int
+    started: int
+
+
+def listed(status: dict[str, Any]) -> list[tuple[str, str, int]]:
+    """Pool, name and process id of every replica that `GET /cluster` tells of. Effects: none."""
+    found = [
+        (pool["name"], replica["replica"], replica["pid"]) for pool in status["pools"] for replica in pool["replicas"]
+    ]
+    found += [("kvcache", server["name"], server["pid"]) for server in status.get("kvcache", {}).get("servers", ())]
+    return [(pool, name, int(pid)) for pool, name, pid in found if pid]
+
+
+def sizes(status: dict[str, Any]) -> dict[str, int]:
+    """Replicas that each pool should have. Effects: none."""
+    targets = {pool["name"]: int(pool["target_replicas"]) for pool in status["pools"]}
+    if "kvcache" in status:
+        targets["kvcache"] = int(status["kvcache"]["target_replicas"])
+    return targets
+
+
+def find_session(status: dict[str, Any]) -> str:
+    """Which start of the system this is, by the UB segments that its replicas map.
+
+    Raises: UnavailableError if its replicas are not processes of this machine and user.
+    Effects: none.
+    """
+    for _, _, pid in listed(status):
+        for name in mapped_segments(pid):
+            session = session_of(name)
+            if session:
+                return session
+    raise UnavailableError("its replicas are no processes of this user on this machine: chaos is for local systems")
+
+
+def target_of(pool: str, name: str, pid: int, session: str) -> Target | None:
+    """A replica as a target; None unless its process is a replica of that very session, and this user's.
+
+    Effects: none.
+    """
+    try:
+        title = (PROC / str(pid) / "cmdline").read_bytes()
+        if (PROC / str(pid)).stat().st_uid != os.geteuid() or not title.startswith(_TITLE):
+            return None
+        if session not in {session_of(segment) for segment in mapped_segments(pid)}:
+            return None
+    except OSError:
+        return None
+    started = start_ticks(pid)
+    return None if started is None else Target(pool, name, pid, started)
+
+
+def mapped_segments(pid: int) -> set[str]:
+    """File names of the UB segments that a process maps; none if it is gone or another user's. Effects: none."""
+    try:
+        return set(_SEGMENT.findall((PROC / str(pid) / "maps").read_text()))
+    except OSError:
+        return set()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process began; None if there is none, or only its zombie. Effects: none."""
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def alive(target: Target) -> bool:
+    """Whether the very process is still there. Effects: none."""
+    return start_ticks(target.pid) == target.started
+
+
+def send(target: Target, kind: signal.Signals) -> bool:
+    """Signal a replica. Returns: False if its process is gone. Effects: the signal."""
+    if not alive(target):
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(target.pid, kind)
+        return True
+    return False
+
+
+def replica_processes(session: str) -> Iterator[int]:
+    """Replicas of a session that run now, whether anybody lists them or not. Effects: none."""
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and target_of("", "", int(entry.name), session) is not None:
+            yield int(entry.name)
+
+
+def belongs_to_dead(segment: str) -> bool:
+    """Whether the process that made a UB segment is dead; False if the file does not say. Effects: none."""
+    path = SHARED_MEMORY / segment
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        header = read_header(fd, path)
+    except (OSError, HardwareError):
+        return False
+    finally:
+        os.close(fd)
+    return header is not None and not header.owner.is_alive()
+
+
+def segments(session: str) -> list[str]:
+    """UB segments of a session, by file name. Effects: none."""
+    return sorted(path.name for path in SHARED_MEMORY.glob(f"cloudmatrix-ub-{session}-*"))

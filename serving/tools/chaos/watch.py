@@ -1,0 +1,99 @@
+"""Looks at the system twice a second: who is there, whose place was taken; keeps the time line."""
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any
+
+from serving.cli.http_client import ask_gateway
+from serving.errors import UnavailableError
+from serving.tools.chaos.load import ChaosLoad
+from serving.tools.chaos.parts import find_parts
+from serving.tools.chaos.result import ChaosRun, Event, Sample
+from serving.tools.chaos.schedule import GRAVE
+from serving.tools.chaos.targets import Target, alive, listed, sizes, target_of
+
+PERIOD_S = 0.5
+
+
+class Watch:
+    """What is known of the system now.
+
+    Args:
+        run: its `samples` are filled, its `events` get their fates.
+        parts: whether to look for what stands beside the pools, too.
+    """
+
+    def __init__(self, run: ChaosRun, url: str, api_key: str | None, load: ChaosLoad, *, parts: bool = False) -> None:
+        self._run = run
+        self._url = url
+        self._api_key = api_key
+        self._load = load
+        self._looks_for_parts = parts
+        self._parts: dict[str, int] = {}
+        """Processes that each part had when nothing had been done to anybody."""
+        self._targets: dict[int, Target] = {}
+        self.hurt: dict[int, Target] = {}
+        """Replicas that were killed, or are frozen, by process id."""
+        self.status: dict[str, Any] = {}
+
+    def healthy(self) -> dict[str, list[str]]:
+        """Names of listed replicas that nobody has hurt, by pool."""
+        pools: dict[str, list[str]] = {}
+        for target in self._targets.values():
+            if not self._is_hurt(target) and alive(target):
+                pools.setdefault(target.pool, []).append(target.name)
+        return pools
+
+    def target(self, pool: str, name: str) -> Target | None:
+        """A listed replica that nobody has hurt."""
+        found = (one for one in self._targets.values() if (one.pool, one.name) == (pool, name))
+        return next((one for one in found if not self._is_hurt(one)), None)
+
+    def listed(self, target: Target) -> bool:
+        """Whether the gateway still tells of this very process."""
+        return target.pid in self._targets and alive(target)
+
+    async def look_forever(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(PERIOD_S)
+
+    async def look(self) -> None:
+        """Look once. Effects: the time line grows; events may get their fate."""
+        try:
+            self.status = await asyncio.to_thread(ask_gateway, self._url, "/cluster", self._api_key)
+            rows = listed(self.status)
+            parts = await asyncio.to_thread(find_parts, self._run.session) if self._looks_for_parts else []
+            self._parts = self._parts or dict(Counter(part.pool for part in parts))
+            found = [*map(self._checked, rows), *parts]
+            self._targets = {target.pid: target for target in found if target is not None}
+        except UnavailableError:
+            rows = []  # nobody is gone because one look failed: whom it told of last still counts
+        now = time.monotonic()
+        counts = {pool: sum(row[0] == pool for row in rows) for pool in sizes(self.status)} if rows else {}
+        self._run.samples.append(Sample(now - self._run.begun_s, self._load.in_flight, self._load.tokens, counts))
+        for event in self._run.events:
+            if event.fate == "under way" and event.kind in GRAVE and rows:
+                self._judge(event, now)
+
+    def _is_hurt(self, target: Target) -> bool:
+        return self.hurt.get(target.pid) == target
+
+    def _checked(self, row: tuple[str, str, int]) -> Target | None:
+        """A listed replica as a target; what was checked once is checked no more while its process lives."""
+        pool, name, pid = row
+        known = self._targets.get(pid)
+        if known is not None and (known.pool, known.name) == (pool, name) and alive(known):
+            return known
+        return target_of(pool, name, pid, self._run.session)
+
+    def _judge(self, event: Event, now: float) -> None:
+        """Whether the place of a replica that was hurt has been taken."""
+        there = [one for one in self._targets.values() if one.pool == event.pool and alive(one)]
+        wanted = {**self._parts, **sizes(self.status)}
+        whole = len([one for one in there if not self._is_hurt(one)]) >= wanted[event.pool]
+        # By name and process: a memory server's replacement has its name, and process numbers come again.
+        if whole and (event.target, event.pid) not in {(one.name, one.pid) for one in there}:
+            event.fate, event.replaced_s = "replaced", now - event.at_clock_s

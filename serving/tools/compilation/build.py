@@ -1,0 +1,126 @@
+"""Sources in, a folder of compiled modules out.
+
+Theory of operation. mypyc wants all modules at once, in the folder layout of their packages, and leaves much behind: it
+works on a copy of the sources, in a process of its own (worker.py). What it made is moved into the user's cache in one
+go, under a name that carries a fingerprint of the sources, so nothing is ever overwritten.
+"""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from serving.compiled import PACKAGES, ROOT, SUFFIX, build_name
+from serving.errors import ConfigError
+from serving.model.native.build import BuildError, forget_old, lock, writable_folder
+from serving.tools.compilation.modules import COMPILED
+
+Progress = Callable[[int, int], None]
+"""Told how many files have been compiled, of how many; of 0 while types are checked."""
+
+_WORKER = Path(__file__).with_name("worker.py")
+_LIMIT_S = 1800.0
+_POLL_S = 0.5
+_REASON_WIDTH = 160
+"""Characters; a failed command is told with all its flags."""
+_KEPT = 4
+"""Builds that stay in the cache: of checkouts that are used side by side."""
+
+
+def current() -> Path:
+    """Where the build of these sources for this interpreter is, or would be.
+
+    Raises: ConfigError if no folder can be written.
+    """
+    try:
+        return writable_folder() / build_name()
+    except BuildError as error:
+        raise ConfigError(str(error)) from error
+
+
+def build(progress: Progress, result: Path | None = None, *, optimize: int = 2) -> Path:
+    """Compile, unless that has been done.
+
+    Args:
+        result: folder to be made, instead of `current`; it has the same name.
+        optimize: level of the C compiler's effort, 0-3.
+    Returns: the build's folder.
+    Raises: ConfigError if it cannot be done here; what the tools said is kept beside the folder as `*.log`.
+    Effects: writes the user's cache folder.
+    """
+    result = result or current()
+    _check_tools()
+    with lock(result.with_name(f"{result.name}.lock")):
+        if not result.is_dir():
+            with tempfile.TemporaryDirectory(dir=result.parent, prefix="compile-") as scratch:
+                _compile(Path(scratch), result.with_name(f"{result.name}.log"), progress, optimize)
+                made = Path(scratch) / "made"
+                _collect(Path(scratch), made)
+                os.replace(made, result)
+            forget_old(result, f"modules-*{SUFFIX}", _KEPT)
+    return result
+
+
+def _check_tools() -> None:
+    """Raises: ConfigError if mypyc is missing. Whether there is a C compiler, it tells itself."""
+    for module in ("mypyc", "setuptools"):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"{module} is not installed: pip install 'mypy[mypyc]>=2.4,<3'")
+
+
+def _compile(scratch: Path, log: Path, progress: Progress, optimize: int) -> None:
+    """Raises: ConfigError."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, scratch / package, ignore=_only_sources)
+    files = [f"{name.replace('.', '/')}.py" for name in COMPILED]
+    jobs = len(os.sched_getaffinity(0))
+    command = [sys.executable, str(_WORKER), str(optimize), str(jobs), *files]
+    with log.open("wb") as said:
+        worker = subprocess.Popen(command, cwd=scratch, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            until = time.monotonic() + _LIMIT_S
+            while worker.poll() is None:
+                if time.monotonic() > until:
+                    raise ConfigError(f"compiling took longer than {_LIMIT_S:.0f} s (what was said: {log})")
+                progress(*_counts(scratch / "build"))
+                time.sleep(_POLL_S)
+        finally:
+            if worker.poll() is None:
+                os.killpg(worker.pid, signal.SIGKILL)  # compilers, too
+            worker.wait()
+    if worker.returncode:
+        raise ConfigError(f"the modules cannot be compiled: {_reason(log)} (all that was said: {log})")
+    log.unlink()
+
+
+def _only_sources(folder: str, names: list[str]) -> list[str]:
+    """What is not copied."""
+    return [name for name in names if not name.endswith(".py") and not Path(folder, name).is_dir()]
+
+
+def _counts(folder: Path) -> tuple[int, int]:
+    """Objects that are there, sources that there are."""
+    return sum(1 for _ in folder.rglob("*.o")), sum(1 for _ in folder.rglob("*.c"))
+
+
+def _reason(log: Path) -> str:
+    """The first error; commands name flags like -Werror."""
+    lines = log.read_text(errors="replace").splitlines()
+    reason = next((line for line in lines if "error: " in line), lines[-1] if lines else "no word")
+    return textwrap.shorten(reason, _REASON_WIDTH, placeholder=" ...")
+
+
+def _collect(scratch: Path, made: Path) -> None:
+    """Move the compiled modules, in the layout of their packages."""
+    for path in sorted(scratch.rglob(f"*{SUFFIX}")):
+        if "build" not in path.relative_to(scratch).parts:
+            target = made / path.relative_to(scratch)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, target)

@@ -1,0 +1,73 @@
+"""The reproduction on a terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from loadgen.report.table import columns, select, table_of, terminal_table
+from serving.tools.paper.experiment import Experiment
+from serving.tools.paper.markdown import HOW
+from serving.tools.paper.reasons import reasons_of
+from serving.tools.paper.reproduction import Reproduction
+from serving.tools.paper.tables import rows_table
+
+_COLUMNS = ("", "unit", "published", "ours", "error", "how")
+
+
+class ExperimentProgress:
+    """A bar over the experiments on stderr, each as long as it usually takes; nothing where there is no terminal."""
+
+    def __init__(self, experiments: Sequence[Experiment], *, quick: bool) -> None:
+        console = Console(stderr=True)
+        self._quick = quick
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID = self._bar.add_task("", total=sum(self._size(one) for one in experiments))
+
+    def __enter__(self) -> "ExperimentProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, experiment: Experiment, done: bool) -> None:
+        """See `reproduction.Progress`."""
+        self._bar.update(self._task, description=f"{experiment.name:<15}")
+        if done:
+            self._bar.advance(self._task, self._size(experiment))
+
+    def _size(self, experiment: Experiment) -> float:
+        return experiment.quick_seconds if self._quick else experiment.seconds
+
+
+def print_reproduction(done: Reproduction, console: Console) -> None:
+    """A table for each experiment, reasons under it, and the score."""
+    for part in done.parts:
+        console.print()
+        console.print(Text(f"{part.experiment.name}: {part.experiment.title}", style="bold"))
+        console.print(terminal_table(select(rows_table(part), *_COLUMNS), console.width))
+        for reason in reasons_of(part):
+            style = "bold red" if reason.unexplained else "yellow"
+            lead = reason.text if reason.unexplained else f"Beyond 5 %, because {reason.text}"
+            console.print(Text(f"  {lead}: {reason.rows}.", style=style))
+        for note in part.findings.notes:
+            console.print(Text(f"  {note}", style="dim"))
+    console.print()
+    console.print(Text(HOW.replace("`", ""), style="dim"))
+    console.print(Text(f"{done.score.text}.", style="bold red" if done.score.unexplained else "bold"))
+
+
+def print_list(experiments: Sequence[Experiment], console: Console) -> None:
+    """Names, what they are, and how they are done."""
+    heads = columns("name", "what", "how", long=("what", "how"))
+    rows = [(experiment.name, experiment.title, experiment.method) for experiment in experiments]
+    console.print(terminal_table(table_of(heads, rows), console.width))

@@ -1,0 +1,47 @@
+"""Tables 8 and 9: the MLA operator, bound by compute and by memory."""
+
+from hardware.cost import DecodeLoad
+from serving.tools.paper.experiment import Experiment
+from serving.tools.paper.rows import Findings, How, Row
+from serving.tools.paper.setting import Setting
+
+_CONTEXT = 4096
+
+
+def run(setting: Setting) -> Findings:
+    """What the cost model's core attention reaches of both peaks."""
+    cost = setting.cost
+    device, shape = cost.device, cost.shape
+    load = DecodeLoad(48, 48 * _CONTEXT, None, 320, 1, False)
+    half = cost.decode.half_batch(load, 1)
+    flops = 2 * load.context_tokens * shape.decode_core_flops
+    nbytes = load.context_tokens * shape.latent_values * 2
+    used = 100 * flops / half.core_c / device.die.bf16_flops_per_s
+    rate = nbytes / half.core_w / 1e9
+    peak = device.die.hbm_bytes_per_s / 1e9
+    one, two = "CloudMatrix-Infer, Table 8", "CloudMatrix-Infer, Table 9"
+    return Findings(
+        (
+            Row("compute", "CANN MLA, bound by compute", 65.4, used, "% of BF16 peak", How.MODEL, one, fitted=True),
+            Row("flashmla-compute", "FlashMLA on H800", 66.7, None, "% of BF16 peak", How.QUOTED, one),
+            Row("memory-rate", "CANN MLA, bound by memory", 1346, rate, "GB/s", How.MODEL, two, fitted=True),
+            Row(
+                "memory",
+                "CANN MLA, bound by memory",
+                84.1,
+                100 * rate / peak,
+                "% of HBM rate",
+                How.MODEL,
+                two,
+                fitted=True,
+            ),
+            Row("flashmla-memory-rate", "FlashMLA on H800", 3000, None, "GB/s", How.QUOTED, two),
+            Row("flashmla-memory", "FlashMLA on H800", 89.6, None, "% of HBM rate", How.QUOTED, two),
+        ),
+        ("Both efficiencies are the cost model's inputs.",),
+    )
+
+
+EXPERIMENT = Experiment(
+    "table8", "The MLA operator (tables 8 and 9)", "core attention of the cost model, 48 sequences of 4K on a die", run
+)

@@ -1,0 +1,60 @@
+"""xDeepServe's disaggregated decode: 480 dies for attention, 288 for experts."""
+
+from hardware.cost.disaggregated import DisaggregatedStep, disaggregated_decode_step
+from serving.tools.paper.experiment import Experiment
+from serving.tools.paper.rows import Findings, How, Row
+from serving.tools.paper.setting import Setting
+from serving.tools.paper.xdeepserve_peak import ACCEPTANCE, CONTEXT, with_its_kernel
+
+_SOURCE = "xDeepServe 7.1"
+_PER_DIE, _ATTENTION_DIES, _EXPERT_DIES = 96, 480, 288
+_PUBLISHED_ATTENTION_S, _PUBLISHED_EXPERTS_S = 0.7e-3, 0.12e-3
+
+
+def run(setting: Setting) -> Findings:
+    """Stages and iteration: with our kernels, with its core attention, and with its own stage times."""
+    load = {"requests": float(_PER_DIE), "context_tokens": float(_PER_DIE * CONTEXT)}
+    ours = disaggregated_decode_step(setting.cost, **load)  # type: ignore[arg-type] # only these two keys
+    its = disaggregated_decode_step(with_its_kernel(setting.cost), **load)  # type: ignore[arg-type]
+    given = disaggregated_decode_step(
+        setting.cost, requests=_PER_DIE, context_tokens=_PER_DIE * CONTEXT, attention_s=_PUBLISHED_ATTENTION_S,
+        experts_s=_PUBLISHED_EXPERTS_S,
+    )  # fmt: skip
+    rows = [
+        Row("send", "attention to experts (A2E)", 172, ours.send_s * 1e6, "us", How.MODEL, _SOURCE, fitted=True),
+        Row("experts", "experts", 120, ours.experts_s * 1e6, "us", How.MODEL, _SOURCE),
+        Row("return", "experts to attention (E2A)", 193, ours.return_s * 1e6, "us", How.MODEL, _SOURCE, fitted=True),
+        Row("attention", "attention, half batch and layer", 700, ours.attention_s * 1e6, "us", How.MODEL, _SOURCE,
+            relation="~"),
+        Row("attention-its", "the same, with its core attention", 700, its.attention_s * 1e6, "us", How.MODEL, _SOURCE,
+            relation="~"),
+    ]  # fmt: skip
+    for suffix, label, step in (
+        ("", "", ours), ("-its", ", with its core attention", its), ("-given", ", with its stage times", given),
+    ):  # fmt: skip
+        rows += _iteration(suffix, label, step, fitted=suffix == "-given")
+    return Findings(
+        sorted(rows, key=lambda row: row.unit),
+        (
+            "Sending and returning are the published times at the published batch, scaled with the batch. Scheduling "
+            "of 2 ms and 5 ms for the MTP layer are the paper's own.",
+            f"Ours is bound by {ours.bound}; with three domains the experts' turn comes every "
+            f"{ours.turn_s * 1e6:.0f} us.",
+        ),
+    )
+
+
+def _iteration(suffix: str, label: str, step: DisaggregatedStep, *, fitted: bool) -> list[Row]:
+    tpot_s = step.tpot_s(1 + ACCEPTANCE)
+    npus = (_ATTENTION_DIES + _EXPERT_DIES) / 2
+    rate = _PER_DIE * _ATTENTION_DIES / tpot_s / npus
+    return [
+        Row(f"iteration{suffix}", f"iteration{label}", 93, step.total_s * 1e3, "ms", How.MODEL, _SOURCE, fitted=fitted),
+        Row(f"tpot{suffix}", f"TPOT{label}", 49, tpot_s * 1e3, "ms", How.MODEL, _SOURCE, fitted=fitted, headline=True),
+        Row(f"rate{suffix}", f"one NPU{label}", 2400, rate, "tok/s", How.MODEL, _SOURCE, fitted=fitted),
+    ]
+
+
+EXPERIMENT = Experiment(
+    "xds-split", "xDeepServe: attention and experts on different dies", "the cost model's split layout", run
+)

@@ -1,0 +1,118 @@
+"""What no number of instances can mend, and how many there must be at least, by the cost model alone.
+
+Every bound is optimistic: prompts meet an idle instance and a cache without limits, answers an empty batch and the
+luckiest drafts. What fails here fails in every simulation, so it need not be simulated.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware.cost import CostModel
+from hardware.cost.loads import DecodeLoad
+from hardware.errors import SpecError
+from serving.config.serve import ServeConfig
+from serving.tools.planning.candidate import DIES_PER_NPU, Shape
+from serving.tools.planning.demand import PlanDemand
+from serving.tools.planning.verdict import PlanTarget
+
+_CONTEXT_STEP = 2048
+_SAFETY = 0.8
+"""On rates: the cost model's best step against what must pass in the mean; not every token need be there in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A size, or a number of instances, that is not simulated, and why."""
+
+    what: str
+    why: str
+
+
+def prefill_times(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int) -> NDArray[np.float64]:
+    """Least time to the first token of each request in an idle instance. Returns: [requests] float64 [s]."""
+    table = cost.prefill_table(dies=npus * DIES_PER_NPU, perfect_balance=config.simulation.expert_balance == "perfect")
+    uncached = demand.uncached
+    attended = uncached * (demand.reused + uncached / 2)
+    pairs = zip(uncached.tolist(), attended.tolist(), strict=True)
+    return config.simulation.gateway_s + np.array([table.seconds(new, seen) for new, seen in pairs])
+
+
+def decode_times(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int) -> NDArray[np.float64]:
+    """Least time per output token of each request in an empty instance; 0 for one token. [requests] float64 [s]."""
+    drafts = config.simulation.drafts
+    gaps = demand.output - 1
+    steps = np.ceil(gaps / (1 + drafts))
+    cells = demand.prompt // _CONTEXT_STEP
+    step_s = {cell: least_step_s(cost, npus, cell * _CONTEXT_STEP, drafts) for cell in sorted(set(cells.tolist()))}
+    moved_s = np.array([cost.handoff_s(cost.kv_bytes(tokens)) for tokens in demand.uncached.tolist()])
+    whole = steps * np.array([step_s[cell] for cell in cells.tolist()]) + moved_s
+    return np.where(gaps > 0, whole / np.maximum(gaps, 1), 0.0)
+
+
+def least_step_s(cost: CostModel, npus: int, context: float, drafts: int) -> float:
+    """A decode step of one sequence in an otherwise empty instance [s]."""
+    dies = npus * DIES_PER_NPU
+    return float(cost.decode_step_s(DecodeLoad(1, max(1.0, context), 1 / dies, dies, drafts)))
+
+
+def share_within(times: NDArray[np.float64], limit_s: float) -> float:
+    """Share of requests within a limit."""
+    return float(np.count_nonzero(times <= limit_s)) / len(times)
+
+
+def misfit(cost: CostModel, role: str, npus: int) -> str | None:
+    """Why an instance of this size cannot be; None if it can."""
+    try:
+        cost.hbm_plan("prefill" if role == "prefill" else "decode", npus * DIES_PER_NPU)
+    except SpecError as error:
+        return str(error)
+    return None
+
+
+def least_prefills(cost: CostModel, config: ServeConfig, demand: PlanDemand, shape: Shape, target: PlanTarget) -> int:
+    """Instances that compute the prompts at the rate at which they come, at the least."""
+    best = prefill_tokens_per_s(cost, config, shape)
+    needed = float(np.sort(demand.uncached)[: int(target.attainment * len(demand))].sum())
+    return max(1, math.ceil(_SAFETY * needed / (demand.duration_s + target.ttft_s) / best))
+
+
+def least_decodes(cost: CostModel, config: ServeConfig, demand: PlanDemand, shape: Shape, target: PlanTarget) -> int:
+    """Instances that hold the sequences' caches and generate their tokens as fast as these must come, at the least."""
+    count = int(target.attainment * len(demand))
+    gaps = np.sort(demand.output)[:count] - 1
+    span_s = demand.duration_s + target.ttft_s + float(gaps.max(initial=0)) * target.tpot_s
+    context = float(demand.prompt.mean())
+    rate = decode_tokens_per_s(cost, config, context, shape, target)
+    return max(1, math.ceil(_SAFETY * float(gaps.sum()) / span_s / rate))
+
+
+def decode_tokens_per_s(
+    cost: CostModel, config: ServeConfig, context: float, shape: Shape, target: PlanTarget
+) -> float:
+    """Output tokens per second of one instance with the largest batch that keeps TPOT, by the cost model."""
+    drafts, acceptance, dies = config.simulation.drafts, config.simulation.acceptance, shape.npus * DIES_PER_NPU
+    batch = cost.max_batch(target.tpot_s, context, dies=dies, drafts=drafts, acceptance=acceptance)
+    batch = max(1, min(batch, shape.limit * DIES_PER_NPU))
+    return shape.npus * batch / float(cost.tpot_s(batch, context, dies=dies, drafts=drafts, acceptance=acceptance))
+
+
+def prefill_tokens_per_s(cost: CostModel, config: ServeConfig, shape: Shape) -> float:
+    """Prompt tokens per second of one instance at its best, by the cost model."""
+    perfect = config.simulation.expert_balance == "perfect"
+    table = cost.prefill_table(dies=shape.npus * DIES_PER_NPU, perfect_balance=perfect)
+    tokens = float(shape.limit * shape.npus)
+    parts = {tokens, tokens / 4, min(tokens, 4096.0), min(tokens, 16384.0)}
+    return max(part / float(table.seconds(part, part * part / 2)) for part in sorted(parts))
+
+
+def batch_of(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget) -> int:
+    """Sequences per die with which the mean request keeps its TPOT, by the cost model; at least 1."""
+    simulation = config.simulation
+    found = cost.max_batch(
+        target.tpot_s, float(demand.prompt.mean() + demand.output.mean() / 2), dies=npus * DIES_PER_NPU,
+        drafts=simulation.drafts, acceptance=simulation.acceptance,
+    )  # fmt: skip
+    return max(1, found // DIES_PER_NPU)

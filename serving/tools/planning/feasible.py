@@ -1,0 +1,193 @@
+"""Which instance sizes are worth a simulation, and how many of each there must be: the search's start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware.cost import CostModel
+from hardware.cost.cost_model import mtp_tokens_per_step
+from loadgen.report import numbers
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
+from serving.tools.planning import bounds
+from serving.tools.planning.bounds import Dropped
+from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
+from serving.tools.planning.demand import PlanDemand
+from serving.tools.planning.knowledge import Floor
+from serving.tools.planning.verdict import PlanTarget
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """What the user lets the search choose from. Limits: None = chosen from the configuration and the SLOs."""
+
+    prefill_sizes: tuple[int, ...]
+    decode_sizes: tuple[int, ...]
+    budget: int
+    prefill_limits: tuple[int, ...] = ()
+    decode_limits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStart:
+    """Where the search begins."""
+
+    space: SearchSpace
+    prefill: dict[Shape, Floor]
+    decode: dict[Shape, Floor]
+    dropped: list[Dropped]
+
+
+def start(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, wanted: SearchLimits, target: PlanTarget
+) -> SearchStart:
+    """Drop what cannot be, and find the floors of the rest.
+
+    Raises: ConfigError if no size of a pool can hold the target, in one line with what could be held.
+    """
+    dropped: list[Dropped] = []
+    prefills = _sizes(_prefill_side(cost, config, demand, target), wanted.prefill_sizes, cost, wanted, target, dropped)
+    decodes = _sizes(_decode_side(cost, config, demand, target), wanted.decode_sizes, cost, wanted, target, dropped)
+    prefill_shapes = [Shape(npus, limit) for limit in _prefill_limits(config, wanted) for npus in prefills]
+    decode_shapes = [
+        Shape(npus, limit)
+        for npus in decodes
+        for limit in wanted.decode_limits or _decode_limits(cost, config, demand, npus, target)
+    ]
+    space = SearchSpace(tuple(prefill_shapes), tuple(decode_shapes), wanted.budget)
+    if min(prefills) + min(decodes) > wanted.budget:
+        raise ConfigError(
+            f"{wanted.budget} NPUs hold no plan: the smallest prefill and decode instances take {min(prefills)} + "
+            f"{min(decodes)}"
+        )
+    prefill = {
+        one: Floor(least, f"by the cost model, {least - 1} x {one.npus} NPUs compute prompts slower than they come")
+        for one in space.prefill
+        for least in (bounds.least_prefills(cost, config, demand, one, target),)
+    }
+    decode = {
+        one: Floor(least, f"by the cost model, {least - 1} x {one.npus} NPUs generate slower than is asked for")
+        for one in space.decode
+        for least in (bounds.least_decodes(cost, config, demand, one, target),)
+    }
+    return SearchStart(space, prefill, decode, dropped)
+
+
+def capacity_per_s(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget, one: Candidate
+) -> float:
+    """Requests per second that a split serves at most, by the cost model with an ideal cache."""
+    context = float(demand.prompt.mean())
+    prompts = one.prefills * bounds.prefill_tokens_per_s(cost, config, one.prefill) / float(demand.uncached.mean())
+    tokens = one.decodes * bounds.decode_tokens_per_s(cost, config, context, one.decode, target)
+    return min(prompts, tokens / float(demand.output.mean()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One pool's limit, and how fast an idle instance is.
+
+    Attributes:
+        times: least latency of each request, by size [s]. floor_s: least latency that any request can have, by size.
+    """
+
+    pool: str
+    metric: str
+    limit_s: float
+    times: Callable[[int], NDArray[np.float64]]
+    floor_s: Callable[[int], float]
+
+    @property
+    def limit(self) -> str:
+        """In words, as in "TTFT of 2 s"."""
+        return f"{self.metric} of {numbers.limit(self.limit_s)}"
+
+
+def _prefill_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget) -> _Side:
+    def times(npus: int) -> NDArray[np.float64]:
+        return bounds.prefill_times(cost, config, demand, npus)
+
+    return _Side("prefill", "TTFT", target.ttft_s, times, lambda npus: float(times(npus).min()))
+
+
+def _decode_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget) -> _Side:
+    drafts = config.simulation.drafts
+    tokens = mtp_tokens_per_step(drafts, config.simulation.acceptance)
+    context = float(demand.prompt.min())
+    return _Side(
+        "decode", "TPOT", target.tpot_s, lambda npus: bounds.decode_times(cost, config, demand, npus),
+        lambda npus: bounds.least_step_s(cost, npus, context, drafts) / tokens,
+    )  # fmt: skip
+
+
+def _sizes(
+    side: _Side,
+    sizes: tuple[int, ...],
+    cost: CostModel,
+    wanted: SearchLimits,
+    target: PlanTarget,
+    dropped: list[Dropped],
+) -> list[int]:
+    """Those that can hold the limit at all.
+
+    Raises: ConfigError if there is none.
+    Effects: adds the others to `dropped`.
+    """
+    kept: list[int] = []
+    closest: tuple[float, int] = (-1.0, 0)
+    for npus in sizes:
+        if _too_large(npus, side.pool, cost, wanted, dropped):
+            continue
+        share = bounds.share_within(side.times(npus), side.limit_s)
+        closest = max(closest, (share, npus))
+        if share >= target.attainment:
+            kept.append(npus)
+        else:
+            why = f"even an idle one keeps {side.limit} for {numbers.share(share)} of requests only"
+            dropped.append(Dropped(f"{side.pool} instances of {npus} NPUs", why))
+    if not kept:
+        raise _impossible(side, *closest, target, dropped)
+    return kept
+
+
+def _too_large(npus: int, role: str, cost: CostModel, wanted: SearchLimits, dropped: list[Dropped]) -> bool:
+    reason = bounds.misfit(cost, role, npus)
+    if reason is None and npus >= wanted.budget:
+        reason = f"one of them leaves nothing of {wanted.budget} NPUs for the other pool"
+    if reason is not None:
+        dropped.append(Dropped(f"{role} instances of {npus} NPUs", reason))
+    return reason is not None
+
+
+def _impossible(side: _Side, share: float, npus: int, target: PlanTarget, dropped: list[Dropped]) -> ConfigError:
+    """One line that says what would be possible."""
+    if not npus:
+        reasons = [f"{one.what}: {one.why}" for one in dropped if one.what.startswith(side.pool)]
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        return ConfigError(f"no {side.pool} size is possible{more}; {reasons[0]}: offer other --sizes-{side.pool}")
+    floor_s = side.floor_s(npus)
+    if side.limit_s < floor_s:
+        least = numbers.duration(floor_s)
+        return ConfigError(f"{side.limit}: the smallest possible is {least}, in an idle instance of {npus} NPUs")
+    needed = numbers.duration(float(np.quantile(side.times(npus), target.attainment)))
+    return ConfigError(
+        f"{side.limit} for {100 * target.attainment:g} % of requests: an idle instance of {npus} NPUs keeps it for "
+        f"{numbers.share(share)}, and {needed} for as many as that: relax --{side.metric.lower()} or --attainment, or "
+        f"offer other --sizes-{side.pool}"
+    )
+
+
+def _prefill_limits(config: ServeConfig, wanted: SearchLimits) -> tuple[int, ...]:
+    """As configured first, then a quarter: shorter steps let short prompts pass sooner."""
+    configured = max(1, config.prefill.max_step_tokens // config.prefill.npus_per_instance)
+    return wanted.prefill_limits or tuple(dict.fromkeys((configured, max(1, configured // 4))))
+
+
+def _decode_limits(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget
+) -> tuple[int, ...]:
+    """As configured first, then what the mean request's TPOT allows by the cost model."""
+    configured = max(1, config.decode.max_sequences // config.decode.dies_per_instance)
+    return tuple(dict.fromkeys((configured, min(configured, bounds.batch_of(cost, config, demand, npus, target)))))

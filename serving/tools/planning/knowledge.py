@@ -1,0 +1,112 @@
+"""What verdicts prove: which candidates are out, and why. More instances never do worse: that is what it infers with.
+
+whole-trace verdict of (p, d)            what follows
+only TTFT is missed too often            no plan with p or fewer of these prefill instances
+only TPOT is missed too often            no plan with d or fewer of these decode instances
+both, or only the two together           no plan with p or fewer and d or fewer of both
+"""
+
+from dataclasses import dataclass, replace
+
+from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
+from serving.tools.planning.verdict import PlanTarget, PlanVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Fewest instances of one shape, and why not fewer."""
+
+    least: int
+    why: str
+
+
+class Knowledge:
+    """Grows with each verdict.
+
+    Args:
+        prefill, decode: floors that hold from the start, by shape.
+    """
+
+    def __init__(
+        self, space: SearchSpace, target: PlanTarget, prefill: dict[Shape, Floor], decode: dict[Shape, Floor]
+    ) -> None:
+        self.space = space
+        self.target = target
+        self.prefill = {shape: prefill.get(shape, Floor(1, "")) for shape in space.prefill}
+        self.decode = {shape: decode.get(shape, Floor(1, "")) for shape in space.decode}
+        self.tried: dict[Candidate, PlanVerdict] = {}
+        """Whole-trace verdicts."""
+        self._failed: list[tuple[Candidate, str]] = []
+
+    def learn(self, candidate: Candidate, verdict: PlanVerdict) -> None:
+        """Effects: remembers a whole-trace verdict, and what follows from it."""
+        self.tried[candidate] = verdict
+        target = self.target
+        if verdict.holds(target):
+            return
+        late, slow = verdict.ttft_attainment < target.attainment, verdict.tpot_attainment < target.attainment
+        why = f"{candidate.label}: {verdict.why}"
+        if late and not slow:
+            raise_floor(self.prefill, candidate.prefill, candidate.prefills + 1, why)
+            return
+        for one in [candidate, *(twin for twin in self.space.variants(candidate) if self.alike(candidate, twin))]:
+            if late == slow:
+                self._failed.append((one, why))
+            else:
+                raise_floor(self.decode, one.decode, one.decodes + 1, why)
+
+    @property
+    def best(self) -> Candidate | None:
+        """The cheapest that held; at the same cost the one that held best, then the preferred one."""
+        holding = [one for one, verdict in self.tried.items() if verdict.holds(self.target)]
+        key = self.space.rank
+        return min(holding, key=lambda one: (one.npus, -self.tried[one].attainment, key(one)), default=None)
+
+    def untried(self) -> list[Candidate]:
+        """Candidates that may hold, were not simulated, and would be cheaper than the best, in order of rank."""
+        best = self.best
+        found = []
+        for candidate in self.space.candidates():
+            if best is not None and candidate.npus >= best.npus:
+                continue
+            if candidate not in self.tried and self._out(candidate) is None:
+                found.append(candidate)
+        return sorted(found, key=self.space.rank)
+
+    def alike(self, one: Candidate, other: Candidate) -> bool:
+        """Whether two that differ in decode's batch limit alone must do the same: batches stay far below both."""
+        verdict = self.tried.get(one)
+        same = replace(one, decode=other.decode) == other and one.decode.npus == other.decode.npus
+        return same and verdict is not None and 2 * verdict.batch <= min(one.decode.limit, other.decode.limit)
+
+    def reason(self, candidate: Candidate) -> str:
+        """Why a candidate is not the plan; empty for the plan itself and for what is not decided yet."""
+        best, verdict = self.best, self.tried.get(candidate)
+        if candidate == best:
+            return ""
+        if verdict is not None and not verdict.holds(self.target):
+            return verdict.why
+        if best is not None and candidate.npus >= best.npus:
+            return costs_more(candidate, best)
+        return self._out(candidate) or ""
+
+    def _out(self, candidate: Candidate) -> str | None:
+        floor = self.prefill[candidate.prefill]
+        if candidate.prefills < floor.least:
+            return floor.why
+        floor = self.decode[candidate.decode]
+        if candidate.decodes < floor.least:
+            return floor.why
+        return next((why for failed, why in self._failed if candidate.within(failed)), None)
+
+
+def raise_floor(floors: dict[Shape, Floor], shape: Shape, least: int, why: str) -> None:
+    """Effects: the shape's floor, if that is higher than before."""
+    if least > floors[shape].least:
+        floors[shape] = Floor(least, why)
+
+
+def costs_more(candidate: Candidate, best: Candidate) -> str:
+    """Why a plan that may hold is not the one to take."""
+    more = candidate.npus - best.npus
+    return f"costs {more} NPUs more than {best.label}" if more else f"costs as much as {best.label} and holds no better"

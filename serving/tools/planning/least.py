@@ -1,0 +1,164 @@
+"""The fewest NPUs that hold: floors on a short stretch first, then candidates on the whole trace, cheapest first.
+
+analytic floors -> floors by bisection, each pool beside a generous other one, on the busiest stretch
+                -> cheapest open candidates, whole trace, each verdict raising floors, until none is cheaper
+                -> neighbours with one instance less, because noise can make a floor too high
+"""
+
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+
+from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
+from serving.tools.planning.knowledge import Knowledge, raise_floor
+from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanVerdict
+
+DOUBT = 3.0
+"""A short stretch counts against a candidate if it misses so many times more requests than the target allows: its cache
+is cold and it is the busiest one, so that a few more prove nothing about the whole trace."""
+WAVE = 2
+"""Candidates that are simulated at a time. Fixed, so that what is tried does not depend on the number of processes."""
+_OTHERS = 4
+
+
+def find_least(known: Knowledge, evaluate: Evaluate, *, doubt: float = DOUBT) -> Candidate | None:
+    """Search.
+
+    Args:
+        known: with analytic floors.
+        doubt: 1 = a short stretch is believed.
+    Returns: the cheapest candidate that holds on the whole trace, or one that costs the same; None if none does.
+    Effects: `known` has every verdict and reason.
+    """
+    _stretch_floors(known, evaluate, doubt)
+    while wave := _wave(known.untried()):
+        _try(known, wave, evaluate)
+    return settled(known, evaluate)
+
+
+def settled(known: Knowledge, evaluate: Evaluate) -> Candidate | None:
+    """The best candidate, after those with one instance less were simulated. Effects: `known` has their verdicts."""
+    while best := known.best:
+        fewer = [one for one in neighbours(best, known.space, -1) if one not in known.tried]
+        if not fewer:
+            return best
+        _try(known, fewer, evaluate)
+    return None
+
+
+def _wave(ranked: list[Candidate]) -> list[Candidate]:
+    """The first ones, no two of which differ in decode's batch limit alone: one verdict may tell of both."""
+    chosen: dict[Candidate, Candidate] = {}
+    for one in ranked:
+        chosen.setdefault(replace(one, decode=Shape(one.decode.npus, 0)), one)
+        if len(chosen) == WAVE:
+            break
+    return list(chosen.values())
+
+
+def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: int = _OTHERS) -> None:
+    """Simulate plans to compare the best one with: half its prefill, one instance more, the cheapest of other sizes.
+
+    Effects: `known` has their verdicts.
+    """
+    space = known.space
+    chosen = [replace(best, prefills=best.prefills // 2)] if best.prefills > 1 else []
+    chosen += neighbours(best, space, +1) + [one for one in space.variants(best) if not known.alike(best, one)]
+    pairs = {(best.prefill.npus, best.decode.npus)}
+    for candidate in sorted(space.candidates(), key=space.rank):
+        pair = candidate.prefill.npus, candidate.decode.npus
+        if pair in pairs or len(pairs) > most:
+            continue
+        if candidate.prefills >= known.prefill[candidate.prefill].least and (
+            candidate.decodes >= known.decode[candidate.decode].least
+        ):
+            pairs.add(pair)
+            chosen.append(candidate)
+    _try(known, [one for one in dict.fromkeys(chosen) if one not in known.tried], evaluate)
+
+
+def most_generous(space: SearchSpace) -> list[Candidate]:
+    """For each pair of sizes the split of the whole budget that is nearest to half and half; preferred limits."""
+    found: dict[tuple[int, int], Candidate] = {}
+    for one in space.candidates():
+        pair = one.prefill.npus, one.decode.npus
+        before = found.get(pair)
+        if before is None or _imbalance(one, space) < _imbalance(before, space):
+            found[pair] = one
+    return sorted(found.values(), key=lambda one: (_imbalance(one, space), space.rank(one)))
+
+
+def neighbours(candidate: Candidate, space: SearchSpace, change: int) -> list[Candidate]:
+    """The candidates with so many more instances in one of the pools."""
+    both = (
+        replace(candidate, prefills=candidate.prefills + change),
+        replace(candidate, decodes=candidate.decodes + change),
+    )
+    return [one for one in both if one.prefills > 0 and one.decodes > 0 and one.npus <= space.budget]
+
+
+def _imbalance(one: Candidate, space: SearchSpace) -> tuple[int, int]:
+    prefill, decode = one.prefills * one.prefill.npus, one.decodes * one.decode.npus
+    return space.budget - min(prefill, decode), space.budget - one.npus
+
+
+def _try(known: Knowledge, candidates: list[Candidate], evaluate: Evaluate) -> None:
+    if candidates:
+        verdicts = evaluate([PlanProbe(one) for one in candidates])
+        for candidate, verdict in zip(candidates, verdicts, strict=True):
+            known.learn(candidate, verdict)
+
+
+Search = Generator[int, PlanVerdict, tuple[int, str]]
+
+
+def _stretch_floors(known: Knowledge, evaluate: Evaluate, doubt: float) -> None:
+    """Bisect each shape's number beside a generous other pool, all shapes at the same time."""
+    space, needed = known.space, 1 - doubt * (1 - known.target.attainment)
+    if not space.prefill or not space.decode:
+        return
+    searches: dict[tuple[str, Shape], Search] = {}
+    for shape in space.prefill:
+        searches["prefill", shape] = _fewest(known.prefill[shape].least, space.most_prefills(shape), needed, "ttft")
+    for shape in space.decode:
+        searches["decode", shape] = _fewest(known.decode[shape].least, space.most_decodes(shape), needed, "tpot")
+    asked = {key: number for key, search in searches.items() if (number := next(search, None)) is not None}
+    while asked:
+        probes = [PlanProbe(_beside_generous(space, *key, number), whole=False) for key, number in asked.items()]
+        verdicts = dict(zip(asked, evaluate(probes), strict=True))
+        asked = {}
+        for (pool, shape), verdict in verdicts.items():
+            try:
+                asked[pool, shape] = searches[pool, shape].send(verdict)
+            except StopIteration as end:
+                least, why = end.value
+                raise_floor(known.prefill if pool == "prefill" else known.decode, shape, least, why)
+
+
+def _fewest(low: int, high: int, needed: float, metric: str) -> Search:
+    """Ask for numbers; steps double until one holds, then the gap is halved.
+
+    Returns: the fewest that holds, one above `high` if none does; and why one less does not.
+    """
+    bad, good, step, why = low - 1, 0, 1, ""
+    while good - bad != 1:
+        if not good and bad >= high:
+            return high + 1, why
+        number = (bad + good) // 2 if good else min(bad + step, high)
+        verdict = yield number
+        share = verdict.ttft_attainment if metric == "ttft" else verdict.tpot_attainment
+        if share >= needed:
+            good = number
+        else:
+            bad, step, why = number, 2 * step, f"on the busiest stretch: {verdict.why}"
+    return good, why
+
+
+def _beside_generous(space: SearchSpace, pool: str, shape: Shape, number: int) -> Candidate:
+    """So many instances of a shape, and what the other pool can have at most of its best-filling shape."""
+    others: Iterable[Shape] = space.decode if pool == "prefill" else space.prefill
+    left = space.budget - number * shape.npus
+    other = max((one for one in others if one.npus <= left), key=lambda one: (left // one.npus * one.npus, one.npus))
+    count = left // other.npus
+    if pool == "prefill":
+        return Candidate(shape, number, other, count)
+    return Candidate(other, count, shape, number)

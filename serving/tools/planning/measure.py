@@ -1,0 +1,99 @@
+"""One candidate, simulated: its configuration, how long it is worth running, and the verdict."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hardware.cost import CostModel
+from serving.config.serve import ServeConfig
+from serving.tools.planning.candidate import DIES_PER_NPU, Candidate
+from serving.tools.planning.trace import TraceChoice, opened
+from serving.tools.planning.verdict import PlanProbe, PlanTarget, PlanVerdict
+from serving.tools.planning.why import sentence
+from serving.virtual.report.latencies import latencies
+from serving.virtual.report.summary import summarize
+from serving.virtual.run import cost_model, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSetting:
+    """What all simulations of one plan share.
+
+    Attributes:
+        stretch: the short trace. cache_nodes: memory servers; None = one on each node that the candidate fills.
+    """
+
+    config: ServeConfig
+    trace: TraceChoice
+    stretch: TraceChoice
+    target: PlanTarget
+    cache_nodes: int | None = None
+
+
+def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
+    """The configuration with a candidate's pools. Nothing else changes; pools stay as large as they start."""
+    config = setting.config
+    dies = candidate.decode.npus * DIES_PER_NPU
+    servers = candidate.nodes if setting.cache_nodes is None else setting.cache_nodes
+    drafted = 1 + config.simulation.drafts
+    return replace(
+        config,
+        prefill=replace(
+            config.prefill, replicas=candidate.prefills, npus_per_instance=candidate.prefill.npus,
+            max_step_tokens=candidate.prefill.limit * candidate.prefill.npus,
+        ),
+        decode=replace(
+            config.decode, replicas=candidate.decodes, npus_per_instance=candidate.decode.npus,
+            max_sequences=candidate.decode.limit * dies,
+            max_step_tokens=max(candidate.decode.limit * drafted, decode_step_tokens(config)) * dies,
+        ),
+        kvcache=replace(config.kvcache, replicas=servers if config.kvcache.replicas else 0),
+        autoscaler=replace(config.autoscaler, policy="none"),
+        slo=replace(config.slo, ttft_s=setting.target.ttft_s, tpot_s=setting.target.tpot_s),
+    )  # fmt: skip
+
+
+def decode_step_tokens(config: ServeConfig) -> int:
+    """Of one decode die, as configured."""
+    return max(1, config.decode.max_step_tokens // config.decode.dies_per_instance)
+
+
+def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
+    """Simulate one candidate.
+
+    The run ends when the last request could still have kept its limits: whatever is under way then has missed them.
+
+    Raises: ConfigError for a topology that cannot be, TraceError for a trace that cannot be read.
+    """
+    target = setting.target
+    trace = (setting.trace if probe.whole else setting.stretch).faster(probe.rate)
+    workload, facts = opened(trace)
+    config = configured(setting, probe.candidate)
+    stop_s = facts.last_s + target.ttft_s + facts.longest_output * target.tpot_s
+    result = simulate(config, workload, stop_s=stop_s)
+    cost: CostModel = cost_model(config)
+    times = latencies(result.requests)
+    summary = summarize(result, times=times)
+    with np.errstate(invalid="ignore"):
+        in_time = times.ttft_s <= target.ttft_s
+        fast = times.finished & (np.isnan(times.tpot_s) | (times.tpot_s <= target.tpot_s))
+    begun = int(np.count_nonzero(~np.isnan(times.ttft_s)))
+    count = max(1, len(result.requests))
+    pools = {pool.name: pool for pool in summary.pools}
+    decodes = [one for one in result.instances if one.pool == "decode"]
+    good = int(np.count_nonzero(in_time & fast))
+    return PlanVerdict(
+        attainment=good / count,
+        ttft_attainment=int(np.count_nonzero(in_time)) / count,
+        tpot_attainment=int(np.count_nonzero(fast)) / max(1, begun),
+        goodput_per_s=good / max(facts.last_s, 1e-9),
+        ttft_p99_s=summary.ttft_s.p99,
+        tpot_p99_s=summary.tpot_s.p99,
+        hit_share=summary.cache.hit_share,
+        pool_share=max((point.pool_share for point in result.timeline), default=0.0),
+        prefill_busy=pools["prefill"].busy_share,
+        decode_busy=pools["decode"].busy_share,
+        batch=max((one.peak_batch for one in decodes), default=0) / (probe.candidate.decode.npus * DIES_PER_NPU),
+        why=sentence(probe.candidate, config, cost, result, times, target, np.asarray(in_time), np.asarray(fast)),
+        events=result.totals.events,
+    )

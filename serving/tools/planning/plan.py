@@ -1,0 +1,55 @@
+"""What a planner answers. Plain values: console, Markdown, page and JSON show them and compute nothing."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from serving.tools.planning.bounds import Dropped
+from serving.tools.planning.candidate import Candidate
+from serving.tools.planning.verdict import PlanTarget, PlanVerdict
+
+Question = Literal["least", "goodput", "rate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A plan that was simulated on the whole trace.
+
+    Attributes:
+        cache_nodes: memory servers of its KV-cache pool.
+        why: why it is not the one to take; for the best plan, what limits it.
+    """
+
+    candidate: Candidate
+    verdict: PlanVerdict
+    holds: bool
+    cache_nodes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """The answer.
+
+    Attributes:
+        question: `least` = fewest NPUs that hold; `goodput` = best split of the budget; `rate` = the split that holds
+            at the highest rate.
+        rate: factor on the trace's rate that the plan is for.
+        best: None if nothing holds; then `options` are the ones that came closest.
+        options: runner-ups, and for each pool size what it would take.
+        dropped: what was not simulated on the whole trace, and why.
+        simulations: how many were run, short ones too. events: that they handled.
+    """
+
+    question: Question
+    name: str
+    workload: str
+    target: PlanTarget
+    budget: int
+    rate: float
+    requests: int
+    best: Option | None
+    options: list[Option]
+    dropped: list[Dropped]
+    simulations: int
+    events: int
+    quick: bool

@@ -1,0 +1,188 @@
+"""From a trace and limits to a plan: what can be, what holds, what it costs, and why the rest loses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadgen.report import numbers
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
+from serving.tools.planning import feasible, least, split
+from serving.tools.planning.bounds import Dropped
+from serving.tools.planning.candidate import Candidate
+from serving.tools.planning.demand import PlanDemand, demand
+from serving.tools.planning.feasible import SearchLimits, SearchStart
+from serving.tools.planning.knowledge import Knowledge, costs_more
+from serving.tools.planning.measure import PlanSetting
+from serving.tools.planning.plan import CapacityPlan, Option, Question
+from serving.tools.planning.trace import TraceChoice
+from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
+from serving.tools.planning.workers import evaluator
+from serving.virtual.run import cost_model
+
+_QUICK_PARTS = 3
+_CLOSEST = 4
+"""Most generous plans that are simulated when none holds."""
+
+Progress = Callable[[PlanProbe, PlanVerdict], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanQuestion:
+    """What is asked.
+
+    Attributes:
+        cache_nodes: memory servers; None = one on each node that a plan fills.
+        quick: the busiest third of the trace stands for the whole.
+    """
+
+    config: ServeConfig
+    trace: TraceChoice
+    target: PlanTarget
+    wanted: SearchLimits
+    question: Question
+    cache_nodes: int | None = None
+    quick: bool = False
+
+
+def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda *_: None) -> CapacityPlan:
+    """Search for it.
+
+    Args:
+        processes: simulations at a time; the plan does not depend on it.
+        progress: told of every simulation that has ended.
+    Raises: ConfigError if no size can hold the target, or the budget is more than the supernode has; TraceError for a
+        trace that cannot be read or is empty.
+    """
+    check(order)
+    config, whole = order.config, order.trace
+    if order.quick:
+        whole = whole.busiest(_QUICK_PARTS)
+    setting = PlanSetting(config, whole, whole.busiest(), order.target, order.cache_nodes)
+    workload = whole.open()
+    wanted = demand(workload, reuse=config.engine.prefix_reuse)
+    begin = feasible.start(cost_model(config), config, wanted, order.wanted, order.target)
+    tally = _Tally(progress)
+    with evaluator(setting, processes, tally) as evaluate:
+        search = _Search(order, setting, wanted, begin, evaluate)
+        best, rate, options = search.least() if order.question == "least" else search.split()
+    return CapacityPlan(
+        question=order.question, name=config.model.name or config.model.path.name, workload=workload.name,
+        target=order.target, budget=order.wanted.budget, rate=rate, requests=len(wanted), best=best, options=options,
+        dropped=search.dropped, simulations=tally.count, events=tally.events, quick=whole != order.trace,
+    )  # fmt: skip
+
+
+def check(order: PlanQuestion) -> None:
+    """Refuse what cannot be asked. Raises: ConfigError."""
+    budget, there = order.wanted.budget, order.config.cluster.npus
+    if not 1 <= budget <= there:
+        raise ConfigError(f"--npus {budget}: the supernode of this configuration has {there}")
+    target = order.target
+    if not (target.ttft_s > 0 and target.tpot_s > 0 and 0 < target.attainment <= 1):
+        raise ConfigError(
+            f"TTFT {target.ttft_s:g} s, TPOT {target.tpot_s:g} s, attainment {target.attainment:g}: limits are above "
+            f"0, attainment is above 0 and at most 1"
+        )
+    sizes = order.wanted.prefill_sizes + order.wanted.decode_sizes
+    if not order.wanted.prefill_sizes or not order.wanted.decode_sizes or min(sizes) < 1:
+        raise ConfigError("each pool needs at least one size, and every size at least 1 NPU")
+    if order.config.simulation.supernodes > 1:
+        raise ConfigError("a plan is for one supernode: set [simulation] supernodes to 1 and plan for its share")
+
+
+class _Tally:
+    """Counts simulations."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.count = 0
+        self.events = 0
+        self._progress = progress
+
+    def __call__(self, probe: PlanProbe, verdict: PlanVerdict) -> None:
+        self.count += 1
+        self.events += verdict.events
+        self._progress(probe, verdict)
+
+
+Answer = tuple[Option | None, float, list[Option]]
+
+
+class _Search:
+    """One question on its way to its answer."""
+
+    def __init__(
+        self, order: PlanQuestion, setting: PlanSetting, wanted: PlanDemand, begin: SearchStart, evaluate: Evaluate
+    ) -> None:
+        self._order = order
+        self._setting = setting
+        self._wanted = wanted
+        self._begin = begin
+        self._evaluate = evaluate
+        self.dropped = list(begin.dropped)
+
+    def least(self) -> Answer:
+        """The fewest NPUs that hold."""
+        known = Knowledge(self._begin.space, self._order.target, self._begin.prefill, self._begin.decode)
+        best = least.find_least(known, self._evaluate)
+        if best is not None:
+            least.runner_ups(known, best, self._evaluate)
+            best = least.settled(known, self._evaluate)
+        if best is None:
+            closest = [one for one in least.most_generous(known.space)[:_CLOSEST] if one not in known.tried]
+            for one, verdict in zip(closest, self._evaluate([PlanProbe(one) for one in closest]), strict=True):
+                known.learn(one, verdict)
+        self._drop_floors(known)
+        return self._answer(best, 1.0, known.tried, known.reason)
+
+    def split(self) -> Answer:
+        """The best use of the budget."""
+        order, space = self._order, self._begin.space
+        cost = cost_model(order.config)
+
+        def capacity(one: Candidate) -> float:
+            return feasible.capacity_per_s(cost, order.config, self._wanted, order.target, one)
+
+        rate = 1.0
+        if order.question == "goodput":
+            best, tried = split.best_split(space, capacity, self._evaluate)
+        else:
+            best, rate, tried = split.highest_rate(space, capacity, self._evaluate, order.target)
+        return self._answer(best, rate, tried, lambda one: _loses(one, best, tried))
+
+    def _answer(
+        self,
+        best: Candidate | None,
+        rate: float,
+        tried: dict[Candidate, PlanVerdict],
+        reason: Callable[[Candidate], str],
+    ) -> Answer:
+        target = self._order.target
+
+        def option(one: Candidate) -> Option:
+            verdict = tried[one]
+            servers = one.nodes if self._setting.cache_nodes is None else self._setting.cache_nodes
+            why = verdict.why if one == best else reason(one)
+            return Option(one, verdict, verdict.holds(target), servers, why)
+
+        others = [option(one) for one in sorted(tried, key=self._begin.space.rank) if one != best]
+        return (None if best is None else option(best)), rate, others
+
+    def _drop_floors(self, known: Knowledge) -> None:
+        """Say for each shape how many instances are too few: those plans were not simulated."""
+        units = {"prefill": "tokens/NPU", "decode": "sequences/die"}
+        for pool, floors in (("prefill", known.prefill), ("decode", known.decode)):
+            for shape, floor in floors.items():
+                if floor.least > 1:
+                    limit = f"{shape.limit:,} {units[pool]}"
+                    what = f"{pool} at {limit}: {floor.least - 1} x {shape.npus} NPUs or fewer"
+                    self.dropped.append(Dropped(what, floor.why))
+
+
+def _loses(one: Candidate, best: Candidate | None, tried: dict[Candidate, PlanVerdict]) -> str:
+    """Why a split is not the best one."""
+    if best is None:
+        return tried[one].why
+    behind = tried[best].goodput_per_s - tried[one].goodput_per_s
+    if behind <= 0:
+        return costs_more(one, best) if one.npus > best.npus else f"no better than {best.label}"
+    return f"{numbers.significant(behind)} good requests/s fewer: {tried[one].why}"

@@ -1,0 +1,25 @@
+"""A plan on the console: the answer, the table, why the others lose."""
+
+from rich.console import Console
+from rich.markup import escape
+
+from loadgen.report.table import terminal_table
+from serving.tools.planning import words
+from serving.tools.planning.plan import CapacityPlan
+
+
+def show(plan: CapacityPlan, console: Console) -> None:
+    """Effects: prints."""
+    console.print(f"[bold]{escape(words.headline(plan))}[/bold]", highlight=False)
+    for name, text in words.facts(plan):
+        console.print(f"  [dim]{name}[/dim] {escape(text)}", highlight=False)
+    console.print()
+    console.print(terminal_table(words.plan_table(plan), console.width))
+    console.print(f"[dim]{words.LEGEND}[/dim]", highlight=False)
+    console.print()
+    for row in words.rows(plan):
+        head = "what limits it" if row.best else "why not"
+        text = f"[dim]{row.cells[0]} ({row.limits}), {head}:[/dim] {escape(row.why)}"
+        console.print(text, highlight=False)
+    for one in plan.dropped:
+        console.print(f"[dim]{escape(one.what)}, not on the whole trace:[/dim] {escape(one.why)}", highlight=False)

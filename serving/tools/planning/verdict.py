@@ -1,0 +1,73 @@
+"""What a candidate was found to do."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loadgen.report.numbers import limit
+from serving.tools.planning.candidate import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTarget:
+    """What a plan must keep: limits [s] of each request, by this share of all requests."""
+
+    ttft_s: float
+    tpot_s: float
+    attainment: float
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"TTFT {limit(self.ttft_s)} and TPOT {limit(self.tpot_s)} for {100 * self.attainment:.4g} % of requests"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanVerdict:
+    """One simulation of a candidate.
+
+    Attributes:
+        attainment: requests that finished within every limit, of all that arrived, 0..1.
+        ttft_attainment: those whose first token came in time. tpot_attainment: those that kept TPOT, of the ones that
+            got a first token. Neither is below `attainment`; each tells of one pool.
+        goodput_per_s: requests within every limit, over the time in which requests arrive.
+        hit_share: of prompt tokens that were not computed. pool_share: highest fill of the KV-cache pool.
+        prefill_busy, decode_busy: share of the time in which steps ran.
+        batch: most sequences of a decode die at a time, mean over its instance.
+        why: what limits it, in one sentence with figures.
+    """
+
+    attainment: float
+    ttft_attainment: float
+    tpot_attainment: float
+    goodput_per_s: float
+    ttft_p99_s: float
+    tpot_p99_s: float
+    hit_share: float
+    pool_share: float
+    prefill_busy: float
+    decode_busy: float
+    batch: float
+    why: str
+    events: int = 0
+
+    def holds(self, target: PlanTarget) -> bool:
+        """Whether enough requests kept the limits."""
+        return self.attainment >= target.attainment
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProbe:
+    """One simulation that is asked for.
+
+    Attributes:
+        whole: on the whole trace, else on its busiest stretch.
+        rate: factor on arrivals per second, on top of the trace's own.
+    """
+
+    candidate: Candidate
+    whole: bool = True
+    rate: float = 1.0
+
+
+Evaluate = Callable[[Sequence[PlanProbe]], list[PlanVerdict]]
+"""Simulate; verdicts in the same order."""

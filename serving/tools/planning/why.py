@@ -1,0 +1,115 @@
+"""Why a candidate misses what it misses: one sentence with figures, from its simulation."""
+
+import math
+
+import numpy as np
+
+from hardware.cost import CostModel
+from loadgen.report import numbers
+from serving.config.serve import ServeConfig
+from serving.tools.planning.bounds import prefill_tokens_per_s
+from serving.tools.planning.candidate import DIES_PER_NPU, Candidate
+from serving.tools.planning.verdict import PlanTarget
+from serving.virtual.report.latencies import Flags, Latencies, ints
+from serving.virtual.result import SimResult
+
+_FULL = 0.95
+_FEW_TOKENS = 16
+
+
+def sentence(
+    candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, times: Latencies, target: PlanTarget,
+    in_time: Flags, fast: Flags,
+) -> str:  # fmt: skip
+    """Name the limit that more requests miss, its figures, and the pool's state that explains it.
+
+    Args:
+        in_time, fast: requests that kept TTFT, TPOT.
+    """
+    count = max(1, len(result.requests))
+    late = int(np.count_nonzero(~in_time))
+    slow = int(np.count_nonzero(~fast & ~np.isnan(times.ttft_s)))
+    if not late and not slow:
+        return "every request keeps both limits"
+    if late >= slow:
+        waiting = _prefill_state(candidate, config, cost, result, target)
+        alone = _late_by_themselves(candidate, config, cost, result, target, ~in_time)
+        return (
+            f"TTFT misses {numbers.limit(target.ttft_s)} for {numbers.share(late / count)} of requests (p99 "
+            f"{_p99(times.ttft_s)}): {waiting}{_alone(alone, late, candidate)}"
+        )
+    begun = max(1, int(np.count_nonzero(~np.isnan(times.ttft_s))))
+    return (
+        f"TPOT misses {numbers.limit(target.tpot_s)} for {numbers.share(slow / begun)} of requests (p99 "
+        f"{_p99(times.tpot_s)}): {_decode_state(candidate, result)}{_short_answers(result, times, ~fast, slow)}"
+    )
+
+
+def _prefill_state(
+    candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, target: PlanTarget
+) -> str:
+    """How often more waits than can be computed in time."""
+    rate = candidate.prefills * prefill_tokens_per_s(cost, config, candidate.prefill)
+    points = result.timeline
+    over = sum(point.prefill_queue_tokens > rate * target.ttft_s for point in points) / max(1, len(points))
+    busy = _busy(result, "prefill")
+    if over:
+        return (
+            f"the prefill queue held more than {numbers.limit(target.ttft_s)} of work {numbers.share(over)} of the "
+            f"time, instances were busy {numbers.share(busy)}"
+        )
+    return f"no long queue, prefill instances were busy only {numbers.share(busy)} of the time"
+
+
+def _late_by_themselves(
+    candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, target: PlanTarget, late: Flags
+) -> int:
+    """Late requests that would have been late in an idle instance."""
+    perfect = config.simulation.expert_balance == "perfect"
+    table = cost.prefill_table(dies=candidate.prefill.npus * DIES_PER_NPU, perfect_balance=perfect)
+    prompt, cached = ints(result.requests.prompt_tokens)[late], ints(result.requests.cached_tokens)[late]
+    new = (prompt - cached).tolist()
+    pairs = zip(new, cached.tolist(), strict=True)
+    return sum(table.seconds(float(one), one * (seen + one / 2)) > target.ttft_s for one, seen in pairs if one > 0)
+
+
+def _alone(alone: int, late: int, candidate: Candidate) -> str:
+    if not alone:
+        return ""
+    return f"; {numbers.share(alone / late)} of them are too long for an idle instance of {candidate.prefill.npus} NPUs"
+
+
+def _decode_state(candidate: Candidate, result: SimResult) -> str:
+    """Full caches, full batches or slow steps."""
+    points = result.timeline
+    dies = candidate.decodes * candidate.decode.npus * DIES_PER_NPU
+    full = sum(point.decode_kv_share >= _FULL for point in points) / max(1, len(points))
+    waiting = sum(point.decode_waiting > 0 for point in points) / max(1, len(points))
+    batch = max((point.decode_batch for point in points), default=0) / dies
+    step_s = max((point.step_s for point in points), default=0.0)
+    facts = [f"up to {batch:.1f} sequences a die, steps of up to {numbers.duration(step_s)}"]
+    if full:
+        facts.append(f"KV cache full {numbers.share(full)} of the time")
+    if waiting:
+        facts.append(f"sequences waited for room {numbers.share(waiting)} of the time")
+    return ", ".join(facts)
+
+
+def _short_answers(result: SimResult, times: Latencies, slow: Flags, count: int) -> str:
+    """Answers of few tokens have no room for the handoff."""
+    begun = slow & ~np.isnan(times.ttft_s)
+    few = int(np.count_nonzero(begun & times.finished & (ints(result.requests.output_tokens) <= _FEW_TOKENS)))
+    if 2 * few < count:
+        return ""
+    return f"; {numbers.share(few / count)} of them have answers of at most {_FEW_TOKENS} tokens, slowed by the handoff"
+
+
+def _busy(result: SimResult, pool: str) -> float:
+    members = [one for one in result.instances if one.pool == pool]
+    whole = len(members) * result.totals.end_s
+    return sum(one.busy_s for one in members) / whole if whole > 0 else 0.0
+
+
+def _p99(values: "np.typing.NDArray[np.float64]") -> str:
+    present = values[~np.isnan(values)]
+    return numbers.duration(float(np.percentile(present, 99)) if len(present) else math.nan)

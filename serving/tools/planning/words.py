@@ -1,0 +1,98 @@
+"""A plan in words and rows: what the console, Markdown and the page show alike."""
+
+from dataclasses import dataclass
+
+from loadgen.report import numbers
+from loadgen.report.table import Table, TableRow, Tone, columns, table_of
+from serving.tools.planning.plan import CapacityPlan, Option
+
+HEADS = (
+    "prefill + decode", "tokens/NPU", "batch/die", "NPUs", "servers", "TTFT p99", "TPOT p99", "attained", "goodput/s",
+    "hit rate", "verdict",
+)  # fmt: skip
+LEGEND = (
+    "prefill + decode: instances x NPUs of each. tokens/NPU: limit of a prefill step. batch/die: limit of sequences on "
+    "a decode die. servers: memory servers of the KV-cache pool."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One plan as text; `cells` as `HEADS`."""
+
+    cells: tuple[str, ...]
+    limits: str
+    why: str
+    best: bool
+    holds: bool
+
+    @property
+    def tone(self) -> Tone:
+        """How it stands out."""
+        return "best" if self.best else "" if self.holds else "soft"
+
+
+def headline(plan: CapacityPlan) -> str:
+    """The answer in one sentence."""
+    best, target = plan.best, plan.target.text
+    if best is None:
+        return f"No plan with up to {plan.budget} NPUs keeps {target}."
+    split, npus = best.candidate.label, best.candidate.npus
+    cache = f"{best.cache_nodes} memory servers"
+    if plan.question == "least":
+        return f"{npus} NPUs are the fewest that keep {target}: {split} (prefill + decode), {cache}."
+    if plan.question == "rate":
+        rate = f"{plan.rate:.3g} x the given rate"
+        return f"{split} (prefill + decode, {npus} NPUs), {cache}, keeps {target} up to {rate}."
+    share = numbers.share(best.verdict.attainment)
+    return (
+        f"{split} (prefill + decode, {npus} NPUs), {cache}, gives the highest goodput: "
+        f"{numbers.significant(best.verdict.goodput_per_s)} requests/s, {share} of all."
+    )
+
+
+def facts(plan: CapacityPlan) -> list[tuple[str, str]]:
+    """What was asked, and what it took."""
+    found = [
+        ("model", plan.name),
+        ("workload", plan.workload),
+        ("requests", numbers.count(plan.requests)),
+        ("to keep", plan.target.text),
+        ("NPUs at most", numbers.count(plan.budget)),
+        ("simulations", numbers.count(plan.simulations)),
+    ]
+    return found + ([("quick", "the busiest third of the trace stands for the whole")] if plan.quick else [])
+
+
+def rows(plan: CapacityPlan) -> list[PlanRow]:
+    """The best plan first, then the others, cheapest first."""
+    best = [] if plan.best is None else [_row(plan.best, best=True)]
+    return best + [_row(one, best=False) for one in plan.options]
+
+
+def plan_table(plan: CapacityPlan) -> Table:
+    """Every plan with its figures."""
+    return Table(columns(*HEADS), [TableRow(row.cells, row.tone) for row in rows(plan)], LEGEND)
+
+
+def why_table(plan: CapacityPlan) -> Table:
+    """What limits the best plan, and why the others are not it."""
+    cells = [TableRow([f"{row.cells[0]} ({row.limits})", row.why], row.tone) for row in rows(plan)]
+    return Table(columns("plan", "what limits it", long=("plan", "what limits it")), cells)
+
+
+def dropped_table(plan: CapacityPlan) -> Table:
+    """What was not simulated on the whole trace."""
+    return table_of(columns("what", "why", long=("what", "why")), [(one.what, one.why) for one in plan.dropped])
+
+
+def _row(one: Option, *, best: bool) -> PlanRow:
+    verdict, candidate = one.verdict, one.candidate
+    word = "best" if best else "holds" if one.holds else "misses"
+    cells = (
+        candidate.label, numbers.count(candidate.prefill.limit), numbers.count(candidate.decode.limit),
+        numbers.count(candidate.npus), numbers.count(one.cache_nodes),
+        numbers.duration(verdict.ttft_p99_s), numbers.duration(verdict.tpot_p99_s), numbers.share(verdict.attainment),
+        numbers.significant(verdict.goodput_per_s), numbers.share(verdict.hit_share), word,
+    )  # fmt: skip
+    return PlanRow(cells, candidate.limits, one.why, best, one.holds)

@@ -1,0 +1,88 @@
+"""Text for calibration: files to token windows, some of them held out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from serving.errors import ConfigError
+from serving.gateway.api.tokenizer import Tokenizer
+from serving.model.config import Architecture
+from serving.tools.evaluate.texts import read_documents, text_prefix
+from serving.tools.quantize.settings import Settings
+from serving.tools.quantize.stream import Windows
+
+HELD_OUT_EVERY = 8
+"""One window of this many is held out."""
+SHORTEST_WINDOW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationText:
+    """Windows to calibrate with and windows to measure on.
+
+    Args:
+        source: where they come from, for the report.
+        is_random: whether that is nowhere.
+    """
+
+    calibration: Windows
+    held_out: Windows
+    source: str
+    is_random: bool
+
+
+def read_text(model: Path, config: Architecture, files: Sequence[Path], settings: Settings) -> CalibrationText:
+    """Windows of some files' text, or of random tokens where there is none.
+
+    Documents are laid end to end, each behind what the tokenizer puts before a text; so is every window. Windows of a
+    text with more tokens than wanted are drawn by the seed.
+
+    Raises: ConfigError if a file cannot be read or there is too little text.
+    """
+    if not files:
+        generator = torch.Generator().manual_seed(settings.seed)
+        ids = torch.randint(config.vocab_size, (settings.tokens + settings.window,), generator=generator)
+        return _split(ids, [], config, settings, "random tokens", is_random=True)
+    tokenizer = Tokenizer.from_folder(model)
+    prefix = text_prefix(tokenizer)
+    tokens: list[int] = []
+    for document in (document for path in files for document in read_documents(path)):
+        tokens += [*prefix, *tokenizer.encode(document, add_special_tokens=False)]
+    if tokens and max(tokens) >= config.vocab_size:
+        raise ConfigError(f"the tokenizer of {model} has more tokens than its config.json: fetch the model again")
+    source = ", ".join(path.name for path in files)
+    return _split(torch.tensor(tokens, dtype=torch.int64), prefix, config, settings, source, is_random=False)
+
+
+def _too_little(available: int, config: Architecture, settings: Settings, source: str) -> str:
+    """Which of the three numbers leaves no window that is long enough, and how to mend it."""
+    wanted = 4 * SHORTEST_WINDOW
+    if settings.tokens < wanted:
+        return f"calibration needs {wanted} tokens at least, and --tokens is {settings.tokens}: give a larger --tokens"
+    if available < wanted:
+        return f"calibration needs {wanted} tokens at least, and {source} has {available}: give more text"
+    return (
+        f"calibration needs windows of {SHORTEST_WINDOW} tokens, and the model's max_position_embeddings is "
+        f"{config.max_position_embeddings}: a context so short cannot be calibrated"
+    )
+
+
+def _split(
+    ids: Tensor, begin: list[int], config: Architecture, settings: Settings, source: str, *, is_random: bool
+) -> CalibrationText:
+    available = ids.shape[0]
+    length = min(settings.window, config.max_position_embeddings, settings.tokens // 4, available // 4)
+    if length < SHORTEST_WINDOW:
+        raise ConfigError(_too_little(available, config, settings, source))
+    body = length + 1 - len(begin)
+    rows = ids[: available // body * body].view(-1, body)
+    chosen = torch.randperm(rows.shape[0], generator=torch.Generator().manual_seed(settings.seed))
+    chosen = chosen[: max(2, settings.tokens // length)]
+    first = torch.tensor(begin, dtype=torch.int64).expand(chosen.shape[0], -1)
+    rows = torch.cat((first, rows[chosen]), 1)
+    held = torch.arange(rows.shape[0]) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+    held[-1] = True
+    return CalibrationText(Windows(rows[~held]), Windows(rows[held]), source, is_random)

@@ -1,0 +1,113 @@
+"""Outlier suppression: scales per channel, moved from a product's input into its weight, inside neighbouring operators.
+
+What stays in floating point must not be rounded once more, or the fold would cost what it is to save:
+
+- a norm's weight keeps its bfloat16: the scale is what the rounded quotient makes it, `g / bf16(g / s)`;
+- a matrix that is INT8 itself (up before down, kv_b_proj before o_proj) is rounded once, after the fold: any scale;
+- where `--keep` has that matrix stay as it is stored: powers of two;
+- the router, which reads the channels too, is stored in float32;
+- where another product behind the fold stays in floating point: powers of two.
+
+So the folded model is the original one up to the last bit of float32 sums. Against powers of two everywhere, scales
+near the wanted ones lower the error of a fold's products by a tenth on the demo model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from serving.tools.quantize.smoothing import Consumer, powers_of_two, search_scale
+from serving.tools.quantize.structure import Fold, Producer, Product, Structure
+from serving.tools.quantize.table import Inputs, Tensors, product_weight, rows_of
+
+
+@dataclass(slots=True)
+class Folded:
+    """A layer on its way.
+
+    Args:
+        tensors: all of the layer's.
+        inputs: what a product's inputs are divided by, `[in_features]`, by its recorded name.
+        outputs: what a matrix' outputs are divided by, `[out_features]`, by its tensor's name.
+    """
+
+    tensors: Tensors
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+
+
+def fold_layer(
+    tensors: Mapping[str, Tensor], structure: Structure, wanted: Sequence[Product], inputs: Inputs, *, search: bool
+) -> Folded:
+    """Fold scales into the operators before the products that are to be quantised; nothing is quantised yet."""
+    folded = dict(tensors)
+    result = Folded({})
+    for fold in structure.folds:
+        scale = fold_scale(folded, fold, wanted, inputs, search=search)
+        if scale is not None:
+            apply_fold(folded, fold, scale)
+            result.inputs |= {product.recorded: scale for product in fold.products}
+            matrices = (p for p in fold.producers if folded[p.tensor].dim() == 2)
+            result.outputs |= {p.tensor: _per_row(p, folded[p.tensor].shape[0], scale) for p in matrices}
+    result.tensors = dict(folded)
+    return result
+
+
+def _per_row(producer: Producer, rows: int, scale: Tensor) -> Tensor:
+    """What each of a matrix' rows is divided by, `[rows]`."""
+    if producer.rows is None:
+        return scale
+    found = torch.ones(rows)
+    found[list(producer.rows)] = scale
+    return found
+
+
+def fold_scale(
+    tensors: Mapping[str, Tensor], fold: Fold, wanted: Sequence[Product], inputs: Inputs, *, search: bool
+) -> Tensor | None:
+    """The scale of one place, chosen on the products that are to be quantised; None where there are none."""
+    chosen = [product for product in fold.products if product in wanted]
+    if not chosen:
+        return None
+    consumers = [Consumer(product_weight(tensors, p), rows_of(p, inputs, tensors)) for p in chosen]
+    mixed = len(chosen) < len(fold.products)
+    realise = powers_of_two if mixed else partial(_realised, tensors, fold, wanted)
+    return search_scale(consumers, realise, search=search)
+
+
+def _realised(tensors: Mapping[str, Tensor], fold: Fold, wanted: Sequence[Product], scale: Tensor) -> Tensor:
+    """The scale nearest to the wanted one that rounds nothing that stays in floating point."""
+    quantised = {name + ".weight" for product in wanted for name in product.matrices}
+    parts = []
+    for producer in fold.producers:
+        tensor = tensors[producer.tensor]
+        count = len(producer.rows) if producer.rows else tensor.shape[0]
+        part = scale[producer.first_channel : producer.first_channel + count]
+        if tensor.dim() == 1:
+            quotient = (tensor / part).bfloat16().float()
+            part = torch.where(quotient != 0, tensor / quotient, torch.ones_like(part))
+        elif producer.tensor not in quantised:
+            part = powers_of_two(part)
+        parts.append(part)
+    return torch.cat(parts)
+
+
+def apply_fold(tensors: dict[str, Tensor], fold: Fold, scale: Tensor) -> None:
+    """Divide what gives the channels and multiply what reads them.
+
+    Args:
+        scale: `[channels]`.
+    Effects: replaces tensors.
+    """
+    for producer in fold.producers:
+        tensor = tensors[producer.tensor].clone()
+        rows = torch.arange(tensor.shape[0]) if producer.rows is None else torch.tensor(producer.rows)
+        part = scale[producer.first_channel : producer.first_channel + rows.shape[0]]
+        tensor[rows] = tensor[rows] / (part if tensor.dim() == 1 else part.unsqueeze(1))
+        tensors[producer.tensor] = tensor
+    matrices = [name + ".weight" for product in fold.products for name in product.matrices]
+    for name in (*matrices, *fold.exact):
+        tensors[name] = tensors[name] * scale

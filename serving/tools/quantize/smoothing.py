@@ -1,0 +1,121 @@
+"""Adaptive scale search: how much of its channels' ranges a product's input hands over to its weight.
+
+    s* = argmin_s || Q(W diag(s)) Q(diag(s)^-1 X) - W X ||
+
+One token's scale serves all its channels, so a channel with outliers costs the others their resolution; a weight's
+scale serves one output channel and has room to spare. With `s_j = max|X_j|^a / max|W_j|^(1 - a)` the *strength* `a`
+says who carries the range: it is searched on a grid that contains "not at all", so the result is never worse than
+none on the rows that it was searched with. `s` is folded into the operator before (`folding`) and costs nothing.
+
+Not every scale can be folded without loss: the operator before is stored with a few bits. So the search is given what
+turns a wanted scale into one that can be (`Realise`), and tries only those.
+
+Source: the CloudMatrix384 paper, section 4.5, eq. 3; the form of `s` is SmoothQuant's (Xiao et al., 2023).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from serving.tools.quantize.rounding import channel_range, dequantised, round_weight, rounded_tokens
+
+FIXED_STRENGTH = 0.5
+"""Without the search: activations and weights share the range evenly, SmoothQuant's default."""
+STRENGTHS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Searched, besides no fold at all."""
+SEARCH_ROWS = 256
+"""Token rows that a candidate is tried on, spread over the calibration rows."""
+
+_MOST_OCTAVES = 8
+"""A fold changes no channel by more than 2^8: far from the ends of any format's exponents."""
+
+
+Realise = Callable[[Tensor], Tensor]
+"""From a wanted scale `[channels]` to the nearest one that folds without rounding anything that stays."""
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A product behind a fold.
+
+    Args:
+        weight: `[out_features, channels] float32`.
+        inputs: `[rows, channels] float32`, calibration.
+    """
+
+    weight: Tensor
+    inputs: Tensor
+
+    @cached_property
+    def exact(self) -> Tensor:
+        """What the product gives before it is quantised, `[rows, out_features]`."""
+        return self.inputs @ self.weight.T
+
+
+def smoothing_scale(inputs_range: Tensor, weight_range: Tensor, strength: float) -> Tensor:
+    """`inputs_range^strength / weight_range^(1 - strength)`, around 1 in the geometric mean.
+
+    Channels without activity or without weights get 1.
+
+    Args:
+        inputs_range, weight_range: `[channels] float32`, largest magnitudes.
+    """
+    alive = (inputs_range > 0) & (weight_range > 0)
+    octaves = strength * inputs_range.log2() - (1 - strength) * weight_range.log2()
+    octaves = torch.where(alive, octaves, torch.zeros_like(octaves))
+    middle = octaves[alive].mean() if bool(alive.any()) else octaves.new_zeros(())
+    shifted = (octaves - middle).clamp_(-_MOST_OCTAVES, _MOST_OCTAVES)
+    return torch.where(alive, torch.exp2(shifted), torch.ones_like(shifted))
+
+
+def powers_of_two(scale: Tensor) -> Tensor:
+    """The nearest ones: they fold into every floating-point format without rounding."""
+    return torch.exp2(scale.log2().round_())
+
+
+def search_scale(consumers: Sequence[Consumer], realise: Realise, *, search: bool = True) -> Tensor:
+    """The fold's scales, `[channels] float32`.
+
+    Args:
+        consumers: all quantised products that read the folded input; at least one.
+        search: False takes `FIXED_STRENGTH`.
+    """
+    inputs_range, weight_range = ranges(consumers)
+    if not search:
+        return realise(smoothing_scale(inputs_range, weight_range, FIXED_STRENGTH))
+    tried = [Consumer(c.weight, spread(c.inputs, SEARCH_ROWS)) for c in consumers]
+    best = torch.ones_like(inputs_range)
+    least = fold_error(tried, best)
+    for strength in STRENGTHS:
+        scale = realise(smoothing_scale(inputs_range, weight_range, strength))
+        error = fold_error(tried, scale)
+        if error < least:
+            best, least = scale, error
+    return best
+
+
+def ranges(consumers: Sequence[Consumer]) -> tuple[Tensor, Tensor]:
+    """Largest magnitude per channel of all inputs and of all weights."""
+    weights = torch.stack([c.weight.abs().amax(0) for c in consumers]).amax(0)
+    inputs = [c.inputs.abs().amax(0) for c in consumers if c.inputs.shape[0]]
+    return (torch.stack(inputs).amax(0) if inputs else torch.zeros_like(weights)), weights
+
+
+def fold_error(consumers: Sequence[Consumer], scale: Tensor) -> float:
+    """Squared output error of plainly rounded products behind a fold, added up."""
+    total = 0.0
+    for consumer in consumers:
+        folded = consumer.weight * scale
+        rounded = dequantised(round_weight(folded, channel_range(folded)))
+        total += float((rounded_tokens(consumer.inputs / scale) @ rounded.T - consumer.exact).square().sum())
+    return total
+
+
+def spread(rows: Tensor, count: int) -> Tensor:
+    """At most `count` rows, evenly spread."""
+    if rows.shape[0] <= count:
+        return rows
+    return rows[torch.arange(count) * rows.shape[0] // count]

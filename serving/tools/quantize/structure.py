@@ -1,0 +1,148 @@
+"""Which products a layer has, and where scales can be folded between them. Names only, from the configuration.
+
+    input_layernorm ──► q_a, kv_a        q_a_layernorm ──► q_b        value rows of kv_b ──► o_proj
+    (nothing ──► kv_b: its activations are not rounded, so that no range is worth moving)
+    post_attention_layernorm ──► gate/up of the dense net, or of all experts and the shared ones; the router exactly
+    up ──► down of every net             enorm, hnorm ──► eh_proj     shared_head.norm ──► a draft layer's own head
+
+A model's last norm is folded into the head only where no draft layer reads the stream behind it.
+"""
+
+from dataclasses import dataclass
+
+from serving.model.config import Architecture
+from serving.tools.quantize.classes import class_of
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Matrices that multiply the same input, side by side in one call.
+
+    Args:
+        recorded: what the product is called when a model is assembled.
+        matrices: tensor names without `.weight`.
+        expert: number of the routed expert that it belongs to.
+    """
+
+    recorded: str
+    matrices: tuple[str, ...]
+    expert: int | None = None
+
+    @property
+    def operator(self) -> str:
+        """Name of its operator class."""
+        return class_of(self.matrices[0]).name
+
+    @property
+    def weight_only(self) -> bool:
+        """Whether its activations are not rounded."""
+        return class_of(self.matrices[0]).weight_only
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """A tensor whose rows give channels of a product's input.
+
+    Args:
+        tensor: a norm's weight or a matrix, with `.weight`.
+        rows: that are divided; None = all.
+        first_channel: of the fold, that the first of these rows gives.
+    """
+
+    tensor: str
+    rows: tuple[int, ...] | None = None
+    first_channel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A place where a scale per channel can move out of activations and into weights.
+
+    Args:
+        producers: divided by the scale.
+        products: multiplied by it; all that read the channels and may be quantised.
+        exact: other matrices that read them and are multiplied too, `.weight` names.
+    """
+
+    producers: tuple[Producer, ...]
+    products: tuple[Product, ...]
+    exact: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """Products and folds of one layer."""
+
+    products: tuple[Product, ...]
+    folds: tuple[Fold, ...]
+
+    def __add__(self, other: "Structure") -> "Structure":
+        return Structure(self.products + other.products, self.folds + other.folds)
+
+
+def block_structure(config: Architecture, layer: int) -> Structure:
+    """One transformer block."""
+    prefix = f"model.layers.{layer}."
+    attention = _attention(config, prefix + "self_attn.", prefix + "input_layernorm.weight")
+    norm, mlp = prefix + "post_attention_layernorm.weight", prefix + "mlp."
+    if config.is_dense(layer):
+        nets, exact = [_net(mlp)], tuple[str, ...]()
+    else:
+        nets = [_net(f"{mlp}experts.{expert}.", expert) for expert in range(config.n_routed_experts)]
+        nets += [_net(mlp + "shared_experts.")] if config.n_shared_experts else []
+        exact = (mlp + "gate.weight",)
+    into = tuple(net.products[0] for net in nets)
+    feed = Structure((), (Fold((Producer(norm),), into, exact),))
+    return sum(nets, attention + feed)
+
+
+def draft_structure(config: Architecture, layer: int, *, own_head: bool) -> Structure:
+    """What a draft layer has besides its block.
+
+    Args:
+        own_head: whether the checkpoint brings a head for it.
+    """
+    prefix = f"model.layers.{layer}."
+    fuse = Product(prefix + "eh_proj", (prefix + "eh_proj",))
+    norms = (Producer(prefix + "enorm.weight"), Producer(prefix + "hnorm.weight", None, config.hidden_size))
+    found = Structure((fuse,), (Fold(norms, (fuse,)),))
+    if own_head:
+        head = Product(prefix + "shared_head.head", (prefix + "shared_head.head",))
+        found += Structure((head,), (Fold((Producer(prefix + "shared_head.norm.weight"),), (head,)),))
+    return found
+
+
+def head_structure(*, drafts: bool) -> Structure:
+    """The model's head.
+
+    Args:
+        drafts: whether draft layers read the last hidden state too.
+    """
+    head = Product("lm_head", ("lm_head",))
+    return Structure((head,), () if drafts else (Fold((Producer("model.norm.weight"),), (head,)),))
+
+
+def _attention(config: Architecture, prefix: str, norm: str) -> Structure:
+    first = "q_proj" if config.q_lora_rank is None else "q_a_proj"
+    into = Product(prefix + "into", (prefix + first, prefix + "kv_a_proj_with_mqa"))
+    out = Product(prefix + "o_proj", (prefix + "o_proj",))
+    expand = Product(prefix + "expand", (prefix + "kv_b_proj",))
+    values = Producer(prefix + "kv_b_proj.weight", _value_rows(config))
+    found = Structure((into, expand, out), (Fold((Producer(norm),), (into,)), Fold((values,), (out,))))
+    if config.q_lora_rank is not None:
+        up = Product(prefix + "query_up", (prefix + "q_b_proj",))
+        found += Structure((up,), (Fold((Producer(prefix + "q_a_layernorm.weight"),), (up,)),))
+    return found
+
+
+def _value_rows(config: Architecture) -> tuple[int, ...]:
+    """The rows of kv_b_proj that give values, in the order of o_proj's columns."""
+    nope, value = config.qk_nope_head_dim, config.v_head_dim
+    heads = range(config.num_attention_heads)
+    return tuple(head * (nope + value) + nope + i for head in heads for i in range(value))
+
+
+def _net(prefix: str, expert: int | None = None) -> Structure:
+    into = Product(prefix + "gate_up", (prefix + "gate_proj", prefix + "up_proj"), expert)
+    down = Product(prefix + "down_proj", (prefix + "down_proj",), expert)
+    return Structure((into, down), (Fold((Producer(prefix + "up_proj.weight"),), (down,)),))

@@ -1,0 +1,215 @@
+"""What a gateway counts for whoever decides how many replicas there are: requests, tokens, promises kept and broken.
+
+Counted when tokens arrive from instances, not when a client takes them: a slow reader is no reason to add instances.
+Latencies go into fine buckets, so that percentiles of several gateways together can be told.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from serving.values.signals import Traffic
+
+BUCKETS_PER_DECADE = 10
+SHORTEST_S = 1e-3
+LONGEST_S = 1e3
+_DECADES = round(math.log10(LONGEST_S / SHORTEST_S))
+BOUNDS_S = tuple(SHORTEST_S * 10 ** (i / BUCKETS_PER_DECADE) for i in range(_DECADES * BUCKETS_PER_DECADE + 1))
+"""Upper bounds of the buckets; one more bucket takes what is longer."""
+
+
+class GatewayReport(Struct, frozen=True):
+    """One gateway's numbers, as it sends them to the scaling board.
+
+    Args:
+        gateway: a name that no later start of the gateway will have.
+        running: requests under way here, those that wait for an instance included.
+        ttft, tpot: requests by bucket of `BOUNDS_S`, in total.
+        starved: requests wait for a role that has no instance.
+        known: an earlier report has arrived, at this board or at one before it.
+        address: where it listens for other gateways; None = nowhere.
+    """
+
+    gateway: str
+    traffic: Traffic
+    running: int
+    ttft: tuple[int, ...]
+    tpot: tuple[int, ...]
+    starved: bool = False
+    known: bool = False
+    address: tuple[str, int] | None = None
+
+
+class BoardNews(Struct, frozen=True):
+    """What the scaling board tells a gateway in return.
+
+    Args:
+        targets: replicas asked for now, by pool.
+        others: gateways beside this one; `others_running`, `others_queued`: requests in the pools and requests that
+            wait, of all of them together.
+        peers: where each of them listens for other gateways.
+        asleep: pools at zero that wake when a request waits: nobody holds them there, and an autoscaler looks.
+    """
+
+    targets: dict[str, int]
+    others: int = 0
+    others_running: int = 0
+    others_queued: int = 0
+    peers: dict[str, tuple[str, int]] = {}
+    asleep: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class RequestMeter:
+    """One accepted request. `first` and `last` are the times of its first and its newest token."""
+
+    meter: "TrafficMeter"
+    prompt_tokens: int
+    arrived: float
+    first: float = 0.0
+    last: float = 0.0
+    tokens: int = 0
+    sequences: dict[int, int] = field(default_factory=dict)
+    ended: bool = False
+
+    def delivered(self, sequence: int, tokens: int, now: float) -> None:
+        """So many new tokens of one of its sequences."""
+        if not tokens:
+            return
+        if not self.first:
+            self.first = now
+            self.meter.first_token(self, now - self.arrived)
+        self.last = now
+        self.tokens += tokens
+        self.sequences[sequence] = self.sequences.get(sequence, 0) + tokens
+        self.meter.generated_tokens += tokens
+
+    def prompt_done(self, computed_tokens: int) -> None:
+        """One prompt of it is computed: so many of its tokens had to be."""
+        self.meter.uncached_tokens += max(0, computed_tokens)
+
+    def turned_away(self) -> None:
+        """It ends with 429 or 503, after waiting."""
+        self.meter.rejected += 1
+
+    def end(self) -> None:
+        """It is over, however it ended. Safe to call twice."""
+        if not self.ended:
+            self.ended = True
+            self.meter.request_over(self)
+
+
+class TrafficMeter:
+    """All requests of one gateway. Belongs to its event loop.
+
+    Args:
+        gateway: names this gateway process.
+        ttft_s, tpot_s: what is promised [s].
+        time_scale: promised seconds that pass in one second of the gateway's clock; not 1 on simulated devices.
+    """
+
+    def __init__(self, gateway: str, ttft_s: float, tpot_s: float, time_scale: float = 1.0) -> None:
+        self._gateway = gateway
+        self._ttft_s = ttft_s
+        self._tpot_s = tpot_s
+        self._scale = time_scale
+        self._waiting: dict[int, RequestMeter] = {}
+        self._open = 0
+        self._ttft = [0] * (len(BOUNDS_S) + 1)
+        self._tpot = [0] * (len(BOUNDS_S) + 1)
+        self._met = {"ttft": 0, "tpot": 0}
+        self._missed = {"ttft": 0, "tpot": 0}
+        self.arrived = self.arrived_tokens = self.uncached_tokens = 0
+        self.finished = self.generated_tokens = self.rejected = 0
+
+    def accepted(self, prompt_tokens: int, now: float) -> RequestMeter:
+        """A request came in and was not refused.
+
+        Args:
+            prompt_tokens: of all its sequences.
+        """
+        request = RequestMeter(self, prompt_tokens, now)
+        self.arrived += 1
+        self.arrived_tokens += prompt_tokens
+        self._open += 1
+        self._waiting[id(request)] = request
+        return request
+
+    def refused(self, prompt_tokens: int) -> None:
+        """A request was turned away at the door with 429 or 503: it came, and is over."""
+        self.arrived += 1
+        self.arrived_tokens += prompt_tokens
+        self.rejected += 1
+        self.finished += 1
+
+    def first_token(self, request: RequestMeter, ttft_s: float) -> None:
+        """Told by the request."""
+        self._waiting.pop(id(request), None)
+        self._judge("ttft", self._ttft, ttft_s, self._ttft_s)
+
+    def request_over(self, request: RequestMeter) -> None:
+        """Told by the request."""
+        self._waiting.pop(id(request), None)
+        self._open -= 1
+        self.finished += 1
+        longest = max(request.sequences.values(), default=0)
+        if longest > 1:
+            self._judge("tpot", self._tpot, (request.last - request.first) / (longest - 1), self._tpot_s)
+
+    def report(self, now: float, queued: int, queued_tokens: int, *, starved: bool) -> GatewayReport:
+        """Everything now.
+
+        Args:
+            queued: requests that wait in the gateway; `queued_tokens`: their prompt tokens.
+            starved: some of them wait for a role without an instance.
+        """
+        oldest = next(iter(self._waiting.values()), None)
+        traffic = Traffic(
+            arrived=self.arrived,
+            arrived_tokens=self.arrived_tokens,
+            uncached_tokens=self.uncached_tokens,
+            finished=self.finished,
+            generated_tokens=self.generated_tokens,
+            ttft_met=self._met["ttft"],
+            ttft_missed=self._missed["ttft"],
+            tpot_met=self._met["tpot"],
+            tpot_missed=self._missed["tpot"],
+            rejected=self.rejected,
+            queued=queued,
+            queued_tokens=queued_tokens,
+            oldest_wait_s=(now - oldest.arrived) * self._scale if oldest is not None else 0.0,
+        )
+        return GatewayReport(self._gateway, traffic, self._open, tuple(self._ttft), tuple(self._tpot), starved)
+
+    def _judge(self, kind: str, buckets: list[int], took_s: float, promise_s: float) -> None:
+        took_s *= self._scale
+        buckets[bucket_of(took_s)] += 1
+        (self._met if took_s <= promise_s else self._missed)[kind] += 1
+
+
+def bucket_of(seconds: float) -> int:
+    """Index of the bucket that a time falls into."""
+    if seconds <= SHORTEST_S:
+        return 0
+    return min(len(BOUNDS_S), math.ceil(math.log10(seconds / SHORTEST_S) * BUCKETS_PER_DECADE - 1e-9))
+
+
+def percentile(counts: Sequence[float], share: float) -> float | None:
+    """The time below which a share of all fell; None if there are none.
+
+    Returns: interpolated within its bucket, on a logarithmic scale; what is beyond the last bound counts as that bound.
+    """
+    total = sum(counts)
+    if total <= 0:
+        return None
+    wanted, seen = share * total, 0.0
+    for index, count in enumerate(counts):
+        if count > 0 and seen + count >= wanted:
+            if index >= len(BOUNDS_S):
+                return BOUNDS_S[-1]
+            within = (wanted - seen) / count
+            return float(BOUNDS_S[index] * 10 ** ((within - 1) / BUCKETS_PER_DECADE))
+        seen += count
+    return BOUNDS_S[-1]

@@ -1,0 +1,369 @@
+"""A decode instance in virtual time: DP groups that iterate in lockstep, because experts are spread over all of them.
+
+    boundary   n        n+1       n+2       n+3                 one iteration = one decode step of every group
+    group 0    |== plan of three iterations ==|== ...
+    group 1    |== plan, cut by news ==|== with the newcomer ...
+    duration   of each iteration: by the fullest group, and the mean over all
+
+Only groups that have news at a boundary are touched; the others go on with their plans. Iterations are equally long
+between two boundaries at which something happened, or at most `REFRESH_STEPS` of them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+import numpy as np
+
+from serving.ids import ReplicaId, SequenceId
+from serving.instance.core.dp_balance import DpBalance
+from serving.instance.core.engine import InstanceEngine
+from serving.instance.core.settings import EngineSettings
+from serving.values.orders import Add, Adopt, Cancel, Order, Release
+from serving.values.sequence import SequenceSpec
+from serving.virtual.decode_group import DecodeGroup
+from serving.virtual.meter import Done, InstanceMeter
+from serving.virtual.seat import EngineSeat, Surroundings, WakeTimer
+
+REFRESH_STEPS = 64
+"""Contexts grow meanwhile by about a hundred tokens; their middle counts."""
+_ROUNDING = 1e-9
+
+
+class DecodeInstance:
+    """Adopts handoffs and generates.
+
+    Args:
+        settings, kv_blocks: of one DP group.
+        slowdown: factor on the iteration with a number: stragglers, jitter.
+        refresh: iterations after which the duration is looked at again in any case.
+        at_once: as `DecodeGroup`.
+    """
+
+    def __init__(
+        self,
+        name: ReplicaId,
+        pool: str,
+        npus: int,
+        groups: int,
+        settings: EngineSettings,
+        kv_blocks: int,
+        around: Surroundings,
+        slowdown: Callable[[int], float],
+        drafts: int,
+        acceptance: float,
+        refresh: int = REFRESH_STEPS,
+        at_once: int = 1 << 30,
+    ) -> None:
+        self.name = name
+        self.pool = pool
+        self.npus = npus
+        self.kv_blocks = kv_blocks * groups
+        self.draining = False
+        self.alive = True
+        self.meter = InstanceMeter()
+        self.step_s = 0.0
+        """Duration of the iteration that runs [s]; 0 when none does."""
+        self._queue = around.queue
+        self._times = around.times
+        self._slowdown = slowdown
+        self._refresh = refresh
+        self._balance = DpBalance(groups, settings.max_sequences)
+        self._booked: dict[SequenceId, tuple[int, int]] = {}
+        self._block_tokens = settings.block_tokens
+        self._groups = [
+            DecodeGroup(self._seat(die, settings, kv_blocks, around), drafts, acceptance, at_once)
+            for die in range(groups)
+        ]
+        self._block_pools = [group.seat.engine.scheduler.blocks.pool for group in self._groups]
+        self._queues = [group.seat.engine.scheduler.waiting.items for group in self._groups]
+        self._timers: dict[int, WakeTimer] = {}
+        # The lockstep clock: boundary `_at_iteration` was at `_at_s`, the following ones come every `step_s`.
+        self._at_iteration = 0
+        self._at_s = 0.0
+        self._due: list[tuple[int, int]] = []
+        self._version = 0
+        self._running = 0
+        self._planned_at = -1.0
+        self._requests = [0] * groups
+        self._sizes = Counter({0: groups})
+        """How many groups decode so many sequences."""
+        self._largest = 0
+        self._base = np.zeros(groups)
+        self._growth = np.zeros(groups)
+        self._batch = 0
+        self._fed = 0
+        self._drafts = drafts
+        self._still_until = 0.0
+        self._work_s = 0.0
+        """Of `step_s`, without standing still."""
+
+    def _seat(self, die: int, settings: EngineSettings, kv_blocks: int, around: Surroundings) -> EngineSeat:
+        return EngineSeat(InstanceEngine(settings, kv_blocks), self.name, die, around, self._kick, self._ended)
+
+    # ---- orders ----------------------------------------------------------------------------------------------------
+
+    def take(self, order: Order) -> None:
+        """See `Instance`. A prompt comes that no prefill instance could take; a release, if another instance has a
+        stream that was to go on elsewhere.
+        """
+        match order:
+            case Add(spec=spec) | Adopt(spec=spec):
+                self._place(spec).take(order)
+                return
+            case Cancel(sequence_id=sequence_id):
+                booked = self._booked.get(sequence_id)
+            case Release(ticket_id=ticket_id):
+                booked = self._booked.get(SequenceId(ticket_id.rpartition("!")[0]))
+        if booked is not None:
+            self._groups[booked[0]].seat.take(order)
+
+    def move_out(self) -> None:
+        """What is inside goes on elsewhere: it is held at the next boundary, for whoever pulls it."""
+        for group, sequences in zip(self._groups, list(self._balance.sequences), strict=True):
+            if sequences:
+                group.seat.move_out()
+
+    def die(self) -> None:
+        """Everything inside is gone; what was generated up to the last boundary has reached the gateways."""
+        if self._running:
+            last = self._last_boundary()
+            if passed := last - self._at_iteration:
+                self._count(last, self._at_s + passed * self.step_s)
+            for group in self._groups:
+                if group.running and last > group.begins:
+                    self.meter.output_tokens += group.finish(last, self._queue.now)
+        self.alive = False
+        self._version += 1
+        for group in self._groups:
+            group.seat.dead = True
+        self._booked.clear()
+
+    def stall(self, seconds: float) -> None:
+        """Stand still for so long, from the next boundary on: a group is rebuilt, a step repeated, a launch late."""
+        starts = self._queue.now
+        if self.step_s:
+            starts = self._at_s + (self._next_boundary() - self._at_iteration) * self.step_s
+        self._still_until = max(self._still_until, starts) + seconds
+        self.change_pace()
+
+    def repeat(self, steps: float) -> None:
+        """The running iteration's work is done so many times more; what it only waits for is not."""
+        self.stall(steps * self._work_s)
+
+    def change_pace(self) -> None:
+        """Something slows it down, or no longer does: its iterations take another time from the next boundary on."""
+        if self.step_s and self.alive:
+            heappush(self._due, (self._next_boundary(), 0))
+            self._schedule()
+
+    def lose_die(self, die: int, share: float) -> tuple[int, int]:
+        """A die's KV is lost, or a share of its sequences'; they start again elsewhere.
+
+        Returns: sequences hit, and tokens that must be computed again.
+        """
+        group = self._groups[die]
+        if group.running and (last := self._last_boundary()) > group.begins:
+            self.meter.output_tokens += group.finish(last, self._queue.now)
+            group.ends = self._next_boundary()
+            self._running -= 1
+            heappush(self._due, (group.ends, die))
+            self._schedule()
+        inside = [one for one, (at, _) in self._booked.items() if at == die]
+        lost = inside[: math.ceil(len(inside) * share)]
+        tokens = 0
+        for sequence_id in lost:
+            tokens += group.seat.lose(sequence_id)
+        return len(lost), tokens
+
+    # ---- what is known ---------------------------------------------------------------------------------------------
+
+    @property
+    def sequences(self) -> int:
+        """Inside, in whatever state."""
+        return len(self._booked)
+
+    @property
+    def batch(self) -> int:
+        """Sequences that the running iteration decodes."""
+        return self._batch
+
+    def status(self) -> tuple[int, int, int]:
+        """See `Instance`."""
+        return 0, len(self._booked), max(0, self.kv_blocks - sum(self._balance.blocks))
+
+    def tokens_per_s(self) -> float:
+        """See `Instance`. Only prompts' instances are chosen by it."""
+        return 0.0
+
+    def waiting(self) -> int:
+        """Sequences without blocks."""
+        inside = self._balance.sequences
+        return sum([len(queue) for queue, sequences in zip(self._queues, inside, strict=True) if sequences])
+
+    def kv_used(self) -> int:
+        """Blocks in use."""
+        inside = self._balance.sequences
+        return sum([pool.num_used for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences])
+
+    def done(self) -> Done:
+        """So far."""
+        meter = self.meter
+        passed_s = self._queue.now - self._at_s if self.step_s else 0.0
+        fed = int(passed_s / self.step_s * self._fed * (1 + self._drafts)) if self.step_s else 0
+        return Done(meter.busy_s + passed_s, meter.prompt_tokens, meter.forward_tokens + fed)
+
+    def preemptions(self) -> int:
+        """So far."""
+        return sum(group.seat.engine.scheduler.preemptions for group in self._groups)
+
+    def check(self) -> None:
+        """Prove that all ledgers balance.
+
+        Raises: LedgerError if they do not.
+        """
+        for group in self._groups:
+            group.seat.engine.check()
+        assert sum(self._balance.sequences) == len(self._booked), "bookings and balance disagree"
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _place(self, spec: SequenceSpec) -> EngineSeat:
+        group = self._balance.choose().group
+        blocks = -(-(len(spec.prompt) + spec.sampling.max_tokens) // self._block_tokens)
+        self._balance.add(group, blocks)
+        self._booked[spec.sequence_id] = group, blocks
+        return self._groups[group].seat
+
+    def _ended(self, sequence_id: SequenceId) -> None:
+        booked = self._booked.pop(sequence_id, None)
+        if booked is not None:
+            self._balance.remove(*booked)
+            self._groups[booked[0]].forget(sequence_id)
+
+    def _kick(self, seat: EngineSeat) -> None:
+        """A group has news: its plan ends at the next boundary."""
+        if not self.alive:
+            return
+        group, now = self._groups[seat.die], self._queue.now
+        if not self.step_s and now > self._at_s:
+            self._at_s = now
+        boundary = self._next_boundary()
+        if group.running:
+            boundary = max(boundary, group.begins + 1)
+            if boundary >= group.ends:
+                return
+        group.ends = boundary
+        heappush(self._due, (boundary, seat.die))
+        self._schedule()
+
+    def _next_boundary(self) -> int:
+        """The first one from now on."""
+        if not self.step_s:
+            return self._at_iteration
+        return self._at_iteration + max(0, math.ceil((self._queue.now - self._at_s) / self.step_s - _ROUNDING))
+
+    def _last_boundary(self) -> int:
+        """The one at which the running iteration began."""
+        if not self.step_s:
+            return self._at_iteration
+        return self._at_iteration + int((self._queue.now - self._at_s) / self.step_s + _ROUNDING)
+
+    def _schedule(self) -> None:
+        """Make sure that the next boundary at which something happens is handled."""
+        due = self._due[0][0]
+        if self._running:
+            due = min(due, self._at_iteration + self._refresh)
+        when = self._at_s + (due - self._at_iteration) * self.step_s
+        if when != self._planned_at:
+            self._planned_at = when
+            self._version += 1
+            self._queue.at(when, self._boundary, (self._version, due))
+
+    def _boundary(self, event: tuple[int, int]) -> None:
+        version, iteration = event
+        if version != self._version or not self.alive:
+            return
+        self._planned_at = -1.0
+        now, due, groups = self._queue.now, self._due, self._groups
+        touched: set[int] = set()
+        while due and due[0][0] <= iteration:
+            at, die = heappop(due)
+            if groups[die].ends == at:
+                touched.add(die)
+        for die in sorted(touched):
+            group = groups[die]
+            if group.running:
+                self._running -= 1
+                self.meter.output_tokens += group.finish(iteration, now)
+            if group.begin(iteration, now, self._wake):
+                self._running += 1
+                self.meter.prompt_tokens += group.chunk_tokens
+                self.meter.forward_tokens += group.chunk_tokens
+                heappush(due, (group.ends, die))
+            else:
+                group.ends = -1
+            self._resize(die, group.requests)
+            self._growth[die] = group.growth
+            self._base[die] = group.context - group.growth * iteration
+        self._retime(iteration, touched)
+        if due and (self._running or due[0][0] <= iteration):
+            self._schedule()
+
+    def _resize(self, die: int, requests: int) -> None:
+        """A group decodes so many sequences from now on."""
+        before, sizes = self._requests[die], self._sizes
+        if requests == before:
+            return
+        self._batch += requests - before
+        self._requests[die] = requests
+        sizes[before] -= 1
+        sizes[requests] += 1
+        if requests > self._largest:
+            self._largest = requests
+        while not sizes[self._largest]:
+            self._largest -= 1
+
+    def _retime(self, iteration: int, touched: set[int]) -> None:
+        """How long the iterations from here on take."""
+        self._count(iteration, self._queue.now)
+        self._fed = self._batch
+        if not self._running:
+            self.step_s = self._work_s = 0.0
+            return
+        # Contexts grow until something happens; the middle of that stretch stands for all of its iterations.
+        stretch = min(self._refresh, max(1, self._due[0][0] - iteration)) if self._due else self._refresh
+        contexts = self._growth * (iteration + 0.5 * stretch)
+        contexts += self._base
+        context = float(np.maximum.reduce(contexts))
+        base = self._times.decode(float(self._largest), context, self._batch / len(self._groups))
+        chunk = 0.0
+        for die in touched:
+            group = self._groups[die]
+            if group.chunk_tokens:
+                chunk = max(chunk, self._times.chunk_on_decode_die(group.chunk_tokens, group.chunk_attended))
+        self._work_s = base * self._slowdown(iteration) + chunk
+        still = max(0.0, self._still_until - self._at_s)
+        self.step_s = self._work_s + still
+        if chunk or still:  # the iterations after this one are as fast as before
+            heappush(self._due, (iteration + 1, 0))
+        if self._batch > self.meter.peak_batch:
+            self.meter.peak_batch = self._batch
+
+    def _count(self, iteration: int, at_s: float) -> None:
+        """Book the iterations that were as long as the running one, up to a boundary; the clock goes on from there."""
+        if self.step_s:
+            passed = iteration - self._at_iteration
+            self.meter.steps += passed
+            self.meter.busy_s += at_s - self._at_s
+            self.meter.forward_tokens += passed * self._fed * (1 + self._drafts)
+        self._at_iteration, self._at_s = iteration, at_s
+
+    def _wake(self, seat: EngineSeat, when: float | None) -> None:
+        """A group has nothing to do until then, unless there is news."""
+        if when is not None:
+            timer = self._timers.get(seat.die)
+            if timer is None:
+                timer = self._timers[seat.die] = WakeTimer(self._queue, lambda: self._kick(seat))
+            timer.set(when)

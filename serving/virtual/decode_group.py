@@ -1,0 +1,162 @@
+"""One DP group of a decode instance in virtual time: an engine that runs many iterations as one step.
+
+Between two pieces of news an engine's plan does not change: each sequence gets its next tokens, iteration by iteration.
+So the plan is executed for as many iterations as it stays true, and the engine is told all their tokens at once. It
+stays true until a sequence reaches its end or the end of its last KV block, or until something new arrives: then the
+step is cut at the next iteration's boundary. Which tokens came at which iteration follows from the seed alone, so that
+a cut changes nothing.
+"""
+
+from collections.abc import Callable
+
+from serving.ids import SequenceId
+from serving.instance.core.events import NextStep, Run, StepDone
+from serving.instance.core.placeholder import rate_of, steps_for, tokens_after
+from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
+from serving.virtual.seat import EngineSeat
+
+_TOKEN = (0,)
+_ZEROS = tuple([0] * 1024)  # written as a product of tuples it would become megabytes of compiled code
+
+
+class DecodeGroup:
+    """An engine and what it is doing now.
+
+    Attributes:
+        begins: iteration at which the running plan began.
+        ends: iteration at which it ends; may only be moved forward in time by news.
+        requests, context, growth: sequences of the plan, their context at `begins` [tokens], its growth an iteration.
+        chunk_tokens, chunk_attended: prompt tokens that the plan computes here (of preempted or resumed sequences).
+    """
+
+    __slots__ = (
+        "_at_once",
+        "_begun_s",
+        "_block_tokens",
+        "_drafts",
+        "_extra",
+        "_plan",
+        "_progress",
+        "_rate",
+        "begins",
+        "chunk_attended",
+        "chunk_tokens",
+        "context",
+        "ends",
+        "growth",
+        "requests",
+        "seat",
+    )
+
+    def __init__(self, seat: EngineSeat, drafts: int, rate: float, at_once: int) -> None:
+        """
+        Args:
+            drafts, rate: tokens drafted in each iteration, and the probability that one is accepted.
+            at_once: most iterations that the engine is told as one step; 1 gives the same, slowly.
+        """
+        self.seat = seat
+        self._at_once = at_once
+        self._drafts = drafts
+        self._rate = rate
+        self._block_tokens = seat.engine.settings.block_tokens
+        self._extra: dict[SequenceId, float] = {}
+        self._plan: StepPlan | None = None
+        self._progress: list[tuple[float, int, int, int]] = []
+        """For each sequence of the plan: accepted drafts a step, steps and tokens before, most tokens it may get."""
+        self._begun_s = 0.0
+        self.begins = 0
+        self.ends = 0
+        self.requests = 0
+        self.context = 0
+        self.growth = 0.0
+        self.chunk_tokens = 0
+        self.chunk_attended = 0.0
+
+    @property
+    def running(self) -> bool:
+        """A plan is being executed."""
+        return self._plan is not None
+
+    def begin(self, iteration: int, now: float, wake: Callable[[EngineSeat, float | None], None]) -> int:
+        """Ask the engine for its next plan.
+
+        Returns: output tokens that the plan will at least give; 0 if there is none.
+        Effects: `running` if there is one; what runs beside it is started.
+        """
+        self._plan = None
+        self.requests = self.context = self.chunk_tokens = 0
+        self.growth = self.chunk_attended = 0.0
+        if self._empty():
+            return 0
+        answer = self.seat.tell(NextStep())
+        if not isinstance(answer, Run):
+            wake(self.seat, answer.at if answer is not None else None)
+            return 0
+        self._plan = plan = answer.plan
+        self.begins, self._begun_s = iteration, now
+        self._progress = progress = []
+        steps = self._at_once
+        for step in plan.sequences:
+            row, most = self._look(step)
+            progress.append(row)
+            if most < steps:
+                steps = most
+        self.ends = iteration + max(1, steps)
+        return len(plan.sequences)
+
+    def finish(self, iteration: int, now: float) -> int:
+        """The plan ends here, at or before its end.
+
+        Returns: tokens that were sampled.
+        """
+        plan = self._plan
+        assert plan is not None, "only a running plan can finish"
+        self._plan = None
+        done = iteration - self.begins
+        results, sampled = [], 0
+        for step, (extra, steps, produced, most) in zip(plan.sequences, self._progress, strict=True):
+            if step.sample is None:
+                results.append(SequenceResult(step.sequence_id))
+                continue
+            count = min(most, tokens_after(steps + done, extra) - produced)
+            sampled += count
+            tokens = _ZEROS[:count] if count <= 1024 else (0,) * count
+            results.append(SequenceResult(step.sequence_id, tokens))
+        result = StepResult(plan.step, tuple(results), now - self._begun_s)
+        self.seat.tell(StepDone(result))
+        return sampled
+
+    def _empty(self) -> bool:
+        """Nobody is here, and nothing is left to be stored: the engine need not be asked."""
+        scheduler, settings = self.seat.engine.scheduler, self.seat.engine.settings
+        if scheduler.running.items or scheduler.waiting.items:
+            return False
+        return not (settings.pool and settings.store_decoded)
+
+    def forget(self, sequence_id: SequenceId) -> None:
+        """It has left."""
+        self._extra.pop(sequence_id, None)
+
+    def _look(self, step: SequenceStep) -> tuple[tuple[float, int, int, int], int]:
+        """Where a sequence of the plan stands. Returns: its row of `_progress`, and the steps that it can go on for."""
+        fed, order = len(step.tokens), step.sample
+        self.context += step.start + fed
+        self.requests += 1
+        if order is None or fed > 1:
+            self.chunk_tokens += fed
+            self.chunk_attended += fed * (step.start + 0.5 * fed)
+            return (0.0, 0, 0, 1), 1
+        sampling = order.sampling
+        extra = self._extra.get(step.sequence_id)
+        if extra is None:
+            extra = rate_of(sampling.seed, sampling.max_tokens, self._drafts, self._rate)
+            self._extra[step.sequence_id] = extra
+        self.growth += 1.0 + extra
+        given = len(order.output)
+        produced = given - 1 if given else 0
+        room = len(step.block_table) * self._block_tokens - step.start
+        left = min(sampling.max_tokens - given, self.seat.engine.max_len - step.start - fed)
+        # The engine wants blocks for all drafts before each iteration: it stops at the first one that asks for more.
+        until = min(left, max(0, room - self._drafts))
+        steps = steps_for(produced, extra)
+        return (extra, steps, produced, min(left, room)), steps_for(produced + until, extra) - steps

@@ -1,0 +1,143 @@
+"""How many instances a pool of engines has in virtual time: asked for, coming up, serving, leaving.
+
+    target = serving + starting + replacing + waiting for NPUs          (once nothing is to leave)
+             up        │          │           └ started as soon as others have left
+                       │          └ lost to a fault; its recovery starts it again
+                       └ has its NPUs; serves after `start_s`
+
+Too many? First those go that wait or were lost, then those that start, the latest first, then those that serve, the
+emptiest first: it takes nothing new, finishes what ends soon, hands its streams on, and goes.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from hardware.cost.cost_model import CostModel
+from serving.virtual.decode import DecodeInstance
+from serving.virtual.prefill import PrefillInstance
+
+if TYPE_CHECKING:
+    from serving.virtual.supernode import Supernode
+
+ENGINE_START_S = 30.0
+"""An engine without weights. Source: xDeepServe's parent system, 26-32 s; none if instances are kept pre-warmed."""
+DRAIN_LOOK_S = 1.0
+"""A leaving instance is asked so often whether it is empty."""
+_FIRST_SERVED = ("decode", "prefill")
+"""Who gets NPUs that have become free: requests that generate already are kept first."""
+
+
+def start_up_s(cost: CostModel, source: str) -> float:
+    """From the decision to a serving instance [s].
+
+    Args:
+        source: `[simulation] model_load`.
+    """
+    if source == "prewarmed":
+        return float(cost.model_load_s("prewarmed"))
+    return ENGINE_START_S + float(cost.model_load_s("storage" if source == "storage" else "pool"))
+
+
+class EngineSizes:
+    """The sizes of one supernode's engine pools.
+
+    Args:
+        start_s: from a decision to a serving instance [s].
+    Attributes:
+        targets: instances that each pool should have.
+        replacing: instances of each pool that were lost and will be started again by whoever counted them here.
+    """
+
+    def __init__(self, node: "Supernode", start_s: float) -> None:
+        self.start_s = start_s
+        self.targets = {pool: settings.replicas for pool, settings in node.config.pools.items()}
+        self.replacing: Counter[str] = Counter()
+        self._node = node
+        self._drain_s = node.config.engine.drain_s
+        self._starts: dict[str, list[int]] = {pool: [] for pool in self.targets}
+        self._serial = 0
+
+    def serving(self, pool: str) -> int:
+        """Instances that are up and not leaving."""
+        return sum(not one.draining for one in self._node.instances(pool))
+
+    def starting(self, pool: str) -> int:
+        """Instances that have their NPUs and do not serve yet."""
+        return len(self._starts[pool])
+
+    def missing(self, pool: str) -> int:
+        """Instances that were asked for and have no NPUs yet; below 0: too many."""
+        return self.targets[pool] - self.serving(pool) - self.starting(pool) - self.replacing[pool]
+
+    @property
+    def starting_npus(self) -> int:
+        """NPUs of instances that come up."""
+        return sum(len(starts) * self._npus(pool) for pool, starts in self._starts.items())
+
+    @property
+    def free_npus(self) -> int:
+        """NPUs that nobody has."""
+        return self._node.placement.idle - self.starting_npus
+
+    def set_target(self, pool: str, target: int) -> None:
+        """A pool should have so many instances from now on.
+
+        Effects: starts what there are NPUs for, drains what is too much.
+        """
+        self.targets[pool] = target
+        surplus = max(0, -self.missing(pool) - self.replacing[pool])
+        called_off = min(surplus, self.starting(pool))
+        for _ in range(called_off):
+            self._starts[pool].pop()
+        staying = (one for one in self._node.instances(pool) if not one.draining)
+        for instance in sorted(staying, key=lambda one: one.sequences)[: surplus - called_off]:
+            self._node.drain(instance)
+            self._node.queue.at(self._node.queue.now, self._drained, instance)
+            if isinstance(instance, DecodeInstance):
+                self._node.queue.at(self._node.queue.now + self._drain_s, self._move_out, instance)
+        self.fill()
+
+    def fill(self) -> None:
+        """Start what is missing, as far as there are NPUs."""
+        for pool in _FIRST_SERVED:
+            while self.missing(pool) > 0 and self.free_npus >= self._npus(pool):
+                self._serial += 1
+                self._starts[pool].append(self._serial)
+                self._node.queue.at(self._node.queue.now + self.start_s, self._started, (pool, self._serial))
+
+    def replaced(self, pool: str) -> bool | None:
+        """Whoever counted a lost instance is ready to start it again.
+
+        Returns: whether to do so now: not if the pool has become smaller meanwhile; None if there are no NPUs yet.
+        Effects: it is not counted any more, unless it has to wait.
+        """
+        wanted = self.missing(pool) >= 0
+        if wanted and self.free_npus < self._npus(pool):
+            return None
+        self.replacing[pool] -= 1
+        return wanted
+
+    def _npus(self, pool: str) -> int:
+        return self._node.config.pools[pool].npus_per_instance
+
+    def _started(self, start: tuple[str, int]) -> None:
+        pool, serial = start
+        if serial not in self._starts[pool]:
+            return  # not wanted any more
+        self._starts[pool].remove(serial)
+        if self._node.placement.idle >= self._npus(pool):  # else a fault has taken them: it waits for others
+            self._node.start_instance(pool)
+
+    def _move_out(self, instance: DecodeInstance) -> None:
+        """What has not ended by now goes on elsewhere, if there is an elsewhere."""
+        if instance.alive and self.serving("decode"):
+            instance.move_out()
+
+    def _drained(self, instance: PrefillInstance | DecodeInstance) -> None:
+        if not instance.alive:
+            return
+        if instance.sequences:
+            self._node.queue.at(self._node.queue.now + DRAIN_LOOK_S, self._drained, instance)
+        else:
+            self._node.stop_instance(instance)
+            self.fill()

@@ -1,0 +1,236 @@
+"""A gateway in virtual time: the live one's core, its events delivered by the event queue.
+
+arrival ──gateway_s──► core ──orders──► instances ──news──► core ...
+
+Instances report their load as live, but only when a gateway is about to decide something and its last report is older
+than `[simulation] status_period_s`.
+"""
+
+import math
+
+from serving.errors import LedgerError
+from serving.gateway.core import events as e
+from serving.gateway.core.gateway import Gateway
+from serving.gateway.core.settings import GatewaySettings
+from serving.ids import BlockHash, NodeId, ReplicaId, RequestId, SequenceId
+from serving.instance.core.placeholder import mix64, placeholder_prompt
+from serving.values.instances import Status
+from serving.values.jobs import GenerationJob, SequenceUpdate
+from serving.values.news import Adopted, News, Refused, Tokens
+from serving.values.orders import Add, Adopt, Send
+from serving.values.sequence import SamplingParams, SequenceSpec
+from serving.virtual.directory import Directory
+from serving.virtual.events import EventQueue
+from serving.virtual.journal_book import Book
+from serving.virtual.ports import Instance
+from serving.virtual.result import Outcome
+
+_NO_NODE = NodeId("")
+
+
+class VirtualGateway:
+    """Owns the requests that were sent to it.
+
+    Args:
+        status_period_s: how old reports of instances may be [s].
+        gateways: how many there are.
+        timeout_s: deadline of each request [s].
+        seed: of the whole run; a request's own seed follows from it and its number.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        queue: EventQueue,
+        directory: Directory,
+        book: Book,
+        status_period_s: float,
+        gateways: int,
+        timeout_s: float,
+        seed: int,
+    ) -> None:
+        self._settings = settings
+        self._core = Gateway(settings)
+        self._queue = queue
+        self._directory = directory
+        self._book = book
+        self._period_s = status_period_s
+        self._gateways = gateways
+        self._timeout_s = timeout_s
+        self._seed = seed
+        self._instances: dict[ReplicaId, Instance] = {}
+        self._reported_at: dict[ReplicaId, float] = {}
+        self._oldest_report = math.inf
+        self._wake_at = math.inf
+        self._down_until = 0.0
+        self._unsent: list[e.Unsent] = []
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def submit(self, request: tuple[int, int, int, tuple[BlockHash, ...]]) -> None:
+        """Take a request in.
+
+        Args:
+            request: its row, prompt tokens, output tokens, and the hashes of its full blocks.
+        """
+        row, prompt, output, hashes = request
+        now, name = self._queue.now, self._settings.name
+        if now < self._down_until:
+            self._book.decided(now, "fail", f"{name}-{row}/0", "unavailable", "the gateway is down")
+            self._book.end(row, Outcome.FAILED, now)
+            return
+        spec = SequenceSpec(
+            SequenceId(""),
+            placeholder_prompt(prompt),
+            SamplingParams(max_tokens=output, temperature=0.0, seed=mix64(self._seed ^ mix64(row))),
+            time_left_s=self._timeout_s,
+            prompt_hashes=hashes,
+        )
+        self._tell(e.Submit(row, GenerationJob(RequestId(""), (spec,), mark=row + 1)))
+
+    def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        """See `Owner`."""
+        for one in news:
+            if isinstance(one, Refused) and (base := one.sequence_id.rpartition("@")[0]) in self._core.choices:
+                self._book.decided(self._queue.now, "refuse", base, one.kind.value, one.reason)
+        self._tell(e.InstanceSays(replica, news))
+
+    def learn(self, instance: Instance) -> None:
+        """An instance has come up."""
+        self._instances[instance.name] = instance
+        self._do(e.InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
+        self.report(instance)
+        self._set_alarm()
+
+    def report(self, instance: Instance) -> None:
+        """An instance tells its load now."""
+        tokens, inside, free = instance.status()
+        status = Status(
+            queued_tokens=tokens,
+            waiting=0,
+            running=inside,
+            blocks_free=free,
+            draining=instance.draining,
+            progress_age_s=0.0,
+            tokens_per_s=instance.tokens_per_s(),
+            gateways=self._gateways,
+        )
+        self._reported_at[instance.name] = self._queue.now
+        self._oldest_report = min(self._reported_at.values())
+        self._do(e.InstanceStatus(instance.name, status))
+
+    def instance_lost(self, name: ReplicaId) -> None:
+        """An instance is gone; whatever it worked on is sent elsewhere."""
+        drained = self._instances.pop(name).draining
+        del self._reported_at[name]
+        before = self._failures()
+        self._tell(e.InstanceDown(name, 0.0 if drained else None))
+        self._book.hit += self._failures() - before
+
+    def crash(self, until_s: float) -> int:
+        """The process is gone until then, with all of its connections: their requests fail.
+
+        Returns: requests that were lost.
+        """
+        lost = self.open_requests
+        self._do(e.EndAll("the gateway was lost"))
+        self._core = Gateway(self._settings)
+        for instance in self._instances.values():
+            self._do(e.InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
+            self.report(instance)
+        self._down_until = max(self._down_until, until_s)
+        return lost
+
+    @property
+    def open_requests(self) -> int:
+        """Under way or waiting."""
+        return self._core.running + len(self._core.room)
+
+    def waiting(self) -> tuple[int, int]:
+        """Requests that wait here, for their turn or for an instance to come up, and their known tokens."""
+        requests, tokens, _ = self._core.waiting(self._queue.now)
+        return requests, tokens
+
+    def abandon(self) -> None:
+        """The simulation stops: what is under way stays unfinished."""
+        for number in self._core.numbers():
+            self._book.end(number, Outcome.UNFINISHED, self._queue.now)
+
+    def check(self) -> None:
+        """Prove that the core's ledgers balance. Raises: LedgerError, AssertionError."""
+        self._core.check()
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _tell(self, event: e.GatewayEvent) -> None:
+        """Deliver an event. Effects: before decisions old reports are renewed; the core is woken later."""
+        if self._oldest_report <= self._queue.now - self._period_s and self._may_route(event):
+            for name, instance in self._instances.items():
+                if self._reported_at[name] <= self._queue.now - self._period_s:
+                    self.report(instance)
+        self._do(event)
+        self._set_alarm()
+
+    def _may_route(self, event: e.GatewayEvent) -> bool:
+        """Most news are tokens, which no instance is chosen for, unless their end lets the next request in."""
+        if not isinstance(event, e.InstanceSays) or len(self._core.room):
+            return True
+        for one in event.news:
+            if not isinstance(one, Tokens | Adopted):
+                return True
+        return False
+
+    def _do(self, event: e.GatewayEvent) -> None:
+        for effect in self._core.on(event, self._queue.now):
+            self._carry_out(effect)
+        while self._unsent:
+            self._tell(self._unsent.pop(0))
+
+    def _carry_out(self, effect: e.GatewayEffect) -> None:
+        now, book = self._queue.now, self._book
+        match effect:
+            case SequenceUpdate(number=row, news=news):
+                book.deliver(row, news, now)
+                if news.finish_reason is not None:
+                    book.end(row, Outcome.FINISHED, now)
+            case Send():
+                self._send(effect)
+            case e.Routed(sequence_id=name, decision=decision):
+                kind = "route decode" if effect.decode else "route prefill"
+                book.decided(now, kind, name, decision.replica, decision.reason)
+            case e.JobFailed(number=row, failure=failure):
+                book.decided(now, "fail", f"{self._settings.name}-{row}/0", failure.kind.value, failure.reason)
+                book.end(row, Outcome.FAILED, now)
+            case e.Rejected(number=row, reason=reason):
+                book.decided(now, "reject", self._settings.name, "429", reason)
+                book.end(row, Outcome.REJECTED, now)
+            case e.Broken(trace=trace):
+                raise LedgerError(f"a gateway failed on a request:\n{trace}")
+
+    def _send(self, effect: Send) -> None:
+        order = effect.order
+        if isinstance(order, Add):
+            self._book.sent(self._row(order.spec.sequence_id))
+        if not self._directory.give(effect.replica, order) and isinstance(order, Add | Adopt):
+            self._unsent.append(e.Unsent(effect.replica, order.spec.sequence_id))
+
+    def _row(self, sequence_id: SequenceId) -> int:
+        return int(sequence_id[len(self._settings.name) + 1 : sequence_id.index("/")])
+
+    def _failures(self) -> int:
+        return sum([choice.journal.attempts.total for choice in self._core.choices.values()])
+
+    def _set_alarm(self) -> None:
+        wake = self._core.next_wake()
+        if wake < self._wake_at:
+            self._wake_at = wake
+            self._queue.at(wake, self._woken, wake)
+
+    def _woken(self, when: float) -> None:
+        if when != self._wake_at:
+            return  # an earlier one was set since
+        self._wake_at = math.inf
+        if self._core.next_wake() <= self._queue.now:
+            self._tell(e.Look())
+        else:
+            self._set_alarm()

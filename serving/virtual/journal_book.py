@@ -1,0 +1,99 @@
+"""What clients saw, row by row, and what was decided."""
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+
+from serving.config.scaling import SloConfig
+from serving.values.news import Tokens
+from serving.virtual.result import DecisionRecord, Outcome, RequestColumns
+from serving.virtual.traffic_tally import TrafficTally
+
+_KEPT_OF_A_KIND = 200
+_NAN = math.nan
+
+
+class Book:
+    """Collects the result of one supernode."""
+
+    def __init__(self, on_empty: Callable[[], None], slo: SloConfig) -> None:
+        """
+        Args:
+            on_empty: called whenever no request is open any more.
+            slo: what a request must get to count as good.
+        """
+        self._on_empty = on_empty
+        self.tally = TrafficTally(slo)
+        self.rows = RequestColumns()
+        self.open_rows = 0
+        self.tokens_out = 0
+        self.prompt_tokens_in = 0
+        self.hit = 0
+        """Sequences that lost their instance."""
+        self.counts: Counter[str] = Counter()
+        self._kept: dict[str, deque[tuple[float, str, str, str, str]]] = {}
+        """Arguments of `DecisionRecord`: of most decisions no record is ever asked for."""
+
+    def arrive(self, arrival_s: float, prompt_tokens: int) -> int:
+        """A request has come. Returns: its row."""
+        rows = self.rows
+        row = len(rows.arrival_s)
+        rows.arrival_s.append(arrival_s)
+        rows.first_token_s.append(_NAN)
+        rows.finish_s.append(_NAN)
+        rows.prompt_tokens.append(prompt_tokens)
+        rows.output_tokens.append(0)
+        rows.cached_tokens.append(0)
+        rows.pulled_tokens.append(0)
+        rows.attempts.append(0)
+        rows.outcome.append(Outcome.UNFINISHED)
+        self.tally.arrived_tokens += prompt_tokens
+        self.open_rows += 1
+        return row
+
+    def sent(self, row: int) -> None:
+        """It goes to a prefill instance."""
+        rows = self.rows
+        if not rows.attempts[row]:
+            self.prompt_tokens_in += rows.prompt_tokens[row]
+        rows.attempts[row] += 1
+
+    def deliver(self, row: int, news: Tokens, now: float) -> None:
+        """Tokens reach the client."""
+        rows = self.rows
+        count = len(news.tokens)
+        if count:
+            if not rows.output_tokens[row]:
+                rows.first_token_s[row] = now
+                self.tally.first_token(now - rows.arrival_s[row])
+            rows.output_tokens[row] += count
+            self.tokens_out += count
+        if news.cached_tokens is not None:
+            rows.cached_tokens[row] = news.cached_tokens
+            self.tally.uncached_tokens += rows.prompt_tokens[row] - news.cached_tokens
+            if news.pool is not None:
+                rows.pulled_tokens[row] = news.pool.pulled_tokens
+
+    def end(self, row: int, outcome: Outcome, now: float) -> None:
+        """It is over."""
+        rows = self.rows
+        rows.outcome[row] = outcome
+        if outcome is Outcome.FINISHED:
+            rows.finish_s[row] = now
+        self.tally.ended(rows, row, outcome)
+        self.open_rows -= 1
+        if not self.open_rows:
+            self._on_empty()
+
+    def decided(self, now: float, kind: str, subject: str, choice: str, reason: str) -> None:
+        """Count a decision; the newest ones of each kind are kept."""
+        self.counts[kind] += 1
+        kept = self._kept.get(kind)
+        if kept is None:
+            kept = self._kept[kind] = deque(maxlen=_KEPT_OF_A_KIND)
+        kept.append((now, kind, subject, choice, reason))
+
+    def decisions(self) -> list[DecisionRecord]:
+        """The kept ones, in order of time."""
+        kept = [DecisionRecord(*one) for kept in self._kept.values() for one in kept]
+        return sorted(kept, key=lambda one: (one.at_s, one.kind))

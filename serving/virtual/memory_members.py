@@ -1,0 +1,304 @@
+"""Who forms the pool in virtual time: servers that join, ramp up, drain, crash and come back, with the real roster.
+
+Every change of the ring makes each server look for entries that another one should have now. While there are any, the
+pool is not `steady`, and a block may be with any of its `readers`; else it is with its primary or nowhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from serving.config.kvcache import KvCacheConfig
+from serving.errors import ConfigError
+from serving.ids import BlockHash
+from serving.kvpool.core.memory_manager import ManagerSettings
+from serving.kvpool.core.ring import HashRing, ring_of
+from serving.kvpool.core.roster import STEPS, PoolRoster
+from serving.values.namespaces import server_quotas
+from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState
+from serving.virtual.memory_migration import DRAIN_RETRY_S, RETRY_S, Migration
+from serving.virtual.memory_server import Kept, VirtualServer
+from serving.virtual.memory_timers import Timers
+from serving.virtual.memory_values import PoolCounters, ServerFacts
+
+EXPIRY_S = 5.0
+"""How long clients go on asking a server that died: the roster's expiry."""
+_JUST_AFTER_S = 1e-6
+"""Steps of the ramp and expiries are looked at a moment late, so that rounding cannot make it early."""
+
+
+class Members:
+    """The servers of one pool, and everything that happens to them by itself.
+
+    Attributes:
+        up: servers that answer, by name; draining ones too.
+        ring: of the newest view.
+        steady: every entry is with its primary.
+        changes: grows whenever `up`, `ring` or `steady` may have changed.
+    """
+
+    def __init__(
+        self,
+        config: KvCacheConfig,
+        settings: ManagerSettings,
+        quotas: Mapping[str, int],
+        migration_bytes_per_s: float,
+        ssd_bytes_per_s: float,
+    ) -> None:
+        self.up: dict[str, VirtualServer] = {}
+        self.ring = HashRing(())
+        self.steady = True
+        self.changes = 0
+        self.timers = Timers()
+        self._config = config
+        self._settings = settings
+        self._quotas = [NamespaceRecord(name, nbytes) for name, nbytes in sorted(quotas.items())]
+        self._migration_bytes_per_s = migration_bytes_per_s
+        self._ssd_bytes_per_s = ssd_bytes_per_s
+        self._roster = PoolRoster(EXPIRY_S, config.ramp_s)
+        self._view = EMPTY_VIEW
+        self._migrations: dict[str, Migration] = {}
+        self._lost: dict[str, tuple[float, Sequence[Kept]]] = {}
+        self._incarnations = 0
+        self._gone = PoolCounters()
+
+    # Joining and leaving
+
+    def start(self, count: int, now: float) -> None:
+        """The servers that found the pool, at full share at once.
+
+        Effects: the ring.
+        """
+        for _ in range(count):
+            self._join(self._free_name(), now)
+        self._review(now)
+
+    def add(self, now: float, name: str | None = None) -> str:
+        """Start one server. One that replaces a lost one, by its name, takes over its share and its SSD folder.
+
+        Args:
+            name: None = that of the server lost first, if any; else the first free one.
+        Returns: its name.
+        Raises: ConfigError if a server of this name is there.
+        Effects: the ring; entries begin to move.
+        """
+        name = name or next(iter(self._lost), None) or self._free_name()
+        if name in self.up:
+            raise ConfigError(f"there is a memory server {name} already")
+        server = self._join(name, now)
+        for step in range(1, STEPS + 1):
+            at = server.started + step * self._config.ramp_s / STEPS
+            if at > now:
+                self.timers.at(at + _JUST_AFTER_S, self._review)
+        self._review(now)
+        return name
+
+    def remove(self, name: str, now: float, drain: bool) -> None:
+        """Let a server go, with or without handing its entries to the others, for which it has `drain_s`.
+
+        Raises: ConfigError if there is no such server, or it drains already.
+        Effects: the ring; entries move, or are lost.
+        """
+        server = self._server(name)
+        if server.state is ServerState.DRAINING:
+            raise ConfigError(f"memory server {name} is leaving already")
+        server.state = ServerState.DRAINING
+        if drain:
+            self.timers.at(now + self._config.drain_s, partial(self._leave, server))
+            self._review(now)
+        else:
+            self._leave(server, now)
+
+    def lose(self, name: str, now: float, keeps_ssd: bool) -> None:
+        """A server dies. Until the roster notices, its blocks are missed and what is written to it is dropped.
+
+        Args:
+            keeps_ssd: its replacement finds its SSD folder.
+        Raises: ConfigError if there is no such server.
+        Effects: what it held is lost, at least for now.
+        """
+        server = self._server(name)
+        self._announce(now)
+        self._lost[name] = (server.started, server.kept() if keeps_ssd else ())
+        self._end(server)
+        self.timers.at(now + EXPIRY_S + _JUST_AFTER_S, self._review)
+
+    def advance(self, now: float) -> None:
+        """Do everything that is due by now, each thing at its own time.
+
+        Effects: whatever they do.
+        """
+        timers = self.timers
+        while timers.due <= now:
+            time, action = timers.pop()
+            action(time)
+
+    # What a server's ledger asks for
+
+    def work(self, server: VirtualServer, now: float) -> None:
+        """To be called after whatever may have given orders, or have made memory short.
+
+        Effects: the disk works; the ledger's `tick` will be called.
+        """
+        idle = server.disk_due is None
+        server.take_orders(now)
+        if idle and (due := server.disk_due) is not None:
+            self.timers.at(due, partial(self._disk, server))
+        at = server.manager.next_tick(now)
+        if at is not None and (server.tick_at is None or at < server.tick_at):
+            server.tick_at = at
+            self.timers.at(at, partial(self._tick, server))
+
+    def _disk(self, server: VirtualServer, now: float) -> None:
+        if not server.up:
+            return
+        server.end_disk_work(now)
+        if (due := server.disk_due) is not None:
+            self.timers.at(due, partial(self._disk, server))
+        self.work(server, now)
+
+    def _tick(self, server: VirtualServer, now: float) -> None:
+        if server.up and server.tick_at == now:
+            server.tick_at = None
+            server.manager.tick(now)
+            self.work(server, now)
+
+    # The ring
+
+    def _join(self, name: str, now: float) -> VirtualServer:
+        self._incarnations += 1
+        server = VirtualServer(name, self._incarnations, self._settings, now, self._ssd_bytes_per_s)
+        started, files = self._lost.pop(name, (now, ()))
+        server.started = started
+        server.restore(files, now)
+        self.up[name] = server
+        self._migrations[name] = Migration(server, self._owner, self._migration_bytes_per_s)
+        self.changes += 1
+        return server
+
+    def _announce(self, now: float) -> None:
+        for server in self.up.values():
+            self._roster.announce(server.record(now), now)
+
+    def _review(self, now: float) -> None:
+        """Look whether the pool is another one by now."""
+        self._announce(now)
+        view = self._roster.view(now, self._quotas)
+        if view.version == self._view.version:
+            return
+        self._view = view
+        self.ring = ring_of(view)
+        if self._quotas:
+            for name, shares in server_quotas(self._quotas, view).items():
+                if (server := self.up.get(name)) is not None:
+                    server.manager.set_quotas(shares)
+                    server.manager.tick(now)
+                    self.work(server, now)
+        self.changes += 1
+        for migration in self._migrations.values():
+            migration.settle(self.ring, now)
+            self._go_on(migration, now)
+        self._judge()
+
+    def _judge(self) -> None:
+        """Whether all is in its place; routes are found anew if that, or who answers, has changed."""
+        steady = not self.ring.draining and all(one.due is None for one in self._migrations.values())
+        if steady != self.steady:
+            self.steady = steady
+            self.changes += 1
+
+    def _owner(self, block: BlockHash) -> VirtualServer | None:
+        return self.up.get(self.ring.primary(block) or "")
+
+    # Migration
+
+    def _go_on(self, migration: Migration, now: float) -> None:
+        if migration.due is not None:
+            self.timers.at(migration.due, partial(self._step, migration))
+        elif migration.server.state is ServerState.DRAINING:
+            self.timers.at(now, partial(self._leave, migration.server))
+
+    def _step(self, migration: Migration, now: float) -> None:
+        if migration.due != now:
+            return  # another step is due instead
+        leaving = migration.server.state is ServerState.DRAINING
+        migration.step(now, DRAIN_RETRY_S if leaving else RETRY_S)
+        if self._settings.ssd_bytes:
+            for server in self.up.values():
+                self.work(server, now)
+        self._go_on(migration, now)
+        self._judge()
+
+    def _leave(self, server: VirtualServer, now: float) -> None:
+        if not server.up:
+            return
+        self._announce(now)  # as draining: its name starts young again
+        self._roster.withdraw(server.name, str(server.incarnation), now)
+        self._end(server)
+        self._review(now)
+
+    def _end(self, server: VirtualServer) -> None:
+        server.up = False
+        del self.up[server.name]
+        migration = self._migrations.pop(server.name)
+        migration.due = None
+        self._gone += self._counted(server, migration)
+        self.changes += 1
+        self._judge()
+
+    # Knowledge
+
+    def counters(self) -> PoolCounters:
+        """What servers have counted, those that are gone included.
+
+        Effects: none.
+        """
+        total = self._gone
+        for name, server in self.up.items():
+            total += self._counted(server, self._migrations[name])
+        return total
+
+    def facts(self) -> tuple[ServerFacts, ...]:
+        """The servers of the ring, by name; lost ones until the roster notices.
+
+        Effects: none.
+        """
+        return tuple(self._facts(one.record.name, one.weight) for one in self._view.servers)
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """Used memory of the servers of the ring, and all of it.
+
+        Effects: none.
+        """
+        names = [one.record.name for one in self._view.servers]
+        managers = [self.up[name].manager for name in names if name in self.up]
+        return sum(one.dram_used_bytes for one in managers), sum(one.dram_capacity_bytes for one in managers)
+
+    def _facts(self, name: str, weight: float) -> ServerFacts:
+        server = self.up.get(name)
+        if server is None:
+            return ServerFacts(name, False, weight, 0, 0, 0, 0, 0, 0)
+        stats = server.manager.stats()
+        return ServerFacts(
+            name,
+            True,
+            weight,
+            stats.entries,
+            stats.dram_used_bytes,
+            stats.dram_capacity_bytes,
+            stats.ssd_used_bytes,
+            stats.ssd_capacity_bytes,
+            self._migrations[name].left,
+        )
+
+    def _counted(self, server: VirtualServer, migration: Migration) -> PoolCounters:
+        return server.counters() + PoolCounters(moved=migration.moved, moved_bytes=migration.moved_bytes)
+
+    def _server(self, name: str) -> VirtualServer:
+        server = self.up.get(name)
+        if server is None:
+            raise ConfigError(f"there is no memory server {name!r}; there are {', '.join(self.up) or 'none'}")
+        return server
+
+    def _free_name(self) -> str:
+        taken = self.up.keys() | self._lost.keys()
+        return next(name for number in range(len(taken) + 1) if (name := f"server-{number}") not in taken)

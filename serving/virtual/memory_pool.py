@@ -1,0 +1,359 @@
+"""The KV-cache pool of one supernode in virtual time: the live pool's ring, roster and ledgers, without bytes and wire.
+
+A lookup here does what a live client's does, server by server, to the same ledgers:
+
+    live                                             here
+    every reader of a block is asked for it          the same, or its primary alone while the pool is steady
+    what is found counts as used, of a chain the     the same, in the same order on each server
+    first block last
+    leases until the bytes have arrived or lease_s   a hold on the leading blocks, ended by `release` or `lease_s`
+    SSD hits are promoted                            the same; how long the bytes take is the caller's business
+    reserve, copy, commit the last block first       the same in one moment: nothing else happens in between
+
+What differs is only what needs no asking: blocks are grouped by no server, and nobody is told what is not there.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from serving.config.kvcache import KvCacheConfig
+from serving.errors import ConfigError, LedgerError
+from serving.ids import BlockHash
+from serving.kvpool.core.entries import Entry
+from serving.kvpool.core.entry import GrantStatus
+from serving.kvpool.core.shelf import Shelf
+from serving.values.pool_outcome import MissReason, StoreReport
+from serving.values.pool_view import ServerState
+from serving.virtual.memory_members import Members
+from serving.virtual.memory_migration import BYTES_PER_S
+from serving.virtual.memory_server import VirtualServer, manager_settings
+from serving.virtual.memory_timers import NEVER
+from serving.virtual.memory_values import Found, Hold, PoolCounters, ServerFacts
+
+SSD_BYTES_PER_S = 400e9 / 8
+"""One server's reads and writes on its SSD tier.
+
+Source: the EVS volumes of a node are reached over the VPC plane, 400 Gbit/s.
+"""
+NO_SERVER = "no server"
+
+
+class Place(NamedTuple):
+    """Where a block may be."""
+
+    entries: Mapping[BlockHash, Entry]
+    shelf: Shelf
+    server: VirtualServer
+
+
+class _Places(dict[str | None, tuple[Place, ...]]):
+    """The place at each server that answers; the others are not there."""
+
+    def __missing__(self, name: str | None) -> tuple[Place, ...]:
+        return ()
+
+
+class _Routes:
+    """Where the blocks of a namespace may be, the likeliest place first; good until the members change.
+
+    Asked anew each time: the ring answers as fast as a table of some ten thousand blocks, which no cache holds.
+    """
+
+    def __init__(self, namespace: str, members: Members) -> None:
+        self._steady = members.steady
+        self._ring = members.ring
+        shelves = [(name, server, server.shelf(namespace)) for name, server in members.up.items()]
+        self._at = _Places({name: (Place(shelf.entries, shelf, server),) for name, server, shelf in shelves})
+
+    def of(self, blocks: Sequence[BlockHash]) -> list[tuple[Place, ...]]:
+        """Where each of these may be. While the pool is steady, the only place of a block is its primary."""
+        if self._steady:
+            return self.primary(blocks)
+        at, readers = self._at, self._ring.readers
+        return [tuple([place for name in readers(block) for place in at[name]]) for block in blocks]
+
+    def primary(self, blocks: Sequence[BlockHash]) -> list[tuple[Place, ...]]:
+        """Where each of these is written; empty if it cannot be."""
+        return [*map(self._at.__getitem__, self._ring.primaries(blocks))]
+
+
+class VirtualPool:
+    """All memory servers of a supernode. `now` never decreases from one call to the next."""
+
+    def __init__(
+        self,
+        config: KvCacheConfig,
+        block_bytes: int,
+        now: float = 0.0,
+        *,
+        quotas: Mapping[str, int] | None = None,
+        migration_bytes_per_s: float = BYTES_PER_S,
+        ssd_bytes_per_s: float = SSD_BYTES_PER_S,
+    ) -> None:
+        """
+        Args:
+            config: `replicas` servers of `ub_memory_mib` and `ssd_mib` of accounted bytes each. A pool without a server
+                finds and stores nothing.
+            block_bytes: of one KV block.
+            quotas: bytes that a namespace may hold in the whole pool; absent or 0 = no limit.
+            migration_bytes_per_s: pace at which one server hands entries to others.
+        Raises: ConfigError if a server has no room for one block.
+        """
+        settings = manager_settings(config, block_bytes)
+        if block_bytes < 1 or settings.capacity_bytes < block_bytes:
+            raise ConfigError(
+                f"[kvcache] ub_memory_mib = {config.ub_memory_mib} has no room for a KV block of {block_bytes} bytes; "
+                "give a memory server at least a few blocks"
+            )
+        self._block_bytes = block_bytes
+        self._lease_s = config.lease_s
+        self._with_ssd = config.ssd_mib > 0
+        self._members = Members(config, settings, quotas or {}, migration_bytes_per_s, ssd_bytes_per_s)
+        self._timers = self._members.timers
+        self._holds: deque[Hold] = deque()  # by `until`: the lease is the same for all
+        self._counted = PoolCounters()
+        self._routes: dict[str, _Routes] = {}
+        self._routes_of = -1
+        self._members.start(config.replicas, now)
+
+    # Readers
+
+    def lookup_and_hold(self, namespace: str, hashes: Sequence[BlockHash], client: int, now: float) -> Found:
+        """The longest prefix of these blocks that the pool has. It stays for `lease_s`, or until it is released.
+
+        Args:
+            client: who asks; kept for symmetry with `store`.
+        Effects: what is found counts as used, leading or not; SSD hits begin to be promoted.
+        """
+        del client
+        self.tick(now)
+        routes = self._routes_in(namespace)
+        run: list[tuple[Shelf, Entry]] = []  # the leading run, last block first
+        holders: list[VirtualServer] = []
+        for block, places in zip(reversed(hashes), reversed(routes.of(hashes)), strict=True):
+            best: Entry | None = None
+            for entries, shelf, server in places:
+                entry = entries.get(block)
+                if entry is not None and entry.shown:
+                    shelf.use(entry, now)
+                    if best is None or (entry.in_dram and not best.in_dram):
+                        best, best_shelf, holder = entry, shelf, server
+            if best is not None:
+                run.append((best_shelf, best))
+                holders.append(holder)
+            elif run:
+                run.clear()
+                holders.clear()
+        return self._hold(run, holders, len(hashes), now)
+
+    def _hold(self, run: list[tuple[Shelf, Entry]], holders: list[VirtualServer], asked: int, now: float) -> Found:
+        on_ssd = 0
+        for shelf, entry in run:
+            shelf.lend(entry)
+            if not entry.in_dram:
+                on_ssd += 1
+        counted = self._counted
+        counted.lookups += 1
+        counted.blocks_asked += asked
+        counted.blocks_memory += len(run) - on_ssd
+        counted.blocks_ssd += on_ssd
+        hold = Hold(run, holders, now + self._lease_s)
+        found = Found(len(run), len(run) - on_ssd, on_ssd, hold)
+        if run:
+            self._holds.append(hold)
+        if on_ssd:
+            self._promote(run, holders, now)
+        return found
+
+    def _promote(self, run: Sequence[tuple[Shelf, Entry]], holders: Sequence[VirtualServer], now: float) -> None:
+        by_server: dict[VirtualServer, list[tuple[Shelf, Entry]]] = {}
+        for server, pair in zip(reversed(holders), reversed(run), strict=True):
+            if not pair[1].in_dram:
+                by_server.setdefault(server, []).append(pair)
+        for server, pairs in by_server.items():
+            pairs[0][0].bring([entry for _shelf, entry in pairs], now)
+            self._members.work(server, now)
+
+    def release(self, handle: Hold, now: float) -> None:
+        """The bytes have arrived, or are not wanted any more. Nothing happens if the hold has ended already.
+
+        Effects: its blocks may be evicted again.
+        """
+        self.tick(now)
+        self._end(handle)
+
+    def _end(self, hold: Hold) -> None:
+        for shelf, entry in hold.blocks:
+            shelf.give_back(entry)
+        hold.blocks.clear()
+
+    # Writers
+
+    def store(self, namespace: str, hashes: Sequence[BlockHash], client: int, now: float) -> StoreReport:
+        """Publish blocks of one chain, in its order, each on its primary.
+
+        Args:
+            client: who writes.
+        Returns: what became of them, in the words of a live client's report.
+        Effects: new entries; others leave for them.
+        """
+        self.tick(now)
+        routes = self._routes_in(namespace)
+        nbytes = self._block_bytes
+        written: list[tuple[Shelf, Entry]] = []
+        dropped: dict[str, int] = {}
+        present = 0
+        servers: dict[VirtualServer, None] = {}
+        homes = routes.primary(hashes)
+        for block, places in zip(reversed(hashes), reversed(homes), strict=True):
+            if places:
+                places[0].shelf.use_known(block, now)
+        for block, places in zip(hashes, homes, strict=True):
+            if not places:
+                why = MissReason.UNREACHABLE.value if self._members.ring.primary(block) else NO_SERVER
+                dropped[why] = dropped.get(why, 0) + 1
+                continue
+            _entries, shelf, server = places[0]
+            entry = shelf.admit(block, nbytes, client, now)
+            if isinstance(entry, Entry):
+                written.append((shelf, entry))
+            elif entry is GrantStatus.PRESENT:
+                present += 1
+            else:
+                dropped[entry.value] = dropped.get(entry.value, 0) + 1
+            if self._with_ssd:
+                servers[server] = None
+        # The last block first: the beginning of a chain is then the younger one, and stays longer than its end.
+        for shelf, entry in reversed(written):
+            shelf.finish(entry, now)
+        for server in servers:
+            self._members.work(server, now)
+        counted = self._counted
+        counted.stored += len(written)
+        counted.present += present
+        counted.dropped += len(hashes) - len(written) - present
+        counted.stored_bytes += len(written) * nbytes
+        return StoreReport(len(written), present, tuple(sorted(dropped.items())), len(written) * nbytes)
+
+    # Routes
+
+    def _routes_in(self, namespace: str) -> _Routes:
+        if self._routes_of != self._members.changes:
+            self._routes_of = self._members.changes
+            self._routes.clear()
+        routes = self._routes.get(namespace)
+        if routes is None:
+            routes = self._routes[namespace] = _Routes(namespace, self._members)
+        return routes
+
+    # Servers
+
+    def add_server(self, now: float, name: str | None = None) -> str:
+        """Start one server: the replacement of the one that was lost first, with its SSD folder, or a new one.
+
+        Args:
+            name: to start the replacement of a certain one.
+        Returns: its name.
+        Raises: ConfigError if a server of this name is there.
+        Effects: the ring, step by step over `ramp_s`; entries begin to move.
+        """
+        self.tick(now)
+        return self._members.add(now, name)
+
+    def remove_server(self, name: str, now: float, drain: bool = True) -> None:
+        """Let a server go.
+
+        Args:
+            drain: it hands its entries to the others first, for at most `drain_s`.
+        Raises: ConfigError if there is no such server, or it drains already.
+        Effects: the ring; entries move, or are lost.
+        """
+        self.tick(now)
+        self._members.remove(name, now, drain)
+
+    def lose_server(self, name: str, now: float, keeps_ssd: bool = True) -> None:
+        """A server dies. The ring forgets it only after some seconds, during which its blocks are missed.
+
+        Args:
+            keeps_ssd: its replacement, of the same name, finds its SSD folder.
+        Raises: ConfigError if there is no such server.
+        Effects: what it held is lost, at least for now.
+        """
+        self.tick(now)
+        self._members.lose(name, now, keeps_ssd)
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        """Everything that time brings by now: ends of holds, steps of the ramp, migration, disk work. Cheap if nothing.
+
+        Effects: as it says. Every other call begins with it.
+        """
+        holds = self._holds
+        while holds and (holds[0].until <= now or not holds[0].blocks):
+            hold = holds.popleft()
+            if hold.blocks:
+                if self._timers.due <= hold.until:
+                    self._members.advance(hold.until)
+                self._counted.holds_expired += 1
+                self._end(hold)
+        if self._timers.due <= now:
+            self._members.advance(now)
+
+    def next_tick(self) -> float | None:
+        """When `tick` has something to do; None = nothing will happen by itself.
+
+        Effects: none.
+        """
+        due = min(self._timers.due, self._holds[0].until if self._holds else NEVER)
+        return due if due < NEVER else None
+
+    # Knowledge
+
+    def servers(self) -> tuple[ServerFacts, ...]:
+        """The servers of the ring, by name.
+
+        Effects: none.
+        """
+        return self._members.facts()
+
+    def active(self) -> list[str]:
+        """Servers that answer and do not leave, in the order in which they came.
+
+        Effects: none.
+        """
+        return [name for name, server in self._members.up.items() if server.state is not ServerState.DRAINING]
+
+    @property
+    def draining(self) -> int:
+        """Servers that leave and are not gone."""
+        return len(self._members.up) - len(self.active())
+
+    @property
+    def memory_bytes(self) -> tuple[int, int]:
+        """Used memory of all servers, and all of it."""
+        return self._members.memory_bytes()
+
+    @property
+    def fill(self) -> float:
+        """Used part of all servers' memory, 0 to 1."""
+        used, capacity = self._members.memory_bytes()
+        return used / max(1, capacity)
+
+    @property
+    def counters(self) -> PoolCounters:
+        """What happened so far, summed over all servers there ever were."""
+        return self._counted + self._members.counters()
+
+    def check(self) -> None:
+        """Prove that every ledger balances and that what is lent is held by somebody. O(entries).
+
+        Raises: LedgerError if not.
+        """
+        lent = {entry.version for hold in self._holds for _shelf, entry in hold.blocks}
+        for server in self._members.up.values():
+            server.manager.check()
+            for view in server.manager.entries():
+                if view.leased != (view.version in lent):
+                    raise LedgerError(f"version {view.version} of {server.name} is lent wrongly")

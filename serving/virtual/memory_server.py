@@ -1,0 +1,168 @@
+"""One memory server in virtual time: the real ledger, and a disk that takes as long as its bytes need.
+
+Bytes are accounted, never filled. A read or write of the SSD tier ends when all those before it have ended and its own
+bytes have gone through; a load waits behind spills, as it does on a busy disk.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from serving.config.kvcache import KvCacheConfig
+from serving.ids import BlockHash, NodeId
+from serving.kvpool.core.entry import Kind, Load, Order, Space, Spill, Unlink
+from serving.kvpool.core.inventory import SLABS
+from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
+from serving.kvpool.core.shelf import Shelf
+from serving.kvpool.core.slab_allocator import QUANTUM
+from serving.kvpool.live.server_settings import KIB, MIB
+from serving.values.pool_view import ServerRecord, ServerState
+from serving.virtual.memory_values import PoolCounters
+
+LAYOUT = "simulated"
+_SLAB_BLOCKS = 16
+"""Blocks of a slab: the ledger then has few spans to keep."""
+_VERSIONS = 1 << 40
+"""Versions of one incarnation; the next one begins behind them."""
+
+
+class Kept(NamedTuple):
+    """A file of an SSD folder that outlived its server."""
+
+    space: Space
+    hash: BlockHash
+    nbytes: int
+    last_use: float
+
+
+def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings:
+    """The ledger's settings as `[kvcache]` says, sizes read as accounted bytes.
+
+    Slabs are whole blocks, so that no server loses the end of each slab, which no block fits in: a few blocks, with
+    little left over at the end of the region, or as many as `[kvcache] slab_kib` says if those are more.
+
+    Args:
+        block_bytes: of one KV block.
+    Effects: none.
+    """
+    # Without a second tier nothing has to be written before it goes, so nothing is gained by going early.
+    water = (config.high_water, config.low_water) if config.ssd_mib else (1.0, 1.0)
+    size = -(-block_bytes // QUANTUM) * QUANTUM
+    blocks = config.ub_memory_mib * MIB // size
+    most = max(1, min(_SLAB_BLOCKS, blocks // SLABS))
+    in_slab = min(range(-(-most // 2), most + 1), key=lambda count: (blocks % count, -count))
+    return ManagerSettings(
+        capacity_bytes=config.ub_memory_mib * MIB,
+        slab_bytes=max(config.slab_kib * KIB // size, in_slab) * size,
+        ssd_bytes=config.ssd_mib * MIB,
+        high_water=water[0],
+        low_water=water[1],
+        write_through=config.write_through,
+        eviction=config.eviction,
+        lease_s=config.lease_s,
+        write_lease_s=config.write_lease_s,
+    )
+
+
+class VirtualServer:
+    """One memory server.
+
+    Attributes:
+        incarnation: tells it from its predecessors of the same name.
+        started: when the first of those that replaced each other began to serve: its age in the roster.
+        up: it answers.
+        left: entries that another server should have, as counted last.
+        tick_at: when the ledger's `tick` is due at the latest; None = never.
+    """
+
+    def __init__(
+        self, name: str, incarnation: int, settings: ManagerSettings, now: float, ssd_bytes_per_s: float
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.born = now
+        self.started = now
+        self.up = True
+        self.state = ServerState.ACTIVE
+        self.left = 0
+        self.tick_at: float | None = None
+        self.manager = MemoryManager(settings, first_version=incarnation * _VERSIONS + 1)
+        self._shelves: dict[str, Shelf] = {}
+        self._ssd_bytes_per_s = ssd_bytes_per_s
+        self._disk: deque[tuple[float, Spill | Load]] = deque()
+        self._disk_free_at = now
+
+    def record(self, now: float) -> ServerRecord:
+        """What it announces.
+
+        Effects: none.
+        """
+        capacity = self.manager.settings.capacity_bytes
+        place = (NodeId(self.name), "", 0, "", 0, capacity)
+        return ServerRecord(self.name, str(self.incarnation), *place, self.state, now - self.born)
+
+    def shelf(self, namespace: str) -> Shelf:
+        """Its entries of a namespace.
+
+        Effects: none that can be seen.
+        """
+        shelf = self._shelves.get(namespace)
+        if shelf is None:
+            shelf = self._shelves[namespace] = self.manager.shelf(Space(namespace, LAYOUT))
+        return shelf
+
+    # Disk
+
+    @property
+    def disk_due(self) -> float | None:
+        """When the next read or write of its disk ends."""
+        return self._disk[0][0] if self._disk else None
+
+    def take_orders(self, now: float) -> None:
+        """Hand the ledger's orders to the disk.
+
+        Effects: the disk works.
+        """
+        orders: Sequence[Order] = self.manager.take_orders()
+        for order in orders:
+            if not isinstance(order, Unlink):
+                self._disk_free_at = max(now, self._disk_free_at) + order.nbytes / self._ssd_bytes_per_s
+                self._disk.append((self._disk_free_at, order))
+
+    def end_disk_work(self, now: float) -> None:
+        """Report what the disk has done by now.
+
+        Effects: the ledger goes on.
+        """
+        while self._disk and self._disk[0][0] <= now:
+            due, order = self._disk.popleft()
+            if isinstance(order, Spill):
+                self.manager.spilled(order.version, True, due)
+            else:
+                self.manager.loaded(order.version, True, due)
+
+    def kept(self) -> list[Kept]:
+        """Its SSD folder, the file used longest ago first.
+
+        Effects: none.
+        """
+        files = [one for one in self.manager.entries() if one.on_ssd]
+        files.sort(key=lambda one: one.last_use)
+        return [Kept(one.space, one.hash, one.nbytes, one.last_use) for one in files]
+
+    def restore(self, files: Sequence[Kept], now: float) -> None:
+        """Take over the folder of a predecessor.
+
+        Effects: its entries are found again.
+        """
+        for one in files:
+            self.manager.restore(one.space, one.hash, Kind.CONTEXT, one.nbytes, 0, one.last_use, now)
+
+    def counters(self) -> PoolCounters:
+        """The part of the pool's counters that ledgers know.
+
+        Effects: none.
+        """
+        counted = self.manager.stats().counters
+        evicted = counted.evicted_to_ssd + counted.evicted_dropped + counted.evicted_by_quota + counted.evicted_from_ssd
+        return PoolCounters(evicted=evicted, spilled=counted.spills, promoted=counted.promotions)

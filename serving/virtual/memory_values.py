@@ -1,0 +1,108 @@
+"""What the KV-cache pool in virtual time takes and gives: plain values, without behaviour."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple, Protocol, Self
+
+from serving.kvpool.core.entries import Entry
+from serving.kvpool.core.shelf import Shelf
+
+
+class Named(Protocol):
+    """A memory server, of which only the name matters here."""
+
+    name: str
+
+
+class Hold:
+    """Blocks that a lookup found, which stay where they are until they are released or `until` has come."""
+
+    __slots__ = ("blocks", "holders", "until")
+
+    def __init__(self, blocks: list[tuple[Shelf, Entry]], holders: Sequence[Named], until: float) -> None:
+        """
+        Args:
+            blocks: emptied when it ends.
+            holders: the server of each, the last block's first.
+        """
+        self.blocks = blocks
+        self.holders = holders
+        self.until = until
+
+
+class Found(NamedTuple):
+    """The longest prefix that the pool has.
+
+    Attributes:
+        blocks: leading blocks found = `from_memory` + `from_ssd`.
+        handle: for `VirtualPool.release`, once the bytes have arrived.
+    """
+
+    blocks: int
+    from_memory: int
+    from_ssd: int
+    handle: Hold
+
+    @property
+    def servers(self) -> dict[str, int]:
+        """Blocks by memory server, in order of the first block of each: which links the bytes take."""
+        return dict(Counter(server.name for server in reversed(self.handle.holders)))
+
+
+@dataclass(slots=True)
+class PoolCounters:
+    """Events since the start; they only grow.
+
+    Attributes:
+        lookups: prefixes asked for. blocks_asked: blocks of them.
+        blocks_memory, blocks_ssd: leading blocks found, by tier.
+        stored, present, dropped: what became of blocks that were to be stored.
+        evicted: copies that left memory or SSD for want of room, whether or not the other tier kept one.
+        spilled, promoted: copies written to SSD, and loaded from there.
+        moved, moved_bytes: entries handed to another server. stored_bytes: of what was stored.
+        holds_expired: lookups whose blocks were not released in time.
+    """
+
+    lookups: int = 0
+    blocks_asked: int = 0
+    blocks_memory: int = 0
+    blocks_ssd: int = 0
+    stored: int = 0
+    present: int = 0
+    dropped: int = 0
+    evicted: int = 0
+    spilled: int = 0
+    promoted: int = 0
+    moved: int = 0
+    moved_bytes: int = 0
+    stored_bytes: int = 0
+    holds_expired: int = 0
+
+    def __add__(self, other: Self) -> "PoolCounters":
+        return PoolCounters(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the blocks asked for that were found, 0 to 1."""
+        return (self.blocks_memory + self.blocks_ssd) / max(1, self.blocks_asked)
+
+
+class ServerFacts(NamedTuple):
+    """One memory server at one moment.
+
+    Attributes:
+        weight: share of its places in the ring, 0 = it drains.
+        up: it answers; one that is lost stays in the ring for some seconds.
+        left: entries that another server should have.
+    """
+
+    name: str
+    up: bool
+    weight: float
+    entries: int
+    memory_bytes: int
+    memory_capacity_bytes: int
+    ssd_bytes: int
+    ssd_capacity_bytes: int
+    left: int

@@ -1,0 +1,75 @@
+"""What virtual instances need from outside: how long things take, and who hears of it."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from serving.ids import ReplicaId
+from serving.instance.core.events import FetchOrder, PullOrder, StoreOrder
+from serving.values.news import News
+from serving.values.orders import Order
+
+
+class StepTimes(Protocol):
+    """Durations of steps [s]."""
+
+    def prefill(self, tokens: float, attended_tokens: float) -> float:
+        """One prefill step of one instance; see `hardware.cost.loads.PrefillLoad`."""
+        ...
+
+    def decode(self, requests: float, context_tokens: float, mean_requests: float) -> float:
+        """One decode iteration of one instance; see `hardware.cost.loads.DecodeLoad`."""
+        ...
+
+    def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
+        """What one die of a decode instance takes for a prompt chunk of its own, beside the others' decoding."""
+        ...
+
+
+class Owner(Protocol):
+    """The gateway that owns a sequence, as an instance sees it."""
+
+    def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        """News of its sequences, from one instance at one moment."""
+        ...
+
+
+Done = Callable[[Any], None]
+
+
+class Movers(Protocol):
+    """Everything that moves KV for an instance, in the background."""
+
+    def pull(self, order: PullOrder, target: ReplicaId, die: int, tokens: int, done: Done) -> None:
+        """Move a handoff's blocks over the RDMA plane; `done` gets (order, bytes, error or None)."""
+        ...
+
+    def fetch(self, order: FetchOrder, instance: ReplicaId, done: Done) -> None:
+        """Ask the KV-cache pool; `done` gets (order, report)."""
+        ...
+
+    def store(self, order: StoreOrder, instance: ReplicaId, done: Done) -> None:
+        """Publish in the KV-cache pool; `done` gets the order."""
+        ...
+
+
+class Instance(Protocol):
+    """One prefill, decode or aggregated instance, as gateways and the cluster see it."""
+
+    name: ReplicaId
+    pool: str
+    npus: int
+    draining: bool
+    alive: bool
+    kv_blocks: int
+
+    def take(self, order: Order) -> None:
+        """An order of a gateway."""
+        ...
+
+    def status(self) -> tuple[int, int, int]:
+        """Tokens to be computed, sequences inside, free KV blocks."""
+        ...
+
+    def tokens_per_s(self) -> float:
+        """Tokens recently computed per second of step time; 0 = not known."""
+        ...

@@ -1,0 +1,188 @@
+"""A prefill instance in virtual time: one engine over all of its dies, step by step."""
+
+import math
+from collections.abc import Callable
+
+from serving.ids import ReplicaId, SequenceId
+from serving.instance.core.engine import InstanceEngine
+from serving.instance.core.events import NextStep, Run, StepDone
+from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.settings import EngineSettings
+from serving.values.orders import Add, Order, Release
+from serving.values.step_plan import SequenceResult, StepPlan, StepResult
+from serving.values.throughput import Throughput
+from serving.virtual.meter import Done, InstanceMeter
+from serving.virtual.seat import EngineSeat, Surroundings, WakeTimer
+
+_TOKEN = (0,)
+_UNHURT = (SequencePhase.HELD, SequencePhase.CLOSING)
+"""Sequences that the loss of a die does not hurt: copied elsewhere, or wanted by nobody."""
+
+
+class PrefillInstance:
+    """Computes prompts and holds them until they are pulled.
+
+    Args:
+        npus: whose dies share sequences and heads, so that all of them compute each step together.
+        slowdown: factor on the duration of a step that starts now: stragglers, jitter.
+        attention_tokens: of the model; see `policy.prefill_cost`.
+    """
+
+    def __init__(
+        self,
+        name: ReplicaId,
+        pool: str,
+        npus: int,
+        settings: EngineSettings,
+        kv_blocks: int,
+        around: Surroundings,
+        slowdown: Callable[[int], float],
+        attention_tokens: float = math.inf,
+    ) -> None:
+        self.name = name
+        self.pool = pool
+        self.npus = npus
+        self.kv_blocks = kv_blocks
+        self.draining = False
+        self.alive = True
+        self.meter = InstanceMeter()
+        self._queue = around.queue
+        self._times = around.times
+        self._slowdown = slowdown
+        self._engine = InstanceEngine(settings, kv_blocks)
+        self._seat = EngineSeat(self._engine, name, 0, around, self._kick, self._ended)
+        self._inside: set[SequenceId] = set()
+        self._timer = WakeTimer(around.queue, self._turn)
+        self._plan: StepPlan | None = None
+        self._kicked = False
+        self._speed = Throughput()
+        self._attention_tokens = attention_tokens
+        self._ready_s = 0.0
+        """When the running step ends, or the instance no longer stands still, whatever is later."""
+        self._step = (0.0, 0.0, 0, 0.0)
+        """Begin and duration of the running step [s], its tokens, and how long the instance was busy before [s]."""
+
+    # ---- orders ----------------------------------------------------------------------------------------------------
+
+    def take(self, order: Order) -> None:
+        """See `Instance`. A prefill instance refuses handoffs of others."""
+        match order:
+            case Add(spec=spec):
+                self._inside.add(spec.sequence_id)
+            case Release(ticket_id=ticket_id):
+                self._inside.discard(SequenceId(ticket_id.rpartition("!")[0]))
+        self._seat.take(order)
+
+    def die(self) -> None:
+        """Everything inside is gone."""
+        self.alive = False
+        self._seat.dead = True
+        self._inside.clear()
+
+    def stall(self, seconds: float) -> None:
+        """Stand still for so long: from now on, or from the end of the running step."""
+        self._ready_s = max(self._ready_s, self._queue.now) + seconds
+
+    def lose_die(self, die: int, share: float) -> tuple[int, int]:
+        """A die's KV is lost, or a share of it. What is held for decode has copies elsewhere; the rest starts again.
+
+        Returns: sequences hit, and tokens that must be computed again.
+        """
+        inside = [key for key, one in self._engine.sequences.items() if one.phase not in _UNHURT]
+        lost = inside[: math.ceil(len(inside) * share)]
+        return len(lost), sum(self._seat.lose(sequence_id) for sequence_id in lost)
+
+    # ---- what is known ---------------------------------------------------------------------------------------------
+
+    @property
+    def sequences(self) -> int:
+        """Inside, held ones included."""
+        return len(self._inside)
+
+    def status(self) -> tuple[int, int, int]:
+        """See `Instance`."""
+        scheduler = self._engine.scheduler
+        inside = len(scheduler.running) + len(scheduler.waiting)
+        return scheduler.queued_tokens(), inside, scheduler.blocks.pool.num_free
+
+    def tokens_per_s(self) -> float:
+        """See `Instance`."""
+        return self._speed.tokens_per_s
+
+    def waiting(self) -> int:
+        """Sequences without blocks."""
+        return len(self._engine.scheduler.waiting)
+
+    def kv_used(self) -> int:
+        """Blocks in use."""
+        return self._engine.scheduler.blocks.pool.num_used
+
+    def done(self) -> Done:
+        """So far."""
+        meter = self.meter
+        if self._plan is None:
+            return Done(meter.busy_s, meter.prompt_tokens, meter.forward_tokens)
+        begun_s, duration, tokens, busy_s = self._step
+        passed_s = self._queue.now - begun_s
+        left = tokens - int(tokens * passed_s / duration) if duration else 0
+        return Done(busy_s + passed_s, meter.prompt_tokens - left, meter.forward_tokens - left)
+
+    def preemptions(self) -> int:
+        """So far."""
+        return self._engine.scheduler.preemptions
+
+    def check(self) -> None:
+        """Prove that the engine's ledgers balance.
+
+        Raises: LedgerError if they do not.
+        """
+        self._engine.check()
+
+    # ---- steps -----------------------------------------------------------------------------------------------------
+
+    def _ended(self, sequence_id: SequenceId) -> None:
+        self._inside.discard(sequence_id)
+
+    def _kick(self, _seat: EngineSeat) -> None:
+        """Look again as soon as everything that happens now has happened, unless a step runs or nobody is there."""
+        scheduler = self._engine.scheduler
+        if self._plan is None and not self._kicked and (scheduler.waiting.items or scheduler.running.items):
+            self._kicked = True
+            self._queue.at(self._queue.now, self._kicked_now)
+
+    def _kicked_now(self, _: object) -> None:
+        self._kicked = False
+        self._turn()
+
+    def _turn(self) -> None:
+        if self._plan is not None or not self.alive:
+            return
+        answer = self._seat.tell(NextStep())
+        if not isinstance(answer, Run):
+            self._timer.set(answer.at if answer is not None else None)
+            return
+        self._plan = plan = answer.plan
+        tokens = attended = 0.0
+        for step in plan.sequences:
+            fed = len(step.tokens)
+            tokens += fed
+            attended += fed * (step.start + 0.5 * fed)
+        now = self._queue.now
+        begins = max(now, self._ready_s)
+        duration = begins - now + self._times.prefill(tokens, attended) * self._slowdown(plan.step)
+        self._ready_s = now + duration
+        self._speed.observe(int(tokens + attended / self._attention_tokens), duration)
+        self._step = now, duration, int(tokens), self.meter.busy_s
+        self.meter.step(duration, len(plan.sequences), int(tokens), self.kv_used() / self.kv_blocks)
+        self._queue.at(now + duration, self._step_done, duration)
+
+    def _step_done(self, duration: float) -> None:
+        plan = self._plan
+        if not self.alive or plan is None:
+            return
+        self._plan = None
+        results = tuple(
+            SequenceResult(step.sequence_id, _TOKEN if step.sample is not None else ()) for step in plan.sequences
+        )
+        self._seat.tell(StepDone(StepResult(plan.step, results, duration)))
+        self._turn()

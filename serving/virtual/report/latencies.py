@@ -1,0 +1,92 @@
+"""Latencies of requests, from columns: one array per metric, nan where a request has no such value.
+
+TTFT is what a client sees: arrival to first token. TPOT is (finish - first token) / (output tokens - 1), so an answer
+of one token has none; scoring it as 0 would flatter every percentile.
+"""
+
+import math
+from array import array
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.virtual.result import Outcome, RequestColumns
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+PERCENTILES = (50.0, 90.0, 99.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Figures of one metric; every one is nan if nothing was counted."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    maximum: float
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """One value per request, in order of arrival [s]; nan where there is none.
+
+    Attributes:
+        ttft_s: of every request that got a first token, finished or not.
+        tpot_s: of finished requests with two tokens or more.
+        e2e_s: of finished requests.
+        finished, counted: which requests finished; which ended at all (those still under way prove nothing).
+        one_token: finished requests that have no TPOT.
+    """
+
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
+    finished: Flags
+    counted: Flags
+    one_token: int
+
+
+def latencies(requests: RequestColumns) -> Latencies:
+    """Compute every request's latencies.
+
+    Effects: none; the columns are read in place.
+    """
+    arrival, first, finish = floats(requests.arrival_s), floats(requests.first_token_s), floats(requests.finish_s)
+    gaps = ints(requests.output_tokens) - 1
+    outcome = np.frombuffer(requests.outcome, dtype=np.int8)
+    finished = outcome == Outcome.FINISHED
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = np.where(finished & (gaps > 0), (finish - first) / gaps, np.nan)
+    return Latencies(
+        ttft_s=first - arrival,
+        tpot_s=tpot,
+        e2e_s=np.where(finished, finish - arrival, np.nan),
+        finished=finished,
+        counted=outcome != Outcome.UNFINISHED,
+        one_token=int(np.count_nonzero(finished & (gaps <= 0))),
+    )
+
+
+def distribution(values: Floats) -> Distribution:
+    """Mean and percentiles of the values that are there; linear between neighbours, as numpy's default."""
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return Distribution(0, math.nan, math.nan, math.nan, math.nan, math.nan)
+    p50, p90, p99 = (float(value) for value in np.percentile(present, PERCENTILES))
+    return Distribution(len(present), float(present.mean()), p50, p90, p99, float(present.max()))
+
+
+def floats(column: "array[float]") -> Floats:
+    """A column as an array, without a copy."""
+    return np.frombuffer(column, dtype=np.float64)
+
+
+def ints(column: "array[int]") -> Ints:
+    """A column of type "q" as an array, without a copy."""
+    return np.frombuffer(column, dtype=np.int64)

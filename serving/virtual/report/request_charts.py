@@ -1,0 +1,126 @@
+"""Charts of requests: how latencies are distributed, and rates and latencies over time."""
+
+import numpy as np
+
+from loadgen.report.chart import Axis, Limit, Line, LineChart, tidy
+from loadgen.report.numbers import limit
+from loadgen.report.time_axis import TimeAxis
+from serving.virtual.report.goodput import Slo, good_requests
+from serving.virtual.report.latencies import Flags, Floats, Latencies, floats, ints
+from serving.virtual.result import SimResult
+
+_QUANTILES = 400
+_MOST_BINS, _LEAST_BINS = 100, 20
+_REQUESTS_A_BIN = 20
+_LOG_FROM = 20.0
+"""Values that span more than this are shown on a logarithmic axis."""
+
+
+def distribution_charts(times: Latencies, slo: Slo | None) -> list[LineChart]:
+    """Cumulative distributions of TTFT, TPOT and end-to-end latency that have values, with the limits."""
+    slo = slo or Slo()
+    metrics = (
+        ("ttft", "Time to first token", times.ttft_s, slo.ttft_s, "blue"),
+        ("tpot", "Time per output token", times.tpot_s, slo.tpot_s, "violet"),
+        ("e2e", "End to end", times.e2e_s, None, "green"),
+    )
+    return [
+        _distribution(f"cdf-{name}", title, present, limit_s, color)
+        for name, title, values, limit_s, color in metrics
+        if len(present := values[~np.isnan(values)])
+    ]
+
+
+def rate_chart(result: SimResult, times: Latencies, slo: Slo | None, axis: TimeAxis) -> LineChart:
+    """Requests that came, that finished, and that finished within the SLOs, per second over time."""
+    edges = _edges(axis.end_s, len(result.requests))
+    finish = floats(result.requests.finish_s)
+    lines = [
+        _rate("arrived", floats(result.requests.arrival_s), edges, "grey"),
+        _rate("finished", finish[times.finished], edges, "blue"),
+    ]
+    if slo:
+        lines.append(_rate("within the SLOs", finish[good_requests(times, slo)], edges, "green"))
+    return axis.chart("line-rate", "Requests per second", edges.tolist(), lines, "per_s")
+
+
+def latency_chart(
+    chart_id: str, title: str, result: SimResult, values: Floats, limit_s: float | None, axis: TimeAxis
+) -> LineChart:
+    """Median and 99th percentile of a latency over time of arrival."""
+    edges = _edges(axis.end_s, len(result.requests))
+    present = ~np.isnan(values)
+    groups = _by_bin(floats(result.requests.arrival_s), present, values, edges)
+    lines = [
+        Line(name=f"p{percentile}", values=_percentiles(groups, percentile), color=color, dash=percentile > 50)
+        for percentile, color in ((50, "blue"), (99, "violet"))
+    ]
+    return axis.chart(chart_id, title, _middles(edges), lines, "s", limits=_limits(limit_s))
+
+
+def cache_chart(result: SimResult, times: Latencies, axis: TimeAxis) -> LineChart:
+    """Part of the prompt tokens that did not have to be computed, over time of arrival."""
+    edges = _edges(axis.end_s, len(result.requests))
+    begun = ~np.isnan(times.ttft_s)
+    arrival, requests = floats(result.requests.arrival_s)[begun], result.requests
+    prompt = np.histogram(arrival, edges, weights=ints(requests.prompt_tokens)[begun])[0]
+    lines = []
+    for name, column, color in (
+        ("all", requests.cached_tokens, "blue"),
+        ("from the pool", requests.pulled_tokens, "green"),
+    ):
+        found = np.histogram(arrival, edges, weights=ints(column)[begun])[0]
+        shares = np.divide(found, prompt, out=np.full(len(prompt), np.nan), where=prompt > 0)
+        lines.append(Line(name=name, values=shares.tolist(), color=color))
+    return axis.chart("line-cache", "Prompt tokens found in caches, by arrival", _middles(edges), lines, "share")
+
+
+def _distribution(chart_id: str, title: str, present: Floats, limit_s: float | None, color: str) -> LineChart:
+    shares = np.linspace(0, 1, min(_QUANTILES, max(2, len(present))))
+    xs = np.quantile(present, shares)
+    log = xs[0] > 0 and xs[-1] / xs[0] > _LOG_FROM
+    return tidy(
+        LineChart(
+            id=chart_id,
+            title=title,
+            note="Share of requests at or below.",
+            x=Axis(unit="s", log=bool(log), low=None if log else 0.0),
+            y=Axis(unit="share"),
+            xs=xs.tolist(),
+            lines=[Line(name="share of requests", values=shares.tolist(), color=color, fill=True)],
+            limits=_limits(limit_s, vertical=True),
+        )
+    )
+
+
+def _limits(limit_s: float | None, *, vertical: bool = False) -> list[Limit]:
+    return [] if limit_s is None else [Limit(name=f"SLO {limit(limit_s)}", value=limit_s, vertical=vertical)]
+
+
+def _edges(end_s: float, requests: int) -> Floats:
+    """Bins of time, few enough to hold some requests each."""
+    bins = min(_MOST_BINS, max(_LEAST_BINS, requests // _REQUESTS_A_BIN))
+    return np.linspace(0.0, end_s, bins + 1)
+
+
+def _middles(edges: Floats) -> list[float]:
+    found: list[float] = ((edges[:-1] + edges[1:]) / 2).tolist()
+    return found
+
+
+def _rate(name: str, moments: Floats, edges: Floats, color: str) -> Line:
+    counts, _ = np.histogram(moments, edges)
+    rates = (counts / (edges[1] - edges[0])).tolist()
+    return Line(name=name, values=[*rates, rates[-1]], color=color, steps=True, fill=color == "green")
+
+
+def _by_bin(moments: Floats, present: Flags, values: Floats, edges: Floats) -> list[Floats]:
+    """Values that are there, by the bin of their moment."""
+    moments, values = moments[present], values[present]
+    order = np.argsort(moments, kind="stable")
+    cuts = np.searchsorted(moments[order], edges[1:-1])
+    return np.split(values[order], cuts)
+
+
+def _percentiles(groups: list[Floats], percentile: float) -> list[float | None]:
+    return [float(np.percentile(group, percentile)) if len(group) else None for group in groups]

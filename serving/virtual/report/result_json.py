@@ -1,0 +1,87 @@
+"""A simulation's result as JSON: the same result gives the same bytes.
+
+The document has a fixed order of fields; mappings are sorted by key; floats keep nine significant digits; what is not
+finite is null. Real time is left out, so two runs of one seed compare with `cmp`. Fields are those of `Summary` and
+`SimResult`, in SI units; `timeline` is column-wise: one list per field of `SimulatedPoint`. A reader checks `schema`:
+the number after the slash grows when a field changes its meaning or goes away; new fields may come without that.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serving.report_files import write_file
+from serving.virtual.report.summary import Summary
+from serving.virtual.result import RequestColumns, SimResult, SimulatedPoint
+
+SCHEMA = "cloudmatrix-simulation/1"
+_DIGITS = 9
+
+
+def result_json(result: SimResult, summary: Summary, *, requests: bool = False) -> bytes:
+    """The document.
+
+    Args:
+        requests: with every request, column-wise: one list per field of `RequestColumns`, in order of arrival.
+    Returns: UTF-8 JSON with a newline at its end.
+    """
+    document = {
+        "schema": SCHEMA,
+        "name": result.name,
+        "workload": result.workload,
+        "seed": result.seed,
+        "supernodes": result.supernodes,
+        "summary": plain(summary),
+        "totals": plain(result.totals),
+        "config": plain(result.config),
+        "instances": plain(result.instances),
+        "faults": plain(result.faults),
+        "decision_counts": plain(result.decision_counts),
+        "decisions": plain(result.decisions),
+        "scaling": plain(result.scaling),
+        "timeline_step_s": plain(result.timeline_step_s),
+        "timeline": _by_field(result.timeline),
+    }
+    if requests:
+        document["requests"] = _columns(result.requests)
+    return msgspec.json.encode(document) + b"\n"
+
+
+def write_json(path: Path, result: SimResult, summary: Summary, *, requests: bool = False) -> None:
+    """Write it to a file.
+
+    Raises: ConfigError if the file cannot be written.
+    """
+    write_file(path, result_json(result, summary, requests=requests))
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 # any value of a report
+    """Dataclasses, lists and mappings as what JSON has; floats rounded, nan and infinity as None."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
+
+
+def _by_field(points: Sequence[SimulatedPoint]) -> dict[str, list[float | int | None]]:
+    """Points as one list per field: a third of the size, and what plotting tools want."""
+    names = [field.name for field in dataclasses.fields(SimulatedPoint)]
+    return {name: [plain(getattr(point, name)) for point in points] for name in names}
+
+
+def _columns(requests: RequestColumns) -> dict[str, list[float | int | None]]:
+    """Each column as a list; whole numbers need no rounding."""
+    return {
+        field.name: plain(column.tolist()) if column.typecode == "d" else column.tolist()
+        for field in dataclasses.fields(requests)
+        for column in (getattr(requests, field.name),)
+    }

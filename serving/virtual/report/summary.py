@@ -1,0 +1,137 @@
+"""The figures that a simulation is run for, in one value: console, JSON and page show this and compute nothing."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from serving.virtual.report.goodput import Goodput, Slo, goodput
+from serving.virtual.report.latencies import Distribution, Latencies, distribution, ints, latencies
+from serving.virtual.report.pools import (
+    SECONDS_PER_HOUR,
+    FaultSummary,
+    PlaneSummary,
+    PoolSummary,
+    fault_summaries,
+    plane_summaries,
+    pool_summaries,
+    ratio,
+)
+from serving.virtual.result import Outcome, SimResult
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Rates over the whole run [1/s]: requests that finished, tokens of their prompts and tokens that reached clients.
+
+    `output_tokens_per_npu_s`: per NPU of every pool together.
+    """
+
+    requests_per_s: float
+    input_tokens_per_s: float
+    output_tokens_per_s: float
+    output_tokens_per_npu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSummary:
+    """What did not have to be computed.
+
+    Attributes:
+        hit_share: cached part of the prompt tokens of requests that got a first token, 0..1.
+        pulled_share: the part that came from the KV-cache pool.
+        pool_hit_share: blocks found among those that the pool was asked for.
+    """
+
+    hit_share: float
+    pulled_share: float
+    pool_hit_share: float
+    pool_lookups_blocks: int
+    pool_hits_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Everything that is shown as a figure.
+
+    Attributes:
+        outcomes: requests by how they ended, in the order of `Outcome`, named in lower case.
+        retried: requests that were sent to a prefill instance more than once.
+        one_token: finished requests that have no TPOT.
+        goodput: None without SLOs.
+        lost_npu_share: part of all NPU time that faults took, 0..1.
+    """
+
+    duration_s: float
+    requests: int
+    outcomes: dict[str, int]
+    retried: int
+    ttft_s: Distribution
+    tpot_s: Distribution
+    e2e_s: Distribution
+    one_token: int
+    goodput: Goodput | None
+    throughput: Throughput
+    cache: CacheSummary
+    pools: list[PoolSummary]
+    planes: list[PlaneSummary]
+    faults: list[FaultSummary]
+    npu_hours: float
+    lost_npu_share: float
+
+
+def summarize(result: SimResult, slo: Slo | None = None, *, times: Latencies | None = None) -> Summary:
+    """Compute every figure of a result.
+
+    Args:
+        slo: limits for goodput; None or an empty one = no goodput.
+        times: `latencies(result.requests)`, if the caller has them already.
+    Effects: none.
+    """
+    times = times or latencies(result.requests)
+    outcome = np.frombuffer(result.requests.outcome, dtype=np.int8)
+    end_s = result.totals.end_s
+    lost_s = sum(fault.npu_seconds_lost for fault in result.faults)
+    return Summary(
+        duration_s=end_s,
+        requests=len(result.requests),
+        outcomes={one.name.lower(): int(np.count_nonzero(outcome == one)) for one in Outcome},
+        retried=int(np.count_nonzero(ints(result.requests.attempts) > 1)),
+        ttft_s=distribution(times.ttft_s),
+        tpot_s=distribution(times.tpot_s),
+        e2e_s=distribution(times.e2e_s),
+        one_token=times.one_token,
+        goodput=goodput(times, slo, end_s) if slo else None,
+        throughput=_throughput(result, times),
+        cache=_cache(result, times),
+        pools=pool_summaries(result),
+        planes=plane_summaries(result.timeline),
+        faults=fault_summaries(result.faults),
+        npu_hours=result.totals.npu_seconds / SECONDS_PER_HOUR,
+        lost_npu_share=min(ratio(lost_s, result.totals.npu_seconds), 1.0),  # faults that overlap count an NPU twice
+    )
+
+
+def _throughput(result: SimResult, times: Latencies) -> Throughput:
+    totals = result.totals
+    finished = int(np.count_nonzero(times.finished))
+    prompt_tokens = int(ints(result.requests.prompt_tokens)[times.finished].sum())
+    return Throughput(
+        requests_per_s=ratio(finished, totals.end_s),
+        input_tokens_per_s=ratio(prompt_tokens, totals.end_s),
+        output_tokens_per_s=ratio(totals.tokens_out, totals.end_s),
+        output_tokens_per_npu_s=ratio(totals.tokens_out, totals.npu_seconds),
+    )
+
+
+def _cache(result: SimResult, times: Latencies) -> CacheSummary:
+    """Over requests that got a first token: of the others nobody knows what would have been found."""
+    begun = ~np.isnan(times.ttft_s)
+    requests, totals = result.requests, result.totals
+    prompt = int(ints(requests.prompt_tokens)[begun].sum())
+    return CacheSummary(
+        hit_share=ratio(int(ints(requests.cached_tokens)[begun].sum()), prompt),
+        pulled_share=ratio(int(ints(requests.pulled_tokens)[begun].sum()), prompt),
+        pool_hit_share=ratio(totals.pool_hits_blocks, totals.pool_lookups_blocks),
+        pool_lookups_blocks=totals.pool_lookups_blocks,
+        pool_hits_blocks=totals.pool_hits_blocks,
+    )

@@ -1,0 +1,229 @@
+"""What a simulation gives: the one value that reports, `reproduce` and `plan` read.
+
+Plain values with plain names; `result_json` in `report` writes them in a fixed order, so that one seed gives the same
+bytes. Times are virtual seconds from the start of the trace.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Outcome(IntEnum):
+    """How a request ended."""
+
+    FINISHED = 0
+    REJECTED = 1
+    """429: the gateway's queue was full."""
+    FAILED = 2
+    """Given up after too many attempts, its deadline, or no instance."""
+    UNFINISHED = 3
+    """Still under way when the simulation was stopped."""
+
+
+@dataclass(slots=True)
+class RequestColumns:
+    """One row per request, in order of arrival; column-wise, because there may be millions."""
+
+    arrival_s: "array[float]" = field(default_factory=lambda: array("d"))
+    first_token_s: "array[float]" = field(default_factory=lambda: array("d"))
+    """When the first token reached the client; nan if none did."""
+    finish_s: "array[float]" = field(default_factory=lambda: array("d"))
+    """When the last token reached the client; nan if it did not finish."""
+    prompt_tokens: "array[int]" = field(default_factory=lambda: array("q"))
+    output_tokens: "array[int]" = field(default_factory=lambda: array("q"))
+    """Tokens that reached the client."""
+    cached_tokens: "array[int]" = field(default_factory=lambda: array("q"))
+    """Prompt tokens that were not computed: found in the instance or pulled from the pool."""
+    pulled_tokens: "array[int]" = field(default_factory=lambda: array("q"))
+    """Those of them that came from the KV-cache pool."""
+    attempts: "array[int]" = field(default_factory=lambda: array("q"))
+    """Times that it was sent to a prefill instance."""
+    outcome: "array[int]" = field(default_factory=lambda: array("b"))
+    """`Outcome` values."""
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPoint:
+    """The whole system at one moment.
+
+    Attributes:
+        prefill_queue_tokens: known tokens that prefill instances still have to compute.
+        prefill_waiting, decode_waiting: sequences without blocks yet.
+        decode_batch: sequences decoding.
+        decode_kv_share, prefill_kv_share: used part of the KV blocks, 0..1.
+        pool_share: used part of the KV-cache pool's memory, 0..1.
+        prefill_npus, decode_npus: of instances that serve; `starting_npus` of those that come up, `idle_npus` of none.
+        ub_bytes, rdma_bytes, vpc_bytes: moved since the start.
+        ub_share, rdma_share, vpc_share: used part of each plane's capacity since the point before, 0..1.
+        step_s: duration of the decode step that ran, 0 if none.
+        draining_npus: of instances that serve, but leave: part of `prefill_npus` and `decode_npus`.
+        memory_servers: that form the KV-cache pool and do not leave.
+    """
+
+    at_s: float
+    prefill_queue_tokens: int
+    prefill_waiting: int
+    decode_waiting: int
+    decode_batch: int
+    prefill_kv_share: float
+    decode_kv_share: float
+    pool_share: float
+    prefill_npus: int
+    decode_npus: int
+    starting_npus: int
+    idle_npus: int
+    ub_bytes: int
+    rdma_bytes: int
+    vpc_bytes: int
+    ub_share: float
+    rdma_share: float
+    vpc_share: float
+    step_s: float
+    draining_npus: int = 0
+    memory_servers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """One decision of the control plane, with its reason.
+
+    Attributes:
+        kind: `route prefill`, `route decode`, `scale`, `preempt`, `reject`, `resubmit`, ...
+        subject: request, instance or pool that it is about.
+        choice: what was decided.
+    """
+
+    at_s: float
+    kind: str
+    subject: str
+    choice: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRecord:
+    """One target that the autoscaler changed, with its reason.
+
+    Attributes:
+        kind: a value of `serving.scaling.core.decision.ScaleKind`.
+    """
+
+    at_s: float
+    pool: str
+    before: int
+    target: int
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRecord:
+    """One fault that happened, and what it cost.
+
+    Attributes:
+        kind: as `hardware.faults` names it.
+        target: what it hit.
+        until_s: when its effect ended; nan if it lasted to the end.
+        sequences_hit: sequences that had to start again or were slowed down.
+        tokens_lost: computed tokens, prompt and output, that had to be computed again.
+        npu_seconds_lost: NPU time that served nobody because of it.
+    """
+
+    at_s: float
+    kind: str
+    target: str
+    until_s: float
+    sequences_hit: int = 0
+    tokens_lost: int = 0
+    npu_seconds_lost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceTotals:
+    """One instance over the whole run."""
+
+    name: str
+    pool: str
+    npus: int
+    started_s: float
+    stopped_s: float
+    """nan if it served to the end."""
+    steps: int
+    busy_s: float
+    prompt_tokens: int
+    """Computed, also more than once."""
+    output_tokens: int
+    preemptions: int
+    peak_batch: int
+    peak_kv_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the whole run; the conservation tests are stated over these.
+
+    Attributes:
+        end_s: when the last event happened.
+        prompt_tokens_in: of all requests that were sent to an instance, each counted once.
+        tokens_computed: prompt tokens, again whenever they were computed again. tokens_cached, tokens_pulled: those
+            that were not, as each request was told with its first token, without what a resubmission found later.
+        tokens_out: reached clients.
+        tokens_generated: sampled by decode instances, hence without the first tokens, which prefill gives; more when
+            something was lost on the way.
+        kv_bytes_handed_off: over the RDMA plane; `kv_bytes_pulled`, `kv_bytes_stored`: from and into the pool, over UB.
+        pool_lookups_blocks, pool_hits_blocks: blocks asked for and found.
+        npu_seconds: NPUs of instances that served or came up, over time.
+        events: how many the simulator handled.
+        kv_bytes_sent: moved to memory servers; more than stored where some blocks were there already.
+        expert_bytes: of dispatch and combine, over UB.
+    """
+
+    end_s: float
+    prompt_tokens_in: int
+    tokens_computed: int
+    tokens_cached: int
+    tokens_pulled: int
+    tokens_out: int
+    tokens_generated: int
+    kv_bytes_handed_off: int
+    kv_bytes_pulled: int
+    kv_bytes_stored: int
+    pool_lookups_blocks: int
+    pool_hits_blocks: int
+    npu_seconds: float
+    events: int
+    kv_bytes_sent: int = 0
+    expert_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SimResult:
+    """One run, or several supernodes' runs merged.
+
+    Attributes:
+        name: of the configuration.
+        config: what was simulated, as a flat table of text for the report: pools, sizes, device, SLOs, seed, faults.
+        wall_s: real time that it took; not part of the JSON.
+        decisions: the newest of each kind up to a bound; `decision_counts` has all of them.
+        scaling: every change of a target.
+    """
+
+    name: str
+    workload: str
+    seed: int
+    supernodes: int
+    config: dict[str, str]
+    requests: RequestColumns
+    timeline: list[SimulatedPoint]
+    timeline_step_s: float
+    decisions: list[DecisionRecord]
+    decision_counts: dict[str, int]
+    faults: list[FaultRecord]
+    instances: list[InstanceTotals]
+    totals: Totals
+    wall_s: float = 0.0
+    scaling: list[ScaleRecord] = field(default_factory=list)

@@ -1,0 +1,204 @@
+"""One simulation from its configuration to its result."""
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hardware.cost import CostModel, load_device, load_shape
+from hardware.errors import HardwareError
+from hardware.faults import Fault
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
+from serving.scaling.core.decision import Scaler
+from serving.virtual.result import ScaleRecord, SimResult, Totals
+from serving.virtual.scaling import Scaling, configured_scaler
+from serving.virtual.scaling_signals import SignalReader
+from serving.virtual.supernode import Supernode
+from serving.virtual.timeline import Timeline
+from serving.virtual.troubles import Troubles
+from serving.virtual.workload.request import Workload
+
+Progress = Callable[[float, int], None]
+"""Told the virtual time [s] and the requests that have arrived so far."""
+
+_POINTS = 600
+"""Of the time line, if nothing else is asked for."""
+_PROGRESS_EVENTS = 20_000
+_COLLECT_EVERY = 200_000
+
+
+def cost_model(config: ServeConfig) -> CostModel:
+    """The cost model of the configured device and model.
+
+    Raises: ConfigError if either cannot be read.
+    """
+    try:
+        return CostModel(load_device(config.simulation.device), load_shape(config.model.path))
+    except HardwareError as error:
+        raise ConfigError(str(error)) from error
+
+
+def simulate(
+    config: ServeConfig,
+    workload: Workload,
+    *,
+    faults: tuple[Fault, ...] = (),
+    timeline_step_s: float | None = None,
+    stop_s: float | None = None,
+    progress: Progress | None = None,
+    seed: int | None = None,
+    check: bool = False,
+    scaler: Scaler | None = None,
+) -> SimResult:
+    """Simulate one supernode until its last request has ended.
+
+    Args:
+        faults: what goes wrong, in order of time.
+        timeline_step_s: between two points of the time line; None = about 600 points.
+        stop_s: end here; what is under way then counts as unfinished.
+        progress: called now and then.
+        seed: instead of the configuration's.
+        check: prove at the end that every ledger balances.
+        scaler: instead of the one that `[autoscaler]` names.
+    Raises: ConfigError for a topology that cannot be.
+    """
+    begun = time.perf_counter()
+    seed = config.simulation.seed if seed is None else seed
+    cost = cost_model(config)
+    try:
+        node = Supernode(config, cost, seed)
+        for pool, settings in config.pools.items():
+            for _ in range(settings.replicas):
+                node.start_instance(pool)
+    except HardwareError as error:
+        raise ConfigError(str(error)) from error
+    scaling = _scaling(node, scaler or configured_scaler(config.slo, config.autoscaler))
+    step_s = timeline_step_s or max(0.1, (workload.duration_s or 600.0) / _POINTS)
+    timeline = Timeline(node, step_s)
+    node.feed(workload)
+    timeline.start()
+    if scaling is not None:
+        scaling.start()
+    troubles = Troubles(node, faults)
+    with _few_collections():
+        _run(node, math.inf if stop_s is None else stop_s, progress)
+    timeline.end()
+    if check:
+        _check(node)
+    for gateway in node.gateways:
+        gateway.abandon()
+    records = [] if scaling is None else scaling.records
+    return _result(config, workload, node, timeline, troubles, records, seed, time.perf_counter() - begun)
+
+
+def _scaling(node: Supernode, scaler: Scaler | None) -> Scaling | None:
+    if scaler is None:
+        return None
+    return Scaling(node, scaler, SignalReader(node))
+
+
+def _run(node: Supernode, stop_s: float, progress: Progress | None) -> None:
+    """Until nothing more can happen to a request, or the end that was asked for."""
+    queue = node.queue
+    while node.busy and len(queue) and queue.now <= stop_s:
+        queue.run(stop_s, _PROGRESS_EVENTS)
+        if progress is not None:
+            progress(queue.now, len(node.book.rows))
+        if queue.next_at > stop_s:
+            break
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Hardly any object here is part of a cycle: looking for them again and again would take an eighth of the time."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_EVERY, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+def _check(node: Supernode) -> None:
+    for instance in node.everyone:
+        instance.check()
+    for gateway in node.gateways:
+        gateway.check()
+    node.network.fabric.check()
+    if node.pool is not None:
+        node.pool.check()
+
+
+def _result(
+    config: ServeConfig,
+    workload: Workload,
+    node: Supernode,
+    timeline: Timeline,
+    troubles: Troubles,
+    records: list[ScaleRecord],
+    seed: int,
+    wall_s: float,
+) -> SimResult:
+    book, movers = node.book, node.movers
+    instances = [*node.totals, *(node.totals_of(one) for one in node.everyone)]
+    rows = book.rows
+    totals = Totals(
+        end_s=node.queue.now,
+        prompt_tokens_in=book.prompt_tokens_in,
+        tokens_computed=sum(one.prompt_tokens for one in instances),
+        tokens_cached=sum(rows.cached_tokens),
+        tokens_pulled=sum(rows.pulled_tokens),
+        tokens_out=book.tokens_out,
+        tokens_generated=sum(one.output_tokens for one in instances),
+        kv_bytes_handed_off=movers.handed_off,
+        kv_bytes_pulled=movers.pulled,
+        kv_bytes_stored=movers.stored,
+        pool_lookups_blocks=movers.asked_blocks,
+        pool_hits_blocks=movers.found_blocks,
+        npu_seconds=timeline.npu_seconds,
+        events=node.queue.handled,
+        kv_bytes_sent=movers.sent,
+        expert_bytes=node.expert_bytes,
+    )
+    return SimResult(
+        name=config.model.name or config.model.path.name,
+        workload=workload.name,
+        seed=seed,
+        supernodes=1,
+        config=described(config),
+        requests=rows,
+        timeline=timeline.points,
+        timeline_step_s=timeline.step_s,
+        decisions=book.decisions(),
+        decision_counts=dict(sorted(book.counts.items())),
+        faults=troubles.records(),
+        instances=sorted(instances, key=lambda one: (one.pool, one.started_s, one.name)),
+        totals=totals,
+        wall_s=wall_s,
+        scaling=records,
+    )
+
+
+def described(config: ServeConfig) -> dict[str, str]:
+    """What was simulated, for people."""
+    simulation, kvcache = config.simulation, config.kvcache
+    text = {
+        "model": config.model.name or config.model.path.name,
+        "device": simulation.device,
+        "supernodes": str(simulation.supernodes),
+        "NPUs": str(config.cluster.npus),
+    }
+    for name, pool in config.pools.items():
+        text[name] = f"{pool.replicas} x {pool.npus_per_instance} NPUs"
+    text["kvcache"] = f"{kvcache.replicas} x {kvcache.ub_memory_mib / 1024:,.0f} GiB" if kvcache.replicas else "none"
+    text["KV block"] = f"{config.engine.block_tokens} tokens"
+    text["MTP"] = f"{simulation.drafts} drafted, {simulation.acceptance:.0%} accepted"
+    text["SLO"] = f"TTFT {config.slo.ttft_s:g} s, TPOT {config.slo.tpot_s * 1e3:g} ms"
+    text["autoscaler"] = config.autoscaler.policy
+    text["routing"] = config.gateway.routing
+    text["jitter"] = f"{simulation.jitter:g}, {simulation.spike_share:.1%} spikes of {simulation.spike_factor:g} x"
+    return text

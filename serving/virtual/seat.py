@@ -1,0 +1,269 @@
+"""What every driver of an engine in virtual time does: take orders, pass on news, start what runs beside steps."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from serving.errors import HandoffError, LedgerError
+from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
+from serving.instance.core import events as e
+from serving.instance.core.engine import InstanceEngine
+from serving.values.news import Adopted, FailKind, Leaving, Lost, News, Prefilled, Refused, Tokens, ends
+from serving.values.orders import Add, Adopt, Cancel, Order
+from serving.values.pool_outcome import FetchReport
+from serving.values.sequence import BlockExtent, HandoffTicket
+from serving.virtual.events import EventQueue
+from serving.virtual.ports import Movers, Owner, StepTimes
+
+_NO_HASH = BlockHash(b"")
+_NO_NODE = NodeId("")
+_LAYOUT = "simulated"
+
+
+class AccountedExtents(Sequence[BlockExtent]):
+    """The extents of one ticket: accounted blocks have neither place nor bytes, and are made only for who reads them.
+
+    Args:
+        hashes: of the leading full blocks.
+        blocks: of the block table.
+        block_bytes: of one block.
+    """
+
+    __slots__ = ("_block_bytes", "_blocks", "_hashes")
+
+    def __init__(self, hashes: tuple[BlockHash, ...], blocks: int, block_bytes: int) -> None:
+        self._hashes = hashes
+        self._blocks = blocks
+        self._block_bytes = block_bytes
+
+    def __len__(self) -> int:
+        return self._blocks
+
+    @overload
+    def __getitem__(self, index: int) -> BlockExtent: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[BlockExtent, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> BlockExtent | tuple[BlockExtent, ...]:
+        if isinstance(index, slice):
+            return tuple([self._at(place) for place in range(*index.indices(self._blocks))])
+        return self._at(range(self._blocks)[index])
+
+    def _at(self, place: int) -> BlockExtent:
+        known = self._hashes[place] if place < len(self._hashes) else _NO_HASH
+        return BlockExtent(0, 0, self._block_bytes, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What instances of one supernode share.
+
+    Attributes:
+        owner_of: the gateway of a sequence.
+        movers: move KV for them.
+        block_bytes: of one KV block, for the tickets of their handoffs.
+    """
+
+    queue: EventQueue
+    times: StepTimes
+    owner_of: Callable[[SequenceId], Owner]
+    movers: Movers
+    block_bytes: int
+
+
+class EngineSeat:
+    """One engine with its surroundings.
+
+    Args:
+        name: of the instance; `die`: the engine's place in it.
+        kick: called when the engine may have something to do that it had not before.
+    """
+
+    __slots__ = (
+        "_block_bytes",
+        "_kick",
+        "_movers",
+        "_on",
+        "_owner_of",
+        "_queue",
+        "dead",
+        "die",
+        "engine",
+        "name",
+        "on_end",
+    )
+
+    def __init__(
+        self,
+        engine: InstanceEngine,
+        name: ReplicaId,
+        die: int,
+        around: Surroundings,
+        kick: Callable[["EngineSeat"], None],
+        on_end: Callable[[SequenceId], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self._on = engine.on
+        self.name = name
+        self.die = die
+        self.on_end = on_end
+        """Told every sequence that has left the engine."""
+        self._queue = around.queue
+        self._owner_of = around.owner_of
+        self._movers = around.movers
+        self._block_bytes = around.block_bytes
+        self._kick = kick
+        self.dead = False
+        """Its instance was lost: what still arrives falls to the ground."""
+
+    def tell(self, event: e.EngineEvent) -> e.Run | e.WakeAt | None:
+        """Tell the engine of an event.
+
+        Returns: what it asks of its driver.
+        Effects: moves begin, and gateways hear the news.
+        """
+        effects = self._on(event, self._queue.now)
+        return self._carry_out(effects) if effects else None
+
+    def _carry_out(self, effects: list[e.EngineEffect]) -> e.Run | e.WakeAt | None:
+        answer: e.Run | e.WakeAt | None = None
+        told: list[News] = []
+        on_end = self.on_end
+        for effect in effects:
+            match effect:
+                case Tokens():
+                    if on_end is not None and effect.finish_reason is not None:
+                        on_end(effect.sequence_id)
+                    told.append(effect)
+                case e.Run() | e.WakeAt():
+                    answer = effect
+                case e.HandoffReady():
+                    told.append(Prefilled(effect.first, self._ticket(effect)))
+                case e.PullOrder():
+                    self._pull(effect)
+                case e.FetchOrder():
+                    self._movers.fetch(effect, self.name, self._fetched)
+                case e.StoreOrder():
+                    self._movers.store(effect, self.name, self._stored)
+                case e.HandoffClosed():
+                    if on_end is not None:
+                        on_end(effect.sequence_id)
+                case Adopted() | Lost() | Leaving() | Refused():
+                    if isinstance(effect, Refused) and effect.kind is FailKind.ENGINE:
+                        raise LedgerError(effect.reason)
+                    if on_end is not None and ends(effect):
+                        on_end(effect.sequence_id)
+                    told.append(effect)
+        if told:
+            self._tell(told)
+        return answer
+
+    def take(self, order: Order) -> None:
+        """An order of a gateway. Effects: unless it was refused, the engine looks again."""
+        if isinstance(order, Add | Adopt):
+            refused = self._on(order, self._queue.now)  # nothing else comes of them at once
+            if refused:
+                self._carry_out(refused)
+                return
+        if isinstance(order, Adopt):
+            pulls = self._on(e.PullsNow(), self._queue.now)
+            self._carry_out(pulls)
+            if all(isinstance(one, e.PullOrder) for one in pulls):
+                return
+        elif not isinstance(order, Add):
+            self.tell(order)
+        if isinstance(order, Cancel) and self.on_end is not None:
+            self.on_end(order.sequence_id)
+        self._kick(self)
+
+    def move_out(self) -> None:
+        """Nobody else is to come; what is inside goes on elsewhere from the next step on."""
+        self.tell(e.MoveOut())
+        self._kick(self)
+
+    def lose(self, sequence_id: SequenceId) -> int:
+        """Its KV is gone: the engine forgets it, its gateway sends it elsewhere.
+
+        Returns: tokens that must be computed again.
+        """
+        sequence = self.engine.sequences.get(sequence_id)
+        tokens = sequence.num_computed if sequence is not None else 0
+        self.take(Cancel(sequence_id))
+        self._tell([Lost(sequence_id, "the memory that held it was lost")])
+        return tokens
+
+    def _tell(self, told: list[News]) -> None:
+        """Each owner gets its news in one go."""
+        owner_of = self._owner_of
+        first = owner_of(told[0].sequence_id)
+        if len(told) == 1:
+            first.hear(self.name, (told[0],))
+            return
+        owners = [owner_of(one.sequence_id) for one in told]
+        while owners:
+            first = owners[0]
+            first.hear(self.name, tuple([one for one, owner in zip(told, owners, strict=True) if owner is first]))
+            told = [one for one, owner in zip(told, owners, strict=True) if owner is not first]
+            owners = [owner for owner in owners if owner is not first]
+
+    def _ticket(self, event: e.HandoffReady) -> HandoffTicket:
+        extents = AccountedExtents(event.hashes, len(event.blocks), self._block_bytes)
+        return HandoffTicket(
+            event.ticket_id,
+            self.name,
+            _NO_NODE,
+            "",
+            _LAYOUT,
+            event.computed_tokens,
+            extents,
+            generation=self.die,
+        )
+
+    def _pull(self, order: e.PullOrder) -> None:
+        here = order.first_block * self.engine.settings.block_tokens
+        self._movers.pull(order, self.name, self.die, order.ticket.computed_tokens - here, self._pulled)
+
+    def _pulled(self, outcome: tuple[e.PullOrder, int, HandoffError | None]) -> None:
+        if self.dead:
+            return
+        order, moved, error = outcome
+        self.tell(e.PullDone(order.sequence_id, moved, e.failure(error) if error is not None else None))
+        self._kick(self)
+
+    def _fetched(self, outcome: tuple[e.FetchOrder, FetchReport]) -> None:
+        if self.dead:
+            return
+        order, report = outcome
+        self.tell(e.FetchDone(order.sequence_id, report))
+        self._kick(self)
+
+    def _stored(self, order: e.StoreOrder) -> None:
+        if self.dead:
+            return
+        self.tell(e.StoreDone(order.order_id))
+        if self.engine.scheduler.waiting.items:  # perhaps for the blocks that were pinned
+            self._kick(self)
+
+
+class WakeTimer:
+    """Asks again at the earliest moment that an engine named, without filling the heap with later ones."""
+
+    __slots__ = ("_at", "_queue", "_wake")
+
+    def __init__(self, queue: EventQueue, wake: Callable[[], None]) -> None:
+        self._queue = queue
+        self._wake = wake
+        self._at = math.inf
+
+    def set(self, when: float | None) -> None:
+        """Wake at this moment, unless an earlier one is set already. Effects: may add an event."""
+        if when is not None and when < self._at:
+            self._at = when
+            self._queue.at(when, self._due, when)
+
+    def _due(self, when: float) -> None:
+        if when == self._at:
+            self._at = math.inf
+            self._wake()

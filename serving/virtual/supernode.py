@@ -1,0 +1,276 @@
+"""One supernode in virtual time: pools of instances, gateways, network and KV-cache pool around one event queue."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from msgspec.structs import replace as replace_struct
+
+from hardware.cost.cost_model import CostModel
+from hardware.spec.catalog import CLOUDMATRIX384
+from hardware.topology import DieId, NpuId, Topology
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
+from serving.gateway.core.from_config import core_settings
+from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId
+from serving.instance.core.from_config import engine_settings
+from serving.virtual.decode import REFRESH_STEPS, DecodeInstance
+from serving.virtual.directory import Directory
+from serving.virtual.engine_sizes import EngineSizes, start_up_s
+from serving.virtual.events import EventQueue
+from serving.virtual.gateway import VirtualGateway
+from serving.virtual.journal_book import Book
+from serving.virtual.memory_pool import VirtualPool
+from serving.virtual.memory_sizes import MemorySizes
+from serving.virtual.movers import VirtualMovers
+from serving.virtual.network import Network
+from serving.virtual.placement import Placement
+from serving.virtual.prefill import PrefillInstance
+from serving.virtual.result import InstanceTotals
+from serving.virtual.seat import Surroundings
+from serving.virtual.slowdown import JITTER_STEPS, Slowdown
+from serving.virtual.times import TableTimes
+from serving.virtual.workload.block_names import BlockNames
+from serving.virtual.workload.request import TraceRequest, Workload
+
+MODEL_LEN = 131_072
+"""Longest prompt plus output of the model where the configuration names none [tokens]. Source: R1's own limit."""
+
+
+class Supernode:
+    """Everything of one supernode.
+
+    Args:
+        cost: of the device and the model that are simulated.
+        seed: of this supernode.
+    """
+
+    def __init__(self, config: ServeConfig, cost: CostModel, seed: int) -> None:
+        if config.serving.mode != "disaggregated":
+            raise ConfigError('virtual time knows [serving] mode = "disaggregated" only')
+        self.config = config
+        self.cost = cost
+        self.queue = EventQueue()
+        self.book = Book(self._nothing_open, config.slo)
+        self.directory = Directory()
+        self.token_bytes = cost.shape.kv_token_bytes()
+        shape = cost.shape
+        self._attention_tokens = shape.linear_flops_per_token / (shape.layers * shape.prefill_core_flops)
+        self.block_bytes = self.token_bytes * config.engine.block_tokens
+        topology = Topology(CLOUDMATRIX384)
+        self.placement = Placement(topology, config.cluster.npus)
+        measured = CLOUDMATRIX384.ub_measures.npu_cpu_read_inter.bytes_per_s * CLOUDMATRIX384.node.npu.dies
+        self.network = Network(self.queue, topology, config.simulation.pool_gb_per_s * 1e9 or measured)
+        has_pool = config.kvcache.replicas > 0 and config.engine.prefix_reuse
+        self.pool = VirtualPool(config.kvcache, self.block_bytes) if has_pool else None
+        self.movers = VirtualMovers(self.network, self.pool, self.token_bytes, config.engine.block_tokens)
+        self.times = TableTimes(
+            cost, config.simulation, config.prefill.dies_per_instance, config.decode.dies_per_instance
+        )
+        self._around = Surroundings(self.queue, self.times, self._owner_of, self.movers, self.block_bytes)
+        self._seed = seed
+        self._more = False
+        self.prefills: list[PrefillInstance] = []
+        self.decodes: list[DecodeInstance] = []
+        self.gateways = [self._gateway(number) for number in range(config.gateway.replicas)]
+        self.totals: list[InstanceTotals] = []
+        self._started: dict[ReplicaId, float] = {}
+        self._fed_by_gone = {"prefill": 0, "decode": 0}
+        """Tokens that went through instances that are no more."""
+        self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
+        """The NPUs of each instance."""
+        self._serial = {"prefill": 0, "decode": 0}
+        self.sizes = EngineSizes(self, start_up_s(cost, config.simulation.model_load))
+        self.slowdowns: dict[ReplicaId, Slowdown] = {}
+        """By which factor each instance's steps are longer than predicted."""
+        self._stretch = 1.0
+        self._slow_dies: dict[DieId, float] = {}
+        servers = sum(one.ub_memory_mib // config.kvcache.ub_memory_mib for one in config.cluster.nodes)
+        self.memory_sizes = (
+            None if self.pool is None else MemorySizes(self.queue, self.pool, config.kvcache.replicas, servers)
+        )
+
+    # ---- instances -------------------------------------------------------------------------------------------------
+
+    def start_instance(self, pool: str) -> PrefillInstance | DecodeInstance:
+        """Bring up one more instance, now."""
+        self._serial[pool] += 1
+        name = ReplicaId(f"{pool}-{self._serial[pool] - 1}")
+        npus = self.placement.take(self.config.pools[pool].npus_per_instance)
+        if npus is None:
+            raise ConfigError(
+                f"{name} needs {self.config.pools[pool].npus_per_instance} NPUs, {self.placement.idle} are free"
+            )
+        self.places[name] = npus
+        self.slowdowns[name] = Slowdown(self.config.simulation, self._seed, name, averaged=pool == "decode")
+        self.slowdowns[name].set("planes", self._stretch)
+        self.slowdowns[name].set("dies", self._slowest(npus))
+        instance = self._prefill(name) if pool == "prefill" else self._decode(name)
+        (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).append(instance)  # type: ignore[arg-type]
+        self._started[name] = self.queue.now
+        self.directory.put(instance)
+        self.network.join(name, self.placement.dies_of(npus), len(npus))
+        for gateway in self.gateways:
+            gateway.learn(instance)
+        return instance
+
+    def stop_instance(self, instance: PrefillInstance | DecodeInstance) -> None:
+        """Take an instance out: it has drained, or it was lost."""
+        name = instance.name
+        self.totals.append(self.totals_of(instance, self.queue.now))
+        self._fed_by_gone[instance.pool] += instance.done().forward_tokens
+        (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).remove(instance)  # type: ignore[arg-type]
+        self.directory.drop(name)
+        self.network.leave(name)
+        self.placement.give_back(self.places.pop(name))
+        del self.slowdowns[name]
+        instance.alive = False
+        for gateway in self.gateways:
+            gateway.instance_lost(name)
+
+    def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
+        """It takes nothing new from now on, and every gateway knows."""
+        instance.draining = True
+        for gateway in self.gateways:
+            gateway.report(instance)
+
+    def stretch(self, factor: float) -> None:
+        """Every instance's steps, also of those that start later, take so much longer than in a whole supernode."""
+        self._stretch = factor
+        for instance in self.everyone:
+            self._change_pace(instance, "planes", factor)
+
+    def slow_die(self, die: DieId, factor: float) -> None:
+        """A die takes so much longer from now on, and its group with it, whichever that is; 1 = as long as others."""
+        self._slow_dies[die] = factor
+        for instance in self.everyone:
+            if die.npu in self.places[instance.name]:
+                self._change_pace(instance, "dies", self._slowest(self.places[instance.name]))
+
+    def _slowest(self, npus: Sequence[NpuId]) -> float:
+        """The factor of the slowest die of some NPUs: all dies of a group wait for that one."""
+        return max((factor for die, factor in self._slow_dies.items() if die.npu in npus), default=1.0)
+
+    def _change_pace(self, instance: PrefillInstance | DecodeInstance, cause: str, factor: float) -> None:
+        self.slowdowns[instance.name].set(cause, factor)
+        if isinstance(instance, DecodeInstance):  # a prefill step is asked about when it begins
+            instance.change_pace()
+
+    def totals_of(self, instance: PrefillInstance | DecodeInstance, stopped_s: float = math.nan) -> InstanceTotals:
+        """What an instance has done so far."""
+        meter, done = instance.meter, instance.done()
+        return InstanceTotals(
+            instance.name,
+            instance.pool,
+            instance.npus,
+            self._started[instance.name],
+            stopped_s,
+            meter.steps,
+            done.busy_s,
+            done.prompt_tokens,
+            meter.output_tokens,
+            instance.preemptions(),
+            meter.peak_batch,
+            meter.peak_kv_share,
+        )
+
+    def _prefill(self, name: ReplicaId) -> PrefillInstance:
+        pool = self.config.prefill
+        plan = self.cost.hbm_plan("prefill", pool.dies_per_instance)
+        blocks = plan.instance_kv_tokens // self.config.engine.block_tokens
+        settings = engine_settings(self.config, "prefill", pool, MODEL_LEN, blocks)
+        return PrefillInstance(
+            name, "prefill", pool.npus_per_instance, settings, blocks, self._around, self.slowdowns[name],
+            self._attention_tokens,
+        )  # fmt: skip
+
+    def _decode(self, name: ReplicaId) -> DecodeInstance:
+        pool, simulation = self.config.decode, self.config.simulation
+        groups = pool.dies_per_instance
+        blocks = self.cost.hbm_plan("decode", groups).kv_tokens // self.config.engine.block_tokens
+        of_a_group = replace(
+            pool,
+            max_sequences=max(1, pool.max_sequences // groups),
+            max_step_tokens=max(pool.max_step_tokens // groups, pool.max_sequences // groups, 1),
+        )
+        settings = engine_settings(self.config, "decode", of_a_group, MODEL_LEN, blocks, draft_tokens=simulation.drafts)
+        settings = replace(settings, cache_decoded=not self.config.model.reasoning)
+        return DecodeInstance(
+            name, "decode", pool.npus_per_instance, groups, settings, blocks, self._around, self.slowdowns[name],
+            simulation.drafts, simulation.acceptance,
+            JITTER_STEPS if self.slowdowns[name].varies else REFRESH_STEPS,
+        )  # fmt: skip
+
+    def _owner_of(self, sequence_id: SequenceId) -> VirtualGateway:
+        """The gateway of a sequence, which its id names: `g2-71/0@1` belongs to gateway 2."""
+        gateways = self.gateways
+        return gateways[0] if len(gateways) == 1 else gateways[int(sequence_id[1 : sequence_id.index("-")])]
+
+    def _gateway(self, number: int) -> VirtualGateway:
+        config = self.config
+        settings = core_settings(config, GatewayId(f"g{number}"), ("prefill", "decode"), self._attention_tokens)
+        return VirtualGateway(
+            replace_struct(settings, max_age_s=math.inf),  # links do not fall silent here
+            self.queue,
+            self.directory,
+            self.book,
+            config.simulation.status_period_s,
+            config.gateway.replicas,
+            config.gateway.request_timeout_s,
+            self._seed,
+        )
+
+    def instances(self, pool: str) -> Sequence[PrefillInstance] | Sequence[DecodeInstance]:
+        """Those that are up, draining ones included."""
+        return self.prefills if pool == "prefill" else self.decodes
+
+    @property
+    def everyone(self) -> list[PrefillInstance | DecodeInstance]:
+        """All instances that are up."""
+        return [*self.prefills, *self.decodes]
+
+    @property
+    def expert_bytes(self) -> int:
+        """Of dispatch and combine, over UB, so far."""
+        shape, fed = self.cost.shape, dict(self._fed_by_gone)
+        for instance in self.everyone:
+            fed[instance.pool] += instance.done().forward_tokens
+        message = shape.dispatch_bytes + shape.combine_bytes
+        routed = (fed["prefill"] + fed["decode"]) * shape.active_experts
+        shared = fed["decode"] * shape.shared_experts  # prefill dies have the shared expert themselves
+        return shape.moe_layers * (routed + shared) * message
+
+    @property
+    def busy(self) -> bool:
+        """Requests are under way, or still to come."""
+        return self._more or self.book.open_rows > 0
+
+    def _nothing_open(self) -> None:
+        if not self._more:
+            self.queue.halt()
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def feed(self, workload: Workload) -> None:
+        """Let a workload's requests arrive, each when its time comes. Effects: one event is always ahead."""
+        self._more = True
+        # A gateway needs a moment for each request; it is spared an event of its own.
+        names = BlockNames(workload.block_tokens, self.config.engine.block_tokens)
+        self._arrive((iter(workload.requests), names, None))
+
+    def _arrive(self, state: tuple[Iterator[TraceRequest], BlockNames, TraceRequest | None]) -> None:
+        requests, names, request = state
+        if request is not None:
+            row = self.book.arrive(request.arrival_s, request.prompt_tokens)
+            hashes: tuple[BlockHash, ...] = ()
+            if self.config.engine.prefix_reuse:
+                hashes = names.names(request.prompt_tokens, request.blocks, row)
+            order = row, request.prompt_tokens, request.output_tokens, hashes
+            self.gateways[row % len(self.gateways)].submit(order)
+        following = next(requests, None)
+        self._more = following is not None
+        if following is not None:
+            arrives = following.arrival_s + self.config.simulation.gateway_s
+            self.queue.at(arrives, self._arrive, (requests, names, following))
+        elif not self.book.open_rows:  # the last one was refused at once
+            self.queue.halt()

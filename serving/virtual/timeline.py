@@ -1,0 +1,80 @@
+"""The whole supernode, looked at every so often."""
+
+from hardware.spec.catalog import CLOUDMATRIX384
+from serving.virtual.result import SimulatedPoint
+from serving.virtual.supernode import Supernode
+
+_UB = CLOUDMATRIX384.node.npu.ub_bytes_per_s
+_RDMA = CLOUDMATRIX384.node.npu.rdma_bytes_per_s
+
+
+class Timeline:
+    """Points in time, one every `step_s`."""
+
+    def __init__(self, node: Supernode, step_s: float) -> None:
+        self.points: list[SimulatedPoint] = []
+        self.npu_seconds = 0.0
+        """NPUs that served or came up, over time, as seen at the points."""
+        self._node = node
+        self.step_s = step_s
+        self._before = (0, 0)
+
+    def start(self) -> None:
+        """Look now, and from now on while there is anything to see."""
+        self._node.queue.at(self._node.queue.now, self._look)
+
+    def end(self) -> None:
+        """Look for the last time."""
+        self._take()
+
+    def _look(self, _: object) -> None:
+        self._take()
+        if self._node.busy:
+            self._node.queue.at(self._node.queue.now + self.step_s, self._look)
+
+    def _take(self) -> None:
+        node = self._node
+        passed_s = node.queue.now - self.points[-1].at_s if self.points else 0.0
+        serving = {pool: sum(one.npus for one in node.instances(pool)) for pool in ("prefill", "decode")}
+        starting = node.sizes.starting_npus
+        busy = sum(serving.values())
+        ub, rdma = node.network.ub_bytes + node.expert_bytes, node.network.rdma_bytes
+        used = {one.name: one.kv_used() for one in node.everyone}
+        for instance in node.everyone:
+            meter = instance.meter
+            meter.peak_kv_share = max(meter.peak_kv_share, used[instance.name] / instance.kv_blocks)
+        span = max(1, busy) * (passed_s or self.step_s)
+        decodes, prefills = node.decodes, node.prefills
+        if node.pool is not None and (due := node.pool.next_tick()) is not None and due <= node.queue.now:
+            node.pool.tick(node.queue.now)
+        self.points.append(
+            SimulatedPoint(
+                at_s=node.queue.now,
+                prefill_queue_tokens=sum(one.status()[0] for one in prefills),
+                prefill_waiting=sum(one.waiting() for one in prefills),
+                decode_waiting=sum(one.waiting() for one in decodes),
+                decode_batch=sum(one.batch for one in decodes),
+                prefill_kv_share=_share(sum(used[p.name] for p in prefills), sum(p.kv_blocks for p in prefills)),
+                decode_kv_share=_share(sum(used[d.name] for d in decodes), sum(d.kv_blocks for d in decodes)),
+                pool_share=node.pool.fill if node.pool is not None else 0.0,
+                prefill_npus=serving["prefill"],
+                decode_npus=serving["decode"],
+                starting_npus=starting,
+                idle_npus=max(0, node.placement.idle - starting),
+                ub_bytes=ub,
+                rdma_bytes=rdma,
+                vpc_bytes=0,
+                ub_share=(ub - self._before[0]) / (_UB * span),
+                rdma_share=(rdma - self._before[1]) / (_RDMA * span),
+                vpc_share=0.0,
+                step_s=max((one.step_s for one in decodes), default=0.0),
+                draining_npus=sum(one.npus for one in node.everyone if one.draining),
+                memory_servers=len(node.pool.active()) if node.pool is not None else 0,
+            )
+        )
+        self._before = ub, rdma
+        self.npu_seconds += (busy + starting) * passed_s
+
+
+def _share(used: int, total: int) -> float:
+    return used / total if total else 0.0

@@ -1,0 +1,228 @@
+"""Faults happen to a supernode: who loses what, who stands still for how long, and what it cost.
+
+die, NPU      the instance stands still until its group is rebuilt without the die; what was on the die starts again
+node          its instances are lost and start again elsewhere, or here once they are repaired; its memory server, too
+RDMA link     handoffs over it are slow or stall      UB sub-plane   links and expert traffic lose a seventh
+straggler     every step of its group takes as long as the slowest die
+HBM           sequences on the die start again        memory server  blocks are lost, those on SSD come back with it
+gateway       its requests fail                        glitch, jitter the group repeats, or begins, a step late
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hardware.fabric.routes import Direction, link_id
+from hardware.faults import Fault, FaultKind, recovery_time
+from hardware.spec.plane import Plane
+from hardware.topology import DieId, NpuId
+from hardware.variation import PRODUCTION_MOE_SHARE
+from serving.virtual.decode import DecodeInstance
+from serving.virtual.prefill import PrefillInstance
+from serving.virtual.result import FaultRecord
+from serving.virtual.supernode import Supernode
+
+SUBPLANES = 7
+_NEVER = math.inf
+
+
+@dataclass(slots=True)
+class _Cost:
+    """What a fault has cost so far."""
+
+    hit: int = 0
+    tokens: int = 0
+    npus: int = 0
+    """Of instances that stand still until they have recovered."""
+
+
+class Troubles:
+    """Applies a schedule of faults."""
+
+    def __init__(self, node: Supernode, faults: tuple[Fault, ...]) -> None:
+        self._node = node
+        self._records: list[tuple[Fault, _Cost]] = []
+        self._planes: Counter[int] = Counter()
+        """Faults that have each UB sub-plane now."""
+        self._thinned: dict[DieId, tuple[float, list[float]]] = {}
+        """RDMA links that faults have now: the whole rate, and the part that each fault leaves."""
+        self._slow: dict[DieId, list[float]] = {}
+        """Factors of the stragglers' faults that each die has now."""
+        for fault in faults:
+            node.queue.at(fault.at_s, self._happen, fault)
+
+    def records(self) -> list[FaultRecord]:
+        """What happened, in order of time. An effect that is not over yet has lasted to the end."""
+        now = self._node.queue.now
+        return [
+            FaultRecord(
+                fault.at_s,
+                fault.kind.value,
+                fault.target,
+                fault.until_s if fault.until_s <= now else math.nan,
+                cost.hit,
+                cost.tokens,
+                cost.npus * min(recovery_time(fault.kind), now - fault.at_s),
+            )
+            for fault, cost in self._records
+        ]
+
+    def _happen(self, fault: Fault) -> None:
+        node, cost = self._node, _Cost()
+        if not node.busy:
+            return
+        self._records.append((fault, cost))
+        node.book.decided(node.queue.now, "fault", fault.target, fault.kind.value, f"for {fault.duration_s:g} s")
+        numbers = fault.target_numbers
+        match fault.kind:
+            case FaultKind.DIE | FaultKind.NPU:
+                self._lose_npu(fault, NpuId(*numbers[:2]), cost)
+            case FaultKind.NODE:
+                self._lose_node(fault, numbers[0], cost)
+            case FaultKind.RDMA_LINK:
+                self._thin_link(fault, DieId(NpuId(*numbers[:2]), numbers[2]))
+            case FaultKind.UB_SUBPLANE:
+                self._lose_subplane(fault)
+            case FaultKind.STRAGGLER:
+                self._slow_down(fault, DieId(NpuId(*numbers[:2]), numbers[2]))
+            case FaultKind.HBM:
+                for instance in self._on(lambda npu: npu == NpuId(*numbers[:2])):
+                    self._lose_die(instance, NpuId(*numbers[:2]), numbers[2:], fault.factor, cost)
+            case FaultKind.MEMORY_SERVER:
+                self._lose_memory(fault, numbers[0])
+            case FaultKind.GATEWAY:
+                for gateway in node.gateways[numbers[0] : numbers[0] + 1]:
+                    cost.hit = gateway.crash(fault.until_s)
+            case FaultKind.NETWORK_GLITCH:
+                for decode in list(node.decodes):
+                    decode.repeat(fault.factor)
+            case FaultKind.LAUNCH_JITTER:
+                for instance in self._on(lambda npu: npu.node == numbers[0]):
+                    instance.stall(fault.duration_s)
+            case FaultKind.VPC_CARD:  # serving does not use the plane; only loading models from storage would
+                pass
+
+    # ---- what is hit -----------------------------------------------------------------------------------------------
+
+    def _on(self, hit: Callable[[NpuId], bool]) -> list[PrefillInstance | DecodeInstance]:
+        node = self._node
+        return [one for one in node.everyone if any(hit(npu) for npu in node.places[one.name])]
+
+    def _lose_npu(self, fault: Fault, npu: NpuId, cost: _Cost) -> None:
+        dies = fault.target_numbers[2:] or tuple(range(2))
+        for instance in self._on(lambda one: one == npu):
+            cost.npus += instance.npus
+            self._lose_die(instance, npu, dies, 1.0, cost)
+            instance.stall(recovery_time(fault.kind))
+
+    def _lose_die(
+        self,
+        instance: PrefillInstance | DecodeInstance,
+        npu: NpuId,
+        dies: tuple[int, ...],
+        share: float,
+        cost: _Cost,
+    ) -> None:
+        places = self._node.placement.dies_of(self._node.places[instance.name])
+        if isinstance(instance, PrefillInstance):  # all dies share every sequence: it is lost once
+            dies = dies[:1]
+        for die in dies:
+            hit, tokens = instance.lose_die(places.index(DieId(npu, die)), share)
+            cost.hit += hit
+            cost.tokens += tokens
+
+    def _lose_node(self, fault: Fault, number: int, cost: _Cost) -> None:
+        node = self._node
+        broken = [npu for npu in node.placement.npus if npu.node == number]
+        for npu in broken:
+            node.placement.fail(npu)
+        for instance in self._on(lambda one: one.node == number):
+            cost.npus += instance.npus
+            cost.tokens += instance.kv_used() * node.config.engine.block_tokens
+            before = node.book.hit
+            instance.die()
+            node.stop_instance(instance)
+            cost.hit += node.book.hit - before
+            node.sizes.replacing[instance.pool] += 1
+            node.queue.at(node.queue.now + recovery_time(FaultKind.NODE), self._start_again, instance.pool)
+        self._lose_memory(fault, number)
+        if fault.until_s < _NEVER:
+            node.queue.at(fault.until_s, self._repaired, broken)
+
+    def _start_again(self, pool: str) -> None:
+        node = self._node
+        match node.sizes.replaced(pool):
+            case True:
+                node.start_instance(pool)
+            case None if node.busy:
+                node.queue.at(node.queue.now + 1.0, self._start_again, pool)
+
+    def _repaired(self, npus: list[NpuId]) -> None:
+        for npu in npus:
+            self._node.placement.repair(npu)
+
+    def _thin_link(self, fault: Fault, die: DieId) -> None:
+        whole = self._node.network.fabric.capacity(link_id(Plane.RDMA, die, Direction.IN))
+        _, parts = self._thinned.setdefault(die, (whole, []))
+        parts.append(fault.factor)
+        self._set_link(die)
+        if fault.until_s < _NEVER:
+            self._node.queue.at(fault.until_s, self._restore_link, (die, fault.factor))
+
+    def _restore_link(self, restore: tuple[DieId, float]) -> None:
+        die, part = restore
+        self._thinned[die][1].remove(part)
+        self._set_link(die)
+
+    def _set_link(self, die: DieId) -> None:
+        network, (rate, parts) = self._node.network, self._thinned[die]
+        for way in Direction:
+            network.fabric.set_capacity(self._node.queue.now, link_id(Plane.RDMA, die, way), rate * math.prod(parts))
+        network.changed()
+
+    def _lose_subplane(self, fault: Fault) -> None:
+        plane = fault.target_numbers[1]
+        self._count_subplane((plane, 1))
+        if fault.until_s < _NEVER:
+            self._node.queue.at(fault.until_s, self._count_subplane, (plane, -1))
+
+    def _count_subplane(self, change: tuple[int, int]) -> None:
+        plane, faults = change
+        self._planes[plane] += faults
+        node, lost = self._node, sum(number > 0 for number in self._planes.values())
+        node.stretch(_stretch(lost))
+        node.network.fabric.scale_plane(node.queue.now, Plane.UB, max(0.0, 1.0 - lost / SUBPLANES))
+        node.network.changed()
+
+    def _slow_down(self, fault: Fault, die: DieId) -> None:
+        factors = self._slow.setdefault(die, [])
+        factors.append(fault.factor)
+        self._node.slow_die(die, math.prod(factors, start=1.0))
+        if fault.until_s < _NEVER:
+            self._node.queue.at(fault.until_s, self._speed_up, (die, fault.factor))
+
+    def _speed_up(self, slowed: tuple[DieId, float]) -> None:
+        die, factor = slowed
+        self._slow[die].remove(factor)
+        self._node.slow_die(die, math.prod(self._slow[die], start=1.0))
+
+    def _lose_memory(self, fault: Fault, number: int) -> None:
+        """Nothing happens where there is no such server, or none that is up."""
+        pool, now, name = self._node.pool, self._node.queue.now, f"server-{number}"
+        if pool is not None and any(one.name == name and one.up for one in pool.servers()):
+            pool.lose_server(name, now, keeps_ssd=True)
+            if fault.until_s < _NEVER:
+                self._node.queue.at(fault.until_s, self._new_memory, name)
+
+    def _new_memory(self, name: str) -> None:
+        pool = self._node.pool
+        if pool is not None:  # a pool that has grown meanwhile may have taken the lost one's name
+            taken = any(one.name == name and one.up for one in pool.servers())
+            pool.add_server(self._node.queue.now, None if taken else name)
+
+
+def _stretch(planes_lost: int) -> float:
+    """Factor on a step when so many of the seven sub-planes are gone."""
+    left = max(1, SUBPLANES - planes_lost)
+    return 1.0 + PRODUCTION_MOE_SHARE * (SUBPLANES / left - 1.0)

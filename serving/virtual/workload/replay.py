@@ -1,0 +1,177 @@
+"""A trace as a simulation wants it: a stretch of it, repeated, sharded, scaled; read as a stream, any number of times.
+
+    read -> stretch -> assign shards -> [repeat: own identities, later] -> limit -> own shard -> scale -> values
+
+A small trace is read once and kept as columns; a large one is read anew in each pass, one batch at a time.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from serving.errors import ConfigError
+from serving.virtual.workload.columns import LARGEST_ID, Columns, IntArray
+from serving.virtual.workload.errors import TraceError
+from serving.virtual.workload.request import TraceRequest
+from serving.virtual.workload.scaling import Scaling
+
+_SPREAD = 0x9E37_79B9_7F4A_7C15
+"""Odd, so that multiples of it differ modulo 2^63. Source: the golden ratio, after Knuth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The part of a trace that is simulated, in the trace's own time [s]: arrivals in [start, end)."""
+
+    start_s: float = 0.0
+    end_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError."""
+        if not 0 <= self.start_s < self.end_s:
+            raise ConfigError(
+                f"from {self.start_s:g} s to {self.end_s:g} s is no stretch of a trace; it starts at 0 or later"
+            )
+
+    def of(self, batches: Iterable[Columns]) -> Iterator[Columns]:
+        """The requests in it, their arrivals counted from its start; stops reading behind its end."""
+        for columns in batches:
+            if self.start_s == 0 and self.end_s == math.inf:
+                yield columns
+                continue
+            first, last = np.searchsorted(columns.arrival_s, (self.start_s, self.end_s))
+            kept = columns.take(np.arange(first, last))
+            yield replace(kept, arrival_s=kept.arrival_s - self.start_s)
+            if last < len(columns):
+                return
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass through the trace shows, for the passes behind it."""
+
+    requests: int = 0
+    last_s: float = 0.0
+    largest_id: int = -1
+
+    def see(self, columns: Columns) -> None:
+        """Effects: counts the requests."""
+        if len(columns):
+            self.requests += len(columns)
+            self.last_s = float(columns.arrival_s[-1])
+            self.largest_id = max(self.largest_id, int(columns.blocks.max(initial=-1)))
+
+    def period_s(self, stretch: Stretch) -> float:
+        """After what time the trace begins again: its stretch, or else its last arrival and one mean gap."""
+        if stretch.end_s < math.inf:
+            return stretch.end_s - stretch.start_s
+        return self.last_s * self.requests / (self.requests - 1) if self.requests > 1 else self.last_s + 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """How often a trace is played, and which part of that is taken.
+
+    Attributes:
+        repeat: passes. limit: requests of all passes and shards together.
+        shard: (which, of how many). A pass moves every request on by one shard, so that uneven ones even out.
+    """
+
+    repeat: int = 1
+    limit: int | None = None
+    shard: tuple[int, int] = (0, 1)
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError."""
+        which, shards = self.shard
+        if not 0 <= which < shards:
+            raise ConfigError(f"shard {which} of {shards}: shards count from 0 to one less than there are")
+        if self.repeat < 1 or (self.limit is not None and self.limit < 1):
+            raise ConfigError(f"repeat {self.repeat}, limit {self.limit}: at least 1 each")
+
+    def places(self, columns: Columns, turn: int, left: float) -> IntArray | None:
+        """Which of these requests are taken, if `left` more may be; None = all. [taken] int64, ascending."""
+        count = int(min(len(columns), left))
+        if columns.shard is None:
+            return np.arange(count) if count < len(columns) else None
+        which, shards = self.shard
+        return np.flatnonzero(columns.shard[:count] == (which - turn) % shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The stream of requests. Iterating begins anew each time and gives the same.
+
+    Attributes:
+        label: of the trace, for errors. batches: one pass through the stretch, shards assigned.
+        block_tokens: of the trace's ids, before scaling; None = it has none.
+    """
+
+    label: str
+    batches: Callable[[], Iterable[Columns]]
+    block_tokens: int | None
+    stretch: Stretch = field(default_factory=Stretch)
+    scaling: Scaling = field(default_factory=Scaling)
+    portion: Portion = field(default_factory=Portion)
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        """Raises: TraceError if the stretch has no request, and what reading the trace raises."""
+        for columns, turn, first, places in self._batches():
+            taken = columns if places is None else columns.take(places)
+            again = _again(taken, turn, first, self.stretch) if turn else taken
+            yield from self.scaling.apply(again, self.block_tokens).requests()
+
+    def measure(self) -> tuple[int, float]:
+        """Requests of this shard, and when the last of them arrives [s]. Reads the whole trace.
+
+        Raises: TraceError as iterating does.
+        """
+        count, last_s = 0, 0.0
+        for columns, turn, first, places in self._batches():
+            arrivals = columns.arrival_s if places is None else columns.arrival_s[places]
+            if len(arrivals):
+                count += len(arrivals)
+                last_s = float(arrivals[-1]) + (turn * first.period_s(self.stretch) if turn else 0.0)
+        return count, last_s / self.scaling.rate
+
+    def ends_s(self) -> float | None:
+        """When the last pass is over [s], as far as that is known without reading; None = not at all."""
+        if self.stretch.end_s == math.inf:
+            return None
+        return (self.stretch.end_s - self.stretch.start_s) * self.portion.repeat / self.scaling.rate
+
+    def _batches(self) -> Iterator[tuple[Columns, int, "_Pass", IntArray | None]]:
+        """All passes' requests in the trace's time, the pass, what the first pass showed, and which are taken."""
+        left = math.inf if self.portion.limit is None else self.portion.limit
+        first = _Pass()
+        for turn in range(self.portion.repeat):
+            for columns in self.batches():
+                if not turn:
+                    first.see(columns)
+                yield columns, turn, first, self.portion.places(columns, turn, left)
+                left -= len(columns)
+                if left <= 0:
+                    return
+            if not first.requests:
+                end = "its end" if self.stretch.end_s == math.inf else f"{self.stretch.end_s:g} s"
+                raise TraceError(
+                    f"{self.label}: no request arrives from {self.stretch.start_s:g} s to {end}; choose another stretch"
+                )
+
+
+def _again(columns: Columns, turn: int, first: _Pass, stretch: Stretch) -> Columns:
+    """The requests of a later pass: so much later, with ids that no other pass has.
+
+    Ids that are numbers move on by their count. Hashes of 63 bits leave no room for that; they are moved by multiples
+    of a number that spreads them, and meet ids of another pass as seldom as hashes meet by chance.
+    """
+    step = first.largest_id + 1
+    room = step * (turn + 1) <= LARGEST_ID
+    if room:
+        blocks = columns.blocks + np.int64(step * turn)
+    else:
+        moved = columns.blocks.astype(np.uint64) + np.uint64(_SPREAD * turn % 2**63)
+        blocks = (moved & np.uint64(LARGEST_ID)).astype(np.int64)
+    return replace(columns, blocks=blocks, arrival_s=columns.arrival_s + turn * first.period_s(stretch))

@@ -1,0 +1,1 @@
+"""Frames between gateways and instances, over TCP."""

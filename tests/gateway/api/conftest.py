@@ -1,0 +1,29 @@
+"""Fixtures of the HTTP surface: one tiny tokenizer for all tests, one application per test."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from tests.gateway.api.support import MAX_MODEL_LEN, Harness, write_model_folder
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def served(model_folder: Path) -> ServedModel:
+    return ServedModel.from_folder(model_folder, names=("tiny", "org/tiny"), max_model_len=MAX_MODEL_LEN, created=7)
+
+
+@pytest.fixture
+def harness(served: ServedModel) -> Harness:
+    return Harness(served)
+
+
+@pytest.fixture
+def make_harness(served: ServedModel) -> Callable[[ApiSettings], Harness]:
+    return lambda settings: Harness(served, settings)

@@ -1,0 +1,20 @@
+"""A chat template's text, made in this process: for templates of our own, of which tests render very many."""
+
+import marshal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from serving.gateway.api.chat_template import ChatTemplate
+from serving.gateway.api.control_tokens import unmarked
+from serving.gateway.api.template_pool import refusal
+from serving.gateway.api.template_text import TextTemplate
+
+
+def render(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    """The text of a conversation, by `ChatTemplate.prepare` and `render`. Raises: InvalidRequestError."""
+    job = template.prepare(messages, **options)
+    try:
+        text = TextTemplate(template.source).render(marshal.loads(job.frame), 1 << 30)
+    except Exception as error:
+        raise refusal(unmarked(str(error))) from error
+    return job.finish(text)

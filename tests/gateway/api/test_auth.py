@@ -1,0 +1,59 @@
+from serving.gateway.api.auth import OPEN_PATHS
+from serving.gateway.api.request_ids import usable_request_id
+from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from tests.gateway.api.support import Harness, chat, post, request
+from tests.gateway.api.test_errors import check
+
+KEYS = ApiSettings(api_key_hashes=(hash_api_key("one"), hash_api_key("two")))
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def test_keys_are_needed_and_checked(served: ServedModel) -> None:
+    app = Harness(served, KEYS).app
+    for header in (None, "Bearer", "Bearer ", "Bearer three", "Basic one", "one", "Bearer one two", "Bearer öne"):
+        headers = {} if header is None else {"authorization": header.encode("latin-1")}
+        reply = post(app, "/v1/chat/completions", BODY, headers=headers)
+        check(reply, 401, code="invalid_api_key")
+        assert reply.headers["www-authenticate"] == "Bearer"
+    for key in ("one", "two"):
+        assert post(app, "/v1/chat/completions", BODY, headers={"authorization": f"bearer {key}"}).status_code == 200
+
+
+def test_keys_with_letters_of_any_language(served: ServedModel) -> None:
+    app = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("schlüssel"),))).app
+    for encoding in ("utf-8", "latin-1"):
+        header = "Bearer schlüssel".encode(encoding)
+        assert post(app, "/v1/chat/completions", BODY, headers={"authorization": header}).status_code == 200
+
+
+def test_probes_are_open_and_everything_else_is_not(served: ServedModel) -> None:
+    app = Harness(served, KEYS).app
+    assert OPEN_PATHS == {"/health", "/ready", "/metrics", "/version", "/ping"}
+    for path in OPEN_PATHS:
+        assert request(app, "GET", path).status_code == 200
+    for path in ("/v1/models", "/openapi.json", "/load", "/nothing", "/metrics/"):
+        check(request(app, "GET", path), 401)
+
+
+def test_without_keys_any_key_passes(served: ServedModel) -> None:
+    app = Harness(served).app
+    assert post(app, "/v1/chat/completions", BODY, headers={"authorization": "Bearer x"}).status_code == 200
+
+
+def test_keys_are_not_kept() -> None:
+    assert b"one" not in b"".join(KEYS.api_key_hashes)
+
+
+def test_request_id_comes_back_or_is_made(served: ServedModel) -> None:
+    app = Harness(served).app
+    given = request(app, "GET", "/health", headers={"x-request-id": "abc-1"})
+    assert given.headers["x-request-id"] == "abc-1"
+    first, second = (request(app, "GET", "/health").headers["x-request-id"] for _ in range(2))
+    assert first != second
+    assert chat(app).headers["x-request-id"]
+
+
+def test_unusable_request_ids_are_replaced() -> None:
+    assert usable_request_id("a b~1") == "a b~1"
+    for bad in (None, "", "x" * 129, "a\nb", "ä", "a\x7f"):
+        assert usable_request_id(bad) is None

@@ -1,0 +1,397 @@
+"""Every error a client can cause or meet: its status, its object, its headers."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx import Response
+from tokenizers import AddedToken
+
+from serving.errors import DeadlineError, EngineError, OverloadedError, PoisonError, UnavailableError
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.values.sequence import FinishReason
+from tests.gateway.api.support import MAX_MODEL_LEN, Harness, chat, complete, events, post, request
+from tests.nested import arrays
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+def check(reply: Response, status: int, param: str | None = None, code: str | None = None, text: str = "") -> None:
+    assert reply.status_code == status, reply.text
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["x-request-id"]
+    body = reply.json()
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert error["param"] == param
+    if code is not None:
+        assert error["code"] == code
+    assert text in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [5]}]}, "messages[0].content"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": "0.5"}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 100000}, "n"),
+        ({"seed": "x"}, "seed"),
+        ({"seed": 2**64}, "seed"),
+        ({"stop": 5}, "stop"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["x"] * 100}, "stop"),
+        ({"stop": "x" * 5000}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"logit_bias": {"abc": 1}}, "logit_bias"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias"),
+        ({"logit_bias": {"²": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": {"1": "x"}}, "logit_bias"),
+        ({"logit_bias": {"1": True}}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(2000)}}, "logit_bias"),
+        ({"logit_bias": []}, "logit_bias"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"stop_token_ids": [100_000]}, "stop_token_ids"),
+        ({"stop_token_ids": list(range(400)), "min_tokens": 1}, "min_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_completion_tokens": 100_000}, "max_completion_tokens"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
+        ({"model": 5}, "model"),
+    ],
+)
+def test_wrong_and_impossible_parameters(harness: Harness, fields: dict[str, Any], param: str) -> None:
+    check(chat(harness.app, **fields), 400, param)
+    assert harness.backend.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"guided_regex": "a"}, "guided_regex"),
+        ({"guided_choice": ["a"]}, "guided_choice"),
+        ({"guided_grammar": "a"}, "guided_grammar"),
+        ({"guided_decoding_backend": "x"}, "guided_decoding_backend"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+        ({"bad_words": ["x"]}, "bad_words"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"length_penalty": 1.2}, "length_penalty"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"response_format": "json"}, "response_format"),
+        ({"tools": [TOOL]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "auto"}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": TOOL}, "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template"),
+        ({"documents": [{"text": "x"}]}, "documents"),
+        ({"echo": True}, "echo"),
+    ],
+)
+def test_unsupported_fields_are_refused_not_ignored(harness: Harness, fields: dict[str, Any], param: str) -> None:
+    check(chat(harness.app, **fields), 400, param, "unsupported_parameter", "not supported")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ["a", 5]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [400]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": "", "add_special_tokens": False}, "prompt"),
+        ({"prompt": ["a"] * 300}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 3}, "best_of"),
+        ({"prompt_embeds": "x"}, "prompt_embeds"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_completion_parameters(harness: Harness, fields: dict[str, Any], param: str) -> None:
+    check(complete(harness.app, **fields), 400, param)
+    assert harness.backend.jobs == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b"null", b'"x"', b"\xff\xfe", b"{" * 5000, b'{"messages": ["\\ud800"]}']
+)
+def test_bodies_that_are_no_json_object(harness: Harness, body: bytes) -> None:
+    reply = request(
+        harness.app, "POST", "/v1/chat/completions", content=body, headers={"content-type": "application/json"}
+    )
+    check(reply, 400)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_context_too_long(harness: Harness, stream: bool) -> None:
+    words = "maximum context length"
+    long = [9] * MAX_MODEL_LEN
+    check(complete(harness.app, prompt=long, stream=stream), 400, "prompt", "context_length_exceeded", words)
+    check(
+        chat(harness.app, max_tokens=MAX_MODEL_LEN, stream=stream), 400, "max_tokens", "context_length_exceeded", words
+    )
+
+
+def test_hopeless_prompts_are_not_even_encoded(served: ServedModel) -> None:
+    longest = max(len(own) for own in served.tokenizer.bytes_of or ())
+
+    class Untouchable:
+        normalizer = None
+
+        def get_added_tokens_decoder(self) -> dict[int, AddedToken]:
+            return {}
+
+        def encode(self, text: str, add_special_tokens: bool) -> None:
+            raise AssertionError("a hopeless prompt was encoded")
+
+    tokenizer = replace(served.tokenizer, raw=Untouchable())  # type: ignore[arg-type]  # only what is used
+    harness = Harness(replace(served, tokenizer=tokenizer))
+    text = "x" * (longest * (MAX_MODEL_LEN + 1))
+    check(complete(harness.app, prompt=text), 400, "prompt", "context_length_exceeded", "maximum context length")
+    messages = [{"role": "user", "content": text}]
+    check(chat(harness.app, messages=messages), 400, "messages", "context_length_exceeded", "maximum context length")
+    assert complete(Harness(served).app, prompt=text, truncate_prompt_tokens=-1).status_code == 200
+
+
+def test_texts_with_tokens_that_the_model_does_not_know(served: ServedModel) -> None:
+    """A tokenizer with added tokens: in the engine such a one would fail everybody's step."""
+    ids = served.tokenizer.encode("The dog", add_special_tokens=True)
+    harness = Harness(replace(served, vocab_size=max(ids)))
+    check(complete(harness.app, prompt="The dog"), 400, "prompt", "invalid_value", "outside the vocabulary of")
+    messages = [{"role": "user", "content": "The dog"}]
+    check(chat(harness.app, messages=messages), 400, "messages", "invalid_value", "outside the vocabulary of")
+    assert not harness.backend.jobs
+
+
+def test_unknown_model(harness: Harness) -> None:
+    check(chat(harness.app, model="gpt-5"), 404, "model", "model_not_found")
+    check(request(harness.app, "GET", "/v1/models/gpt-5"), 404, "model", "model_not_found")
+
+
+def test_model_without_a_template(served: ServedModel) -> None:
+    harness = Harness(ServedModel(("tiny",), "x", served.tokenizer, None, 99, (1,), 0))
+    check(chat(harness.app), 400, "messages", text="no chat template")
+
+
+def test_routes_methods_and_media_types(harness: Harness) -> None:
+    check(request(harness.app, "GET", "/v1/nothing"), 404, code="not_found")
+    check(request(harness.app, "GET", "/metrics/"), 404)
+    reply = request(harness.app, "GET", "/v1/chat/completions")
+    check(reply, 405, code="method_not_allowed")
+    assert reply.headers["allow"] == "POST"
+    ways = {
+        "/ping": "GET, POST",
+        "/v1/models": "GET",
+        "/openapi.json": "GET, HEAD",
+        "/pool/namespaces/x": "POST, DELETE",
+    }
+    for path, allowed in ways.items():
+        for method in ("PUT", "OPTIONS", "TRACE"):
+            reply = request(harness.app, method, path)
+            check(reply, 405, code="method_not_allowed")
+            assert reply.headers.get_list("allow") == [allowed]
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        reply = request(harness.app, "POST", "/v1/completions", content=b"{}", headers={"content-type": kind})
+        check(reply, 415, code="unsupported_media_type")
+
+
+@pytest.mark.parametrize("packing", ["gzip", "br, gzip", "DEFLATE", "x"])
+def test_packed_bodies_are_told_so(harness: Harness, packing: str) -> None:
+    headers = {"content-type": "application/json", "content-encoding": packing}
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        reply = request(harness.app, "POST", path, content=b"\x1f\x8b", headers=headers)
+        check(reply, 415, code="unsupported_content_encoding", text=packing.lower())
+    reply = post(harness.app, "/v1/completions", {"prompt": "x"}, headers={"content-encoding": "identity"})
+    assert reply.status_code == 200
+
+
+def test_json_with_charset_or_another_name(harness: Harness) -> None:
+    body = json.dumps({"prompt": "x"}).encode()
+    for headers in (
+        {"content-type": "application/json; charset=utf-8"},
+        {"content-type": "application/vnd.x+json"},
+    ):
+        assert request(harness.app, "POST", "/v1/completions", content=body, headers=headers).status_code == 200
+
+
+def test_body_over_the_limit(served: ServedModel) -> None:
+    harness = Harness(served, ApiSettings(max_body_bytes=500))
+    reply = complete(harness.app, prompt="x" * 500)
+    check(reply, 413, code="request_too_large")
+    assert reply.headers["connection"] == "close"
+    assert complete(harness.app, prompt="x" * 300).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("error", "status", "retry_after", "reason"),
+    [
+        (OverloadedError("full", retry_after_s=2.3), 429, "3", "overloaded"),
+        (UnavailableError("none", retry_after_s=0.0), 503, "1", "unavailable"),
+    ],
+)
+def test_refused_by_admission(
+    harness: Harness, stream: bool, error: Exception, status: int, retry_after: str, reason: str
+) -> None:
+    harness.backend.refuse = error
+    reply = chat(harness.app, stream=stream)
+    check(reply, status)
+    assert reply.headers["retry-after"] == retry_after
+    assert harness.metrics.rejections[reason] == 1
+    assert harness.metrics.in_flight == 0
+
+
+FAILURES = [
+    (DeadlineError("too late"), 408),
+    (EngineError("secret detail"), 500),
+    (PoisonError("secret replica"), 500),
+    (UnavailableError("gone"), 503),
+    (ValueError("secret bug"), 500),
+]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("error", "status"), FAILURES)
+def test_failure_before_the_first_token_is_plain_http(
+    harness: Harness, stream: bool, error: Exception, status: int
+) -> None:
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=0, error=error)
+    reply = chat(harness.app, stream=stream)
+    check(reply, status)
+    assert "secret" not in reply.text
+    assert harness.backend.generations[0].cancelled
+    assert harness.metrics.outcomes["error"] == 1
+
+
+def test_poison_is_not_to_be_sent_again(harness: Harness) -> None:
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=0, error=PoisonError("secret replica"))
+    reply = chat(harness.app, stream=False)
+    assert reply.headers["x-should-retry"] == "false"
+    error = reply.json()["error"]
+    assert error["code"] == "engine_lost_repeatedly"
+    assert "must not be sent again" in error["message"]
+
+
+@pytest.mark.parametrize(("error", "status"), FAILURES)
+def test_failure_after_the_first_chunk_is_an_event(harness: Harness, error: Exception, status: int) -> None:
+    harness.script_of = lambda _: harness.say("Once upon a time", fail_after=2, error=error)
+    reply = chat(harness.app, stream=True)
+    assert reply.status_code == 200
+    *chunks, failure, done = events(reply.text)
+    assert done == "[DONE]"
+    assert len(chunks) == 3
+    assert set(failure["error"]) == {"message", "type", "param", "code"}
+    assert "secret" not in reply.text
+    assert harness.metrics.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [(FinishReason.DEADLINE, 408), (FinishReason.ERROR, 500), (FinishReason.ABORT, 500)]
+)
+def test_sequence_that_ends_undone_is_an_error(harness: Harness, reason: FinishReason, status: int) -> None:
+    harness.script_of = lambda _: harness.say("Once", finish=reason, end=False)
+    check(chat(harness.app), status)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("stream", [True, False])
+def test_backend_that_misses_its_deadline_is_given_up(served: ServedModel, stream: bool, after: int) -> None:
+    harness = Harness(served, ApiSettings(request_timeout_s=0.02, deadline_grace_s=0.02))
+    harness.script_of = lambda _: harness.say("Once upon", hang_after=after)
+    reply = chat(harness.app, stream=stream)
+    if stream and after:
+        *_, failure, done = events(reply.text)
+        assert (failure["error"]["code"], done) == ("request_timeout", "[DONE]")
+    else:
+        check(reply, 408, code="request_timeout")
+    assert harness.backend.generations[0].cancelled
+    assert harness.metrics.outcomes["error"] == 1
+
+
+def test_not_ready(harness: Harness) -> None:
+    assert request(harness.app, "GET", "/ready").status_code == 200
+    harness.backend.is_ready = False
+    reply = request(harness.app, "GET", "/ready")
+    check(reply, 503)
+    assert reply.headers["retry-after"]
+    assert request(harness.app, "GET", "/health").status_code == 200
+
+
+def test_tokenize_errors(harness: Harness) -> None:
+    check(post(harness.app, "/tokenize", {}), 400, "prompt")
+    check(post(harness.app, "/tokenize", {"prompt": "x", "messages": []}), 400, "prompt")
+    check(post(harness.app, "/tokenize", {"model": "no", "prompt": "x"}), 404, "model")
+    check(post(harness.app, "/detokenize", {"tokens": "x"}), 400, "tokens")
+    check(post(harness.app, "/detokenize", {"tokens": [999]}), 400, "tokens")
+    check(post(harness.app, "/detokenize", {}), 400, "tokens")
+
+
+def test_bug_in_a_route_is_an_error_object(harness: Harness, tmp_path: Path) -> None:
+    def broken() -> bool:
+        raise ZeroDivisionError("secret")
+
+    harness.backend.ready = broken  # type: ignore[method-assign]
+    reply = request(harness.app, "GET", "/ready", headers={"x-request-id": "mine"})
+    assert reply.status_code == 500
+    assert reply.json()["error"]["code"] == "internal_error"
+    assert "secret" not in reply.text
+    assert reply.headers["x-request-id"] == "mine"
+    assert {key: count for key, count in harness.metrics.http.items() if count} == {("GET", "/ready", 500): 1}
+
+
+@pytest.mark.parametrize("field", ["messages", "logit_bias", "stop", "response_format", "no_field_of_anybody"])
+def test_a_body_nested_without_end_is_refused(harness: Harness, field: str) -> None:
+    headers = {"content-type": "application/json"}
+    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize"):
+        for levels in (190, 201, 5000, 200_000):
+            body = f'{{"model": "tiny", "prompt": "a", "{field}": {arrays(levels)}}}'.encode()
+            reply = request(harness.app, "POST", path, content=body, headers=headers)
+            if levels > 200:  # the limit of pydantic's own parser, whatever the version of Python
+                check(reply, 400, text="recursion limit exceeded")
+            assert reply.status_code in (200, 400)

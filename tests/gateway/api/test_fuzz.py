@@ -1,0 +1,74 @@
+"""Whatever a body holds, the answer is a success or a client error, never a failure of the server."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serving.gateway.api.schema import BODIES
+from tests.gateway.api.support import Harness, events, post
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
+    "model": st.sampled_from(["tiny", None]),
+    "prompt": st.text(max_size=10)
+    | st.lists(st.integers(0, 399), max_size=4)
+    | st.lists(st.text(max_size=5), max_size=3),
+    "messages": st.lists(
+        st.fixed_dictionaries(
+            {"role": st.sampled_from(["user", "system", "assistant", "tool"])}, optional={"content": JSON}
+        ),
+        max_size=3,
+    ),
+    "tokens": st.lists(st.integers(0, 399), max_size=5),
+    "max_tokens": st.integers(0, 600),
+    "n": st.integers(1, 3),
+    "stream": st.booleans(),
+    "logprobs": st.booleans() | st.integers(0, 3),
+    "top_logprobs": st.integers(0, 3),
+    "stop": st.text(max_size=3) | st.lists(st.text(min_size=1, max_size=3), max_size=2),
+    "echo": st.booleans(),
+    "logit_bias": st.dictionaries(st.integers(0, 450).map(str), st.floats(-100, 100), max_size=2),
+}
+PATHS = {
+    "ChatCompletionRequest": "/v1/chat/completions",
+    "CompletionRequest": "/v1/completions",
+    "TokenizeRequest": "/tokenize",
+    "DetokenizeRequest": "/detokenize",
+}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """Mostly plausible fields, some of any kind."""
+    name = draw(st.sampled_from(sorted(PATHS)))
+    fields = sorted(BODIES[name].model_fields)  # type: ignore[index]  # the keys are exactly these
+    inputs = sorted({"prompt", "messages", "tokens"} & set(fields))
+    chosen = draw(st.sets(st.sampled_from(fields), max_size=4)) - set(inputs) | {draw(st.sampled_from(inputs))}
+    wild = draw(st.sets(st.sampled_from(fields), max_size=1))
+    return PATHS[name], {f: draw(JSON if f in wild else PLAUSIBLE.get(f, SCALARS)) for f in sorted(chosen)}
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(bodies())
+def test_no_body_makes_the_server_fail(harness: Harness, case: tuple[str, dict[str, Any]]) -> None:
+    path, body = case
+    reply = post(harness.app, path, body)
+    assert reply.status_code in (200, 400, 404), (reply.status_code, reply.text)
+    if reply.status_code != 200:
+        assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+    elif reply.headers["content-type"].startswith("text/event-stream"):
+        assert events(reply.text)[-1] == "[DONE]"
+    else:
+        assert isinstance(reply.json(), dict)

@@ -1,0 +1,118 @@
+"""A page whose name was rebound to this server reads nothing; who asks by a name of this server is answered."""
+
+import asyncio
+import socket
+
+import pytest
+
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.host_names import AllowedHosts, in_header, is_loopback
+from tests.gateway.api.support import Harness, request
+
+LOOPBACK = AllowedHosts(("127.0.0.1",), any_address=False)
+OWN_NAME = {"host": "localhost:8000"}
+EVERYWHERE = AllowedHosts(("0.0.0.0", "llm.example.com", "*.pool.example", in_header("fd00::1")), any_address=True)
+OWN = (
+    "localhost",
+    "LOCALHOST:8000",
+    "localhost.",
+    "a.localhost:1",
+    "127.0.0.1:8000",
+    "127.8.8.8",
+    "[::1]:8000",
+    "[::1]",
+)
+EVIL = (
+    "evil.example",
+    "evil.example:8000",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example:8000",
+    "127.0.0.1@evil.example",
+    "evil.example:127.0.0.1",
+    "evil.example#localhost",
+    "evillocalhost",
+    "localhost:80:80",
+    "::1",
+    "",
+    ":8000",
+    "löcalhost",
+)
+
+
+@pytest.mark.parametrize("host", OWN)
+def test_loopback_is_always_this_server(host: str) -> None:
+    assert LOOPBACK.allow(host)
+    assert EVERYWHERE.allow(host)
+    assert LOOPBACK.allow(f"{socket.gethostname()}:8000")
+
+
+@pytest.mark.parametrize("host", EVIL)
+def test_another_name_is_not(host: str) -> None:
+    assert not LOOPBACK.allow(host)
+    assert not EVERYWHERE.allow(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["192.168.7.5:8000", "[fd00::1]:8000", "[fe80::2]", "llm.example.com", "a.pool.example:1", "Llm.Example.Com."],
+)
+def test_what_listens_for_others_has_more_names(host: str) -> None:
+    """An address cannot be rebound, and behind a forwarded port it may be any."""
+    assert EVERYWHERE.allow(host)
+    assert not LOOPBACK.allow(host)
+
+
+def test_a_star_is_any() -> None:
+    assert AllowedHosts(("*",), any_address=False).allow("evil.example")
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("box", False)]
+)
+def test_who_listens_on_loopback_alone(host: str, alone: bool) -> None:
+    assert is_loopback(host) is alone
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/metrics", "/health", "/pool", "/nothing"])
+def test_the_refusal_says_which_key_to_set(served: ServedModel, path: str) -> None:
+    app = Harness(served, ApiSettings(hosts=LOOPBACK)).app
+    reply = request(app, "GET", path, headers={"host": "evil.example:8000"})
+    assert reply.status_code == 403
+    error = reply.json()["error"]
+    assert (error["type"], error["code"]) == ("permission_error", "host_not_allowed")
+    assert "[gateway] allowed_hosts" in error["message"]
+    assert "evil.example" in error["message"]
+    assert reply.headers["x-request-id"]
+    good = request(app, "GET", path, headers={"host": "localhost:8000"})
+    assert good.status_code != 403
+
+
+def test_a_second_host_header_is_no_way_in(served: ServedModel) -> None:
+    app = Harness(served, ApiSettings(hosts=LOOPBACK)).app
+    seen: list[int] = []
+
+    async def ask(hosts: list[bytes]) -> None:
+        headers = [(b"host", host) for host in hosts]
+        scope = {"type": "http", "method": "GET", "path": "/version", "headers": headers, "query_string": b""}
+
+        async def receive() -> dict[str, object]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: dict[str, object]) -> None:
+            if message["type"] == "http.response.start":
+                seen.append(int(str(message["status"])))
+
+        await app(scope, receive, send)  # type: ignore[arg-type] # plain dictionaries, as servers pass
+
+    for hosts in ([b"localhost", b"evil.example"], [b"evil.example", b"localhost"], [b"localhost"], []):
+        asyncio.run(ask(hosts))
+    assert seen == [403, 403, 200, 200]
+
+
+def test_the_document_tells_of_the_refusal(served: ServedModel) -> None:
+    for hosts in (LOOPBACK, None):
+        document = request(
+            Harness(served, ApiSettings(hosts=hosts)).app, "GET", "/openapi.json", headers=OWN_NAME
+        ).json()
+        for path, method in (("/v1/chat/completions", "post"), ("/metrics", "get")):
+            assert ("403" in document["paths"][path][method]["responses"]) is (hosts is not None)

@@ -1,0 +1,148 @@
+"""Series of one family count the same events, whatever becomes of the requests."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.errors import EngineError, OverloadedError, UnavailableError
+from serving.values.sequence import PoolUse
+from tests.gateway.api.client import start, until
+from tests.gateway.api.support import Harness, chat, complete, request
+from tests.telemetry.test_metrics import PER_CHOICE, PER_REQUEST, samples
+
+USE = PoolUse(2, 3, "timeout")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How often each kind of event happened. What is not named has its reason in the names beside it."""
+
+    prompts: int = 0
+    """That an instance began to compute."""
+    with_token: int = 0
+    """Choices that got a token."""
+    good: int = 0
+    whole: int = 0
+    abort: int = 0
+    error: int = 0
+    rejected: int = 0
+    status: str = "200"
+
+
+def leave(harness: Harness, after: int) -> None:
+    """A client that is gone after so many tokens of each of two choices."""
+    harness.script_of = lambda _: harness.say("Once upon a time", hang_after=after, cached_tokens=2, pool=USE)
+
+    async def go() -> None:
+        body = {"model": "tiny", "prompt": "The dog", "n": 2}
+        exchange, task = start(harness.app, "/v1/completions", body)
+        await until(
+            lambda: bool(harness.backend.generations) and min(harness.backend.generations[0].delivered) >= after
+        )
+        exchange.gone.set()
+        await task
+
+    asyncio.run(go())
+
+
+def fail(harness: Harness, after: int) -> None:
+    harness.script_of = lambda _: harness.say(
+        "Once upon a time", fail_after=after, error=EngineError("broken"), cached_tokens=2, pool=USE
+    )
+    complete(harness.app, prompt=["The dog", "The cat"], n=2)
+
+
+def refuse(harness: Harness, error: Exception) -> None:
+    harness.backend.refuse = error
+    chat(harness.app)
+
+
+CASES: dict[str, tuple[Callable[[Harness], object], Expected]] = {
+    "one": (lambda h: chat(h.app), Expected(prompts=1, with_token=1, good=1, whole=1)),
+    "a stream": (lambda h: chat(h.app, stream=True), Expected(prompts=1, with_token=1, good=1, whole=1)),
+    "n": (lambda h: chat(h.app, n=3), Expected(prompts=1, with_token=3, good=3, whole=1)),
+    "prompts": (
+        lambda h: complete(h.app, prompt=["a dog", "a cat"], n=2),
+        Expected(prompts=2, with_token=4, good=4, whole=1),
+    ),
+    "no output": (
+        lambda h: complete(h.app, max_tokens=0, echo=True),
+        Expected(prompts=1, good=1, whole=1),
+    ),
+    "left before work": (lambda h: leave(h, 0), Expected(abort=2, status="499")),
+    "left midway": (lambda h: leave(h, 1), Expected(prompts=1, with_token=2, abort=2, status="499")),
+    "failed before work": (lambda h: fail(h, 0), Expected(error=4, status="500")),
+    "failed midway": (lambda h: fail(h, 1), Expected(prompts=2, with_token=4, error=4, status="500")),
+    "overloaded": (lambda h: refuse(h, OverloadedError("full", retry_after_s=1.0)), Expected(rejected=1, status="429")),
+    "unavailable": (
+        lambda h: refuse(h, UnavailableError("nobody", retry_after_s=1.0)),
+        Expected(rejected=1, status="503"),
+    ),
+    "never submitted": (lambda h: chat(h.app, max_tokens=-1), Expected(status="400")),
+}
+
+
+def total(harness: Harness, name: str, **labels: str) -> float:
+    """Sum over all series of that name that have these labels."""
+    found = samples(harness.metrics).items()
+    return sum(value for (of, own), value in found if of == name and frozenset(labels.items()) <= own)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_series_of_a_family_count_the_same_events(harness: Harness, case: str) -> None:
+    act, expected = CASES[case]
+    harness.script_of = lambda _: harness.say("Once upon a time", cached_tokens=2, pool=USE)
+    act(harness)
+
+    def count(name: str) -> float:
+        return total(harness, f"vllm:{name}_count")
+
+    assert {name: count(name) for name in PER_CHOICE} == dict.fromkeys(PER_CHOICE, expected.good)
+    assert {name: count(name) for name in PER_REQUEST if name != "request_params_max_tokens"} == {
+        "request_params_n": expected.whole, "request_max_num_generation_tokens": expected.whole,
+    }  # fmt: skip
+    assert count("time_to_first_token_seconds") == expected.with_token
+    ends = {
+        reason: total(harness, "vllm:request_success_total", finished_reason=reason) for reason in ("abort", "error")
+    }
+    assert ends == {"abort": expected.abort, "error": expected.error}
+    assert total(harness, "vllm:request_success_total") == expected.good + expected.abort + expected.error
+    assert total(harness, "vllm:admission_rejections_total") == expected.rejected
+
+    lengths = [len(spec.prompt) for job in harness.backend.jobs for spec in job.sequences]
+    prompt_tokens = total(harness, "vllm:prompt_tokens_total")
+    assert prompt_tokens == (lengths[0] * expected.prompts if lengths else 0), "prompts of a case are equally long"
+    assert total(harness, "vllm:prompt_tokens_cached_total") == 2 * expected.prompts
+    assert total(harness, "cloudmatrix:prompt_tokens_pulled_total") == USE.pulled_tokens * expected.prompts
+    recomputed = total(harness, "cloudmatrix:prompt_tokens_recomputed_total", reason="timeout")
+    assert recomputed == USE.recomputed_tokens * expected.prompts
+
+    assert total(harness, "http_requests_total") == total(harness, "http_request_duration_seconds_count") == 1
+    assert total(harness, "http_requests_total", status=expected.status) == 1
+    assert harness.metrics.in_flight == 0
+
+
+def test_output_tokens_and_the_gaps_between_them_fit_together(harness: Harness) -> None:
+    """Every token is the first of its choice, or ends one gap."""
+    for case in CASES:
+        CASES[case][0](harness)
+        harness.backend.refuse, harness.script_of = None, lambda _: harness.say("Once upon a time")
+    tokens = total(harness, "vllm:generation_tokens_total")
+    firsts = total(harness, "vllm:time_to_first_token_seconds_count")
+    assert tokens == firsts + total(harness, "vllm:inter_token_latency_seconds_count") > 0
+
+
+def test_labelled_counters_of_requests_are_there_before_the_first_one(harness: Harness) -> None:
+    text = request(harness.app, "GET", "/metrics").text
+    labelled = {
+        family.name: [sample.value for sample in family.samples]
+        for family in text_string_to_metric_families(text)
+        if family.type == "counter"
+    }
+    assert all(values and not any(values) for values in labelled.values()), labelled
+    assert {"http_requests", "cloudmatrix:namespace_prompt_tokens", "vllm:request_success"} <= labelled.keys()
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        assert f'handler="{path}",method="POST",model_name="tiny",status="500"' in text

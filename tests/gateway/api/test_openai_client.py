@@ -1,0 +1,149 @@
+"""The real `openai` client, sync and async, against uvicorn on loopback."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+
+from serving.errors import DeadlineError, EngineError, OverloadedError
+from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from tests.gateway.api.support import Harness, running_server
+
+MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def shared(served: ServedModel) -> Iterator[tuple[Harness, str]]:
+    harness = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("key"),)))
+    with running_server(harness.app) as url:
+        yield harness, url
+
+
+@pytest.fixture
+def server(shared: tuple[Harness, str]) -> tuple[Harness, str]:
+    harness, url = shared
+    harness.backend.refuse = None
+    harness.backend.generations.clear()
+    harness.script_of = lambda _: harness.say("Once upon a time 你好", cached_tokens=3)
+    return harness, url
+
+
+@pytest.fixture
+def client(server: tuple[Harness, str]) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server[1]}/v1", api_key="key", max_retries=0) as client:
+        yield client
+
+
+def test_chat(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="tiny", messages=MESSAGES, n=2, logprobs=True, top_logprobs=1)
+    assert [choice.message.content for choice in answer.choices] == ["Once upon a time 你好"] * 2
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].logprobs.content
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 3
+    assert answer._request_id is not None
+
+
+def test_chat_stream(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "Once upon a time 你好"
+    assert chunks[-1].usage is not None
+    assert chunks[-2].choices[0].finish_reason == "stop"
+
+
+def test_completions(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt=[[68], [70]], echo=True, logprobs=1, max_tokens=30)
+    assert len(answer.choices) == 2
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].text.endswith("Once upon a time 你好")
+    stream = client.completions.create(
+        model="tiny", prompt="The", stream=True, extra_body={"top_k": 5, "min_tokens": 1}
+    )
+    assert "".join(c.choices[0].text for c in stream) == "Once upon a time 你好"
+
+
+def test_async_client_many_at_once(server: tuple[Harness, str]) -> None:
+    async def ask(client: openai.AsyncOpenAI) -> str:
+        stream = await client.chat.completions.create(model="tiny", messages=MESSAGES, stream=True)
+        return "".join([c.choices[0].delta.content or "" async for c in stream])
+
+    async def all_at_once() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server[1]}/v1", api_key="key", max_retries=0) as client:
+            plain = await client.chat.completions.create(model="org/tiny", messages=MESSAGES)
+            assert plain.model == "org/tiny"
+            return await asyncio.gather(*(ask(client) for _ in range(20)))
+
+    assert asyncio.run(all_at_once()) == ["Once upon a time 你好"] * 20
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny", "org/tiny"]
+    assert client.models.retrieve("org/tiny").id == "org/tiny"
+
+
+def test_errors_become_the_clients_exceptions(server: tuple[Harness, str], client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="other", messages=MESSAGES)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=99999)
+    assert (bad.value.code, bad.value.param) == ("context_length_exceeded", "max_tokens")
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()
+    harness, _ = server
+    harness.backend.refuse = OverloadedError("full", retry_after_s=1)
+    with pytest.raises(openai.RateLimitError) as full:
+        client.chat.completions.create(model="tiny", messages=MESSAGES)
+    assert full.value.response.headers["retry-after"] == "1"
+
+
+def test_failure_inside_a_stream_raises(server: tuple[Harness, str], client: openai.OpenAI) -> None:
+    harness, _ = server
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=1, error=EngineError("x"))
+    with pytest.raises(openai.APIError, match="failed inside the server"):
+        list(client.chat.completions.create(model="tiny", messages=MESSAGES, stream=True))
+
+
+def test_a_request_whose_time_is_over_is_not_repeated(server: tuple[Harness, str], client: openai.OpenAI) -> None:
+    harness, _ = server
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=0, error=DeadlineError("too late"))
+    with pytest.raises(openai.APIStatusError) as over:
+        client.with_options(max_retries=2).chat.completions.create(model="tiny", messages=MESSAGES)
+    assert over.value.status_code == 408
+    assert len(harness.backend.generations) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_closing_the_connection_cancels_the_generation(server: tuple[Harness, str], stream: bool) -> None:
+    harness, url = server
+    harness.script_of = lambda _: harness.say("Once upon a time", hang_after=2)
+    body = {"model": "tiny", "messages": MESSAGES, "stream": stream}
+    with httpx.Client(
+        base_url=url, headers={"authorization": "Bearer key"}, timeout=httpx.Timeout(5, read=0.3)
+    ) as client:
+        if stream:
+            with client.stream("POST", "/v1/chat/completions", json=body) as reply:
+                next(reply.iter_lines())
+        else:
+            with pytest.raises(httpx.ReadTimeout):
+                client.post("/v1/chat/completions", json=body)
+    deadline = time.monotonic() + 5
+    while not harness.backend.generations[0].cancelled:
+        assert time.monotonic() < deadline, "the generation was not cancelled"
+        time.sleep(0.01)
+
+
+def test_a_large_upload_is_read_whole(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="tiny", prompt="a dog " * 100_000, extra_body={"truncate_prompt_tokens": 4}, max_tokens=5
+    )
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 4

@@ -1,0 +1,188 @@
+"""`/openapi.json` describes every answer: asked at random by schemathesis, and with everything on by hand."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode, checks
+
+from serving.errors import EngineError, OverloadedError, UnavailableError
+from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from serving.values.sequence import PoolUse
+from tests.fakes.backend import Script
+from tests.fakes.pool_admin import two_servers
+from tests.gateway.api.support import Harness, chat, complete, events, post, request
+
+CONFORMANCE = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+"""The other checks of schemathesis ask whether a schema tells all that a body must not hold; prompts are not so."""
+ROUTES = [
+    ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/ready"), ("GET", "/version"),
+    ("GET", "/metrics"), ("GET", "/load"), ("GET", "/v1/models"), ("GET", "/v1/models/{name}"), ("POST", "/tokenize"),
+    ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("GET", "/pool"),
+    ("POST", "/pool/namespaces/{name}"), ("DELETE", "/pool/namespaces/{name}"), ("POST", "/pool/audit"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def whole(served: ServedModel) -> Harness:
+    """With all that there can be: a pool, and times of requests."""
+    return Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers())
+
+
+@pytest.fixture
+def document(whole: Harness) -> dict[str, Any]:
+    described: dict[str, Any] = request(whole.app, "GET", "/openapi.json").json()
+    return described
+
+
+def conforms(document: Mapping[str, Any], name: str, value: object) -> None:
+    """Raises: ValidationError if `value` is not as component `name` has it."""
+    jsonschema_rs.validate({"$ref": f"#/components/schemas/{name}", "components": document["components"]}, value)
+
+
+def test_every_route_is_described(document: dict[str, Any]) -> None:
+    there = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert there == set(ROUTES)
+
+
+BODIES = [path for method, path in ROUTES if method == "POST" and path != "/ping"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "mode"),
+    [
+        *((method, path, GenerationMode.POSITIVE) for method, path in ROUTES),
+        *(("POST", path, GenerationMode.NEGATIVE) for path in BODIES),
+    ],
+)
+def test_whatever_is_asked_is_answered_as_described(
+    whole: Harness, method: str, path: str, mode: GenerationMode
+) -> None:
+    """In the negative mode with what the document forbids, which must be refused."""
+    operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)[path][method]
+    more = [] if mode.is_positive else [checks.negative_data_rejection]
+
+    @settings(
+        max_examples=10, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: schemathesis.Case) -> None:
+        case.call_and_validate(checks=CONFORMANCE + more)
+
+    ask()
+
+
+@pytest.mark.parametrize("more", [{}, {"stream_options": {"include_usage": True}}, {"n": 2, "logprobs": False}])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_streams_are_as_described_even_when_they_fail(whole: Harness, path: str, more: dict[str, Any]) -> None:
+    operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)[path]["POST"]
+    asked: dict[str, Any] = (
+        {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    )
+    for fail_after in (None, 2):
+        script = Script(whole.say("Once upon a").tokens, fail_after=fail_after, error=EngineError("broken"))
+        whole.script_of = partial(lambda script, _: script, script)
+        reply = operation.Case(body={**asked, "stream": True, **more}).call_and_validate(checks=CONFORMANCE)
+        assert (b'"error"' in reply.content) is (fail_after is not None)
+
+
+def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[str, Any]) -> None:
+    accepted: dict[str, list[dict[str, Any]]] = {
+        "CompletionRequest": [{"prompt": "a", "logprobs": False}, {"prompt": "a", "response_format": {"type": "text"}}],
+        "ChatCompletionRequest": [{"messages": [{"role": "user", "content": "a"}], "tool_choice": "auto"}],
+        "TokenizeRequest": [
+            {"prompt": ""},
+            {"prompt": None, "messages": []},
+            {"messages": [], "add_special_tokens": True},
+        ],
+        "PoolNamespaceRequest": [{"weight": 2.0}, {"quota_mib": 4, "weight": None}],
+    }
+    refused: dict[str, list[dict[str, Any]]] = {
+        "CompletionRequest": [{"prompt": "a", "logprobs": True}, {"prompt": "a", "response_format": {"type": "json"}}],
+        "ChatCompletionRequest": [{"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}],
+        "TokenizeRequest": [{}, {"prompt": "a", "messages": []}, {"prompt": None}],
+        "PoolNamespaceRequest": [{}],
+    }
+    for name, bodies in accepted.items():
+        for body in bodies:
+            conforms(document, name, body)
+    for name, bodies in refused.items():
+        for body in bodies:
+            with pytest.raises(jsonschema_rs.ValidationError):
+                conforms(document, name, body)
+
+
+FULL = {"logprobs": 3, "prompt_logprobs": 1, "return_token_ids": True, "n": 2, "seed": 1}
+
+
+def test_answers_with_everything_in_them(whole: Harness, document: dict[str, Any]) -> None:
+    whole.script_of = lambda _: whole.say("Once 🙂", pool=PoolUse(4, 2, "error"), resumptions=1)
+    conforms(document, "Completion", complete(whole.app, echo=True, **FULL).json())
+    conforms(document, "ChatCompletion", chat(whole.app, **{**FULL, "logprobs": True, "top_logprobs": 2}).json())
+    conforms(document, "ChatCompletion", chat(whole.app, stop=["up"]).json())
+    body = {"prompt": "a dog", "return_token_strs": True}
+    conforms(document, "Tokens", post(whole.app, "/tokenize", body).json())
+    change = post(whole.app, "/pool/namespaces/acme", {"quota_mib": 5}).json()
+    conforms(document, "NamespaceChanged", change)
+    conforms(document, "PoolDeleted", request(whole.app, "DELETE", "/pool/namespaces/acme").json())
+
+
+@pytest.mark.parametrize("more", [{}, {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}])
+def test_every_event_of_a_stream(whole: Harness, document: dict[str, Any], more: dict[str, Any]) -> None:
+    whole.script_of = lambda _: whole.say("Once 🙂")
+    for name, reply in (
+        ("CompletionChunk", complete(whole.app, stream=True, logprobs=2, return_token_ids=True, echo=True, **more)),
+        ("ChatCompletionChunk", chat(whole.app, stream=True, logprobs=True, return_token_ids=True, **more)),
+        ("ChatCompletionChunk", chat(whole.app, stream=True, **more)),
+    ):
+        assert reply.headers["content-type"].partition(";")[0] == "text/event-stream"
+        *chunks, end = events(reply.text)
+        assert end == "[DONE]"
+        for chunk in chunks:
+            conforms(document, name, chunk)
+    whole.script_of = lambda _: Script(whole.say("Once upon a").tokens, fail_after=2, error=EngineError("broken"))
+    conforms(document, "ErrorAnswer", events(chat(whole.app, stream=True).text)[-2])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OverloadedError("full", retry_after_s=1.0), "429"),
+        (UnavailableError("nobody"), "503"),
+        (EngineError("x"), "500"),
+    ],
+)
+def test_errors_of_the_backend(whole: Harness, document: dict[str, Any], error: Exception, status: str) -> None:
+    whole.script_of = lambda _: Script((), fail_after=0, error=error)
+    for path, ask in (("/v1/chat/completions", chat), ("/v1/completions", complete)):
+        reply = ask(whole.app)
+        described = document["paths"][path]["post"]["responses"]
+        assert str(reply.status_code) == status
+        assert described[status]["content"]["application/json"]["schema"] == {
+            "$ref": "#/components/schemas/ErrorAnswer"
+        }
+        conforms(document, "ErrorAnswer", reply.json())
+        assert {name.lower() for name in described[status]["headers"]} <= {*reply.headers, "x-cloudmatrix-warning"}
+
+
+def test_keys_are_described_where_they_are_asked_for(served: ServedModel, document: dict[str, Any]) -> None:
+    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)), two_servers())
+    described = request(closed.app, "GET", "/openapi.json", headers={"authorization": "Bearer one"}).json()
+    (scheme,) = described["components"]["securitySchemes"]
+    for method, path in ROUTES:
+        operation = described["paths"][path][method.lower()]
+        needed = request(closed.app, method, path.replace("{name}", "x")).status_code == 401
+        assert operation.get("security") == ([{scheme: []}] if needed else None)
+        assert ("401" in operation["responses"]) == needed
+    assert "401" not in document["paths"]["/v1/models"]["get"]["responses"], "an open server asks for none"

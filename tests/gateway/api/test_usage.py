@@ -1,0 +1,82 @@
+"""What `usage.prompt_tokens_details` says about the prompt's cached tokens, and what of it reaches the metrics."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from serving.values.pool_outcome import MissReason
+from serving.values.sequence import PoolUse, SequenceSpec
+from tests.fakes.backend import Script
+from tests.gateway.api.support import Harness, chat, complete, events
+from tests.telemetry.test_metrics import value
+
+
+def play(harness: Harness, cached: int, pool: PoolUse | None) -> None:
+    harness.script_of = lambda _: harness.say("Once", cached_tokens=cached, pool=pool)
+
+
+def details(body: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = body["usage"]["prompt_tokens_details"]
+    return found
+
+
+def test_without_a_pool_there_are_no_keys_about_it(harness: Harness) -> None:
+    play(harness, 4, None)
+    assert details(chat(harness.app).json()) == {"cached_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        (PoolUse(), {"pulled_tokens": 0, "recomputed_tokens": 0}),
+        (PoolUse(pulled_tokens=3), {"pulled_tokens": 3, "recomputed_tokens": 0}),
+        (
+            PoolUse(3, 2, MissReason.CHECKSUM.value),
+            {"pulled_tokens": 3, "recomputed_tokens": 2, "recompute_reasons": {"checksum": 2}},
+        ),
+        (PoolUse(0, 2), {"pulled_tokens": 0, "recomputed_tokens": 2, "recompute_reasons": {"error": 2}}),
+    ],
+)
+def test_with_a_pool(harness: Harness, use: PoolUse, expected: dict[str, Any]) -> None:
+    play(harness, 4, use)
+    assert details(chat(harness.app).json()) == {"cached_tokens": 4, **expected}
+    stream = events(chat(harness.app, stream=True, stream_options={"include_usage": True}).text)
+    assert details(stream[-2]) == {"cached_tokens": 4, **expected}
+
+
+def test_each_prompt_counts_once_and_choices_of_it_do_not_add(harness: Harness) -> None:
+    def script(spec: SequenceSpec) -> Script:
+        index = int(spec.sequence_id.rpartition("/")[2])
+        reason = "timeout" if index < 2 else "gone"
+        return harness.say("Once", cached_tokens=10 + index, pool=PoolUse(1 + index, 2, reason))
+
+    harness.script_of = script
+    answer = complete(harness.app, prompt=["The dog", "The cat"], n=2).json()
+    assert details(answer) == {
+        "cached_tokens": 10 + 12,
+        "pulled_tokens": 1 + 3,
+        "recomputed_tokens": 4,
+        "recompute_reasons": {"timeout": 2, "gone": 2},
+    }
+
+
+def test_counts_reach_the_metrics(harness: Harness) -> None:
+    play(harness, 4, PoolUse(3, 2, "timeout"))
+    chat(harness.app)
+    chat(harness.app, stream=True)
+    assert value(harness.metrics, "vllm:prompt_tokens_cached_total") == 8
+    assert value(harness.metrics, "cloudmatrix:prompt_tokens_pulled_total") == 6
+    assert value(harness.metrics, "cloudmatrix:prompt_tokens_recomputed_total", reason="timeout") == 4
+    text = harness.metrics.render(namespaces=True).decode()
+    assert 'namespace_prompt_tokens_cached_total{engine="0",model_name="tiny",namespace="default"} 8.0' in text
+
+
+@pytest.mark.parametrize(("resumptions", "told"), [(0, {}), (2, {"resumptions": 4})])
+def test_choices_that_went_on_elsewhere_are_told(harness: Harness, resumptions: int, told: dict[str, int]) -> None:
+    harness.script_of = lambda _: replace(harness.say("Once upon"), resumptions=resumptions)
+    whole = complete(harness.app, prompt="The dog", n=2).json()["usage"]
+    how = {"stream": True, "stream_options": {"include_usage": True}}
+    stream = events(complete(harness.app, prompt="The dog", n=2, **how).text)
+    for usage in (whole, stream[-2]["usage"]):
+        assert {key: value for key, value in usage.items() if key == "resumptions"} == told

@@ -1,0 +1,118 @@
+"""Instance choice: least work, most room, fair ties, never a dead one."""
+
+from collections import Counter
+
+import pytest
+
+from serving.errors import UnavailableError
+from serving.gateway.core.router import InstanceView, RouteTurn, route_decode, route_prefill
+from serving.ids import NodeId, ReplicaId
+
+
+def view(name: str, queued: int = 0, sequences: int = 0, free: int = 100, **more: float) -> InstanceView:
+    return InstanceView(ReplicaId(name), "p", NodeId("n"), queued, sequences, free, 100, **more)  # type: ignore[arg-type]
+
+
+def test_prefill_goes_where_the_least_work_waits() -> None:
+    views = [view("a", 500), view("b", 100), view("c", 300)]
+    decision = route_prefill(views, 40, 0, 5.0)
+    assert decision.replica == "b"
+    assert decision.reason == "100 + 40 uncached tokens, the least of 3 in pool p, next 340 tokens"
+
+
+def test_what_was_sent_since_the_view_counts() -> None:
+    views = [view("a", 100, reserved_tokens=500), view("b", 300)]
+    assert route_prefill(views, 1, 0, 5.0).replica == "b"
+    views = [view("a", sequences=0, reserved_sequences=3), view("b", sequences=2)]
+    assert route_decode(views, 1, 0, 5.0).replica == "b"
+    views = [view("a", free=50, reserved_blocks=45), view("b", sequences=9, free=10)]
+    assert route_decode(views, 8, 0, 5.0).replica == "b"
+
+
+def test_equal_instances_share_evenly() -> None:
+    views = [view("c"), view("a"), view("b"), view("d", 1, 1)]
+    assert Counter(route_prefill(views, 1, n, 5.0).replica for n in range(30)) == {"a": 10, "b": 10, "c": 10}
+    assert Counter(route_decode(views, 1, n, 5.0).replica for n in range(30)) == {"a": 10, "b": 10, "c": 10}
+    full = [view("a", free=0), view("b", free=0)]
+    assert Counter(route_decode(full, 1, n, 5.0).replica for n in range(30)) == {"a": 15, "b": 15}
+
+
+def test_decode_needs_room_first_then_few_sequences_then_the_most_room() -> None:
+    views = [view("a", sequences=0, free=3), view("b", sequences=5, free=50), view("c", sequences=5, free=60)]
+    decision = route_decode(views, 4, 0, 5.0)
+    assert decision.replica == "c"
+    assert decision.reason == (
+        "room for 4 blocks (60 free), 5 sequences, load 1.89, the least of 2 with room in pool p, next 2.11"
+    )
+
+
+def test_without_room_anywhere_the_roomiest_waits() -> None:
+    decision = route_decode([view("a", free=3), view("b", sequences=9, free=7)], 8, 0, 5.0)
+    assert decision.replica == "b"
+    assert "none of 2 has 8 free blocks" in decision.reason
+
+
+def test_excluded_instances_are_the_last_resort() -> None:
+    views = [view("a"), view("b", 999, 9)]
+    for route in (route_prefill, route_decode):
+        assert route(views, 1, 0, 5.0, {ReplicaId("a")}).replica == "b"
+        assert route(views, 1, 0, 5.0, {ReplicaId("a"), ReplicaId("b")}).replica == "a"
+
+
+def test_draining_and_silent_instances_are_no_choice() -> None:
+    views = [view("a", draining=True), view("b", age_s=6.0)]
+    for route in (route_prefill, route_decode):
+        with pytest.raises(UnavailableError, match="2 known, 1 draining") as caught:
+            route(views, 1, 0, 5.0)
+        assert caught.value.retry_after_s > 0
+        assert route([*views, view("c", 9, 9)], 1, 0, 5.0).replica == "c"
+
+
+def test_a_slow_instance_gets_less_but_never_nothing() -> None:
+    views = [view("fast", 300, tokens_per_s=100.0), view("slow", 200, tokens_per_s=40.0)]
+    decision = route_prefill(views, 10, 0, 5.0)
+    assert decision.replica == "fast"
+    assert "300 + 10 uncached tokens in 3.100 s" in decision.reason
+    stuck = [view("fast", 1000, tokens_per_s=100.0), view("stuck", 100, tokens_per_s=0.001)]
+    assert route_prefill(stuck, 10, 0, 5.0).replica == "stuck", "nobody is taken for slower than a quarter of the mean"
+    unknown = [view("new", 100), view("fast", 300, tokens_per_s=100.0)]
+    assert route_prefill(unknown, 10, 0, 5.0).replica == "new"
+
+
+def test_nearly_equal_instances_take_turns_and_gateways_begin_elsewhere() -> None:
+    views = [view("a", 1000), view("b", 1030), view("c", 1200)]
+    assert Counter(route_prefill(views, 1, n, 5.0).replica for n in range(20)) == {"a": 10, "b": 10}
+    firsts = {route_prefill(views, 1, RouteTurn(1, seed), 5.0).replica for seed in range(4)}
+    assert firsts == {"a", "b"}
+    assert ", 2 alike" in route_prefill(views, 1, 0, 5.0).reason
+
+
+def test_what_this_gateway_sent_counts_for_every_gateway() -> None:
+    views = [view("a", 0, reserved_tokens=100, gateways=4), view("b", 300, gateways=4)]
+    assert route_prefill(views, 1, 0, 5.0).replica == "b"
+    views = [view("a", free=50, reserved_blocks=5, promised_blocks=6, gateways=4), view("b", sequences=9, free=20)]
+    assert route_decode(views, 8, 0, 5.0).replica == "b"
+
+
+def test_decode_weighs_kv_against_sequences() -> None:
+    long, short = view("long", sequences=10, free=10), view("short", sequences=12, free=90)
+    assert route_decode([long, short], 1, 0, 5.0).replica == "short", "attention reads all of the KV in every step"
+    assert route_decode([view("a", sequences=10, free=50), view("b", sequences=20, free=52)], 1, 0, 5.0).replica == "a"
+
+
+def test_the_baselines() -> None:
+    views = [view("a", 900, 9), view("b"), view("c", 500, 5), view("d", 100, 1)]
+    for route in (route_prefill, route_decode):
+        turns = Counter(route(views, 1, n, 5.0, (), "round_robin").replica for n in range(40))
+        assert turns == {"a": 10, "b": 10, "c": 10, "d": 10}
+        drawn = Counter(str(route(views, 1, n, 5.0, (), "power_of_two").replica) for n in range(600))
+        assert drawn["b"] == pytest.approx(300, abs=40), "the least of all wins whenever it is drawn"
+        assert drawn["d"] == pytest.approx(200, abs=40)
+        assert drawn["c"] == pytest.approx(100, abs=40)
+        assert drawn["a"] == 0
+        assert route(views[:1], 1, 3, 5.0, (), "power_of_two").replica == "a"
+
+
+def test_lesser_differences_of_speed_are_not_heeded() -> None:
+    views = [view("a", 100, tokens_per_s=60.0), view("b", 110, tokens_per_s=100.0), view("c", 120, tokens_per_s=110.0)]
+    assert route_prefill(views, 10, 0, 5.0).replica == "a", "it had small steps lately, that is all"

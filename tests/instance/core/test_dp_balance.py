@@ -1,0 +1,44 @@
+"""The DP group of a new sequence: against a search through all groups."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import LedgerError
+from serving.instance.core.dp_balance import DpBalance
+
+MOVES = st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=200)
+
+
+@given(st.integers(1, 6), st.integers(1, 4), MOVES)
+def test_the_choice_is_that_of_a_full_search(groups: int, limit: int, moves: list[tuple[bool, int]]) -> None:
+    balance = DpBalance(groups, limit)
+    inside: list[tuple[int, int]] = []
+    for leave, blocks in moves:
+        loads = [(balance.blocks[g], balance.sequences[g], g) for g in range(groups)]
+        free = [load for load in loads if load[1] < limit]
+        chosen = balance.choose().group
+        assert chosen == (min(free)[2] if free else min((s, b, g) for b, s, g in loads)[2])
+        if leave and inside:
+            balance.remove(*inside.pop(blocks % len(inside)))
+        else:
+            balance.add(chosen, blocks)
+            inside.append((chosen, blocks))
+    assert sum(balance.sequences) == len(inside)
+    assert sum(balance.blocks) == sum(blocks for _, blocks in inside)
+
+
+def test_the_reason_says_what_was_compared() -> None:
+    balance = DpBalance(2, 1)
+    balance.add(0, 5)
+    assert "0 KV blocks" in balance.choose().reason
+    balance.add(1, 7)
+    assert "no group has a free seat" in balance.choose().reason
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(LedgerError, match="cannot decode"):
+        DpBalance(0, 1)
+    balance = DpBalance(1, 1)
+    with pytest.raises(LedgerError, match="more than it had"):
+        balance.remove(0, 1)

@@ -1,0 +1,132 @@
+"""The native executor beside the torch one, on the same checkpoint and the same plans."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from serving.ids import BlockId, SequenceId
+from serving.instance.executors.native_batch import NativeAnswer, NativeBatch
+from serving.instance.executors.native_executor import NativeExecutor
+from serving.instance.executors.torch_executor import TorchExecutor
+from serving.model.kv_cache import KvCache
+from serving.model.kv_layout import KvDtype
+from serving.model.loader import DtypeName, load_model
+from serving.model.model import DeepseekModel
+from serving.model.native import library
+from serving.values.sequence import SamplingParams
+from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
+
+BLOCK_TOKENS = 4
+MAX_ROWS = 64
+GREEDY = SamplingParams(temperature=0)
+HAND_OUT = SamplingParams(temperature=0, logprobs=0)
+"""Sampling for which the library hands out logits."""
+
+
+def native_or_skip() -> None:
+    """Skips a test on machines without a compiler."""
+    if library.load() is None:
+        pytest.skip("there is no native library here")
+
+
+def load_for_native(folder: Path, dtype: DtypeName = "auto") -> DeepseekModel:
+    """A model with panels."""
+    native_or_skip()
+    return load_model(folder, dtype=dtype, native=True)
+
+
+def dirty_cache(model: DeepseekModel, blocks: int = 200, kv_dtype: KvDtype = "auto") -> KvCache:
+    """A KV cache with a draft layer whose blocks held other values before: only what was written may be read."""
+    layers = model.config.num_hidden_layers + bool(model.mtp)
+    cache = KvCache(model.config, blocks, BLOCK_TOKENS, model.dtype, num_layers=layers, kv_dtype=kv_dtype)
+    if kv_dtype == "auto":
+        cache.tensor.copy_(torch.randn(cache.tensor.shape, generator=torch.Generator().manual_seed(1)))
+    return cache
+
+
+def torch_executor(folder: Path, dtype: DtypeName = "float32", kv_dtype: KvDtype = "auto") -> TorchExecutor:
+    """Over a cache of its own."""
+    model = load_model(folder, dtype=dtype)
+    return TorchExecutor(model, dirty_cache(model, kv_dtype=kv_dtype))
+
+
+def native_executor(
+    folder: Path, dtype: DtypeName = "float32", threads: int = 2, kv_dtype: KvDtype = "auto", **sizes: Any
+) -> NativeExecutor:
+    """Over a cache of its own."""
+    model = load_for_native(folder, dtype)
+    rows = sizes.pop("max_rows", MAX_ROWS)
+    return NativeExecutor(model, dirty_cache(model, kv_dtype=kv_dtype, **sizes), threads=threads, max_rows=rows)
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """Random ids that are no special tokens."""
+    return torch.randint(6, 320, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def table(number: int, tokens: int) -> list[BlockId]:
+    """Scattered blocks of one of up to eight sequences, free of overlaps."""
+    return [BlockId(number + 8 * i) for i in range(-(-tokens // BLOCK_TOKENS))]
+
+
+class Feeder:
+    """One sequence driven by hand: steps over what is known and not fed yet."""
+
+    def __init__(self, number: int, tokens: Sequence[int], sampling: SamplingParams = GREEDY) -> None:
+        self.number = number
+        self.prompt = list(tokens)
+        self.output: list[int] = []
+        self.sampling = sampling
+        self.fed = 0
+
+    def step(self, size: int | None = None, **more: Any) -> SequenceStep:
+        """Feed the next `size` tokens; None = all that are known, first the prompt's. Samples behind the last."""
+        known = [*self.prompt, *self.output]
+        whole = self.prompt if self.fed < len(self.prompt) else known
+        tokens = whole[self.fed :] if size is None else whole[self.fed : self.fed + size]
+        last = self.fed + len(tokens) == len(known)
+        order = SampleOrder(self.sampling, self.prompt, list(self.output)) if last else None
+        if not last:
+            more.setdefault("next_prompt_token", known[self.fed + len(tokens)])
+        blocks = table(self.number, self.fed + len(tokens) + 8)
+        more.setdefault("absorbed", self.fed >= len(self.prompt))
+        return SequenceStep(SequenceId(f"s{self.number}"), tokens, self.fed, blocks, order, **more)
+
+    def take(self, step: SequenceStep, result: SequenceResult) -> None:
+        """Note what a step gave."""
+        self.fed += len(step.tokens) + max(0, len(result.tokens) - 1)
+        self.output += result.tokens
+
+
+def logits_of(executor: TorchExecutor | NativeExecutor, steps: Sequence[SequenceStep]) -> Tensor:
+    """Logits `[sequences that sample, vocab]` of each one's last row; all must ask for log-probabilities."""
+    if isinstance(executor, NativeExecutor):
+        batch = NativeBatch()
+        batch.fill(steps)
+        model = executor.model
+        answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, model.dtype)
+        answer.prepare(batch)
+        executor._engine.step(batch, answer)
+        return answer.logits
+    wanted = []
+    model = executor.model
+
+    def keep(hidden: Tensor) -> Tensor:
+        wanted.append(DeepseekModel.logits(model, hidden))
+        return wanted[-1]
+
+    model.logits = keep  # type: ignore[method-assign]
+    try:
+        executor.execute(StepPlan(0, tuple(steps)))
+    finally:
+        del model.logits
+    return wanted[0] if wanted else torch.empty(0)
+
+
+def far(found: Tensor, wanted: Tensor) -> float:
+    """Relative distance, largest over rows."""
+    return float(((found - wanted).norm(dim=-1) / wanted.norm(dim=-1)).max())

@@ -1,0 +1,107 @@
+"""Settings, timers, tickets and the audit."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import ConfigError, LedgerError
+from serving.ids import SequenceId
+from serving.instance.core.handoffs import HeldHandoffs
+from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.core.timers import Timers
+from serving.values.sequence import SamplingParams, SequenceSpec
+from serving.values.step_plan import SequenceResult, StepResult
+from tests.fakes.engine_calls import EngineCalls
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"role": "both"}, "role must be one of prefill, decode, aggregated"),
+        ({"block_tokens": 0}, "block_tokens must be at least 1"),
+        ({"max_waiting": 0}, "max_waiting must be at least 1"),
+        ({"watermark_blocks": -1}, "watermark_blocks"),
+        ({"handoff_lease_s": 0.0}, "handoff_lease_s"),
+        ({"prompt_delay_s": -0.1}, "prompt_delay_s must not be negative"),
+        ({"max_step_tokens": 8, "max_sequences": 9}, "at least max_sequences"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineSettings(**changes)  # type: ignore[arg-type]
+
+
+def test_a_role_may_be_given_by_name() -> None:
+    settings = EngineSettings(role="prefill", max_step_tokens=8, max_sequences=9)  # type: ignore[arg-type]
+    assert settings.role is EngineRole.PREFILL
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=30), st.lists(st.integers(0, 60)))
+def test_timers_give_live_times_once_and_in_order(entries: list[tuple[int, bool]], moments: list[int]) -> None:
+    live = {SequenceId(str(i)): float(at) for i, (at, alive) in enumerate(entries) if alive}
+    timers = Timers(lambda name, at: live.get(name) == at)
+    for i, (at, _) in enumerate(entries):
+        timers.set(float(at), SequenceId(str(i)), len(live))
+    for now in sorted(moments):
+        due = sorted(name for name, at in live.items() if at <= now)
+        assert sorted(timers.due(now)) == due
+        for name in due:
+            del live[name]
+        assert timers.next_at() == min(live.values(), default=None)
+
+
+def test_stale_timers_do_not_pile_up() -> None:
+    live: set[SequenceId] = set()
+    timers = Timers(lambda name, _at: name in live)
+    for i in range(20_000):
+        live = {SequenceId(str(i))}
+        timers.set(600.0 + i, SequenceId(str(i)), 1)
+    assert len(timers) <= 1100
+    assert timers.next_at() == 600.0 + 19_999
+
+
+def test_a_ticket_ends_once() -> None:
+    handoffs = HeldHandoffs(lease_s=5.0)
+    sequence = LiveSequence(SequenceSpec(SequenceId("a"), (1,), SamplingParams()), (0.0, 0), 0.0)
+    assert handoffs.expiry(sequence) is None
+    with pytest.raises(LedgerError, match="holds no ticket"):
+        handoffs.end(sequence)
+    ticket_id = handoffs.hold(sequence, 10.0)
+    assert handoffs.expiry(sequence) == 15.0
+    assert handoffs.find(ticket_id) is sequence
+    assert handoffs.end(sequence) == ticket_id
+    assert (handoffs.find(ticket_id), len(handoffs)) == (None, 0)
+    with pytest.raises(LedgerError, match="holds no ticket"):
+        handoffs.end(sequence)
+
+
+def sequence_of(engine: EngineCalls) -> LiveSequence:
+    return engine.sequences[SequenceId("a")]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda e: e.scheduler.running.items.clear(), "1 sequences are known, 0 places"),
+        (lambda e: setattr(sequence_of(e), "phase", SequencePhase.PULLING), "pulling among the running"),
+        (lambda e: setattr(sequence_of(e), "in_flight", True), "in-flight mark"),
+        (lambda e: e._blocks.free(sequence_of(e)), "has 0 blocks"),
+        (lambda e: setattr(sequence_of(e), "num_computed", 99), "do not fit"),
+        (lambda e: setattr(sequence_of(e), "output", [1]), "not those of its prompt"),
+        (lambda e: setattr(sequence_of(e), "num_computed", 2), "misses"),
+        (lambda e: e._blocks.pool.allocate(1), "reference counts"),
+    ],
+)
+def test_the_audit_finds_what_is_wrong(break_it: Callable[[EngineCalls], object], message: str) -> None:
+    engine = EngineCalls(EngineSettings(), 8)
+    engine.add(SequenceSpec(SequenceId("a"), (1, 2, 3), SamplingParams()), 0.0)
+    engine.next_action(0.0)
+    engine.step_finished(StepResult(0, (SequenceResult(SequenceId("a"), (1,)),), 0.1), 0.1)
+    engine.check()
+    break_it(engine)
+    with pytest.raises(LedgerError, match=message):
+        engine.check()

@@ -1,0 +1,93 @@
+"""Native steps that were laid out before their tokens were known."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from serving.errors import EngineError
+from serving.ids import BlockId, SequenceId
+from serving.instance.core.ports import PreparingExecutor
+from serving.instance.core.settings import EngineSettings
+from serving.values.news import Tokens
+from serving.values.sequence import SamplingParams, SequenceSpec
+from serving.values.step_plan import UNKNOWN, SampleOrder, SequenceStep, StepPlan, StepResult
+from tests.fakes.engine_calls import EngineCalls
+from tests.instance.native_pair import BLOCK_TOKENS, GREEDY, native_executor, prompt
+from tests.model.random_checkpoint import write_random_checkpoint
+
+BLOCKS = 100
+SAMPLINGS = (
+    SamplingParams(temperature=0, max_tokens=30),
+    SamplingParams(temperature=1.0, seed=5, max_tokens=30),
+    SamplingParams(temperature=0.8, top_p=0.9, seed=6, max_tokens=24),
+    SamplingParams(temperature=1.5, top_k=40, min_p=0.01, seed=7, max_tokens=27),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+def outputs(folder: Path, *, ahead: bool) -> tuple[list[tuple[int, ...]], int]:
+    """Output of each sequence, and how many steps were prepared."""
+    executor = native_executor(folder)
+    engine = EngineCalls(EngineSettings(block_tokens=BLOCK_TOKENS, max_step_tokens=60, max_sequences=8), BLOCKS)
+    for index, sampling in enumerate(SAMPLINGS):
+        name = SequenceId(str(index))
+        engine.add(SequenceSpec(name, tuple(prompt(5 + 6 * index, index)), sampling), 0.0)
+    run: Callable[[], StepResult] | None = None
+    prepared = 0
+    while not engine.idle():
+        if run is None:
+            plan = engine.next_action(0.0).plan
+            assert plan is not None
+            run = partial(executor.execute, plan)
+        foreseen = engine.foresee(0.0) if ahead else None
+        following = executor.prepare(foreseen) if foreseen is not None else None
+        if following is None:
+            engine.step_finished(run(), 0.0)
+        else:
+            engine.step_followed(run(), 0.0)
+            prepared += 1
+        run = following
+    found: dict[str, tuple[int, ...]] = {}
+    for event in engine.take_events():
+        assert isinstance(event, Tokens)
+        found[event.sequence_id] = found.get(event.sequence_id, ()) + event.tokens
+    return [found[str(index)] for index in range(len(SAMPLINGS))], prepared
+
+
+def test_tokens_are_the_same_greedy_and_sampled(folder: Path) -> None:
+    plain, prepared = outputs(folder, ahead=False), outputs(folder, ahead=True)
+    assert prepared[0] == plain[0]
+    assert [len(tokens) for tokens in plain[0]] == [30, 30, 24, 27]
+    assert (plain[1], prepared[1]) == (0, 26), "all but the prompts' two, and the last of 24, 27 and 30 tokens"
+
+
+def following(sampling: SamplingParams) -> StepPlan:
+    """A plan behind step 0."""
+    order = SampleOrder(sampling, prompt(6), [])
+    step = SequenceStep(SequenceId("s"), (UNKNOWN,), 6, [BlockId(0), BlockId(1)], order, absorbed=True)
+    return StepPlan(1, (step,))
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(temperature=0, logprobs=1), SamplingParams(temperature=0.7, presence_penalty=1.0)]
+)
+def test_what_needs_more_than_tokens_is_not_prepared(folder: Path, sampling: SamplingParams) -> None:
+    executor = native_executor(folder)
+    assert isinstance(executor, PreparingExecutor)
+    assert executor.prepare(following(sampling)) is None
+
+
+def test_a_prepared_step_runs_behind_its_own_only(folder: Path) -> None:
+    executor = native_executor(folder)
+    run = executor.prepare(following(GREEDY))
+    assert run is not None
+    with pytest.raises(EngineError, match="prepared to follow step 0"):
+        run()
+    with pytest.raises(EngineError):
+        executor.execute(following(GREEDY))

@@ -1,0 +1,86 @@
+"""A row's bits follow from its sequence and its place there: not from how steps were cut, or how often it was computed.
+
+So a sequence that was preempted, resumed elsewhere or found its prompt's beginning in a cache goes on to the very same
+tokens, in bfloat16 and in INT8 as in float32.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from serving.instance.executors import step_batch
+from serving.instance.executors.native_executor import NativeExecutor
+from serving.instance.executors.torch_executor import TorchExecutor
+from serving.model.kv_layout import KvDtype
+from serving.model.loader import load_model
+from serving.values.step_plan import StepPlan
+from tests.instance.native_pair import HAND_OUT, Feeder, dirty_cache, far, logits_of, native_executor, prompt
+from tests.instance.test_native_executor import RAGGED, quantised_checkpoint
+from tests.model.random_checkpoint import Dtype, write_random_checkpoint
+
+LENGTH, TOKENS = 45, 9
+CUTS = {"one by one": [1] * LENGTH, "short tail": [43, 2], "short beginning": [3, 42], "mixed": [17, 4, 16, 5, 1, 2]}
+
+
+def feed(executor: NativeExecutor, feeder: Feeder, sizes: Sequence[int] = ()) -> list[Tensor]:
+    """Steps of these sizes, then of all that is known. Returns: logits of each draw."""
+    found, left = [], list(sizes)
+    while len(feeder.output) < TOKENS:
+        step = feeder.step(left.pop(0) if left else None)
+        if step.sample is not None:
+            found.append(logits_of(executor, [step])[0].clone())
+        feeder.take(step, executor.execute(StepPlan(0, (step,))).results[0])
+    return found
+
+
+def last_logits(executor: NativeExecutor | TorchExecutor, sizes: Sequence[int]) -> Tensor:
+    """Of a sequence that is resumed with 290 tokens behind its prompt of 20, fed in steps of these sizes."""
+    feeder = Feeder(0, prompt(20), HAND_OUT)
+    feeder.output = prompt(290, 9)
+    for size in sizes:
+        step = feeder.step(size)
+        if step.sample is not None:
+            return logits_of(executor, [step])[0].clone()
+        feeder.take(step, executor.execute(StepPlan(0, (step,))).results[0])
+    raise AssertionError("the steps do not reach the end")
+
+
+def test_hundreds_of_rows_behind_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_random_checkpoint(tmp_path)
+    native = native_executor(folder, blocks=8 * 80, max_rows=300)
+    few = last_logits(native, [20, *[4] * 73])
+    assert torch.equal(last_logits(native, [20, 290]), few)
+    model = load_model(folder, dtype="float32")
+    plain = TorchExecutor(model, dirty_cache(model, blocks=8 * 80))
+    whole = last_logits(plain, [20, 290])
+    assert far(whole[None], few[None]) < 1e-4
+    monkeypatch.setattr(step_batch, "_GATHERED_ROWS", 2048)
+    assert far(last_logits(plain, [20, 290])[None], whole[None]) < 1e-6
+
+
+@pytest.fixture(params=["float32", "bfloat16", "int8", "int8 ragged"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Dtype]:
+    shape: dict[str, Any] = RAGGED if "ragged" in request.param else {}
+    if "int8" in request.param:
+        return quantised_checkpoint(tmp_path, dtype="bfloat16", **shape), "bfloat16"
+    return write_random_checkpoint(tmp_path, dtype=request.param), request.param
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_however_a_sequence_is_cut_and_begun_again(checkpoint: tuple[Path, Dtype], kv_dtype: KvDtype) -> None:
+    executor = native_executor(*checkpoint, kv_dtype=kv_dtype)
+    first = Feeder(0, prompt(LENGTH), HAND_OUT)
+    wanted = feed(executor, first)
+    for number, (name, sizes) in enumerate(CUTS.items()):
+        other = Feeder(1 + number, first.prompt, HAND_OUT)
+        assert all(map(torch.equal, feed(executor, other, sizes), wanted)), name
+    for known in (1, 2, 5, 8):
+        for cut in ((), (20, 25, 1, 1), (44, 1, 4)):
+            again = Feeder(5, first.prompt, HAND_OUT)
+            again.output = first.output[:known]
+            assert all(map(torch.equal, feed(executor, again, cut), wanted[known:])), (known, cut)
+            assert again.output == first.output

@@ -1,0 +1,321 @@
+"""Guesses inside an engine: where they may stand, what they may take, and that the output does not depend on them."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from msgspec import structs
+
+from serving.errors import ConfigError, EngineError
+from serving.ids import SequenceId
+from serving.instance.core.draft_planner import DraftPlanner
+from serving.instance.core.events import EngineNews, HandoffReady
+from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.values.news import Tokens
+from serving.values.sequence import DraftUse, SamplingParams, SequenceSpec
+from serving.values.step_plan import SequenceStep
+from tests.fakes.executor import STOP_TOKEN, fake_token, reference_output
+from tests.instance.bench import PROMPT, Bench, spec, ticket_for
+from tests.instance.cluster import Cluster
+from tests.instance.test_engine_pair import SMALL, assert_exact, pools, random_spec, stems
+
+
+def bench(drafts: int = 3, percent: int = 100, role: EngineRole = EngineRole.AGGREGATED, **changes: object) -> Bench:
+    made = Bench(role, **({"draft_tokens": drafts, "speculation": True} | changes))  # type: ignore[arg-type]
+    made.executor.guess_percent = percent
+    made.executor.whole_drafts = True
+    made.executor.max_len = made.engine.max_len
+    return made
+
+
+def planner(one: Bench) -> DraftPlanner:
+    found = one.engine._drafts
+    assert found is not None
+    return found
+
+
+def tokens_of(events: tuple[EngineNews, ...]) -> tuple[int, ...]:
+    return tuple(token for event in events if isinstance(event, Tokens) for token in event.tokens)
+
+
+def share_of(one: Bench, name: str = "a") -> SequenceStep:
+    plan = one.begin()
+    assert plan is not None
+    step = next(step for step in plan.sequences if step.sequence_id == name)
+    one.engine.step_finished(one.executor.execute(plan), one.now)
+    return step
+
+
+def finish(one: Bench) -> tuple[EngineNews, ...]:
+    events: tuple[EngineNews, ...] = ()
+    for _ in range(200):
+        events += one.step()
+        if one.engine.idle():
+            return events
+    raise AssertionError("no end")
+
+
+def test_right_guesses_come_out_at_once() -> None:
+    one = bench()
+    order = spec("a", max_tokens=9)
+    one.engine.add(order, 0.0)
+    expected, _ = reference_output(order)
+    assert tokens_of(one.step()) == expected[:1]
+    (event,) = one.step()
+    assert isinstance(event, Tokens)
+    assert event.tokens == expected[1:5]
+    assert event.drafts == DraftUse(3, 3)
+    assert tokens_of(finish(one)) == expected[5:]
+
+
+def test_wrong_guesses_cost_nothing_but_time() -> None:
+    one = bench(percent=0)
+    order = spec("a", max_tokens=6)
+    one.engine.add(order, 0.0)
+    one.step()
+    (event,) = one.step()
+    assert isinstance(event, Tokens)
+    assert (len(event.tokens), event.drafts) == (1, DraftUse(3, 0))
+    assert tokens_of(finish(one)) == reference_output(order)[0][2:]
+
+
+def test_every_chunk_of_a_prompt_keeps_the_draft_layer_up() -> None:
+    one = bench(max_step_tokens=4)
+    one.engine.add(spec("a", max_tokens=6), 0.0)
+    chunks = [share_of(one) for _ in range(3)]
+    assert [step.next_drafts for step in chunks] == [0, 0, 3]
+    assert [step.next_prompt_token for step in chunks] == [PROMPT[4], PROMPT[8], None]
+    assert [step.drafts for step in chunks] == [(), (), ()]
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 4, 5, 8])
+def test_nothing_is_fed_beyond_the_longest_length(room: int) -> None:
+    one = bench(max_model_len=len(PROMPT) + room)
+    one.executor.step_s = 1.0
+    order = spec("a", max_tokens=50)
+    one.engine.add(order, 0.0)
+    assert tokens_of(finish(one)) == reference_output(order, len(PROMPT) + room)[0]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6])
+def test_no_guess_goes_past_the_last_token_asked_for(limit: int) -> None:
+    one = bench()
+    order = spec("a", max_tokens=limit)
+    one.engine.add(order, 0.0)
+    given = 0
+    while not one.engine.idle():
+        step = share_of(one)
+        assert len(step.drafts) + 1 <= limit - given
+        assert not step.next_drafts or step.next_drafts <= limit - given - 2
+        given += len(tokens_of(one.engine.take_events()))
+    assert given == limit
+    drafts = planner(one)
+    assert sum(drafts.accepted) == drafts.drafted  # all were right, and none was in vain
+
+
+def test_a_stop_token_among_right_guesses_is_the_last() -> None:
+    stop = reference_output(spec("a", max_tokens=9))[0][3]
+    one = bench()
+    order = spec("a", max_tokens=9, stop_token_ids=(stop,))
+    one.engine.add(order, 0.0)
+    events = finish(one)
+    last = events[-1]
+    assert isinstance(last, Tokens)
+    assert tokens_of(events) == reference_output(order)[0]
+    assert last.drafts == DraftUse(3, 3 if tokens_of(events).index(stop) == 3 else 2)
+    assert one.used == 0
+
+
+def test_sampling_that_needs_more_decodes_one_by_one() -> None:
+    one = bench()
+    one.executor.whole_drafts = False
+    one.engine.add(spec("a", max_tokens=4, logprobs=1), 0.0)
+    assert share_of(one).next_drafts == 0  # its prompt may be shared
+    assert share_of(one).next_drafts is None
+    assert planner(one).drafted == 0
+
+
+def test_guessing_begins_when_stop_tokens_are_no_longer_hidden() -> None:
+    one = bench()
+    one.engine.add(spec("a", max_tokens=12, min_tokens=3, stop_token_ids=(63,)), 0.0)
+    assert [share_of(one).next_drafts for _ in range(4)] == [0, 0, 0, 3]
+
+
+def test_guesses_take_no_token_of_another_decode() -> None:
+    one = bench(max_step_tokens=4, max_sequences=4, max_waiting=9)
+    for index in range(4):
+        one.engine.add(spec(f"s{index}", (index, 1, 2), max_tokens=60), 0.0)
+    while len(one.engine.scheduler.running) < 4 or any(s.num_missing > 1 for s in one.engine.scheduler.running):
+        one.step()
+    for _ in range(10):
+        plan = one.begin()
+        assert plan is not None
+        assert len(plan.sequences) == 4
+        assert sum(len(step.drafts) for step in plan.sequences) == 0
+        one.engine.step_finished(one.executor.execute(plan), one.now)
+
+
+def test_nobody_is_preempted_for_guesses() -> None:
+    """Two sequences fill the arena to the last block but one: they decode on, with fewer guesses or none."""
+    one = bench(blocks=8, max_model_len=32)
+    one.executor.step_s = 1.0
+    orders = [spec(f"s{index}", (index, *range(8)), max_tokens=7) for index in range(2)]
+    for order in orders:
+        one.engine.add(order, 0.0)
+    events = finish(one)
+    assert one.engine.snapshot(0.0).preemptions_total == 0
+    for order in orders:
+        told = tuple(e for e in events if e.sequence_id == order.sequence_id)
+        assert tokens_of(told) == reference_output(order)[0]
+
+
+def test_a_preempted_sequence_loses_its_guesses() -> None:
+    one = bench(blocks=7, max_model_len=28, watermark_blocks=0)
+    orders = [spec(f"s{index}", (index, *range(9)), max_tokens=18) for index in range(2)]
+    for order in orders:
+        one.engine.add(order, 0.0)
+    events: tuple[EngineNews, ...] = ()
+    lost = False
+    while not one.engine.idle():
+        events += one.step()
+        for sequence in one.engine.scheduler.waiting:
+            lost = lost or bool(sequence.output)
+            assert sequence.drafts == ()
+    assert lost
+    for order in orders:
+        told = tuple(e for e in events if e.sequence_id == order.sequence_id)
+        assert tokens_of(told) == reference_output(order)[0]
+
+
+def test_guesses_travel_with_a_handoff() -> None:
+    source = bench(role=EngineRole.PREFILL)
+    order = spec("a", max_tokens=9)
+    source.engine.add(order, 0.0)
+    (ready,) = source.step()
+    assert isinstance(ready, HandoffReady)
+    expected, _ = reference_output(order)
+    assert ready.drafts == expected[1:4]
+
+    target = bench(role=EngineRole.DECODE)
+    target.executor.whole_drafts = False  # nothing was pulled: the arena is filled by hand
+    resumed = structs.replace(order, output=ready.first.tokens)
+    target.engine.adopt(resumed, structs.replace(ticket_for(resumed), drafts=ready.drafts), 0.0)
+    (pull,) = target.engine.next_action(0.0).pulls
+    for index, block in enumerate(pull.blocks):
+        target.executor.arena[block][:] = [*PROMPT, *ready.first.tokens, -1][index * 4 : index * 4 + 4]
+    target.engine.pull_finished(SequenceId("a"), None, 0, 0.0)
+    target.engine.take_events()
+    (event,) = target.step()
+    assert isinstance(event, Tokens)
+    assert event.tokens == expected[1:5]
+
+
+@pytest.mark.parametrize(("known", "most", "kept"), [(1, 3, 3), (1, 2, 2), (2, 3, 0)])
+def test_guesses_of_a_ticket_are_used_as_far_as_they_fit(known: int, most: int, kept: int) -> None:
+    one = bench(drafts=most, role=EngineRole.DECODE)
+    order = spec("a", output=tuple(range(known)), max_tokens=20)
+    ticket = structs.replace(ticket_for(order, len(PROMPT)), drafts=(1, 2, 3))
+    one.engine.adopt(order, ticket, 0.0)
+    one.engine.next_action(0.0)
+    one.engine.pull_finished(SequenceId("a"), None, 0, 0.0)
+    assert len(one.engine.sequences[SequenceId("a")].drafts) == kept
+
+
+def test_an_engine_without_speculation_ignores_guesses_of_a_ticket() -> None:
+    one = Bench(EngineRole.DECODE)
+    order = spec("a", output=(1,), max_tokens=20)
+    one.engine.adopt(order, structs.replace(ticket_for(order), drafts=(1, 2, 3)), 0.0)
+    one.engine.next_action(0.0)
+    one.engine.pull_finished(SequenceId("a"), None, 0, 0.0)
+    assert one.engine.sequences[SequenceId("a")].drafts == ()
+
+
+def test_a_cancelled_sequence_leaves_nothing_of_its_guesses() -> None:
+    one = bench()
+    one.engine.add(spec("a", max_tokens=20), 0.0)
+    one.step()
+    plan = one.begin()
+    assert plan is not None
+    assert plan.sequences[0].drafts
+    one.engine.cancel(SequenceId("a"), 0.0)
+    one.engine.step_finished(one.executor.execute(plan), 0.0)
+    one.engine.check()
+    assert (one.used, one.engine.take_events()) == (0, ())
+
+
+def test_a_failed_step_fails_guessing_sequences_too() -> None:
+    one = bench()
+    one.engine.add(spec("a", max_tokens=20), 0.0)
+    one.step()
+    assert one.begin() is not None
+    one.engine.step_failed(EngineError("device lost"), 0.0)
+    one.engine.check()
+    assert one.used == 0
+    assert one.engine.idle()
+
+
+def test_the_snapshot_counts_by_position() -> None:
+    one = bench(percent=60)
+    one.engine.add(spec("a", max_tokens=50), 0.0)
+    events = finish(one)
+    uses = [e.drafts for e in events if isinstance(e, Tokens) and e.drafts is not None]
+    snapshot = one.engine.snapshot(0.0)
+    assert snapshot.drafts_total == len(uses) > 5
+    assert snapshot.draft_tokens_total == sum(use.drafted for use in uses)
+    assert snapshot.accepted_drafts_total == tuple(sum(use.accepted > at for use in uses) for at in range(3))
+
+
+def test_speculation_needs_tokens_to_guess() -> None:
+    with pytest.raises(ConfigError, match="speculation needs draft_tokens"):
+        EngineSettings(speculation=True)
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 3])
+@pytest.mark.parametrize("percent", [0, 60, 100])
+@pytest.mark.parametrize(("prefill", "decode", "blocks"), [(1, 1, 64), (2, 2, 26), (0, 2, 26)])
+def test_pools_stay_exact(drafts: int, percent: int, prefill: int, decode: int, blocks: int) -> None:
+    """Chunks, prefix hits, handoffs, preemption: every draft cache that is guessed from has no gap."""
+    base = replace(SMALL, draft_tokens=drafts, speculation=True)
+    named = pools(prefill, decode, base) if prefill else {f"aggregated#{i}": base for i in range(decode)}
+    rng = Random(blocks + percent + drafts)
+    cluster = Cluster(named, blocks)
+    for instance in cluster.instances.values():
+        instance.executor.guess_percent = percent
+        instance.executor.whole_drafts = True
+    shared = stems(rng)
+    for index in range(60):
+        cluster.submit(random_spec(rng, f"r/{index}", shared, min_tokens=0))
+        if index % 3 == 0:
+            cluster.run(rng.randrange(3))
+            cluster.check()
+    cluster.run_until_idle()
+    for record in cluster.records.values():
+        assert_exact(record)
+    assert sum(i.engine.snapshot(0).draft_tokens_total for i in cluster.instances.values()) > 20
+    cluster.assert_empty()
+
+
+def test_a_sequence_resumed_elsewhere_goes_on_the_same() -> None:
+    cluster = Cluster({f"aggregated#{i}": replace(SMALL, draft_tokens=3, speculation=True) for i in range(2)}, 64)
+    record = cluster.submit(
+        SequenceSpec(SequenceId("r/0"), tuple(range(20)), SamplingParams(max_tokens=40, stop_token_ids=(STOP_TOKEN,)))
+    )
+    cluster.run(5)
+    for instance in cluster.instances.values():
+        instance.end_step(cluster.now, EngineError("device lost"))
+    cluster.carry_news()
+    cluster.run_until_idle()
+    assert record.journal.attempts.total == 1
+    assert_exact(record)
+    assert any(deliver.drafts is not None for deliver in record.delivered)
+
+
+def test_the_fake_guesses_what_it_draws() -> None:
+    """The tests above would say little if its guesses were of another kind."""
+    one = bench(percent=100)
+    order = spec("a", max_tokens=9)
+    one.engine.add(order, 0.0)
+    plan = one.begin()
+    assert plan is not None
+    result = one.executor.execute(plan).results[0]
+    assert result.drafts[0] == fake_token([*PROMPT, *result.tokens], order.sampling, 1)

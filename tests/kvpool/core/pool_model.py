@@ -1,0 +1,362 @@
+"""A pool of memory servers in virtual time: real ledgers, roster, ring and shares of quotas, but no byte and no wire.
+
+The content of an entry follows from its key, so that whatever is read anywhere can be told right or wrong.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import product
+
+from serving.ids import BlockHash, NodeId
+from serving.kvpool.core.entry import Found, GrantStatus, Kind, Load, Order, Space, Spill, Tier
+from serving.kvpool.core.memory_manager import EntryView, ManagerSettings, MemoryManager
+from serving.kvpool.core.ring import HashRing, ring_of
+from serving.kvpool.core.roster import SEAT_S, PoolRoster
+from serving.values.namespaces import server_quotas
+from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord, ServerState
+from tests.kvpool.core.ledger_driver import PAGE, LedgerDriver, Name
+
+SLOTS = ("a", "b", "c", "d")
+SPACES = (Space("red", "small"), Space("red", "large"), Space("blue", "small"))
+PAGES = {"small": 1, "large": 3}
+HASHES = [BlockHash(blake2b(bytes([i]), digest_size=16).digest()) for i in range(10)]
+KEYS: list[Name] = list(product(SPACES, HASHES))
+CONTENT = {key: number for number, key in enumerate(KEYS, start=1)}
+EXPIRY_S = 5.0
+RAMP_S = 8.0
+LEASE_S = 5.0
+WRITE_LEASE_S = 10.0
+MIGRATOR = 9
+
+
+def nbytes_of(key: Name) -> int:
+    return PAGES[key[0].layout] * PAGE
+
+
+def small_settings(
+    slabs: int, ssd_pages: int, write_through: bool, water: tuple[float, float], max_spills: int
+) -> ManagerSettings:
+    """For servers of a few pages."""
+    return ManagerSettings(
+        capacity_bytes=slabs * 4 * PAGE,
+        base_offset=PAGE,
+        slab_bytes=4 * PAGE,
+        ssd_bytes=ssd_pages * PAGE,
+        high_water=water[0],
+        low_water=water[1],
+        write_through=write_through,
+        lease_s=LEASE_S,
+        write_lease_s=WRITE_LEASE_S,
+        max_spills=max_spills,
+    )
+
+
+class Server:
+    """One process of a memory server.
+
+    Attributes:
+        may_hold: what it was given and was not told to forget, still there or not.
+        shares: of quotas, as it was told. ceilings: what a namespace may hold although its share is less.
+    """
+
+    def __init__(self, name: str, incarnation: int, now: float, driver: LedgerDriver) -> None:
+        self.name = name
+        self.incarnation = str(incarnation)
+        self.born = now
+        self.driver = driver
+        self.manager = driver.manager
+        self.state = ServerState.ACTIVE
+        self.silent = False
+        self.may_hold: set[Name] = set()
+        self.shares: dict[str, int] = {}
+        self.ceilings: dict[str, int] = {}
+
+    def record(self, now: float) -> ServerRecord:
+        capacity = self.manager.settings.capacity_bytes
+        place = (NodeId("n"), "host", 1, "segment", 1, capacity)
+        return ServerRecord(self.name, self.incarnation, *place, self.state, now - self.born)
+
+    @property
+    def held(self) -> dict[Name, EntryView]:
+        return {(view.space, view.hash): view for view in self.manager.entries()}
+
+    def used(self, namespace: str) -> int:
+        usage = self.manager.usage().get(namespace)
+        return usage.dram_bytes + usage.ssd_bytes if usage else 0
+
+    def set_shares(self, shares: Mapping[str, int]) -> None:
+        self.shares = dict(shares)
+        self.manager.set_quotas(shares)
+        self.ceilings = {namespace: self.used(namespace) for namespace in shares}
+
+    def store(self, key: Name, client: int, now: float) -> bool:
+        """Returns: whether the entry is there afterwards. One that somebody else is writing is not there yet."""
+        space, hash = key
+        (grant,) = self.manager.reserve(space, [(hash, nbytes_of(key))], client, now)
+        if grant.status is GrantStatus.GRANTED:
+            self.driver.write(grant.offset, nbytes_of(key), CONTENT[key])
+            assert self.manager.commit(grant.version, CONTENT[key], client, now)
+            self.may_hold.add(key)
+        return key in self.held
+
+    def work(self, name: Name, ok: bool, now: float) -> None:
+        """The disk's next piece of work for one name."""
+        order = self.driver.waiting[name][0]
+        namespace = order.space.namespace
+        before = self.used(namespace)
+        self.driver.do_one(name, ok, now)
+        share = self.shares.get(namespace)
+        if share is not None and self.used(namespace) > max(before, share):
+            # The one way to grow without asking: it was used on its way to SSD, and has a copy in each tier now.
+            assert isinstance(order, Spill)
+            assert self.held[name].in_dram
+            assert self.held[name].on_ssd
+            self.ceilings[namespace] = self.used(namespace)
+
+    def work_all(self, now: float) -> None:
+        while names := self.driver.names():
+            for name in names:
+                self.work(name, True, now)
+
+    def tick(self, now: float) -> None:
+        self.manager.tick(now)
+        self.driver.collect()
+        for namespace, share in self.shares.items():
+            # A quota that shrank, or copies as above: from here on only what is in use may exceed it.
+            idle = [view for view in self.held.values() if view.space.namespace == namespace and not self._in_use(view)]
+            assert self.used(namespace) <= share or not idle
+
+    def check(self) -> None:
+        """Ledger = memory = files, nothing of anybody else, and nobody holds more than they may."""
+        self.manager.check()
+        self.driver.collect()
+        held = self.held
+        assert held.keys() <= self.may_hold, "an entry that was never put here, or was deleted"
+        for key, view in held.items():
+            assert (view.checksum, view.nbytes) == (CONTENT[key], nbytes_of(key))
+            assert not view.in_dram or self.driver.read(view.offset, view.nbytes) == {CONTENT[key]}
+        assert all(file == (CONTENT[key], nbytes_of(key)) for key, file in self.driver.files.items())
+        if not self.driver.waiting:
+            assert self.driver.files.keys() == {key for key, view in held.items() if view.on_ssd}
+        for namespace, share in self.shares.items():
+            used = self.used(namespace)
+            assert used <= max(share, self.ceilings[namespace]), "a namespace grew beyond its share"
+            self.ceilings[namespace] = used
+
+    def _in_use(self, view: EntryView) -> bool:
+        orders: list[Order] = list(self.driver.waiting.get((view.space, view.hash), ()))
+        return view.leased or any(isinstance(o, Spill | Load) and o.version == view.version for o in orders)
+
+
+@dataclass
+class Writing:
+    """A reservation whose client is still copying. `forgotten` = its namespace was deleted meanwhile."""
+
+    server: Server
+    key: Name
+    version: int
+    offset: int
+    client: int
+    until: float
+    forgotten: bool = False
+
+    @property
+    def mark(self) -> int:
+        """What is in the extent meanwhile: half a block."""
+        return -self.version
+
+
+@dataclass
+class Reading:
+    """A lease. `excused` = its entry may be gone: the disk failed, or its namespace was deleted."""
+
+    server: Server
+    key: Name
+    found: Found
+    client: int
+    until: float
+    excused: bool = False
+
+
+class Pool:
+    """All servers, and what everybody knows of them.
+
+    Attributes:
+        disks: files by slot; they outlive processes.
+        up: processes that run, by name.
+        heard: when each listed server was heard last.
+        seats: until when a slot keeps the full share of its keys, whoever sits there.
+        remembered: slots whose next process need not be a newcomer.
+        shares: of quotas, as each server was told last.
+        stale: the ring before the present one, which slow clients still use.
+        seen: what happened, so that a test can tell whether it tested anything.
+    """
+
+    def __init__(self, settings: ManagerSettings) -> None:
+        self.settings = settings
+        self.now = 100.0
+        self.roster = PoolRoster(EXPIRY_S, RAMP_S)
+        self.quotas: dict[str, int] = {}
+        self.disks: dict[str, dict[Name, tuple[int, int]]] = {slot: {} for slot in SLOTS}
+        self.up: dict[str, Server] = {}
+        self.view: PoolView = EMPTY_VIEW
+        self.ring: HashRing = ring_of(EMPTY_VIEW)
+        self.stale = self.ring
+        self.heard: dict[str, float] = {}
+        self.seats: dict[str, float] = {}
+        self.remembered: set[str] = set()
+        self.shares: dict[str, dict[str, int]] = {}
+        self.starts = 0
+        self.seen: Counter[str] = Counter()
+
+    # Processes
+
+    def start(self, slot: str, told_before: bool) -> None:
+        """A process takes a slot, and over what its predecessor left on disk.
+
+        Args:
+            told_before: it knows its shares of the quotas before it looks at the files.
+        """
+        self.now += 0.25
+        self.starts += 1
+        files = self.disks[slot]
+        manager = MemoryManager(self.settings, first_version=self.starts * 1_000_000)
+        server = Server(slot, self.starts, self.now, LedgerDriver(manager, files))
+        if told_before:
+            server.set_shares(self.shares.get(slot, {}))
+        for (space, hash), (content, nbytes) in list(files.items()):
+            version = manager.restore(space, hash, Kind.CONTEXT, nbytes, content, 0.0, self.now)
+            self.seen["restored"] += version is not None
+        server.may_hold = set(files)
+        server.check()
+        self.up[slot] = server
+        self.look()
+        weights = {s.record.name: s.weight for s in self.view.servers}
+        if self.seats.get(slot, self.now) > self.now:
+            assert weights[slot] == 1, "nobody looks for what a replacement has on disk"
+            self.seen["replaced"] += 1
+        elif slot not in self.remembered and any(weights[name] >= 1 for name in weights.keys() & self.seats.keys()):
+            assert weights[slot] < 1, "a newcomer has its full share at once"
+            self.seen["newcomer"] += 1
+        self.remembered.add(slot)
+
+    def leave(self, name: str) -> None:
+        """A server says goodbye and ends; what is still in its memory is lost."""
+        server = self.up.pop(name)
+        self.roster.withdraw(name, server.incarnation, self.now)
+        self.heard.pop(name, None)
+        if name in self.ring.draining:
+            self.remembered.discard(name)
+        self.look()
+
+    # Time and knowledge
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 1.0)
+            for server in self.up.values():
+                server.tick(self.now)
+            self.look()
+
+    def look(self) -> None:
+        """Everybody announces itself and sees the new view."""
+        for name, server in self.up.items():
+            if not server.silent:
+                assert self.roster.announce(server.record(self.now), self.now)
+                self.heard[name] = self.now
+                if server.state is ServerState.DRAINING:
+                    self.seats.pop(name, None)
+                elif self.now - server.born > RAMP_S:
+                    self.seats[name] = self.now + SEAT_S
+        view = self.roster.view(self.now, [NamespaceRecord(name, quota) for name, quota in self.quotas.items()])
+        assert {s.record.name for s in view.servers} == {n for n, t in self.heard.items() if t + EXPIRY_S > self.now}
+        if view.version == self.view.version:
+            return
+        ring = ring_of(view)
+        self._check_change(self.view, self.ring, view, ring)
+        self.view, self.ring, self.stale = view, ring, self.ring
+        shares = server_quotas(view.namespaces, view)
+        self.shares |= shares
+        for name in shares.keys() & self.up.keys():
+            self.up[name].set_shares(shares[name])
+        for namespace, quota in self.quotas.items():
+            parts = [of_server[namespace] for of_server in shares.values() if namespace in of_server]
+            assert quota - len(parts) <= sum(parts) <= quota or not (quota and parts)
+
+    @property
+    def listed(self) -> set[str]:
+        """Servers of the view; they may be dead by now."""
+        return {server.record.name for server in self.view.servers}
+
+    def holders(self, key: Name) -> set[str]:
+        return {name for name, server in self.up.items() if key in server.held}
+
+    def _check_change(self, old: PoolView, old_ring: HashRing, new: PoolView, new_ring: HashRing) -> None:
+        """What was found before is found afterwards, as far as is promised."""
+        before = {s.record.name: s.weight for s in old.servers}
+        after = {s.record.name: s.weight for s in new.servers}
+        grown = {name for name in after if after[name] > before.get(name, 0.0)}
+        full = {name for name in grown if after[name] >= 1}
+        stay = {name for name in after if after[name] >= before.get(name, 0.0)}
+        shrunk = any(0 < after[name] < before.get(name, 0.0) for name in after)
+        self.seen["grown"] += bool(grown)
+        self.seen["died"] += bool(before.keys() - after.keys())
+        for key in CONTENT:
+            readers = old_ring.readers(key[1])
+            holders = self.holders(key) & set(readers) & after.keys()
+            promised: set[str] = set()
+            if not grown and not shrunk:  # servers died, left or began to leave: all others are asked as before
+                promised = holders
+            else:
+                primary = readers[:1]
+                settled = [name for name in readers if before[name] >= 1][:1]
+                promised |= {name for name in primary if before[name] > 0 and len(grown - {name}) <= 1}
+                promised |= {name for name in settled if not full - {name}}
+                promised &= holders & stay
+            assert promised <= set(new_ring.readers(key[1])), f"some of {promised} hold {key} and are not asked"
+
+    # Migration
+
+    def settle(self, name: str, leaving: bool = False) -> int:
+        """Move what belongs to other servers there.
+
+        Args:
+            leaving: everything does, also while the view still gives this server a share.
+        Returns: entries left behind: in use, lost on the way to memory, or not taken by their owner.
+        """
+        home = self.up[name]
+        others = tuple(one for one in self.view.servers if one.record.name != name)
+        ring = ring_of(replace(self.view, servers=others)) if leaving else self.ring
+        left = 0
+        for key, view in home.held.items():
+            owner = ring.primary(key[1])
+            if owner != name and home.manager.found(view.version) is not None:
+                left += not self._move(home, key, self.up.get(owner or ""))
+        return left
+
+    def _move(self, home: Server, key: Name, target: Server | None) -> bool:
+        space, hash = key
+        found = home.manager.lookup(space, [hash], MIGRATOR, self.now)[0]
+        assert found is not None
+        version = found.version
+        here: Found | None = found
+        if found.tier is Tier.SSD:
+            home.manager.promote([version], MIGRATOR, self.now)
+            home.work_all(self.now)
+            here = home.manager.found(version)
+        stored = False
+        if target is not None and here is not None and here.tier is Tier.DRAM:
+            assert home.driver.holds(here)
+            stored = target.store(key, MIGRATOR, self.now)
+        home.manager.release([version], MIGRATOR, self.now)
+        leased = stored and home.held[key].leased
+        if not stored or not home.manager.remove(version, self.now):
+            assert leased or not stored
+            return False
+        assert not leased
+        home.may_hold.discard(key)
+        self.seen["moved"] += 1
+        return True

@@ -1,0 +1,97 @@
+"""A cluster made of values, and a port to it, for tests of the scaling board."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from serving.config.cluster import ClusterConfig, NodeConfig
+from serving.config.kvcache import KvCacheConfig
+from serving.config.model import ModelConfig
+from serving.config.pool import PoolConfig
+from serving.config.scaling import AutoscalerConfig
+from serving.config.serve import ServeConfig
+from serving.ids import NodeId
+from serving.scaling.live.board import ClusterSilentError
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
+
+SERVING, STARTING, DRAINING = ReplicaPhase.SERVING, ReplicaPhase.STARTING, ReplicaPhase.DRAINING
+
+
+def config(policy: str = "slo", **autoscaler: float) -> ServeConfig:
+    """Two nodes of 8 NPUs and 1024 MiB; prefill of 2 NPUs, decode of 4, one memory server of 64 MiB."""
+    return ServeConfig(
+        model=ModelConfig(path=Path("tiny")),
+        cluster=ClusterConfig(nodes=(NodeConfig("a", 8, 1024), NodeConfig("b", 8, 1024))),
+        prefill=PoolConfig(replicas=1, npus_per_instance=2, ub_memory_mib=128),
+        decode=PoolConfig(replicas=1, npus_per_instance=4, ub_memory_mib=256, max_sequences=32),
+        kvcache=KvCacheConfig(replicas=1, ub_memory_mib=64),
+        autoscaler=AutoscalerConfig(policy=policy, **autoscaler),  # type: ignore[arg-type] # the caller's word
+    )
+
+
+def nodes(count: int = 2, npus: int = 8, memory_mib: int = 1024) -> tuple[SeenNode, ...]:
+    """Equal nodes `a`, `b` ..."""
+    return tuple(SeenNode(NodeId(name), name, npus, memory_mib) for name in "abcdefgh"[:count])
+
+
+def replica(name: str, node: str | None = "a", phase: ReplicaPhase = SERVING, started_at: float = 0.0) -> SeenReplica:
+    """A replica; its process id is made of its name."""
+    return SeenReplica(name, phase, NodeId(node) if node is not None else None, sum(map(ord, name)), started_at)
+
+
+def deployment(target: int, *replicas: SeenReplica) -> SeenDeployment:
+    """A deployment."""
+    return SeenDeployment(target, replicas)
+
+
+def member(name: str, pool: str, /, incarnation: str = "1", **facts: Any) -> SeenMember:
+    """An instance's announcement."""
+    return SeenMember(f"{pool}#{name}", pool, incarnation, facts)
+
+
+def started() -> dict[str, SeenDeployment]:
+    """One replica of each pool: prefill and decode on node a, the memory server on node b."""
+    return {
+        "prefill": deployment(1, replica("p1")),
+        "decode": deployment(1, replica("d1")),
+        "kvcache": deployment(1, replica("k1", "b")),
+    }
+
+
+@dataclass
+class FakeCluster:
+    """A `ClusterPort` that shows what a test puts in, and does at once what it is told."""
+
+    sight: Sight = field(default_factory=lambda: Sight(0.0, started(), nodes()))
+    now: float = 1000.0
+    silent: bool = False
+    calls: list[tuple[str, int]] = field(default_factory=list)
+
+    async def look(self, before: Sight) -> Sight:
+        """As `ClusterPort.look`."""
+        if self.silent:
+            raise ClusterSilentError("nobody answers")
+        self.sight = replace(self.sight, at=self.now)
+        return self.sight
+
+    async def set_target(self, pool: str, replicas: int) -> None:
+        """As `ClusterPort.set_target`."""
+        if self.silent:
+            raise ClusterSilentError("nobody answers")
+        self.calls.append((pool, replicas))
+        self.set_past_the_board(pool, replicas)
+
+    def set_past_the_board(self, pool: str, replicas: int) -> None:
+        """What Serve's own REST route does."""
+        known = self.sight.deployments
+        if pool in known:
+            self.sight = replace(self.sight, deployments={**known, pool: replace(known[pool], target=replicas)})
+
+    def place(self, pool: str, *replicas: SeenReplica) -> None:
+        """Other replicas of a pool from now on."""
+        known = self.sight.deployments
+        self.sight = replace(self.sight, deployments={**known, pool: replace(known[pool], replicas=replicas)})
+
+    def clock(self) -> float:
+        """Seconds since 1970, as the test has them."""
+        return self.now

@@ -1,0 +1,91 @@
+"""What instances can do is read off differences of their counters."""
+
+import pytest
+
+from serving.scaling.core.decode_ability import TPOT_SPREAD
+from serving.scaling.live.measure import START_S, Abilities, PromptRate
+from serving.scaling.live.sight import SeenDeployment, SeenMember, Sight
+from tests.launch.scaling.case import SERVING, STARTING, deployment, member, replica
+
+
+def sight(at: float, *members: SeenMember, **deployments: SeenDeployment) -> Sight:
+    return Sight(at, deployments, (), {one.name.partition("#")[2]: one for one in members})
+
+
+def prefilled(tokens: int, busy_s: float, incarnation: str = "1") -> SeenMember:
+    return member("p1", "prefill", incarnation, prompt_tokens_total=tokens, busy_s=busy_s, generated_tokens_total=0)
+
+
+def decoded(tokens: int, busy_s: float, running: int) -> SeenMember:
+    return member("d1", "decode", generated_tokens_total=tokens, busy_s=busy_s, running=running)
+
+
+def test_prompt_tokens_per_busy_second() -> None:
+    abilities = Abilities()
+    assert abilities.tokens_per_s("prefill") == 0.0
+    abilities.observe(sight(0, prefilled(0, 0.0)))
+    assert abilities.tokens_per_s("prefill") == 0.0, "one look is no difference"
+    abilities.observe(sight(1, prefilled(1000, 0.5)))
+    abilities.observe(sight(2, prefilled(1000, 0.5)))
+    assert abilities.tokens_per_s("prefill") == pytest.approx(2000)
+
+
+def test_a_restarted_instance_is_no_difference() -> None:
+    abilities = Abilities()
+    abilities.observe(sight(0, prefilled(5000, 9.0)))
+    abilities.observe(sight(1, prefilled(100, 0.1, incarnation="2")))
+    assert abilities.tokens_per_s("prefill") == 0.0
+    abilities.observe(sight(2, prefilled(400, 0.2, incarnation="2")))
+    assert abilities.tokens_per_s("prefill") == pytest.approx(3000)
+
+
+def test_short_work_is_saved_up() -> None:
+    abilities = Abilities()
+    for i in range(5):
+        abilities.observe(sight(i, prefilled(10 * i, 0.006 * i)))
+    assert abilities.tokens_per_s("prefill") == pytest.approx(10 / 0.006)
+
+
+def test_recent_work_counts_most() -> None:
+    rate = PromptRate()
+    rate.observe(1000, 1.0)
+    for _ in range(300):
+        rate.observe(4000, 1.0)
+    assert rate.tokens_per_s == pytest.approx(4000, rel=0.01)
+
+
+def test_nothing_measured_means_as_configured() -> None:
+    assert Abilities().most_sequences("decode", 0.05, 64) == 64.0
+
+
+def test_decode_work_is_seen_in_counters() -> None:
+    abilities = Abilities()
+    for at, tokens, busy_s in ((0, 0, 0.0), (1, 400, 1.0), (2, 800, 2.0)):  # 8 at once, 20 ms each
+        abilities.observe(sight(at, decoded(tokens, busy_s, running=8)))
+    assert abilities.most_sequences("decode", 0.025, 64) == 64.0
+    assert abilities.most_sequences("decode", 0.015, 64) == pytest.approx(6 / TPOT_SPREAD)
+
+
+def test_starts_are_timed_from_the_wish_to_the_first_look_that_sees_them_serve() -> None:
+    abilities = Abilities()
+    assert abilities.start_s == START_S
+    first = replica("d1", started_at=0.0)
+    abilities.observe(sight(5, decode=deployment(1, replica("d1", None, STARTING, 1.0))))
+    abilities.observe(sight(9, decode=deployment(1, first)))
+    assert abilities.start_s == START_S, "the system's own start is not like later ones"
+    abilities.observe(sight(20, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
+    abilities.observe(sight(23.5, decode=deployment(2, first, replica("d2", phase=SERVING))))
+    assert abilities.start_s == 4.0
+
+
+def test_waiting_for_hardware_is_no_part_of_a_start() -> None:
+    """A replica that waited 20 minutes for a node made every later start look as long."""
+    abilities = Abilities()
+    first = replica("d1", started_at=0.0)
+    abilities.observe(sight(9, decode=deployment(1, first)))
+    for at in range(20, 1220):
+        abilities.observe(sight(at, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
+    for at in range(1220, 1225):
+        abilities.observe(sight(at, decode=deployment(2, first, replica("d2", "b", STARTING, 19.5))))
+    abilities.observe(sight(1225, decode=deployment(2, first, replica("d2", "b", SERVING, 19.5))))
+    assert 5.0 <= abilities.start_s <= 9.0

@@ -1,0 +1,132 @@
+"""How long a system that was asked to stop waits for whom."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from serving.cluster import farewell as module
+from serving.cluster.farewell import close_logs, farewell
+
+
+class Asker:
+    """Whoever asked to stop, and asks again `after` so many questions; None = never."""
+
+    def __init__(self, after: int | None = None) -> None:
+        self._left = after
+
+    def hurried(self) -> bool:
+        """As `Interrupt`."""
+        if self._left is None:
+            return False
+        self._left -= 1
+        return self._left < 0
+
+
+class Gateways:
+    """All of them: `running` requests end when told with no time left, or by `end`."""
+
+    def __init__(self, running: int) -> None:
+        self.running = running
+        self.told: list[float] = []
+        self.end = threading.Event()
+
+    def tell(self, seconds: float) -> int:
+        """As `farewell.Tell`."""
+        self.told.append(seconds)
+        if not self.running or self.end.wait(seconds):
+            return 0
+        left, self.running = self.running, 0
+        return left
+
+
+def run(drain_s: float, asker: Asker, tell: Callable[[float], int]) -> tuple[list[str], float]:
+    """Returns: what was said, and how long it took [s]."""
+    said: list[str] = []
+    begun = time.monotonic()
+    farewell(drain_s, asker, tell, said.append)
+    return said, time.monotonic() - begun
+
+
+def test_nobody_waits_when_nothing_runs() -> None:
+    gateways = Gateways(0)
+    assert run(30.0, Asker(), gateways.tell)[0] == ["stopping ..."]
+    assert gateways.told == [30.0]
+
+
+def test_what_runs_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.1)
+    gateways = Gateways(3)
+    threading.Timer(0.5, gateways.end.set).start()
+    said, took = run(30.0, Asker(), gateways.tell)
+    assert len(said) == 1
+    assert "30 s to end; Ctrl-C again" in said[0]
+    assert 0.4 < took < 20
+
+
+def test_what_does_not_end_is_ended() -> None:
+    said, _ = run(0.5, Asker(), Gateways(3).tell)
+    assert said[-1] == "3 requests had to be ended"
+
+
+def test_a_second_signal_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.1)
+    gateways = Gateways(1)
+    said, took = run(300.0, Asker(after=8), gateways.tell)
+    assert gateways.told == [300.0, 0.0]
+    assert said[-2:] == ["stopping at once ...", "1 request had to be ended"]
+    assert took < 100
+
+
+def test_two_signals_in_one_moment() -> None:
+    gateways = Gateways(1)
+    assert run(300.0, Asker(after=0), gateways.tell)[0] == ["stopping ...", "1 request had to be ended"]
+    assert gateways.told == [0.0]
+
+
+@pytest.mark.parametrize("drain_s", [0.0, 0.2])
+def test_a_cluster_that_does_not_answer_holds_nothing_up(drain_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FAREWELL_S", 0.2)
+    monkeypatch.setattr(module, "REACH_S", 0.2)
+    never = threading.Event()
+    _, took = run(drain_s, Asker(), lambda _: int(never.wait(60)))
+    assert took < 30
+    never.set()
+
+
+def test_logs_that_are_closed_need_no_word() -> None:
+    said: list[str] = []
+    told: list[float] = []
+
+    def tell(seconds: float) -> int:
+        told.append(seconds)
+        return 0
+
+    close_logs(tell, said.append)
+    assert (said, told) == ([], [module.LOGS_S])
+
+
+@pytest.mark.parametrize("trouble", ["raises", "hangs", "one of them"])
+def test_logs_that_cannot_be_closed_hold_nothing_up(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOGS_S", 0.2)
+    never = threading.Event()
+
+    def tell(_: float) -> int:
+        if trouble == "raises":
+            raise LookupError("no such actor")
+        return 1 if trouble == "one of them" else int(never.wait(60))
+
+    said: list[str] = []
+    begun = time.monotonic()
+    close_logs(tell, said.append)
+    never.set()
+    assert time.monotonic() - begun < 30
+    assert [line.partition(";")[0] for line in said] == ["not every decision log could be closed"]
+
+
+def test_a_cluster_that_fails_is_stopped_all_the_same() -> None:
+    def broken(_: float) -> int:
+        raise LookupError("no such actor")
+
+    assert run(30.0, Asker(), broken)[0] == ["stopping ..."]

@@ -1,0 +1,95 @@
+"""A front door that leaves: closed for newcomers at once, open for streams until they have ended, but not for ever."""
+
+import asyncio
+
+import pytest
+
+from serving.gateway.live.front_door import FrontDoor
+from tests.e2e.server import PATIENCE_S, free_port
+
+
+class Streaming:
+    """An ASGI application whose one answer goes on until it is told to end."""
+
+    def __init__(self) -> None:
+        self.end = asyncio.Event()
+
+    async def __call__(self, scope: dict[str, object], receive: object, send: object) -> None:
+        assert callable(send)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        await self.end.wait()
+        await send({"type": "http.response.body", "body": b"ended"})
+
+
+class Client:
+    """One connection with a request on it, of whose answer something has come."""
+
+    async def begin(self, port: int) -> None:
+        while True:
+            try:
+                self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
+                break
+            except OSError:
+                await asyncio.sleep(0.01)
+        self.writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.answer = await self.reader.readuntil(b"begun\r\n")
+
+    async def finish(self) -> bytes:
+        self.answer += await self.reader.read()
+        self.writer.close()
+        return self.answer
+
+
+async def refused(port: int) -> None:
+    """Wait until nobody listens there any more."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return
+        writer.close()
+        await asyncio.sleep(0.01)
+
+
+def test_streams_end_and_newcomers_are_refused() -> None:
+    async def scene() -> None:
+        app, client, port = Streaming(), Client(), free_port()
+        door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
+        serving = asyncio.create_task(door.serve())
+        await client.begin(port)
+        leaving = asyncio.create_task(door.leave())
+        await asyncio.wait_for(refused(port), PATIENCE_S)
+        assert not leaving.done()
+        app.end.set()
+        assert b"ended" in await client.finish()
+        await asyncio.wait_for(leaving, PATIENCE_S)
+        await serving
+
+    asyncio.run(scene())
+
+
+def test_a_stream_without_an_end_is_cut() -> None:
+    async def scene() -> None:
+        client, port = Client(), free_port()
+        door = FrontDoor(Streaming(), "127.0.0.1", port, leave_s=0.1)
+        serving = asyncio.create_task(door.serve())
+        await client.begin(port)
+        await asyncio.wait_for(door.leave(), PATIENCE_S)
+        await serving
+        assert b"ended" not in await client.finish()
+
+    asyncio.run(scene())
+
+
+def test_leaving_before_it_listens() -> None:
+    async def scene() -> None:
+        port = free_port()
+        door = FrontDoor(Streaming(), "127.0.0.1", port, leave_s=PATIENCE_S)
+        serving = asyncio.create_task(door.serve())
+        await asyncio.wait_for(door.leave(), PATIENCE_S)
+        await serving
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(scene())

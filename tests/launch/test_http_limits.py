@@ -1,0 +1,262 @@
+"""What a client may do to a front door: send too much, too slowly, too often, and never finish. Real sockets."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from serving.gateway.live.connections import (
+    PROBES,
+    DoorConnections,
+    DoorLimits,
+    DoorPlace,
+    address_of,
+    connection_limit,
+)
+from serving.gateway.live.front_door import FrontDoor
+from tests.e2e.server import PATIENCE_S, free_port
+
+Scene = Callable[[int], Awaitable[None]]
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+FINISHED = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+LATE = DoorLimits(head_timeout_s=0.2, body_timeout_s=0.2)
+POST = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+
+
+async def app(
+    scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+) -> None:
+    """Reads the body and says how long it was; under /refuse answers 413 at once, under /stream in pieces."""
+    size, headers, status = 0, [], 200
+    if scope["path"] == "/refuse":
+        status, headers = 413, [(b"connection", b"close")]
+    elif scope["path"] != "/early":
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            size, more = size + len(message["body"]), message["more_body"]
+    body = f"read {size}".encode()
+    if scope["path"] == "/stream":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for piece in (body, b"", b", in pieces"):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body"})
+        return
+    await send(
+        {"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+def behind(limits: DoorLimits, scene: Scene) -> None:
+    async def play() -> None:
+        port = free_port()
+        door = FrontDoor(app, "127.0.0.1", port, leave_s=0.1, limits=limits)
+        serving = asyncio.create_task(door.serve())
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                break
+            except OSError:
+                await asyncio.sleep(0.01)
+        writer.close()
+        try:
+            await asyncio.wait_for(scene(port), PATIENCE_S)
+        finally:
+            await door.leave()
+            await serving
+
+    asyncio.run(play())
+
+
+async def answer_to(port: int, *pieces: bytes) -> bytes:
+    """Everything that comes back until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+def error(answer: bytes, status: int) -> dict[str, Any]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:300]
+    assert b"connection: close" in head
+    found: dict[str, Any] = json.loads(body)["error"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000,
+        b"GET /" + b"a" * 70_000,
+        b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 12_000,
+        b"GET / HTTP/1.1\r\n" + b"a" * 70_000,
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+        GET + b"GET / HTTP/1.1\r\nX: " + b"a" * 600_000,
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: " + b"a" * 700_000,
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"a" * 700_000,
+    ],
+    ids=["value", "path", "many", "name", "whole", "second", "trailer", "extension"],
+)
+def test_a_head_that_is_too_large_is_431(head: bytes) -> None:
+    async def scene(port: int) -> None:
+        answer = await answer_to(port, head)
+        if head.startswith(GET):
+            assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
+            answer = answer[answer.index(b"HTTP/1.1", 1) :]
+        assert error(answer, 431)["code"] == "headers_too_large"
+
+    behind(DoorLimits(), scene)
+
+
+def test_a_head_of_the_largest_size_and_a_long_body_pass() -> None:
+    async def scene(port: int) -> None:
+        head = b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 500000\r\nX: " + b"a" * 65_000 + b"\r\n\r\n"
+        assert (await answer_to(port, head + b"b" * 500_000)).endswith(b"read 500000")
+        chunks = b"".join(b"1\r\nc\r\n" for _ in range(100_000))
+        chunked = b"POST / HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        assert (await answer_to(port, chunked + chunks + b"0\r\n\r\n")).endswith(b"read 100000")
+        assert (await answer_to(port, GET * 500 + FINISHED)).count(b"read 0") == 501
+
+    behind(DoorLimits(), scene)
+
+
+@pytest.mark.parametrize("begun", [b"GET / HTTP/1.1\r\nX: a", b"G", b"\r\n", GET + b"GET / HT"])
+def test_a_head_that_does_not_come_is_408(begun: bytes) -> None:
+    async def scene(port: int) -> None:
+        answer = await answer_to(port, begun)
+        error(answer[answer.rindex(b"HTTP/1.1") :], 408)
+
+    behind(LATE, scene)
+
+
+def test_a_connection_without_a_request_is_closed() -> None:
+    async def scene(port: int) -> None:
+        assert await answer_to(port) == b""
+
+    behind(LATE, scene)
+
+
+def test_a_head_that_drips_is_408() -> None:
+    async def scene(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /")
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            writer.write(b"a")
+            await asyncio.sleep(0.02)
+        error(await reading, 408)
+        writer.close()
+
+    behind(LATE, scene)
+
+
+@pytest.mark.parametrize("body", [b"", b"some"])
+def test_a_body_that_stands_still_is_408(body: bytes) -> None:
+    async def scene(port: int) -> None:
+        assert error(await answer_to(port, POST % (b"", 100) + body), 408)["type"] == "timeout_error"
+
+    behind(LATE, scene)
+
+
+def test_a_body_that_drips_ends_with_the_request() -> None:
+    async def scene(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(POST % (b"", 100_000))
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            writer.write(b"b")
+            await asyncio.sleep(0.02)
+        error(await reading, 408)
+        writer.close()
+
+    behind(DoorLimits(request_timeout_s=0.3), scene)
+
+
+def test_a_refusal_reaches_whoever_goes_on_sending() -> None:
+    """As much as this does not fit into the buffers of the two sockets: the client reads only when all is sent."""
+
+    async def scene(port: int) -> None:
+        size = 20 << 20
+        answer = await answer_to(port, POST % (b"refuse", size), b"b" * size)
+        assert answer.startswith(b"HTTP/1.1 413"), answer[:100]
+        assert answer.endswith(b"read 0")
+
+    behind(DoorLimits(), scene)
+
+
+def test_a_connection_is_used_again_when_the_unread_body_has_come() -> None:
+    async def scene(port: int) -> None:
+        size = 1 << 20
+        answer = await answer_to(port, POST % (b"early", size), b"b" * size, FINISHED)
+        assert answer.count(b"HTTP/1.1 200") == 2
+
+    behind(DoorLimits(), scene)
+
+
+def test_what_is_no_http_is_told_so_as_an_object() -> None:
+    async def scene(port: int) -> None:
+        assert error(await answer_to(port, b"\x16\x03\x01\x00\xff nonsense\r\n\r\n"), 400)["code"] == "invalid_http"
+
+    behind(DoorLimits(), scene)
+
+
+def test_beyond_the_bound_only_probes_are_answered() -> None:
+    async def scene(port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for reader, writer in held:
+            writer.write(GET)
+            await reader.readuntil(b"read 0")
+            writer.write(b"GET / HTTP/1.1\r\n")
+        assert error(await answer_to(port, GET), 503)["code"] == "service_unavailable"
+        assert b"read 0" in await answer_to(port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        error(await answer_to(port), 503)  # silent ones are told soon, not after ten seconds
+        probes = [await asyncio.open_connection("127.0.0.1", port) for _ in range(PROBES // 2)]
+        error(await answer_to(port), 503)
+        for _, writer in held + probes:
+            writer.close()
+        while not (await answer_to(port, FINISHED)).startswith(b"HTTP/1.1 200"):
+            pass  # until the server has seen that they are closed
+
+    behind(DoorLimits(max_connections=4, address_share=1.0), scene)
+
+
+def test_places_are_shared_among_addresses() -> None:
+    book = DoorConnections(DoorLimits(max_connections=10, address_share=0.5), open_files=1024)
+    assert [book.enter("a") for _ in range(6)] == [DoorPlace.ORDINARY] * 5 + [DoorPlace.PROBE]
+    assert [book.enter("b") for _ in range(6)] == [DoorPlace.ORDINARY] * 5 + [DoorPlace.PROBE]
+    assert book.enter("c") is DoorPlace.PROBE
+    assert {book.enter("a") for _ in range(PROBES)} == {DoorPlace.PROBE, DoorPlace.NONE}
+    assert book.enter("c") is DoorPlace.PROBE, "one address does not take all that is kept"
+    book.leave("a", DoorPlace.ORDINARY)
+    assert book.enter("c") is DoorPlace.ORDINARY
+
+
+def test_the_bound_lies_below_the_limit_of_open_files() -> None:
+    assert connection_limit(0, 20_000) == 17_500
+    assert connection_limit(100_000, 1024) == 1024 - 2 * PROBES
+    assert connection_limit(10, 1024) == 10
+    assert connection_limit(0, 10) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8::1%eth0", "20010db800000000"),
+        ("2001:db8::2", "20010db800000000"),
+        (":", ":"),
+    ],
+)
+def test_an_ipv6_network_counts_as_one(host: str, address: str) -> None:
+    assert address_of(host) == address

@@ -1,0 +1,147 @@
+"""What waits when Ray's control store does not answer: one thread, and nobody beyond a deadline."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NoReturn
+
+import pytest
+import ray
+
+from serving.cluster.lookup import ActorLookup
+from serving.errors import HandoffTimeoutError, ScaleError
+from serving.ids import NodeId
+from serving.instance.live import remote_read
+from serving.kvpool.live import pool_control
+from serving.kvpool.live.controller import ControlSettings
+from serving.kvpool.live.pool_control import PoolAnnouncer, PoolViewFollower
+from serving.scaling.live import observe, scale_path
+from serving.scaling.live.board import ClusterSilentError
+from serving.scaling.live.observe import RayCluster
+from serving.scaling.live.sight import Sight
+from serving.values.scaling import ReadPools
+from tests.kvpool.pool_records import server_record
+
+
+class SilentStore:
+    """Questions to it wait until it is back; who asked is kept."""
+
+    def __init__(self) -> None:
+        self.back = threading.Event()
+        self.asked: list[int] = []
+
+    def find(self, *_: object, **__: object) -> str:
+        """Blocks."""
+        self.asked.append(threading.get_ident())
+        self.back.wait(60.0)
+        return "the actor"
+
+
+@pytest.fixture
+def store() -> Iterator[SilentStore]:
+    """Ends the waiting threads."""
+    silent = SilentStore()
+    yield silent
+    silent.back.set()
+
+
+def ask_thrice(ask: Callable[[], Awaitable[Any]], told: type[Exception]) -> None:
+    """Each time `told` is raised; without a deadline of its own the question would time out here, untold."""
+
+    async def scene() -> None:
+        for _ in range(3):
+            question = asyncio.ensure_future(ask())
+            done, _pending = await asyncio.wait([question], timeout=20.0)
+            assert done, "it waits without end"
+            with pytest.raises(told):
+                question.result()
+
+    asyncio.run(scene())
+
+
+def test_however_often_a_silent_store_is_asked_one_thread_waits(store: SilentStore) -> None:
+    lookup = ActorLookup(store.find)
+    ask_thrice(lambda: lookup.answer(0.01), TimeoutError)
+    with pytest.raises(TimeoutError):
+        lookup.wait(0.01)
+    store.back.set()
+    assert lookup.wait(30.0) == "the actor"
+    assert asyncio.run(lookup.answer(30.0)) == "the actor"
+    assert store.asked[0] != threading.get_ident()
+
+
+def test_what_the_question_raises_is_told() -> None:
+    def find() -> NoReturn:
+        raise ValueError("no such actor")
+
+    lookup = ActorLookup(find)
+    with pytest.raises(ValueError, match="no such actor"):
+        lookup.wait(30.0)
+    with pytest.raises(ValueError, match="no such actor"):
+        asyncio.run(lookup.answer(30.0))
+
+
+def test_a_memory_server_that_finds_no_controller_goes_on(store: SilentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_control, "CALL_DEADLINE_S", 0.01)
+    monkeypatch.setattr(pool_control, "pool_control", store.find)
+    announcer = PoolAnnouncer(ControlSettings("s"), lambda: server_record("a"))
+    ask_thrice(announcer.announce, TimeoutError)
+    assert len(store.asked) == 1
+
+
+def test_a_follower_that_finds_no_controller_asks_with_one_thread(
+    store: SilentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_control, "CALL_DEADLINE_S", 0.01)
+    monkeypatch.setattr(ray, "get_actor", store.find)
+    rounds = asyncio.Event()
+
+    class Counted(ActorLookup):
+        asked = 0
+
+        async def answer(self, deadline_s: float) -> Any:
+            self.asked += 1
+            if self.asked == 4:
+                rounds.set()
+            return await super().answer(deadline_s)
+
+    monkeypatch.setattr(pool_control, "ActorLookup", Counted)
+
+    async def scene() -> None:
+        follower = PoolViewFollower(period_s=0.001)
+        follower.start()
+        await asyncio.wait_for(rounds.wait(), 20.0)
+        await follower.stop()
+
+    asyncio.run(scene())
+    assert len(store.asked) == 1
+
+
+def test_a_pull_whose_reader_is_not_found_fails_in_time(store: SilentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_read, "CHUNK_DEADLINE_S", 0.01)
+    monkeypatch.setattr(remote_read, "_reader", store.find)
+    node = NodeId("the node of a silent store")
+
+    async def pull() -> None:
+        await asyncio.to_thread(list, remote_read.read_remote(node, "/segment", [(0, 10)], 1))
+
+    ask_thrice(pull, HandoffTimeoutError)
+    assert len(store.asked) == 1
+
+
+def test_who_asks_the_board_again_and_again_takes_one_thread(
+    store: SilentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale_path, "CALL_DEADLINE_S", 0.01)
+    monkeypatch.setattr(scale_path, "_BOARD", ActorLookup(store.find))
+    ask_thrice(lambda: scale_path.ask(ReadPools()), ScaleError)
+    assert len(store.asked) == 1
+
+
+def test_a_board_that_finds_nobody_takes_a_thread_for_each(store: SilentStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe, "CALL_DEADLINE_S", 0.01)
+    monkeypatch.setattr(ray, "get_actor", store.find)
+    monkeypatch.setattr(ray, "nodes", store.find)
+    cluster = RayCluster("app", ["decode"], with_cache=True)
+    ask_thrice(lambda: cluster.look(Sight(0.0)), ClusterSilentError)
+    assert len(store.asked) == 4, "Serve's controller, the nodes, membership, the KV-cache pool's controller"

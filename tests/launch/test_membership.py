@@ -1,0 +1,64 @@
+"""Who is listed, and for how long."""
+
+from typing import Any
+
+from serving.cluster.membership import EXPIRY_S, Member, Roster
+from serving.ids import NodeId, ReplicaId
+
+
+def member(replica: str, **more: Any) -> Member:
+    fields: dict[str, Any] = {"pool": "decode", "port": 1, "incarnation": "first", **more}
+    return Member(ReplicaId(replica), node=NodeId("n"), host="127.0.0.1", facts={}, **fields)
+
+
+def test_members_come_sorted_by_pool_and_name() -> None:
+    roster = Roster()
+    for replica, pool in (("b", "prefill"), ("c", "decode"), ("a", "prefill")):
+        roster.announce(member(replica, pool=pool), now=0.0)
+    assert [(m.pool, m.replica) for m in roster.members(1.0)] == [("decode", "c"), ("prefill", "a"), ("prefill", "b")]
+
+
+def test_who_stops_announcing_vanishes() -> None:
+    roster = Roster()
+    roster.announce(member("a"), now=0.0)
+    roster.announce(member("b"), now=0.0)
+    roster.announce(member("a"), now=3.0)
+    assert [m.replica for m in roster.members(EXPIRY_S - 0.1)] == ["a", "b"]
+    assert [m.replica for m in roster.members(EXPIRY_S)] == ["a"]
+    assert roster.members(3.0 + EXPIRY_S) == []
+    assert roster.members(0.0) == [], "gone for good, not hidden"
+
+
+def test_a_restarted_replica_replaces_its_predecessor() -> None:
+    roster = Roster()
+    roster.announce(member("a", port=1), now=0.0)
+    roster.announce(member("a", port=2, incarnation="second"), now=1.0)
+    assert [(m.port, m.incarnation) for m in roster.members(2.0)] == [(2, "second")]
+
+
+def test_who_says_goodbye_is_gone_at_once() -> None:
+    roster = Roster(expiry_s=100.0)
+    roster.announce(member("a"), now=0.0)
+    roster.withdraw(ReplicaId("a"))
+    roster.withdraw(ReplicaId("never there"))
+    assert roster.members(0.0) == []
+
+
+def test_only_who_comes_moves_or_leaves_is_news() -> None:
+    roster = Roster()
+    seen = [roster.version]
+
+    def news() -> bool:
+        seen.append(roster.version)
+        return seen[-1] != seen[-2]
+
+    roster.announce(member("a"), now=0.0)
+    assert news()
+    roster.announce(member("a"), now=1.0)
+    assert not news(), "refreshed facts"
+    roster.announce(member("a", incarnation="second"), now=2.0)
+    assert news()
+    roster.withdraw(ReplicaId("never there"))
+    assert not news()
+    roster.withdraw(ReplicaId("a"))
+    assert news()

@@ -1,0 +1,112 @@
+"""What is found out about the KV-cache pool before anything starts."""
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hardware.units import MIB
+from serving.config import EngineConfig, GatewayConfig, KvCacheConfig, ModelConfig, ServeConfig
+from serving.config.cluster import ClusterConfig, HardwareConfig
+from serving.errors import ConfigError, ModelError
+from serving.launch.preflight import preflight
+from serving.model.size import weight_bytes
+from tests.e2e.server import free_port
+from tests.kvpool.redis_process import RedisProcess, needs_redis
+from tests.model.random_checkpoint import write_random_checkpoint
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ServeConfig:
+    return ServeConfig(
+        ModelConfig(path=write_random_checkpoint(tmp_path / "model")),
+        gateway=GatewayConfig(port=free_port()),
+        cluster=ClusterConfig(dashboard_port=0),
+        kvcache=KvCacheConfig(replicas=1, ssd_mib=1, ssd_path=str(tmp_path / "deep" / "ssd")),
+    )
+
+
+def test_the_disk_folder_is_made(config: ServeConfig) -> None:
+    preflight(config)
+    assert Path(config.kvcache.ssd_path).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be(config: ServeConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    wrong = replace(config, kvcache=replace(config.kvcache, ssd_path=str(tmp_path / "file" / "ssd")))
+    with pytest.raises(ConfigError, match=r"cannot be made \(Not a directory\): change \[kvcache\] ssd_path"):
+        preflight(wrong)
+
+
+def test_a_block_larger_than_a_server(config: ServeConfig) -> None:
+    wrong = replace(config, engine=EngineConfig(block_tokens=4096), kvcache=KvCacheConfig(replicas=1, ub_memory_mib=1))
+    with pytest.raises(
+        ConfigError, match=r"one KV block of this model takes \d+ bytes, more than a memory server of 1"
+    ):
+        preflight(wrong)
+
+
+def test_weights_larger_than_an_instance(config: ServeConfig) -> None:
+    scarce = HardwareConfig(hbm_per_die_mib=1, workspace_share=0.9)
+    with pytest.raises(
+        ConfigError, match=r"^the weights of model take 1 MiB.* prefill pool has 4 dies of 1 MiB"
+    ) as told:
+        preflight(replace(config, hardware=scarce))
+    enough = re.search(r"add --set hardware\.hbm_per_die_mib=(\d+), or raise \[prefill\]", str(told.value))
+    assert enough is not None
+    preflight(replace(config, hardware=replace(scarce, hbm_per_die_mib=int(enough[1]))))
+
+
+def test_weights_count_in_the_type_that_they_are_loaded_in(tmp_path: Path, config: ServeConfig) -> None:
+    """Stored in bfloat16, they just fit, and as float32 they do not."""
+    model = write_random_checkpoint(tmp_path / "short", dtype="bfloat16")
+    share = 1 - 1.3 * weight_bytes(model, 2) / config.prefill.dies_per_instance / MIB
+    own = replace(
+        config, model=ModelConfig(path=model), hardware=HardwareConfig(hbm_per_die_mib=1, workspace_share=share)
+    )
+    preflight(own)
+    with pytest.raises(ConfigError, match="the weights of short take"):
+        preflight(replace(own, model=ModelConfig(path=model, dtype="float32")))
+
+
+def test_weights_that_cannot_be_read(config: ServeConfig) -> None:
+    next(config.model.path.glob("*.safetensors")).write_bytes(b"nothing")
+    with pytest.raises(ModelError, match=r"a file of .*model cannot be read \(.*\): fetch it again"):
+        preflight(config)
+
+
+def test_a_redis_that_is_not_there(config: ServeConfig) -> None:
+    wrong = replace(config, kvcache=KvCacheConfig(replicas=1, directory=f"redis://127.0.0.1:{free_port()}/0"))
+    with pytest.raises(ConfigError, match=r"cannot be reached .* start it, or correct the address"):
+        preflight(wrong)
+    preflight(replace(wrong, kvcache=replace(wrong.kvcache, replicas=0)))  # nobody would use it
+
+
+def test_a_redis_for_ray_that_is_not_there(config: ServeConfig) -> None:
+    storage = f"redis://127.0.0.1:{free_port()}"
+    wrong = replace(config, cluster=replace(config.cluster, gcs_storage=storage))
+    with pytest.raises(ConfigError, match=r"\[cluster\] gcs_storage cannot be reached .* start it, or correct"):
+        preflight(wrong)
+
+
+@needs_redis
+def test_a_redis_that_is_there(config: ServeConfig, tmp_path: Path) -> None:
+    server = RedisProcess(tmp_path)
+    try:
+        server.start()
+        preflight(replace(config, kvcache=KvCacheConfig(replicas=1, directory=server.url)))
+    finally:
+        server.end()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_that_cannot_be_read_is_told_with_its_key(config: ServeConfig, tmp_path: Path, name: str) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(config.model.path, own)
+    (own / name).write_text("{")
+    with pytest.raises(ModelError, match=r"^\[model\] tokenizer: .*own"):
+        preflight(replace(config, model=replace(config.model, tokenizer=str(own))))
+    with pytest.raises(ModelError, match=r"^\[model\] path, its tokenizer: .*own"):
+        preflight(replace(config, model=replace(config.model, path=own)))

@@ -1,0 +1,75 @@
+"""Nothing of a start stays on the machine for longer than seconds, also if its launcher is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from serving.launch.reaper import LAST_WORDS_S, Reaper
+
+LAUNCHER = """
+import sys, time
+from pathlib import Path
+from serving.launch.reaper import Reaper
+reaper = Reaper([Path(sys.argv[1]) / "ub-abc123-"], Path(sys.argv[1]) / "pool")
+print(reaper._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def left_by_a_start(folder: Path) -> list[Path]:
+    (folder / "pool").mkdir()
+    segments = [folder / name for name in ("ub-abc123-node-decode", "ub-abc123-node-prefill", "ub-other-node-decode")]
+    for path in (*segments, folder / "pool" / "blocks"):
+        path.touch()
+    return segments
+
+
+def test_of_a_launcher_that_is_killed_nothing_stays(tmp_path: Path) -> None:
+    decode, prefill, others = left_by_a_start(tmp_path)
+    command = [sys.executable, "-c", LAUNCHER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        reaper = int(launcher.stdout.readline())
+        assert os.getsid(reaper) == reaper, "Ctrl-C in the terminal does not reach it"
+        assert decode.exists()
+        launcher.kill()
+    end = time.monotonic() + 30
+    while decode.exists() or prefill.exists() or (tmp_path / "pool").exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert others.exists()
+    os.kill(reaper, signal.SIGKILL)  # it would stay for a while, for what still comes
+
+
+def test_a_launcher_that_ends_everything_itself_leaves_no_reaper(tmp_path: Path) -> None:
+    decode, *_ = left_by_a_start(tmp_path)
+    reaper = Reaper([tmp_path / "ub-abc123-"], tmp_path / "pool")
+    begun = time.monotonic()
+    reaper.dismiss()
+    assert time.monotonic() - begun < LAST_WORDS_S / 2
+    assert reaper._process.returncode == 0
+    assert decode.exists(), "it has nothing to remove"
+    reaper.dismiss()
+
+
+def test_a_reaper_that_stands_still_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.launch.reaper.DISMISS_S", 0.2)
+    reaper = Reaper([tmp_path / "ub-abc123-"], tmp_path / "pool")
+    os.kill(reaper._process.pid, signal.SIGSTOP)
+    reaper.dismiss()
+    assert reaper._process.returncode == -signal.SIGKILL
+
+
+def test_a_reaper_that_was_killed_is_not_missed(tmp_path: Path) -> None:
+    reaper = Reaper([tmp_path / "ub-abc123-"], tmp_path / "pool")
+    reaper._process.kill()
+    reaper._process.wait()
+    begun = time.monotonic()
+    reaper.dismiss()
+    assert time.monotonic() - begun < LAST_WORDS_S / 2, "nobody waits for its last words"
+    assert reaper._process.returncode == -signal.SIGKILL

@@ -1,0 +1,108 @@
+"""What a caller of the path sees: answers, refusals with their number, and silence, each as one kind of error."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import ray
+
+from serving.errors import ScaleError
+from serving.scaling.live import scale_path
+from serving.values.scaling import (
+    HoldPool,
+    PoolOperation,
+    ReadDecisions,
+    ReadPools,
+    ReleasePool,
+    ScaleAnswer,
+    ScalePool,
+    ScaleRefusal,
+)
+
+DONE = ScaleAnswer("decode", 1, 2, 3, 0.0, "done")
+
+
+class Method:
+    """An actor's method that answers what the test wants."""
+
+    def __init__(self, answer: Callable[..., Awaitable[Any]]) -> None:
+        self.remote = answer
+
+
+class Board:
+    """An actor's handle; every method gives the same answer, or raises it."""
+
+    def __init__(self, answer: Any) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self._answer = answer
+
+    def __getattr__(self, name: str) -> Method:
+        async def remote(*arguments: Any) -> Any:
+            self.asked.append((name, *arguments))
+            if isinstance(self._answer, Exception):
+                raise self._answer
+            return self._answer
+
+        return Method(remote)
+
+
+def found(monkeypatch: pytest.MonkeyPatch, answer: Any) -> Board:
+    board = Board(answer)
+    monkeypatch.setattr(ray, "get_actor", lambda name, namespace: board)
+    return board
+
+
+@pytest.mark.parametrize(
+    ("operation", "answer"),
+    [
+        (ScalePool("decode", 2, None, "cli"), DONE),
+        (HoldPool("decode", 60.0, "page"), DONE),
+        (ReleasePool("decode", "page"), DONE),
+        (ReadPools(), {"pools": []}),
+        (ReadDecisions("decode", 3, 10), [{"id": 4}]),
+    ],
+)
+def test_operations_and_answers_are_passed_on(
+    monkeypatch: pytest.MonkeyPatch, operation: PoolOperation[object], answer: object
+) -> None:
+    board = found(monkeypatch, answer)
+    assert asyncio.run(scale_path.ask(operation)) == answer
+    assert board.asked == [("answer", operation)]
+
+
+def test_a_refusal_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    found(monkeypatch, ScaleRefusal("no_room", "too many", 3))
+    with pytest.raises(ScaleError, match="too many") as refused:
+        asyncio.run(scale_path.ask(ScalePool("decode", 9, None, "cli")))
+    assert (refused.value.kind, refused.value.fits) == ("no_room", 3)
+
+
+def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(name: str, namespace: str) -> Any:
+        raise ValueError(name)
+
+    monkeypatch.setattr(ray, "get_actor", nobody)
+    with pytest.raises(ScaleError, match="no CloudMatrix system") as missing:
+        asyncio.run(scale_path.ask(ReadPools()))
+    assert missing.value.kind == "no_system"
+
+
+@pytest.mark.parametrize("trouble", [ray.exceptions.ActorDiedError(), TimeoutError()])
+def test_silence_ends(monkeypatch: pytest.MonkeyPatch, trouble: Exception) -> None:
+    found(monkeypatch, trouble)
+    with pytest.raises(ScaleError, match="does not answer") as silent:
+        asyncio.run(scale_path.ask(HoldPool("decode", None, "page")))
+    assert silent.value.kind == "unavailable"
+
+
+def test_each_question_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Frozen:
+        @property
+        def answer(self) -> Method:
+            return Method(lambda _operation: asyncio.sleep(60))
+
+    monkeypatch.setattr(ray, "get_actor", lambda name, namespace: Frozen())
+    monkeypatch.setattr(scale_path, "CALL_DEADLINE_S", 0.05)
+    with pytest.raises(ScaleError, match="TimeoutError"):
+        asyncio.run(scale_path.ask(ReadPools()))

@@ -1,0 +1,214 @@
+"""Folders of a start: what a crashed one left on disk goes, what a living one has stays."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from serving.cluster import session
+from serving.cluster.session import SystemSession
+
+ENTER = """
+from serving.cluster.session import enter
+session = enter()
+(session.pool_folder / "ssd").mkdir()
+(session.pool_folder / "ssd" / "block").write_bytes(b"bytes")
+print(session.folder, flush=True)
+input()
+"""
+TELL_PATH = """
+import os
+from serving.cluster.session import enter
+enter()
+print(os.environ["PYTHONPATH"])
+"""
+EARLY = """
+import os, signal, socket, sys
+from serving.cli import main
+from serving.launch import preflight
+
+class Early:
+    def find_spec(self, name, path, target=None):
+        if name == "serving.launch.launch":  # with it comes Ray, which takes seconds
+            os.kill(os.getpid(), int(sys.argv[1]))
+
+preflight.preflight = lambda config: None
+sys.meta_path.insert(0, Early())
+with socket.create_server(("127.0.0.1", 0)) as some:
+    port = some.getsockname()[1]
+sys.exit(main(["serve", "--port", str(port)]))
+"""
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for Ray's sockets; a longer one is not used for sessions."""
+    folder = Path("/tmp", f"s{secrets.token_hex(3)}")
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+class Start:
+    """A process that entered a session and waits."""
+
+    def __init__(self, temporary: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", ENTER],
+            cwd=REPOSITORY,
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.folder = Path(self._process.stdout.readline().strip())
+        self.block = self.folder / "kvcache" / "ssd" / "block"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_whoever_reads_the_dashboards_address_reads_a_whole_one(tmp_path: Path) -> None:
+    start = SystemSession("s", tmp_path, "token")
+    start.note_dashboard("http://127.0.0.1:1")
+    with (tmp_path / "dashboard-url").open() as reading:
+        start.note_dashboard("http://127.0.0.1:2")
+        assert reading.read() == "http://127.0.0.1:1", "it was not written over"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["http://127.0.0.1:2"]
+
+
+def test_disk_tiers_of_crashed_starts_go_and_those_of_living_ones_stay(short_folder: Path) -> None:
+    crashed, living = Start(short_folder), Start(short_folder)
+    crashed.kill()
+    assert crashed.block.exists()
+    third = Start(short_folder)
+    try:
+        assert not crashed.block.exists()
+        assert crashed.folder.exists(), "its logs may be wanted"
+        assert living.block.exists()
+        assert third.folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        living.kill()
+        third.kill()
+
+
+@pytest.mark.parametrize("before", ["", "/somewhere/else"])
+def test_the_dashboard_page_comes_first_on_the_path_that_ray_inherits(short_folder: Path, before: str) -> None:
+    environment = {**os.environ, "TMPDIR": str(short_folder), "PYTHONPATH": before}
+    told = subprocess.check_output([sys.executable, "-c", TELL_PATH], cwd=REPOSITORY, env=environment, text=True)
+    site, *rest = told.strip().split(os.pathsep)
+    assert (Path(site) / "sitecustomize.py").exists()
+    assert rest == [before] * bool(before)
+
+
+def test_a_folder_goes_although_somebody_still_writes_into_it(tmp_path: Path) -> None:
+    ending = SystemSession("abc123", tmp_path / "session", "token")
+    ending.folder.mkdir()
+    end = time.monotonic() + 0.5
+
+    def write_on() -> None:
+        while time.monotonic() < end:  # as a worker does that has not noticed yet that its raylet has ended
+            with contextlib.suppress(OSError):
+                (ending.folder / "logs").mkdir(exist_ok=True)
+                (ending.folder / "logs" / secrets.token_hex(4)).touch()
+
+    with ThreadPoolExecutor() as pool:
+        late = pool.submit(write_on)
+        ending.remove()
+        late.result()
+    assert not ending.folder.exists()
+
+
+def test_two_starts_at_the_same_moment(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that looks for crashed starts while another one marks its folder must not take it for one of those."""
+    folder = short_folder / "cloudmatrix-abc" / "kvcache"
+    folder.mkdir(parents=True)
+    flock = fcntl.flock
+
+    def lock(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        session._remove_dead_pools(short_folder)  # the other start, at the worst moment
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    session._hold(folder)
+    session._remove_dead_pools(short_folder)
+    assert (folder / "alive").exists()
+    assert session._held(folder / "alive")
+    assert [path.name for path in folder.iterdir()] == ["alive"]
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_who_ends_a_start_at_once_leaves_nothing(short_folder: Path, kind: signal.Signals) -> None:
+    environment = {**os.environ, "TMPDIR": str(short_folder)}
+    ended = subprocess.run(
+        [sys.executable, "-c", EARLY, str(kind.value)], cwd=REPOSITORY, env=environment, timeout=50, check=False
+    )
+    assert ended.returncode == 130
+    assert not list(short_folder.glob("cloudmatrix-*"))
+
+
+def old_start(parent: Path, name: str, age_s: float) -> Path:
+    """What a start that was killed leaves: a mark that nobody holds, and logs."""
+    folder = parent / f"cloudmatrix-{name}"
+    (folder / "kvcache").mkdir(parents=True)
+    (folder / "kvcache" / "alive").touch()
+    (folder / "dashboard-token").write_text("token")
+    then = time.time() - age_s
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (then, then))
+    return folder
+
+
+def test_logs_of_starts_that_failed_go_after_a_time(short_folder: Path) -> None:
+    old, recent, living = (
+        old_start(short_folder, name, age_s)
+        for name, age_s in (("old", session.KEPT_LOGS_S + 60), ("recent", session.KEPT_LOGS_S - 60), ("living", 1e9))
+    )
+    unmarked = old_start(short_folder, "unmarked", 1e9)
+    shutil.rmtree(unmarked / "kvcache")
+    os.utime(unmarked, (0, 0))
+    written = old_start(short_folder, "written", 1e9)
+    (written / "ray" / "session_1" / "logs").mkdir(parents=True)
+    (written / "ray" / "session_1" / "logs" / "gcs.log").touch()
+    (written / "ray" / "session_latest").symlink_to("session_1")
+    for path in (written, written / "ray"):
+        os.utime(path, (0, 0))
+    other = short_folder / "something-else"
+    other.mkdir()
+    os.utime(other, (0, 0))
+    with (living / "kvcache" / "alive").open("r+b") as mark:
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        session._remove_old_logs(short_folder, time.time())
+    left = {path.name for path in short_folder.iterdir()}
+    assert left == {recent.name, living.name, written.name, other.name}
+    assert not old.exists()
+
+
+def test_folders_of_others_and_links_are_passed_over(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder that everybody may write to, somebody else can make one that looks like ours."""
+    theirs = old_start(short_folder, "theirs", 1e9)
+    precious = old_start(short_folder / "elsewhere", "precious", 1e9)
+    (short_folder / "cloudmatrix-link").symlink_to(precious)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+        session._remove_dead_pools(short_folder)
+        session._remove_old_logs(short_folder, time.time())
+    assert (theirs / "kvcache" / "alive").exists(), "another user's"
+    session._remove_dead_pools(short_folder)
+    session._remove_old_logs(short_folder, time.time())
+    assert not theirs.exists()
+    assert (precious / "kvcache" / "alive").exists(), "reached by a link only"

@@ -1,0 +1,116 @@
+"""A start of Ray that a busy machine has kept from coming up is tried once again."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.session import SystemSession
+from serving.launch import launch, ray_parts
+from serving.launch.launch import Interrupt, Interrupted, StartError
+from serving.launch.ray_parts import end_started, too_slow
+from serving.launch.ray_storage import ray_storage
+
+SLOW = Exception(
+    "The current node timed out during startup. This could happen because some of the raylet failed to startup or the "
+    "GCS has become overloaded.\nMore lines."
+)
+
+
+class FakeCluster:
+    """Fails to start with these errors, one after the other, then starts."""
+
+    session = SystemSession("abc123", Path("nowhere"), "token")
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.calls: list[str] = []
+
+    def start(self) -> None:
+        """Stands for `LocalCluster.start`."""
+        self.calls.append("start")
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def abandon(self) -> None:
+        """Stands for `LocalCluster.abandon`."""
+        self.calls.append("abandon")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "RETRY_PAUSE_S", 0.0)
+
+
+def start(cluster: FakeCluster, interrupt: Interrupt | None = None) -> None:
+    launch._start_ray(cluster, interrupt or Interrupt())  # type: ignore[arg-type]
+
+
+def test_once_again_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = FakeCluster(SLOW)
+    start(cluster)
+    assert cluster.calls == ["start", "abandon", "start"]
+    assert "did not start in time: is the machine busy? Trying once again" in capsys.readouterr().out
+
+
+def test_but_not_twice() -> None:
+    cluster = FakeCluster(SLOW, TimeoutError("no answer from the GCS"))
+    with pytest.raises(StartError, match=r"Ray did not start: no answer from the GCS \(logs: "):
+        start(cluster)
+    assert cluster.calls == ["start", "abandon", "start"]
+
+
+def test_what_does_not_change_is_told_at_once() -> None:
+    cluster = FakeCluster(OSError("[Errno 98] Address already in use"))
+    with pytest.raises(StartError, match="already in use"):
+        start(cluster)
+    assert cluster.calls == ["start"]
+
+
+def test_whoever_has_pressed_ctrl_c_is_not_made_to_wait_for_another_try() -> None:
+    interrupt = Interrupt()
+    interrupt._handle()
+    cluster = FakeCluster(SLOW)
+    with pytest.raises(Interrupted):
+        start(cluster, interrupt)
+    assert cluster.calls == ["start", "abandon"]
+
+
+@pytest.mark.parametrize(
+    ("error", "slow"),
+    [
+        (SLOW, True),
+        (TimeoutError(), True),
+        (RuntimeError("Timed out waiting for file /tmp/x"), True),
+        (RuntimeError("Failed to bind to 127.0.0.1:8265"), False),
+        (ValueError("Resource quantities must be numbers"), False),
+    ],
+)
+def test_how_a_busy_machine_is_known(error: Exception, slow: bool) -> None:
+    assert too_slow(error) is slow
+
+
+def test_of_a_node_that_did_not_come_up_every_process_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows them: Ray's record of the node is made last."""
+    started = ray_parts._Started()
+    monkeypatch.setattr(ray_parts, "_started", started)
+    ended, running = (
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for code in ("pass", "input()")
+    )
+    started.add(ended)
+    ended.communicate()
+    started.add(running)
+    assert started.processes == [running], "it does not grow with what is started again"
+    end_started()
+    assert running.returncode is not None
+    running.communicate()
+
+
+def test_the_second_try_knows_nothing_of_the_first(tmp_path: Path) -> None:
+    storage = ray_storage("embedded", SystemSession("abc123", tmp_path, "token"))
+    folder = Path(storage.environment["RAY_gcs_storage_path"])
+    folder.mkdir()
+    storage.forget()
+    assert not folder.exists()
+    ray_storage("memory", SystemSession("abc123", tmp_path, "token")).forget()

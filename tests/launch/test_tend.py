@@ -1,0 +1,320 @@
+"""What the launcher starts again, on records of nodes like those that Ray keeps."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hardware.ub import UbSegment
+from serving.cluster.nodes import SEGMENT_PREFIX
+from serving.cluster.session import SystemSession
+from serving.config.cluster import ClusterConfig
+from serving.injected_faults import faults_path
+from serving.launch import cluster as cluster_module
+from serving.launch.cluster import LocalCluster
+from serving.launch.ray_parts import HELPERS
+
+
+@dataclass
+class Process:
+    """As `subprocess.Popen`, as far as it is asked."""
+
+    dead: bool = False
+
+    def poll(self) -> int | None:
+        return -9 if self.dead else None
+
+
+@dataclass
+class Info:
+    """What a node keeps of a process."""
+
+    process: Process
+
+
+@dataclass
+class Node:
+    """What Ray keeps of a node."""
+
+    all_processes: dict[str, list[Info]] = field(default_factory=dict)
+    node_id: str = "a node"
+    gcs_starts: int = 0
+    webui_url: str = "127.0.0.1:8265"
+    _ray_params: Any = field(default_factory=SimpleNamespace)
+
+    @classmethod
+    def make(cls, *kinds: str) -> "Node":
+        return cls({kind: [Info(Process())] for kind in kinds})
+
+    def kill(self, kind: str) -> None:
+        self.all_processes[kind][0].process.dead = True
+
+    def kill_gcs_server(self, check_alive: bool) -> None:
+        assert not check_alive, "it is dead already"
+        self.all_processes.pop("gcs_server", None)
+
+    def start_gcs_server(self) -> None:
+        self.gcs_starts += 1
+        self.all_processes["gcs_server"] = [Info(Process())]
+
+    def start_api_server(self, include_dashboard: bool, raise_on_failure: bool) -> None:
+        assert include_dashboard
+        assert raise_on_failure
+        assert self._ray_params.dashboard_port == 8265, "where it was"
+        self.all_processes["dashboard"] = [Info(Process())]
+
+    def start_log_monitor(self) -> None:
+        self.all_processes["log_monitor"] = [Info(Process())]
+
+    def start_monitor(self) -> None:
+        self.all_processes["monitor"] = [Info(Process())]
+
+
+class Nodes:
+    """As `ray.cluster_utils.Cluster`."""
+
+    def __init__(self) -> None:
+        self.head_node = Node.make("raylet", "gcs_server", *HELPERS)
+        self.worker_nodes: list[Node] = []
+        self.asked: list[dict[str, Any]] = []
+
+    def add_node(self, **arguments: Any) -> Node:
+        self.asked.append(arguments)
+        self.worker_nodes.append(Node.make("raylet"))
+        return self.worker_nodes[-1]
+
+    def remove_node(self, node: Node, allow_graceful: bool) -> None:
+        assert not allow_graceful
+        self.worker_nodes.remove(node)
+
+
+def cluster(**options: Any) -> tuple[LocalCluster, Nodes]:
+    made = LocalCluster(ClusterConfig(**options), SystemSession("abc123", Path("/nowhere"), "token"))
+    nodes = Nodes()
+    made._nodes = nodes
+    made._workers = [(nodes.add_node(number=number), {"number": number}) for number in (1, 2)]
+    nodes.asked.clear()
+    return made, nodes
+
+
+def test_while_all_live_nothing_is_done() -> None:
+    tended, nodes = cluster()
+    assert tended.tend() is None
+    assert (nodes.head_node.gcs_starts, nodes.asked) == (0, [])
+
+
+def test_a_dead_gcs_is_started_again() -> None:
+    tended, nodes = cluster()
+    for starts in (1, 2):
+        nodes.head_node.kill("gcs_server")
+        assert tended.tend() is None
+        assert tended.tend() is None
+        assert nodes.head_node.gcs_starts == starts
+
+
+@pytest.mark.parametrize("kind", HELPERS)
+def test_a_dead_helper_is_started_again_and_said(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    tended, nodes = cluster()
+    for _ in range(2):
+        nodes.head_node.kill(kind)
+        assert tended.tend() is None
+        assert not nodes.head_node.all_processes[kind][0].process.dead
+        assert tended.tend() is None
+    assert [record.message for record in caplog.records] == [f"Ray's {kind} has died; starting it again"] * 2
+
+
+def test_a_dashboard_that_does_not_come_up_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    tended, nodes = cluster()
+    nodes.head_node.kill("dashboard")
+
+    def fail(**_: bool) -> None:
+        raise RuntimeError("the port is taken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nodes.head_node, "start_api_server", fail)
+        with pytest.raises(RuntimeError, match="port is taken"):
+            tended.tend()
+        assert tended.tend() is None, "not at once"
+    monkeypatch.setattr("serving.launch.ray_parts.time.monotonic", lambda: float("inf"))
+    assert tended.tend() is None
+    assert not nodes.head_node.all_processes["dashboard"][0].process.dead
+
+
+def test_a_gcs_that_does_not_come_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tended, nodes = cluster()
+    nodes.head_node.kill("gcs_server")
+
+    def fail() -> None:
+        raise OSError("no process can be made")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nodes.head_node, "start_gcs_server", fail)
+        with pytest.raises(OSError, match="no process"):
+            tended.tend()
+    assert tended.tend() is None
+    assert nodes.head_node.gcs_starts == 1
+
+
+def test_without_storage_a_dead_gcs_is_the_end() -> None:
+    tended, nodes = cluster(gcs_storage="memory")
+    nodes.head_node.kill("gcs_server")
+    assert "GCS has died" in (tended.tend() or "")
+    assert nodes.head_node.gcs_starts == 0
+
+
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch) -> list[Node]:
+    """Nodes that were given another raylet."""
+    given: list[Node] = []
+
+    def start(node: Node) -> None:
+        given.append(node)
+        node.node_id = f"again {len(given)}"
+        node.all_processes["raylet"] = [Info(Process())]
+
+    monkeypatch.setattr(cluster_module, "start_raylet_again", start)
+    return given
+
+
+def test_everything_on_the_first_node_is_started_again(again: list[Node], caplog: pytest.LogCaptureFixture) -> None:
+    tended, nodes = cluster()
+    for _ in range(2):
+        nodes.head_node.kill("raylet")
+        assert tended.tend() is None
+        assert tended.tend() is None
+    assert again == [nodes.head_node] * 2
+    assert [record.message.partition(";")[2] for record in caplog.records] == [" starting everything on it again"] * 2
+
+
+def test_a_first_node_that_is_frozen_too(again: list[Node]) -> None:
+    tended, nodes = cluster()
+    tended._lost_nodes = frozenset({nodes.head_node.node_id})
+    for _ in range(2):
+        assert tended.tend() is None
+    assert again == [nodes.head_node], "once: it is another node for Ray then"
+
+
+def test_a_first_node_that_does_not_come_up_is_tried_again(again: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    tended, nodes = cluster()
+    nodes.head_node.kill("raylet")
+
+    def fail(node: Node) -> None:
+        del node.all_processes["raylet"]
+        raise RuntimeError("the machine is busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_module, "start_raylet_again", fail)
+        with pytest.raises(RuntimeError, match="busy"):
+            tended.tend()
+    assert tended.tend() is None
+    assert again == [nodes.head_node]
+
+
+def test_a_dead_gcs_is_there_before_a_node_that_needs_it(again: list[Node]) -> None:
+    tended, nodes = cluster()
+    nodes.head_node.kill("raylet")
+    nodes.head_node.kill("gcs_server")
+    assert tended.tend() is None
+    assert (nodes.head_node.gcs_starts, again) == (1, [nodes.head_node])
+
+
+def test_another_node_is_started_anew_as_it_was() -> None:
+    tended, nodes = cluster()
+    nodes.worker_nodes[1].kill("raylet")
+    assert tended.tend() is None
+    assert nodes.asked == [{"number": 2}]
+    assert tended.tend() is None
+    assert len(nodes.asked) == 1
+    assert len(nodes.worker_nodes) == 2
+
+
+def test_a_node_that_ray_has_given_up_is_ended_and_started_anew() -> None:
+    tended, nodes = cluster()
+    frozen = nodes.worker_nodes[0]
+    frozen.node_id = "frozen"
+    tended._lost_nodes = frozenset({"frozen", "one of long ago"})
+    assert tended.tend() is None
+    assert frozen not in nodes.worker_nodes
+    assert nodes.asked == [{"number": 1}]
+    assert tended.tend() is None
+    assert len(nodes.asked) == 1
+
+
+def test_or_left_out_if_so_configured() -> None:
+    tended, nodes = cluster(restart_nodes=False)
+    nodes.worker_nodes[0].kill("raylet")
+    for _ in range(3):
+        assert tended.tend() is None
+    assert nodes.asked == []
+    assert len(nodes.worker_nodes) == 1
+
+
+def test_a_node_that_does_not_come_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tended, nodes = cluster()
+    nodes.worker_nodes[0].kill("raylet")
+    add = nodes.add_node
+
+    def fail(**_: Any) -> Node:
+        raise RuntimeError("no port is free")
+
+    monkeypatch.setattr(nodes, "add_node", fail)
+    with pytest.raises(RuntimeError, match="no port is free"):
+        tended.tend()
+    monkeypatch.setattr(nodes, "add_node", add)
+    assert tended.tend() is None
+    assert nodes.asked == [{"number": 1}]
+
+
+def test_memory_that_a_replica_leaves_after_its_replacement_has_started_is_freed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A frozen replica's segment stayed until the next replica of its kind started."""
+    monkeypatch.setattr("serving.cluster.nodes.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(cluster_module, "SWEEP_PERIOD_S", 0.0)
+    made, _ = cluster()
+    paths = [tmp_path / f"{SEGMENT_PREFIX}{name}" for name in ("abc123-n-old", "abc123-n-new", "other-n")]
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as replica:
+        owners = (replica.pid, None, replica.pid)
+        segments = [UbSegment.create(path, 4096, owner) for path, owner in zip(paths, owners, strict=True)]
+        assert made.tend() is None
+        assert all(path.exists() for path in paths), "its replacement is there, and it is not dead yet"
+        replica.kill()
+    assert made.tend() is None
+    assert [path.exists() for path in paths] == [False, True, True], "another start's is not ours"
+    for segment in segments:
+        segment.close()
+
+
+def test_what_ray_cannot_end_keeps_nothing_else_from_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise AssertionError("There are zombie processes left over after killing.")
+
+    class Stubborn(Nodes):
+        shutdown = staticmethod(fail)
+
+    monkeypatch.setattr(cluster_module, "SHARED_MEMORY", tmp_path)
+    ending = LocalCluster(ClusterConfig(), SystemSession("abc123", tmp_path / "session", "token"))
+    ending._nodes = Stubborn()
+    ending.session.pool_folder.mkdir(parents=True)
+    segment = tmp_path / f"{SEGMENT_PREFIX}abc123-node-decode"
+    segment.touch()
+    with pytest.raises(AssertionError, match="zombie"):
+        ending.stop()
+    assert not segment.exists()
+    assert not ending.session.folder.exists()
+    ending.stop()
+
+
+def test_faults_of_a_killed_tester_go_with_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "SHARED_MEMORY", tmp_path)
+    faults, others = faults_path(tmp_path, "abc123"), faults_path(tmp_path, "def456")
+    for path in (faults, others):
+        path.touch()
+    LocalCluster(ClusterConfig(), SystemSession("abc123", tmp_path / "session", "token")).stop()
+    assert (faults.exists(), others.exists()) == (False, True)

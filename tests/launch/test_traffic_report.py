@@ -1,0 +1,66 @@
+"""A gateway tells the board what it counts, and whether a board has heard of it before."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from serving.gateway.live import traffic_report
+from serving.gateway.live.gateway_peers import GatewayPeers
+from serving.gateway.live.traffic_report import TrafficReporter
+from serving.telemetry.metrics import GatewayMetrics
+from serving.values.signals import Traffic
+from serving.values.traffic import BoardNews, GatewayReport
+
+
+class Gateway:
+    """As `MeteredBackend`, as far as it is asked."""
+
+    def __init__(self) -> None:
+        self.targets: dict[str, int] = {}
+
+    def report(self, now: float) -> GatewayReport:
+        return GatewayReport("g", Traffic(), 0, (), ())
+
+    def hear(self, news: BoardNews) -> None:
+        self.targets.update(news.targets)
+
+    def starved(self) -> bool:
+        return False
+
+
+class Board:
+    """As `BoardClient`; silent the first time."""
+
+    def __init__(self) -> None:
+        self.heard: list[bool] = []
+        self.enough = asyncio.Event()
+
+    async def report(self, report: GatewayReport) -> BoardNews:
+        self.heard.append(report.known)
+        if len(self.heard) == 1:
+            raise TimeoutError
+        if len(self.heard) == 4:
+            self.enough.set()
+        return BoardNews({"decode": len(self.heard)})
+
+
+def test_only_what_has_arrived_makes_a_gateway_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic_report, "TICK_S", 0.001)
+    monkeypatch.setattr(traffic_report, "PERIOD_S", 0.001)
+
+    async def scene() -> tuple[list[bool], dict[str, int]]:
+        gateway, board = Gateway(), Board()
+        monkeypatch.setattr(traffic_report, "BoardClient", lambda: board)
+        peers = GatewayPeers("g", "s", GatewayMetrics("m").numbers)
+        reporter = TrafficReporter(gateway, peers)  # type: ignore[arg-type] # as far as it is asked
+        running = asyncio.create_task(reporter.run())
+        await asyncio.wait_for(board.enough.wait(), 30.0)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        return board.heard[:4], gateway.targets
+
+    heard, targets = asyncio.run(scene())
+    assert heard == [False, False, True, True]
+    assert targets["decode"] >= 3

@@ -1,0 +1,101 @@
+"""What an instance computes with: memory that is booked, blocks that are accounted, words that are said."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hardware.cost.cost_model import CostModel
+from hardware.cost.device_file import load_device
+from hardware.errors import SpecError
+from hardware.topology import NpuId
+from serving.config.serve import ServeConfig
+from serving.config.simulation import SimulationConfig
+from serving.errors import ConfigError
+from serving.gateway.api.tokenizer import Tokenizer
+from serving.ids import NodeId, ReplicaId
+from serving.instance.live.accounted import LEAST_BYTES, accounted_kv
+from serving.instance.live.compute import InstancePlace, blocks_in_ub
+from serving.instance.live.compute_simulated import plain_words
+from serving.instance.live.make_compute import make_compute
+from serving.instance.live.npu_of import npu_of
+from serving.instance.live.slowdown import slowdown_of
+from tests.live.harness import small_config
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+STORYTELLER = DEPLOY / "models" / "storyteller"
+
+
+def place(pool: str, npus: int, folder: Path) -> InstancePlace:
+    """Some NPUs of neighbouring hosts."""
+    ids = tuple(NpuId(n // 8, n % 8) for n in range(npus))
+    return InstancePlace(ReplicaId("r"), pool, NodeId("n"), ids, folder / "ub-x", "127.0.0.1", 1)
+
+
+def supernode() -> ServeConfig:
+    """DeepSeek-R1 on whole instances."""
+    config = small_config(
+        STORYTELLER, engine={"executor": "simulated", "block_tokens": 512}, hardware={"hbm_per_die_mib": 0}
+    )
+    shape = replace(config.model, path=DEPLOY / "models" / "deepseek-r1-shape", tokenizer=str(STORYTELLER))
+    big = replace(config.prefill, ub_memory_mib=20_000_000)
+    return replace(config, model=shape, prefill=big, decode=big, simulation=SimulationConfig())
+
+
+def test_kv_blocks_are_what_the_memory_plan_leaves(shm: Path) -> None:
+    cost = CostModel(load_device("ascend-910c"))
+    prefill = make_compute(supernode(), place("prefill", 16, shm), None)
+    plan = cost.hbm_plan("prefill", 32)
+    assert prefill.kv.count == plan.kv_tokens // 512, "every die holds the whole cache"
+    assert 0.99 < prefill.npus.used_bytes / prefill.npus.capacity_bytes <= 1.0
+    decode = make_compute(supernode(), place("decode", 160, shm), None)
+    assert decode.kv.count == 320 * (cost.hbm_plan("decode", 320).kv_tokens // 512)
+
+
+def test_a_model_that_does_not_fit_says_so(shm: Path) -> None:
+    with pytest.raises(SpecError, match="does not fit on 2 dies"):
+        make_compute(supernode(), place("decode", 1, shm), None)
+
+
+def test_a_share_of_ub_memory_without_room_for_two_blocks_is_refused() -> None:
+    assert blocks_in_ub(200, 100) == 2
+    with pytest.raises(ConfigError, match="holds 1 KV blocks"):
+        blocks_in_ub(199, 100)
+
+
+def test_a_device_of_single_dies_is_refused() -> None:
+    with pytest.raises(ConfigError, match="dies per NPU"):
+        npu_of(replace(load_device("ascend-910c"), die=replace(load_device("ascend-910c").die, per_npu=1)))
+
+
+def test_real_blocks_are_small_and_as_many_as_accounted_ones() -> None:
+    kv = accounted_kv(supernode())
+    assert kv is not None
+    assert kv.block_bytes == 512 * 70_272
+    assert kv.real_bytes % LEAST_BYTES == 0
+    assert kv.real_bytes - LEAST_BYTES < kv.block_bytes / 65_536 <= kv.real_bytes
+    assert kv.real(10 * kv.block_bytes + 1) == 10 * kv.real_bytes
+    assert accounted_kv(small_config(STORYTELLER)) is None
+
+
+def test_placeholders_are_text_of_their_own() -> None:
+    tokenizer = Tokenizer.from_folder(STORYTELLER)
+    for word in plain_words(tokenizer):
+        assert tokenizer.token_text(word).strip()
+    with pytest.raises(ConfigError, match="no token"):
+        plain_words(replace(tokenizer, vocab_size=0))
+
+
+def test_steps_differ_from_their_prediction_only_when_asked_to() -> None:
+    assert slowdown_of(SimulationConfig(), "decode") is None
+    factor = slowdown_of(SimulationConfig(jitter=0.2), "decode")
+    assert factor is not None
+    assert len({factor(step) for step in range(20)}) > 10
+
+
+def test_a_simulated_instance_needs_no_tensor_library() -> None:
+    program = "import sys; import serving.instance.live.replica, serving.instance.live.compute_simulated; "
+    program += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

@@ -1,0 +1,94 @@
+"""A gateway's process freezes for so long that the kernel ends its links; then it goes on."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving.gateway.live.pool_links import LinkEvents, PoolLinks
+from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
+from serving.values.news import Lost
+from serving.wire import connection as c
+from serving.wire import messages as m
+from serving.wire.listener import Listener
+from tests.live.harness import PATIENCE_S, SECRET, Member, Pools, small_config, until
+from tests.live.test_failures import ASKS, finish, slow_down
+from tests.live.wire import WELCOME
+from tests.live.workload import Reference
+from tests.stopping import stop_process
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+
+CASE = "import sys, asyncio; from tests.live.test_frozen_gateway import play; asyncio.run(play(int(sys.argv[1])))"
+
+
+async def play(port: int) -> None:
+    """In a process of its own: a gateway's links to one instance, which say what happens to them."""
+
+    def say(what: str) -> None:
+        print(what, flush=True)
+
+    events = LinkEvents(
+        lambda link, frame: None, lambda link, status: None, lambda link: say("up"), lambda link, reason: say("down")
+    )
+    links = PoolLinks(GatewayId("g"), SECRET, events)
+    while True:
+        links.update([Member(ReplicaId("decode#1"), "decode", NodeId("node"), "127.0.0.1", port)])
+        links.check_silence()
+        await asyncio.sleep(0.05)
+
+
+async def test_a_gateway_that_was_frozen_beyond_every_timeout_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeout = (socket.TCP_USER_TIMEOUT, 500)
+    monkeypatch.setattr(c, "_VANISHED", (*c._VANISHED[:-1], timeout))
+    greeted, ended = asyncio.Queue[c.Connection](), asyncio.Queue[str]()
+
+    def greet(connection: c.Connection, body: bytes) -> None:
+        assert isinstance(m.decode_to_instance(body), m.Hello)
+        connection.send(WELCOME)
+        greeted.put_nowait(connection)
+
+    listener = Listener(lambda: c.Connection(greet, lambda _, reason: ended.put_nowait(reason)))
+    _, port = listener.start("127.0.0.1")
+    peer = await asyncio.create_subprocess_exec(sys.executable, "-c", CASE, str(port), stdout=asyncio.subprocess.PIPE)
+    assert peer.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            connection = await greeted.get()
+            assert await peer.stdout.readline() == b"up\n"
+            stop_process(peer.pid)
+            news = m.Frame(1, (Lost(SequenceId("s"), "x" * (1 << 20)),))
+            while ended.empty():  # until the kernel takes no more, and gives up
+                if connection._transport is not None and not connection._transport.get_write_buffer_size():
+                    connection.send(news)
+                await asyncio.sleep(0.01)
+            assert "timed out" in ended.get_nowait()
+            os.kill(peer.pid, signal.SIGCONT)
+            assert await peer.stdout.readline() == b"down\n"
+            assert await peer.stdout.readline() == b"up\n"
+            assert (await greeted.get()).open
+    finally:
+        peer.kill()
+        await peer.wait()
+        await listener.stop()
+
+
+async def test_streams_whose_link_the_instance_ended_go_on_over_the_next_one(
+    checkpoint: Path, shm: Path, reference: Reference
+) -> None:
+    """What a frozen gateway meets when it goes on: its instance has given it up, and forgotten its sequences."""
+    async with Pools(small_config(checkpoint, mode="aggregated"), shm) as pools:
+        await pools.start("aggregated")
+        slow_down(pools)
+        (only,) = pools.instances
+        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
+        await until(lambda: only.engine.snapshot(0.0).generated_tokens_total >= 8, "it decodes")
+        before = pools.backend.links.link(only.place.replica)
+        for connection in list(only.server._gateways):
+            connection.close("[Errno 110] Connection timed out")
+        await until(lambda: pools.backend.links.link(only.place.replica) not in (before, None), "there is another link")
+        await finish(pools, jobs, reference)

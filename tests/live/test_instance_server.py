@@ -1,0 +1,360 @@
+"""What an instance answers to a gateway, frame by frame, and whom it refuses."""
+
+import asyncio
+import dataclasses
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+from msgspec.structs import replace
+
+from serving.errors import OverloadedError
+from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId, SequenceId
+from serving.instance.core.events import HandoffClosed, HandoffEnd
+from serving.instance.live.instance import Instance
+from serving.instance.live.instance_server import HELLO_DEADLINE_S, MOST_STRANGERS, InstanceServer
+from serving.values.instances import Status
+from serving.values.news import Adopted, FailKind, Lost, News, Prefilled, Refused, Tokens, refusal
+from serving.values.orders import Add, Adopt, Cancel, Release
+from serving.values.sequence import (
+    BlockExtent,
+    FinishReason,
+    HandoffTicket,
+    SamplingParams,
+    SequenceSpec,
+    TokenLogprobs,
+)
+from serving.values.step_plan import StepPlan
+from serving.wire import messages as m
+from tests.instance.bench import Bench
+from tests.live.harness import SECRET, Pools, executor, small_config, until
+from tests.live.wire import RawGateway
+from tests.live.workload import GREEDY, Reference
+
+pytestmark = pytest.mark.asyncio
+
+PROMPT = tuple(range(40))
+
+
+def spec(name: str, sampling: SamplingParams = GREEDY, prompt: tuple[int, ...] = PROMPT) -> SequenceSpec:
+    return SequenceSpec(SequenceId(name), prompt, sampling, time_left_s=60.0)
+
+
+@pytest_asyncio.fixture
+async def pools(checkpoint: Path, shm: Path) -> AsyncIterator[Pools]:
+    """One prefill and one decode instance; the tests speak to them directly."""
+    small = {"max_waiting": 1}
+    async with Pools(small_config(checkpoint, prefill=small, decode=small), shm) as assembled:
+        await assembled.start("prefill", "decode")
+        yield assembled
+        await assembled.audit()
+
+
+def address(instance: Instance) -> tuple[str, int]:
+    assert instance.server._listener is not None
+    host, port = instance.server._listener.address
+    return host, port
+
+
+async def connect(instance: Instance, name: str = "raw") -> RawGateway:
+    return await RawGateway.connect(address(instance), name)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        m.encode(m.Hello(GatewayId("g"), "a guess")),
+        m.encode(m.Hello(GatewayId("g"), "")),
+        m.encode(m.Hello(GatewayId("g"), "é")),
+        m.encode(m.Hello(GatewayId("g"), SECRET, protocol=99)),
+        m.encode(Cancel(SequenceId("before the hello"))),
+        (5).to_bytes(4, "big") + b"\x00junk",
+        b"GET /v1/models HTTP/1.1\r\n\r\n",
+        (2**31).to_bytes(4, "big"),
+        m.MAX_FRAME_BYTES.to_bytes(4, "big"),
+    ],
+    ids=[
+        "wrong secret",
+        "empty secret",
+        "secret in French",
+        "other protocol",
+        "no hello",
+        "garbage",
+        "a browser",
+        "a huge frame",
+        "a frame as large as a gateway's",
+    ],
+)
+async def test_strangers_are_refused(pools: Pools, first: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = await RawGateway.connect(address(pools.instances[0]))
+    stranger.writer.write(first)
+    begun = time.monotonic()
+    assert await stranger.closed()
+    assert time.monotonic() - begun < HELLO_DEADLINE_S, "not only when its time was over"
+    assert "Fatal error" not in caplog.text, "a stranger is no bug of ours"
+    await stranger.close()
+
+
+async def test_silent_ones_do_not_keep_gateways_out(pools: Pools) -> None:
+    silent = [await RawGateway.connect(address(pools.instances[0])) for _ in range(2 * MOST_STRANGERS)]
+    begun = time.monotonic()
+    assert await silent[0].closed()
+    gateway = await connect(pools.instances[0])
+    assert time.monotonic() - begun < HELLO_DEADLINE_S, "not only when their time was over"
+    for one in [gateway, *silent]:
+        await one.close()
+
+
+async def test_a_second_hello_ends_the_link(pools: Pools) -> None:
+    gateway = await connect(pools.instances[0])
+    assert isinstance(await gateway.read(), Status), "the first report comes with the welcome"
+    gateway.send(m.Hello(GatewayId("again"), SECRET))
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+        await gateway.news()
+    await gateway.close()
+
+
+async def test_a_sequence_goes_by_hand_from_prefill_to_decode(pools: Pools, reference: Reference) -> None:
+    source, target = [await connect(instance) for instance in pools.instances]
+    source.send(Add(spec("s@1")))
+    (prefilled,) = await source.news()
+    assert isinstance(prefilled, Prefilled)
+    expected = tuple(reference.output(PROMPT, GREEDY))
+    assert (prefilled.first.position, prefilled.first.tokens) == (0, expected[:1])
+    assert prefilled.first.finish_reason is None
+    assert prefilled.ticket.computed_tokens == len(PROMPT)
+    assert pools.instances[0].server.open_sequences == 1, "held until it is released"
+
+    target.send(Adopt(replace(spec("s@2"), output=expected[:1]), prefilled.ticket))
+    news = await target.news_until(lambda item: isinstance(item, Tokens) and item.finish_reason is not None)
+    assert news[0] == Adopted(SequenceId("s@2"), prefilled.ticket.ticket_id)
+    given = [item for item in news if isinstance(item, Tokens)]
+    assert [item.position for item in given] == list(range(1, 12))
+    assert [t for item in given for t in item.tokens] == list(expected[1:])
+    assert given[-1].finish_reason is FinishReason.LENGTH
+    source.send(Release(prefilled.ticket.ticket_id))
+    await pools.audit()
+    await source.close()
+    await target.close()
+
+
+async def test_what_can_never_run_is_refused_as_invalid(pools: Pools) -> None:
+    gateway = await connect(pools.instances[0])
+    gateway.send(Add(spec("long@1", prompt=tuple([1] * 2000))))
+    (refused,) = await gateway.news()
+    assert isinstance(refused, Refused)
+    assert (refused.sequence_id, refused.kind) == ("long@1", FailKind.INVALID)
+    await gateway.close()
+
+
+async def test_a_full_queue_is_told(pools: Pools) -> None:
+    gateway = await connect(pools.instances[0])
+    executor(pools.instances[0]).before = lambda plan: time.sleep(0.2)
+    gateway.send(Add(spec("a@1")), Add(spec("b@1")), Add(spec("c@1")), Add(spec("d@1")))
+    news = await gateway.news()
+    refused = [item for item in news if isinstance(item, Refused)]
+    assert refused
+    assert all(item.kind is FailKind.OVERLOADED and item.retry_after_s > 0 for item in refused)
+    executor(pools.instances[0]).before = None
+    await gateway.close()
+
+
+async def test_a_ticket_that_does_not_fit_is_a_lost_handoff(pools: Pools) -> None:
+    source, target = [await connect(instance) for instance in pools.instances]
+    source.send(Add(spec("s@1")))
+    (prefilled,) = await source.news()
+    assert isinstance(prefilled, Prefilled)
+    target.send(Adopt(spec("s@2"), prefilled.ticket))  # without the token that prefill gave
+    (unfit,) = await target.news()
+    assert isinstance(unfit, Lost), "another target would not fit either: it must be prefilled again"
+    other = replace(prefilled.ticket, layout="another model")
+    target.send(Adopt(replace(spec("s@3"), output=prefilled.first.tokens), other))
+    (lost,) = await target.news()
+    assert isinstance(lost, Lost)
+    assert "does not fit" in lost.reason
+    source.send(Release(prefilled.ticket.ticket_id))
+    await source.close()
+    await target.close()
+
+
+async def test_a_draining_instance_says_so_and_refuses(pools: Pools) -> None:
+    instance = pools.instances[1]
+    gateway = await connect(instance)
+    await gateway.read()
+    instance.server.set_draining()
+    status = await gateway.read()
+    assert isinstance(status, Status)
+    assert status.draining
+    gateway.send(Add(spec("s@1")))
+    (refused,) = await gateway.news()
+    assert isinstance(refused, Refused)
+    assert refused.kind is FailKind.DRAINING
+    await gateway.close()
+
+
+def ended(item: object) -> bool:
+    """Whether a piece of news is the end of a sequence."""
+    return isinstance(item, Tokens) and item.finish_reason is not None
+
+
+async def test_two_gateways_get_their_own_news_only(pools: Pools, reference: Reference) -> None:
+    decode = pools.instances[1]
+    one, two = await connect(decode, "one"), await connect(decode, "two")
+    one.send(Add(spec("one@1")))
+    early = await one.news()  # it runs, or has ended already: only one sequence may wait here
+    two.send(Add(spec("two@1", replace(GREEDY, max_tokens=5))))
+    for gateway, name, count, heard in ((one, "one@1", 12, early), (two, "two@1", 5, [])):
+        news = heard if any(map(ended, heard)) else heard + await gateway.news_until(ended)
+        assert {item.sequence_id for item in news if isinstance(item, Tokens)} == {name}
+        got = [t for item in news if isinstance(item, Tokens) for t in item.tokens]
+        assert got == reference.output(PROMPT, GREEDY)[:count]
+        await gateway.close()
+
+
+async def test_a_gateway_that_leaves_takes_its_sequences_with_it(pools: Pools) -> None:
+    decode = pools.instances[1]
+    gateway = await connect(decode)
+    gateway.send(Add(spec("s@1", replace(GREEDY, max_tokens=900))))
+    await gateway.news()
+    assert decode.server.open_sequences == 1
+    await gateway.close()
+    await until(lambda: decode.server.open_sequences == 0, "nobody owns it")
+
+
+async def test_unknown_cancels_and_releases_are_ignored(pools: Pools) -> None:
+    gateway = await connect(pools.instances[0])
+    gateway.send(Cancel(SequenceId("never@1")), Release("never!1"), Add(spec("s@1")), Cancel(SequenceId("s@1")))
+    await pools.audit()
+    await gateway.close()
+
+
+async def test_a_report_counts_what_arrives_while_a_step_runs(pools: Pools) -> None:
+    prefill, go_on = pools.instances[0], threading.Event()
+
+    def hold(_: StepPlan) -> None:
+        assert go_on.wait(30)
+
+    executor(prefill).before = hold
+    gateway = await connect(prefill)
+    gateway.send(Add(spec("runs@1")))
+    await until(lambda: executor(prefill).steps == 1, "the first is being computed")
+    gateway.send(Add(spec("waits@1", prompt=PROMPT[:30])))
+    async with asyncio.timeout(30):
+        while True:
+            report = await gateway.read()
+            if isinstance(report, Status) and report.waiting == 1:
+                break
+    assert report.queued_tokens == len(PROMPT) + 30
+    go_on.set()
+    for _ in range(2):
+        await gateway.news()
+    await gateway.close()
+
+
+class _Frames:
+    """A gateway's connection that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.news: list[News] = []
+        self.reports: list[Status] = []
+
+    def send(self, message: m.Frame | Status) -> bool:
+        m.encode(message)  # raises what a connection raises
+        if isinstance(message, Status):
+            self.reports.append(message)
+        else:
+            self.news += message.news
+        return True
+
+
+def _served(*names: str) -> tuple[InstanceServer, _Frames]:
+    welcome = m.Welcome(ReplicaId("p#0"), "prefill", NodeId("n"), "l", 4, 32, 128)
+    server, frames = InstanceServer(welcome, SECRET), _Frames()
+    server._owner.update(dict.fromkeys(map(SequenceId, names), cast(Any, frames)))
+    return server, frames
+
+
+async def test_an_answer_that_is_too_large_ends_its_own_request_only() -> None:
+    server, frames = _served("near", "large", "far")
+    row = TokenLogprobs(100_000, -1.23456, tuple((100_000 + i, -12.345678 - i) for i in range(20)))
+    large = Tokens(SequenceId("large"), 0, (1,), prompt_logprobs=(row,) * 100_000, cached_tokens=0)
+    server._dispatch([Tokens(SequenceId("near"), 5, (7,)), large, Tokens(SequenceId("far"), 5, (8,))])
+    near, refused, far = frames.news
+    assert isinstance(near, Tokens)
+    assert isinstance(far, Tokens)
+    assert (near.tokens, far.tokens) == ((7,), (8,))
+    assert isinstance(refused, Refused)
+    assert (refused.sequence_id, refused.kind) == ("large", FailKind.INVALID)
+    assert refused.reason.startswith("the answer is too large to be sent, ask for fewer log-probabilities")
+    assert set(server._owner) == {"near", "far"}
+
+
+async def test_a_handoff_of_too_many_blocks_is_refused_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The advice was to ask for fewer log-probabilities, of which there were none."""
+    monkeypatch.setattr(m, "MAX_FRAME_BYTES", 4000)
+    server, frames = _served("long")
+    extents = tuple(BlockExtent(4096 * i, i, 4096, BlockHash(b"h" * 16)) for i in range(100))
+    ticket = HandoffTicket("t", ReplicaId("p#0"), NodeId("n"), "/segment", "layout", 1600, extents)
+    server._dispatch([Prefilled(Tokens(SequenceId("long"), 0, (7,)), ticket)])
+    (refused,) = frames.news
+    assert isinstance(refused, Refused)
+    assert (refused.sequence_id, refused.kind) == ("long", FailKind.INVALID)
+    assert refused.reason.startswith(
+        "the prompt is too long to be handed over in 100 blocks: send a shorter one, or set a larger [engine] block_tok"
+    )
+
+
+async def test_a_gateway_without_the_ticket_is_told_that_the_handoff_expired() -> None:
+    """It waited for the ticket until the request's deadline."""
+    server, frames = _served("a", "b")
+    expired = Lost(SequenceId("a"), "its handoff expired")
+    server._dispatch([expired, HandoffClosed(SequenceId("a"), "t", HandoffEnd.EXPIRED)])
+    server._dispatch([HandoffClosed(SequenceId("b"), "u", HandoffEnd.RELEASED)])
+    assert frames.news == [expired]
+    assert not server._owner
+
+
+async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> None:
+    """Their seats are taken: an instance that pulls a lot must not look idle to all gateways."""
+    server, frames = _served()
+    inside = dataclasses.replace(Bench().engine.snapshot(0.0), waiting=1, running=2, pulling=3, fetching=4, held=5)
+    loop = SimpleNamespace(
+        snapshot=inside, unseen=(1, 40), time_scale=1.0, progress_age_s=lambda: 0.0, step_limit_s=lambda: 1.0
+    )
+    server._engine_loop = cast(Any, loop)
+    server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
+    server._send_status()
+    assert [(report.waiting, report.running) for report in frames.reports] == [(2, 9)], "and who has just come"
+
+
+async def test_a_request_has_as_long_as_the_gateway_says_in_the_gateways_time() -> None:
+    """A simulated system that runs twenty times as fast gave requests up after a twentieth of their time."""
+    server, frames = _served()
+    told: list[Add | Adopt] = []
+    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0, post=told.append))
+    server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
+    ticket = HandoffTicket("t", ReplicaId("p#1"), NodeId("n"), "/s", "l", 40, ())
+    for message in (Add(spec("a@1")), Adopt(spec("b@1"), ticket)):
+        server._on_frame(cast(Any, frames), m.encode(message)[4:])
+    first, second = (replace(spec(name), time_left_s=20.0 * 60.0) for name in ("a@1", "b@1"))
+    assert told == [Add(first), Adopt(second, ticket)]
+
+
+async def test_when_to_come_back_is_told_in_the_gateways_time() -> None:
+    """Clients of a simulated system that runs twenty times as fast were sent away for twenty times as long."""
+    server, frames = _served("a")
+    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0))
+    server._dispatch([refusal(SequenceId("a"), OverloadedError("8 sequences wait already", retry_after_s=60.0))])
+    assert frames.news == [Refused(SequenceId("a"), FailKind.OVERLOADED, "8 sequences wait already", 3.0)]
+
+
+async def test_how_long_a_prompt_waited_is_told_in_the_gateways_time() -> None:
+    server, frames = _served("a")
+    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0))
+    server._dispatch([Tokens(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=60.0)])
+    assert frames.news == [Tokens(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=3.0)]

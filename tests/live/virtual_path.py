@@ -1,0 +1,337 @@
+"""The whole path of a request in one thread: real gateway backends, links' messages, instance servers and engines.
+
+Only what computes and copies is fake, and time stands still unless a test moves it. Messages wait on their wires for a
+random time; instances die, drain and come, links break, steps and pulls fail, clients leave, all by one seed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace as changed
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from serving.errors import EngineError, HandoffError, ServingError
+from serving.gateway.core.events import Look
+from serving.gateway.live.backend import LiveBackend
+from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
+from serving.instance.core.events import EngineEvent, HandoffClosed, HandoffReady
+from serving.instance.core.settings import EngineRole
+from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.instance_server import InstanceServer
+from serving.values.instances import Status
+from serving.values.jobs import GenerationJob
+from serving.values.news import Prefilled, Value
+from serving.values.orders import Add, Adopt
+from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec
+from serving.wire import messages as m
+from tests.fakes.executor import STOP_TOKEN
+from tests.fakes.pool import FakePool
+from tests.fakes.transport import FakeFabric
+from tests.instance.bench import SETTINGS
+from tests.instance.fake_instance import FakeInstance
+from tests.live.harness import small_config
+
+FOREVER_S = 1e6
+OFFER_S = 1.0
+"""A draining instance offers what it has so often."""
+
+
+class Wire:
+    """One link: the gateway's end, and what is on its way in both directions."""
+
+    up, used, hangs, still_since = True, False, False, None
+
+    def __init__(self, gate: LiveBackend, node: "Node") -> None:
+        self.gate, self.node = gate, node
+        self.replica, self.welcome, self.status = node.replica, node.welcome, cast("Status | None", None)
+        self.heard_at = node.now()
+        self._down: deque[bytes] = deque()
+        self._up: deque[bytes] = deque()
+        self.far_end = cast(Any, _FarEnd(self._answer))
+        node.wires.append(self)
+        gate.links._links[self.replica] = cast(Any, self)
+        gate._on_up(cast(Any, self))
+        node.server._gateways[self.far_end] = m.Hello(GatewayId("g"), "")
+        node.server._send_status()
+
+    def send(self, message: Value) -> bool:
+        """As `InstanceLink.send`."""
+        self.used = self.used or isinstance(message, Add | Adopt)
+        if self.up:
+            self._down.append(m.encode(message)[4:])
+        return self.up
+
+    def _answer(self, message: Value) -> bool:
+        if self.up:
+            self._up.append(m.encode(message)[4:])
+        return self.up
+
+    def carry(self, share: float, rng: Random) -> None:
+        """Some of what is on its way arrives, or all of it with `share` 1."""
+        for line, arrive in ((self._down, self._at_instance), (self._up, self._at_gateway)):
+            for _ in range(len(line) if share == 1.0 else rng.randrange(len(line) + 1)):
+                if line:  # else the link was cut by what arrived before
+                    arrive(line.popleft())
+
+    def _at_instance(self, body: bytes) -> None:
+        self.node.server._on_frame(self.far_end, body)
+
+    def _at_gateway(self, body: bytes) -> None:
+        message = m.decode_to_gateway(body)
+        self.heard_at = self.node.now()
+        if isinstance(message, m.Frame):
+            self.gate._on_frame(cast(Any, self), message)
+        elif isinstance(message, Status):
+            self.status = message
+            self.gate._on_status(cast(Any, self), message)
+
+    def cut(self) -> None:
+        """The link is down, and both sides see it."""
+        self.up = False
+        self._down.clear()
+        self._up.clear()
+        self.node.wires.remove(self)
+        if self.node.alive:
+            self.node.server._on_closed(self.far_end, "cut")
+        self.gate.links._down(cast(Any, self), "cut")
+
+
+class _FarEnd:
+    """The instance's end of a wire."""
+
+    def __init__(self, send: Callable[[Value], bool]) -> None:
+        self.send = send
+
+
+class Node:
+    """One instance: its server and its engine, moved by hand."""
+
+    def __init__(self, pool: str, number: int, path: "VirtualPath") -> None:
+        rng = path.rng
+        self.replica = ReplicaId(f"{pool}#{number}")
+        self.alive, self.offers_at = True, 0.0
+        self.wires: list[Wire] = []
+        self.now = path.now
+        waiting, running, blocks = rng.choice([1, 3, 20]), rng.choice([2, 4, 8]), rng.choice([16, 24, 40])
+        settings = changed(
+            SETTINGS, role=EngineRole(pool), handoff_lease_s=30.0, max_waiting=waiting, max_sequences=running
+        )
+        self.inside = FakeInstance(self.replica, settings, blocks, path.fabric, FakePool())
+        self.welcome = m.Welcome(self.replica, pool, NodeId("n"), "l", settings.block_tokens, blocks, 64)
+        self.server = InstanceServer(self.welcome, "", None, lambda: cast(Any, SimpleNamespace(lost=(), late=())))
+        self.server._engine_loop = cast(Any, self)
+        self._posted: deque[EngineEvent] = deque()
+        self._news: list[LoopNews] = []
+
+    # ---- what a server knows of its engine loop
+
+    time_scale = 1.0
+
+    @property
+    def snapshot(self) -> Any:
+        """As `EngineLoop`, like all of these."""
+        return self.inside.engine.snapshot(self.now())
+
+    def progress_age_s(self) -> float:
+        """It never hangs."""
+        return 0.0
+
+    def step_limit_s(self) -> float:
+        """So it does not matter."""
+        return 1.0
+
+    @property
+    def unseen(self) -> tuple[int, int]:
+        """Prompts that were posted and not told yet."""
+        sizes = [len(one.spec.prompt) + len(one.spec.output) for one in self._posted if isinstance(one, Add)]
+        return len(sizes), sum(sizes)
+
+    def post(self, event: EngineEvent) -> None:
+        """Told at the next turn."""
+        self._posted.append(event)
+
+    # ---- moving on
+
+    def turn(self, rng: Random, faults: float) -> None:
+        """Orders, pulls and a step, some of which fail."""
+        inside, now = self.inside, self.now()
+        self._tell()
+        while inside.pulls and (not faults or rng.random() < 0.6):
+            inside.end_pull(0, now, HandoffError("lost") if rng.random() < faults else None)
+        self._tell()
+        if not faults or rng.random() < 0.8:
+            inside.end_step(now, EngineError("broken") if rng.random() < faults / 3 else None)
+        self._tell()
+        inside.begin_step(now)
+        self._tell()
+        inside.engine.check()
+        if self.server.draining and self.server._owner and now >= self.offers_at:
+            inside.engine.move_out(now)
+            self.offers_at = now + OFFER_S
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell the engine what was posted, and send what comes of it."""
+        inside = self.inside
+        while self._posted:
+            inside.engine.tell(self._posted.popleft(), self.now())
+        for event in inside.engine.take_events():
+            if isinstance(event, HandoffReady):
+                blocks = event.ticket_id, event.blocks, event.hashes, event.computed_tokens
+                ticket = inside.transport.register(*blocks)
+                self._news.append(Prefilled(event.first, replace(ticket, drafts=event.drafts)))
+                continue
+            if isinstance(event, HandoffClosed):
+                inside.transport.withdraw(event.ticket_id)
+            self._news.append(event)
+        news, self._news = self._news, []
+        self.server._dispatch(news)
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is left to do here."""
+        return not (self._posted or self.inside.busy) and self.inside.engine.idle()
+
+
+class Client:
+    """One request and what is seen of it; may stop a choice, or leave, after some tokens."""
+
+    def __init__(self, gate: LiveBackend, job: GenerationJob, rng: Random) -> None:
+        self.job = job
+        self.generation = gate.submit(job)
+        self.tokens: list[list[int]] = [[] for _ in job.sequences]
+        self.ends: dict[int, FinishReason | None] = {}
+        self.error: ServingError | None = None
+        self.left = False
+        self._leaves_at = rng.choice([FOREVER_S] * 6 + [rng.randrange(12)])
+        self._stops_at = {i: rng.randrange(1, 8) for i in range(len(job.sequences)) if rng.random() < 0.15}
+        self.reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            while len(self.ends) < len(self.tokens) and not self.left:
+                updates = await self.generation.next()
+                assert updates, "it ended with unfinished choices"
+                for update in updates:
+                    assert update.index not in self.ends, "news of what is over"
+                    self.tokens[update.index] += update.news.tokens
+                    if update.news.finish_reason is not None:
+                        self.ends[update.index] = update.news.finish_reason
+                self._lose_interest()
+        except ServingError as error:
+            self.error = error
+
+    def _lose_interest(self) -> None:
+        for index, tokens in enumerate(self.tokens):
+            if index not in self.ends and len(tokens) >= self._stops_at.get(index, FOREVER_S):
+                self.ends[index] = None
+                self.generation.stop(index)
+        if sum(map(len, self.tokens)) >= self._leaves_at:
+            self.left = True
+            self.generation.cancel()
+
+
+class VirtualPath:
+    """Gateways, instances and clients. Make it on a running event loop, whose time it takes over."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)
+        self._time = 1000.0
+        asyncio.get_running_loop().time = self.now  # type: ignore[method-assign]
+        self.fabric = FakeFabric()
+        self.nodes: list[Node] = []
+        self.clients: list[Client] = []
+        self.pools = rng.choice([["prefill", "decode"]] * 4 + [["aggregated"]])
+        self._joined = 0
+        limits = {
+            "max_running_sequences": rng.choice([3, 8, 64]),
+            "max_queued_requests": rng.choice([2, 8, 100]),
+            "max_queued_tokens": rng.choice([30, 200, 10_000]),
+            "role_wait_s": FOREVER_S / 1e3,
+            "routing": rng.choice(["load", "locality", "round_robin"]),
+        }
+        engine = {"block_tokens": SETTINGS.block_tokens, "empty_role_s": 2.0, "max_attempts": 6}
+        config = small_config(Path("/nowhere"), mode=self.pools[-1], gateway=limits, engine=engine)
+        self.gates = [LiveBackend(GatewayId(f"g{n}"), "", config, self.pools) for n in range(2)]
+        for gate in self.gates:
+            gate._waker = cast(Any, "woken by hand")
+        for pool in self.pools * rng.choice([1, 2]):
+            self.join(pool)
+
+    def now(self) -> float:
+        """The time of everything."""
+        return self._time
+
+    def join(self, pool: str) -> None:
+        """An instance comes."""
+        self._joined += 1
+        node = Node(pool, self._joined, self)
+        self.nodes.append(node)
+        for gate in self.gates:
+            Wire(gate, node)
+
+    def lose(self, node: Node) -> None:
+        """An instance is gone."""
+        node.alive = False
+        self.nodes.remove(node)
+        del self.fabric.transports[node.replica]
+        for wire in list(node.wires):
+            wire.cut()
+
+    def submit(self) -> None:
+        """A request comes; it may be refused at the door."""
+        rng, start = self.rng, self.rng.randrange(5)
+        prompt = tuple((start * 7 + i) % 50 for i in range(rng.randrange(1, 30)))
+        specs = []
+        for i in range(rng.choice([1, 1, 1, 2, 3])):
+            stops = (STOP_TOKEN,) if rng.random() < 0.5 else ()
+            sampling = SamplingParams(max_tokens=rng.choice([1, 2, 5, 20]), seed=rng.randrange(4), stop_token_ids=stops)
+            specs.append(SequenceSpec(SequenceId(f"r/{i}"), prompt, sampling, time_left_s=FOREVER_S))
+        job = GenerationJob(RequestId("r"), tuple(specs), key=rng.choice(["", "a"]))
+        try:
+            self.clients.append(Client(rng.choice(self.gates), job, rng))
+        except ServingError:
+            return
+
+    def misfortune(self) -> None:
+        """Something of the cluster goes, or comes."""
+        rng, kind = self.rng, self.rng.random()
+        if kind > 0.6 or not self.nodes:
+            if len(self.nodes) < 6:
+                self.join(rng.choice(self.pools))
+            return
+        node = rng.choice(self.nodes)
+        if kind < 0.25:
+            self.lose(node)
+        elif kind < 0.4:
+            wire = rng.choice(node.wires)
+            wire.cut()
+            Wire(wire.gate, node)
+        elif not node.server.draining:
+            node.server.set_draining()
+            node.offers_at = self.now() + 2 * rng.random()
+
+    async def step(self, faults: float = 0.0) -> None:
+        """A little time passes; without faults everything that is on its way arrives."""
+        rng, share = self.rng, 0.5 if faults else 1.0
+        self._time += 0.02
+        for wire in [wire for node in self.nodes for wire in node.wires]:
+            wire.carry(share, rng)
+        for node in list(self.nodes):
+            node.turn(rng, faults)
+            if rng.random() < (0.2 if faults else 1.0):
+                node.server._send_status()
+            for wire in list(node.wires):
+                wire.carry(share, rng)
+            if node.server.draining and not node.server._owner and node.at_rest:
+                self.lose(node)
+        for gate in self.gates:
+            gate._tell(Look())
+            gate.core.check()
+        for _ in range(4):  # clients read, and what they do is carried out
+            await asyncio.sleep(0)

@@ -1,0 +1,73 @@
+"""What fits within the promised time per token is learned from work: level and slope of a line."""
+
+import pytest
+
+from serving.scaling.core.decode_ability import FEWER, TPOT_SPREAD, DecodeAbility, Expected
+
+FLOOR_S, EACH_S = 0.010, 0.001
+
+
+def line(sequences: float, floor_s: float = FLOOR_S) -> float:
+    return floor_s + EACH_S * sequences
+
+
+def test_nothing_measured_means_as_configured_or_as_expected() -> None:
+    assert DecodeAbility().most(0.05, 64) == 64
+    assert DecodeAbility(Expected(40, EACH_S)).most(0.05, 64) == 40
+    assert DecodeAbility(Expected(90, EACH_S)).most(0.05, 64) == 64
+
+
+def test_time_per_token_grows_with_the_batch() -> None:
+    ability = DecodeAbility()
+    for batch in (4, 8, 12):
+        ability.see(batch, line(batch), 1.0)
+    promise_s = 0.05
+    assert ability.most(promise_s, 64) == pytest.approx((promise_s / TPOT_SPREAD - FLOOR_S) / EACH_S)
+    assert ability.most(promise_s, 32) == 32, "no more than it may hold"
+    assert ability.most(0.001, 64) == pytest.approx(FEWER * 8, rel=0.02), "with half of them it is judged anew"
+    lone = DecodeAbility()
+    lone.see(1, 0.02, 1.0)
+    assert lone.most(0.001, 64) == 1, "one sequence must be possible"
+
+
+@pytest.mark.parametrize(("promise_s", "most"), [(0.05, 64), (0.01 * TPOT_SPREAD, 8)])
+def test_one_batch_size_says_only_whether_the_promise_holds(promise_s: float, most: float) -> None:
+    ability = DecodeAbility()
+    for _ in range(4):
+        ability.see(16, 0.02, 1.0)
+    assert ability.most(promise_s, 64) == pytest.approx(most)
+
+
+def test_longer_contexts_lower_what_fits_and_leave_the_slope() -> None:
+    """Small batches of traffic that is slow must not look like a time per token that does not grow with the batch."""
+    ability = DecodeAbility()
+    promise_s = line(200, 0.05) * TPOT_SPREAD
+    for second in range(4 * 3600):
+        night = min(1.0, max(0.0, second / 7200 - 0.5))  # two hours for half the sequences, as slow as before
+        batch = 180 - 80 * night + (20 if second % 600 < 300 else -20)
+        ability.see(batch, line(batch, 0.05 + 0.08 * night), 1.0)
+        if second == 3600:
+            assert ability.most(promise_s, 1000) == pytest.approx(200, rel=0.01)
+    assert ability.most(promise_s, 1000) == pytest.approx(120, rel=0.03)
+
+
+def test_an_expected_slope_holds_until_more_is_known() -> None:
+    expected = Expected(200, EACH_S)
+    ability = DecodeAbility(expected)
+    for _ in range(600):
+        ability.see(100, line(100), 1.0)
+    promise_s = line(150) * TPOT_SPREAD
+    assert ability.most(promise_s, 1000) == pytest.approx(150)
+    for second in range(20_000):  # it is really twice as steep
+        batch = 100 + (40 if second % 600 < 300 else -40)
+        ability.see(batch, line(100) + 2 * EACH_S * (batch - 100), 1.0)
+    assert ability.most(promise_s, 1000) == pytest.approx(125, rel=0.05)
+
+
+def test_chance_moves_do_not_make_it_boundless() -> None:
+    """Never less than half the expected slope: with none, any batch would seem to fit."""
+    ability = DecodeAbility(Expected(200, EACH_S))
+    for second in range(20_000):
+        batch = 100 + (40 if second % 600 < 300 else -40)
+        ability.see(batch, line(100), 1.0)
+    assert ability.most(line(150) * TPOT_SPREAD, 1000) == pytest.approx(138 + 2 * 50, rel=0.01)

@@ -1,0 +1,185 @@
+"""A system of three pools that answers like the real one: replicas take a moment to start and to leave.
+
+What tests want of it is in a JSON file, read at every look: `as_new`, `load` (0..1), `silent` (answers nobody), `lost`
+(its autoscaler does not answer), `seen_s` (how old what it tells is), `policy`, `start_s`, `drain_s`.
+"""
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from serving.errors import ScaleError
+from serving.scaling.dashboard.port import JsonObject
+from serving.values.scaling import Answer, HoldPool, PoolOperation, ReadDecisions, ReadPools, ReleasePool, ScalePool
+
+NPUS = 32
+EACH = {"prefill": 2, "decode": 4, "kvcache": 0}
+MANUAL_HOLD_S = 600.0
+
+
+@dataclass
+class FakePool:
+    """One pool: its replicas by name, each with when it serves and, if it leaves, when it is gone."""
+
+    name: str
+    target: int
+    serves_at: dict[str, float] = field(default_factory=dict)
+    gone_at: dict[str, float] = field(default_factory=dict)
+    held_until: float = 0.0
+    held_by: str = ""
+    made: int = 0
+
+    def settle(self, now: float, start_s: float, drain_s: float) -> None:
+        """Start what is missing, let go what is too much, forget what is gone."""
+        for name in [name for name, at in self.gone_at.items() if at <= now]:
+            del self.gone_at[name], self.serves_at[name]
+        staying = [name for name in self.serves_at if name not in self.gone_at]
+        for name in staying[self.target :]:
+            self.gone_at[name] = now + drain_s
+        for _ in range(self.target - len(staying)):
+            self.made += 1
+            self.serves_at[f"{self.name[0]}{self.made:03}abcd"] = now + start_s
+
+    def state(self, name: str, now: float) -> str:
+        """Of one replica."""
+        if name in self.gone_at:
+            return "draining"
+        return "serving" if self.serves_at[name] <= now else "starting"
+
+
+class FakePools:
+    """`PoolsPort` without a system behind it."""
+
+    def __init__(self, wishes: Path) -> None:
+        self._wishes = wishes
+        self._begin()
+
+    def _begin(self) -> None:
+        self._decisions: list[JsonObject] = []
+        self.pools = {name: FakePool(name, target) for name, target in (("prefill", 2), ("decode", 3), ("kvcache", 1))}
+        for pool in self.pools.values():
+            pool.settle(0.0, 0.0, 0.0)
+        self._note("prefill", 1, 2, "burst", "14,200 prompt tokens queued, 3.1 s of work: one more", "autoscaler")
+        self._note("decode", 4, 3, "forecast", "load of 0.41 for 120 s; 3 instances would be at 0.55", "autoscaler")
+
+    async def ask(self, operation: PoolOperation[Answer]) -> Answer:
+        """See PoolsPort."""
+        told: Any
+        asked: Any = operation
+        match asked:
+            case ReadPools():
+                told = self._state()
+            case ReadDecisions(pool, after, limit):
+                self._look()
+                told = [d for d in self._decisions if pool in (None, d["pool"]) and int(str(d["id"])) > after][:limit]
+            case ScalePool(pool, replicas, hold_s, by):
+                told = self._scale(pool, replicas, hold_s, by)
+            case HoldPool(pool, hold_s, by):
+                found = self._find(pool)
+                self._hold(found, hold_s, by)
+                self._note(pool, found.target, found.target, "held", f"held by {by}", by)
+                told = {"pool": pool, "target": found.target, "message": f"{pool}: {found.target} stands"}
+            case ReleasePool(pool, by):
+                found = self._find(pool)
+                found.held_until = 0.0
+                self._note(pool, found.target, found.target, "stay", f"released by {by}", by)
+                told = {"pool": pool, "target": found.target, "message": f"{pool}: the autoscaler may act again"}
+        answer: Answer = told
+        return answer
+
+    def _state(self) -> JsonObject:
+        wishes, now = self._look(), time.time()
+        load = wishes.get("load", 0.0)
+        busy = load > 0
+        pools: list[JsonObject] = [self._pool(pool, now, load) for pool in self.pools.values()]
+        return {
+            "now": now, "seen_s": wishes.get("seen_s", 0.3), "model": "storyteller", "mode": "disaggregated",
+            "slo": {
+                "ttft_s": 2.0, "tpot_s": 0.05, "attainment": 0.99, "requests_per_s": 9.4 * load,
+                "ttft_attained": 1 - load / 50 if busy else None, "tpot_attained": 0.9994 if busy else None,
+                "ttft_p50_s": 0.21 if busy else None, "ttft_p99_s": 0.3 + 2 * load if busy else None,
+                "tpot_p50_s": 0.021 if busy else None, "tpot_p99_s": 0.043 if busy else None,
+            },
+            "npus": {"used": self._npus(), "offered": NPUS}, "ub_memory_mib": {"used": 2816, "offered": 8192},
+            "gateway": {
+                "running": round(60 * load), "queued": round(8 * load), "queued_tokens": round(14200 * load)
+            },
+            "autoscaler": {
+                "policy": wishes.get("policy", "slo"), "alive": not wishes.get("lost"), "age_s": 0.4, "period_s": 1.0,
+            },
+            "pools": pools, "decisions": self._decisions[:50],
+        }  # fmt: skip
+
+    def _scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> JsonObject:
+        found = self._find(pool)
+        fits = self._fits(found)
+        if replicas > max(fits, found.target):
+            message = f"{replicas} replicas of {pool} do not fit, {fits} would"
+            raise ScaleError(message, kind="no_room", fits=fits)
+        before, found.target = found.target, replicas
+        self._hold(found, hold_s, by)
+        self._note(pool, before, replicas, "held", f"asked for by {by}", by)
+        left_s = max(0.0, found.held_until - time.time())
+        return {
+            "pool": pool, "before": before, "target": replicas, "fits": fits, "hold_left_s": left_s,
+            "message": f"{pool}: {before} → {replicas}, held for {left_s / 60:.0f} minutes",
+        }  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> dict[str, Any]:
+        wishes: dict[str, Any] = json.loads(self._wishes.read_text()) if self._wishes.exists() else {}
+        if wishes.get("as_new"):
+            self._begin()
+        if wishes.get("silent"):
+            raise ScaleError("the scaling board does not answer (TimeoutError); try again", kind="unavailable")
+        for pool in self.pools.values():
+            pool.settle(time.time(), wishes.get("start_s", 0.5), wishes.get("drain_s", 1.0))
+        return wishes
+
+    def _find(self, pool: str) -> FakePool:
+        self._look()
+        if pool not in self.pools:
+            raise ScaleError(f"there is no pool {pool!r}", kind="unknown_pool")
+        return self.pools[pool]
+
+    @staticmethod
+    def _hold(pool: FakePool, hold_s: float | None, by: str) -> None:
+        pool.held_until = time.time() + (MANUAL_HOLD_S if hold_s is None else hold_s)
+        pool.held_by = by
+
+    def _note(self, pool: str, before: int, target: int, kind: str, reason: str, by: str) -> None:
+        entry: JsonObject = {"id": len(self._decisions) + 1, "at": time.time(), "pool": pool, "before": before}
+        self._decisions.insert(0, {**entry, "target": target, "kind": kind, "reason": reason, "by": by})
+
+    def _npus(self) -> int:
+        return sum(len(pool.serves_at) * EACH[pool.name] for pool in self.pools.values())
+
+    def _fits(self, pool: FakePool) -> int:
+        each = EACH[pool.name]
+        return len(pool.serves_at) + (NPUS - self._npus()) // each if each else 4
+
+    def _pool(self, pool: FakePool, now: float, load: float) -> JsonObject:
+        cache = pool.name == "kvcache"
+        replicas: list[JsonObject] = [
+            {
+                "name": name, "state": pool.state(name, now), "node": "n0", "pid": 4000 + at,
+                "npus": [f"n0.npu{at * EACH[pool.name] + each}" for each in range(EACH[pool.name])],
+                "sequences": 0 if cache else round(load * (17 + at)),
+                "queued_tokens": 0 if cache else round(load * 900 * at), "kv_fill": load * (0.6 + 0.03 * at),
+            }
+            for at, name in enumerate(pool.serves_at)
+        ]  # fmt: skip
+        states = [replica["state"] for replica in replicas]
+        left_s = pool.held_until - now
+        return {
+            "pool": pool.name, "kind": "cache" if cache else "engine", "target": pool.target,
+            "running": states.count("serving"), "starting": states.count("starting"),
+            "draining": states.count("draining"), "low": 1, "high": 8, "npus": len(replicas) * EACH[pool.name],
+            "npus_per_instance": EACH[pool.name], "ub_memory_mib": 512 * len(replicas), "fits": self._fits(pool),
+            "queued_tokens": 0 if cache else round(load * 14200), "sequences": 0 if cache else round(load * 57),
+            "kv_fill": load * 0.63, "hit_rate": 0.362 if cache and load else None,
+            "hold": {"left_s": left_s, "by": pool.held_by} if left_s > 0 else None, "replicas": replicas,
+        }  # fmt: skip

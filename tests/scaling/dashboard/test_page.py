@@ -1,0 +1,294 @@
+"""The page in a real browser, used as a person uses it: by mouse, by keyboard, on a phone."""
+
+import re
+
+import pytest
+
+from tests.scaling.dashboard.chromium import Chromium, Page
+from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+
+MORE = "[aria-label='One replica of decode more']"
+LESS = "[aria-label='One replica of decode less']"
+NUMBER = "[aria-label='Replicas of decode']"
+DECODE = "article[aria-label='Pool decode']"
+
+
+async def open_page(page: Page, dashboard: FakeDashboard) -> None:
+    """Log in and wait for the pools."""
+    await page.log_in(dashboard.url, TOKEN)
+    assert await page.go(f"{dashboard.url}/pools") == 200
+    await page.wait("document.querySelectorAll('.pool').length === 3")
+
+
+async def text(page: Page, selector: str) -> str:
+    """What is to be read there, with plain spaces."""
+    found: str = await page.run(f"document.querySelector({selector!r}).innerText")
+    return found.replace("\u00a0", " ")
+
+
+async def test_it_shows_what_there_is(browser: Chromium, dashboard: FakeDashboard) -> None:
+    dashboard.wish(load=0.8)
+    dashboard.ask("POST", "/api/pools/decode/scale", {"replicas": 3, "by": "cli"})
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        overview = await text(page, "#overview")
+        for words in (
+            "1.9 s p99", "median 210 ms", "✗ 98.4 % within 2 s (goal 99 %)", "✓ 99.9 % within 50 ms (goal 99 %)",
+            "7.5/s", "48 running, 6 queued", "11 k prompt tokens wait", "of 32", "16 free", "of 8192 MiB", "slo",
+        ):  # fmt: skip
+            assert words in overview, words
+        pool = await text(page, DECODE)
+        for words in ("3 running", "room for 7", "12 (4 each)", "50 %", "11 k tokens", "n0: 4-7"):
+            assert words in pool, words
+        assert "draining" not in pool
+        assert await page.run(f"document.querySelector({NUMBER!r}).value") == "3"
+        assert "36 %" in await text(page, "article[aria-label='Pool kvcache']")
+        assert "asked for by cli" in await text(page, "#decisions")
+        filtered = "(() => { const s = document.querySelector('#ledger-pool'); s.value = 'kvcache';"
+        await page.run(f"{filtered} s.dispatchEvent(new Event('change')); }})()")
+        assert "asked for by cli" not in await text(page, "#decisions")
+        assert await page.run("document.title") == "Pools · storyteller"
+        assert page.faults == []
+        assert {url.split("/")[2] for url in page.requested} == {dashboard.url.split("/")[2]}
+
+
+async def test_nothing_without_the_token(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        assert await page.go(f"{dashboard.url}/pools") == 401
+        assert "token" in await text(page, "body")
+        assert await page.run("document.querySelector('.pool')") is None
+
+
+async def test_presses_of_plus_are_asked_for_together(browser: Chromium, dashboard: FakeDashboard) -> None:
+    dashboard.wish(start_s=1.0)
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.run(f"for (const _ of [1, 2]) document.querySelector({MORE!r}).click()")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('2 starting')")
+        pool = await text(page, DECODE)
+        assert "decode: 3 → 5" in pool
+        assert re.search(r"held by page, (10:00|9:5\d) left", pool)
+        assert dashboard.pool("decode")["target"] == 5
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('5 running')")
+        assert "starting" not in await text(page, DECODE)
+        asked = [url for url in page.requested if "/scale" in url]
+        assert len(asked) == 1
+        assert await page.run("document.querySelector('#decisions li').innerText.includes('3 → 5')")
+        assert page.faults == []
+
+
+async def test_a_replica_that_leaves_is_seen_leaving(browser: Chromium, dashboard: FakeDashboard) -> None:
+    dashboard.wish(drain_s=1.5)
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.click(LESS)
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('1 draining')")
+        assert await page.run("document.querySelectorAll('tr[data-state=draining]').length") == 1
+        await page.wait(f"!document.querySelector({DECODE!r}).innerText.includes('draining')")
+        assert "2 running" in await text(page, DECODE)
+
+
+async def test_a_refusal_says_what_would_fit_and_offers_it(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.click(NUMBER)
+        await page.run("document.activeElement.select()")
+        await page.type("20")
+        await page.press("Enter")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('Refused')")
+        assert "Refused: 20 replicas of decode do not fit, 7 would" in await text(page, DECODE)
+        assert dashboard.pool("decode")["target"] == 3
+        await page.run(f"document.querySelector({DECODE!r}).querySelector('.answers button').id = 'take'")
+        await page.click("#take")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('7 running')")
+        assert dashboard.pool("decode")["target"] == 7
+
+
+async def test_a_number_typed_while_the_page_updates_is_the_number_asked_for(
+    browser: Chromium, dashboard: FakeDashboard
+) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.run(  # a look takes long, so the refused number stands for a while
+            "{ const real = window.fetch; window.fetch = (path, options) => path === 'api/pools' "
+            "? new Promise((done) => setTimeout(done, 1000)).then(() => real(path, options)) : real(path, options); }"
+        )
+        await page.click(NUMBER)
+        await page.run("document.activeElement.select()")
+        await page.type("20")
+        await page.press("Enter")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('Refused')")
+        await page.run("document.activeElement.select()")
+        assert await page.run("document.activeElement.value") == "20"
+        await page.wait("document.activeElement.value === '3'")
+        await page.type("2")
+        assert await page.run("document.activeElement.value") == "2"
+        await page.press("Enter")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('decode: 3 → 2')")
+
+
+async def test_a_hold_is_set_counted_down_and_released(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.run(f"document.querySelector({DECODE!r}).querySelector('select').value = '60'")
+        await page.run(
+            f"for (const b of document.querySelector({DECODE!r}).querySelectorAll('button'))"
+            " if (['Hold', 'Release'].includes(b.textContent)) b.id = b.textContent;"
+        )
+        assert await page.run("document.querySelector('#Release').hidden")
+        await page.click("#Hold")
+        await page.wait(f"/held by page, (1:00|0:5\\d) left/.test(document.querySelector({DECODE!r}).innerText)")
+        held = dashboard.pool("decode")
+        assert held["target"] == 3
+        assert held["hold"]["left_s"] <= 60
+        await page.click("#Release")
+        await page.wait("document.querySelector('#Release').hidden")
+        assert dashboard.pool("decode")["hold"] is None
+        assert "the autoscaler may act again" in await text(page, DECODE)
+
+
+async def test_keyboard_only(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        label = ""
+        for _ in range(30):
+            await page.press("Tab")
+            label = await page.run("document.activeElement.getAttribute('aria-label') || ''")
+            if label == "One replica of decode more":
+                break
+        assert label == "One replica of decode more"
+        ring = await page.run("getComputedStyle(document.activeElement).outline")
+        assert "3px" in ring
+        assert "solid" in ring
+        await page.press("Space")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
+        assert await page.run("document.activeElement.getAttribute('aria-label')") == label, "focus survives looks"
+        await page.press("Enter")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('5 running')")
+        await page.run(f"document.querySelector({NUMBER!r}).focus()")
+        await page.run("document.activeElement.select()")
+        await page.type("1")
+        assert await page.run("document.activeElement.value") == "1"
+        await page.press("Escape")
+        assert await page.run("document.activeElement.value") == "5"
+        await page.run("document.activeElement.select()")
+        await page.type("2")
+        await page.press("Enter")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('2 running')")
+        assert await page.run(f"document.querySelector({DECODE!r}).querySelector('[role=status]').innerText")
+        assert page.faults == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_a_small_screen(browser: Chromium, dashboard: FakeDashboard, dark: bool) -> None:
+    dashboard.wish(load=1.0, drain_s=30.0, start_s=30.0)
+    dashboard.ask("POST", "/api/pools/decode/scale", {"replicas": 2})
+    dashboard.ask("POST", "/api/pools/prefill/scale", {"replicas": 6})
+    async with browser.page(width=360, height=740) as page:
+        await page.dark(dark)
+        await open_page(page, dashboard)
+        await page.click(NUMBER)
+        await page.run("document.activeElement.select()")
+        await page.type("99")
+        await page.press("Enter")
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('Refused')")
+        assert await page.run("document.documentElement.scrollWidth") <= 360
+        outside = "[...document.querySelectorAll('main *')].filter((e) => e.offsetParent && "
+        outside += "e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.hidden')).length"
+        assert await page.run(outside) == 0
+        small = "[...document.querySelectorAll('button, select, input')].filter((e) => e.offsetParent && "
+        small += "e.getBoundingClientRect().height < 36).length"
+        assert await page.run(small) == 0
+        assert page.faults == []
+    dashboard.wish(drain_s=0.0, start_s=0.0)
+
+
+async def test_light_and_dark_can_be_read(browser: Chromium, dashboard: FakeDashboard) -> None:
+    contrast = """(() => {
+      const light = (rgb) => { const [r, g, b] = rgb.match(/[\\d.]+/g).slice(0, 3).map((v) => { v /= 255;
+        return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126*r + 0.7152*g + 0.0722*b; };
+      const ground = (e) => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+        if (!c.startsWith("rgba(0, 0, 0, 0")) return c; } return "rgb(255,255,255)"; };
+      return Math.min(...[...document.querySelectorAll("main *, header *")]
+        .filter((e) => e.offsetParent && !e.disabled)
+        .filter((e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+        .map((e) => { const [a, b] = [light(getComputedStyle(e).color), light(ground(e))];
+          return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); }));
+    })()"""
+    dashboard.wish(load=0.9)
+    async with browser.page() as page:
+        inks = set()
+        for dark in (False, True):
+            await page.dark(dark)
+            await open_page(page, dashboard)
+            inks.add(await page.run("getComputedStyle(document.body).color"))
+            assert await page.run(contrast) >= 4.5
+        assert len(inks) == 2
+
+
+async def test_silence_is_said_and_ends(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        dashboard.wish(silent=True)
+        await page.wait("document.querySelector('#trouble').offsetParent !== null")
+        assert await text(page, "#trouble") == "The scaling board does not answer (TimeoutError); try again"
+        assert (await text(page, "#live")).startswith("no answer, as of ")
+        assert "3 running" in await text(page, DECODE), "what was seen last stays"
+        dashboard.wish(lost=True)
+        await page.wait("document.querySelector('#live').innerText === 'live'")
+        assert "The autoscaler does not answer" in await text(page, "#trouble")
+        assert "no answer" in await text(page, "#overview")
+        dashboard.wish(seen_s=12.0)
+        await page.wait("document.querySelector('#live').innerText === 'as of 12\u00a0s ago'")
+        assert "Serve controller does not answer" in await text(page, "#trouble")
+        dashboard.wish()
+        await page.wait("document.querySelector('#trouble').offsetParent === null")
+
+
+async def test_without_an_autoscaler_there_is_nothing_to_hold(browser: Chromium, dashboard: FakeDashboard) -> None:
+    dashboard.wish(policy="none", lost=True)
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        assert "only people scale" in await text(page, "#overview")
+        assert await page.run("document.querySelector('#trouble').offsetParent") is None
+        assert await page.run("[...document.querySelectorAll('.keep')].every((e) => e.hidden)")
+        await page.click(MORE)
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
+
+
+async def test_a_cookie_that_ends_sends_to_the_login(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.send("Network.clearBrowserCookies")
+        await page.wait("document.querySelector('#trouble a')")
+        assert await page.run("document.querySelector('#trouble a').href") == f"{dashboard.url}/"
+
+
+async def test_a_page_of_an_earlier_server_goes_on(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.run("window.real = window.fetch")
+        await page.run(  # its first command goes out with the nonce of the server before
+            "window.fetch = (path, given) => { if (path.includes('/scale') && !window.once) { window.once = true;"
+            " given.headers = {'X-Pools-Nonce': 'of-another-server'}; } return window.real(path, given); }; 0"
+        )
+        await page.click(MORE)
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
+        assert len([url for url in page.requested if "/scale" in url]) == 2
+
+
+async def test_it_rests_while_nobody_looks(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        hide = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}}),"
+        hide += " document.dispatchEvent(new Event('visibilitychange'))"
+        await page.run(hide.format("true"))
+        await page.wait("document.querySelector('#live').innerText === 'paused'")
+        looks = len(page.requested)
+        await page.run("new Promise((done) => setTimeout(done, 2500))")
+        assert len(page.requested) <= looks + 1, "one may have been under way"
+        await page.run(hide.format("false"))
+        await page.wait("document.querySelector('#live').innerText === 'live'")
+        assert len(page.requested) > looks

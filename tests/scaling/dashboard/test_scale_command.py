@@ -1,0 +1,223 @@
+"""`cloudmatrix scale` and `cloudmatrix decisions` against the page's API over a fake system."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.cli import main
+from serving.cli.decisions import line
+from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
+
+
+def ask(dashboard: FakeDashboard, *arguments: str) -> int:
+    """Run `cloudmatrix ...` against the fake system. Returns: its exit code."""
+    return main([*arguments, "--dashboard", dashboard.url, "--token", TOKEN])
+
+
+def test_a_pool_is_scaled_and_held(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(dashboard, "scale", "decode", "4", "--hold", "10m") == 0
+    assert capsys.readouterr().out == "decode: 3 → 4, held for 10 minutes\n"
+    assert dashboard.pool("decode")["hold"]["by"] == "cli"
+    assert dashboard.pool("decode")["hold"]["left_s"] == pytest.approx(600, abs=20)
+
+
+@pytest.mark.parametrize(("hold", "seconds"), [("90s", 90), ("45", 45), ("2h", 7200), ("1.5min", 90), ("1d", 86400)])
+def test_times_as_people_write_them(dashboard: FakeDashboard, hold: str, seconds: float) -> None:
+    assert ask(dashboard, "scale", "decode", "3", "--hold", hold) == 0
+    assert dashboard.pool("decode")["hold"]["left_s"] == pytest.approx(seconds, abs=20)
+
+
+def test_no_time_is_no_hold(dashboard: FakeDashboard) -> None:
+    assert ask(dashboard, "scale", "decode", "3", "--hold", "0") == 0
+    assert dashboard.pool("decode")["hold"] is None
+
+
+def test_a_time_that_is_none(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ask(dashboard, "scale", "decode", "3", "--hold", "soon")
+    assert ended.value.code == 2
+    assert "'soon' is no duration: write " in capsys.readouterr().err
+
+
+def test_waiting_until_they_serve(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(dashboard, "scale", "decode", "4", "--wait") == 0
+    assert "decode: 4 serve after " in capsys.readouterr().out
+
+
+def test_waiting_outlasts_a_board_that_is_started_again(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dashboard.wish(silent=True)
+    pauses = iter((lambda: None, lambda: dashboard.wish(silent=False)))
+    monkeypatch.setattr("serving.cli.http_client.time.sleep", lambda _: next(pauses, lambda: None)())
+    assert ask(dashboard, "scale", "decode", "4", "--wait") == 0
+    told = capsys.readouterr()
+    assert "decode: 4 serve after " in told.out
+    assert told.err.count("the scaling board does not answer (TimeoutError); try again; waiting for up to 60 s") == 1
+
+
+def test_the_raw_answer(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(dashboard, "scale", "decode", "2", "--json", "--wait") == 0
+    assert json.loads(capsys.readouterr().out)["target"] == 2
+
+
+@pytest.mark.parametrize(
+    ("pool", "replicas", "said"),
+    [
+        ("decode", "50", "50 replicas of decode do not fit, "),
+        ("nope", "2", "there is no pool 'nope'"),
+        ("a/b", "2", "there is no pool 'a/b'"),
+        ("decode", "-1", "The request is not understood"),
+    ],
+)
+def test_refusals_are_one_line(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], pool: str, replicas: str, said: str
+) -> None:
+    assert ask(dashboard, "scale", pool, replicas) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("cloudmatrix: ")
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_decisions_oldest_first(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(dashboard, "decisions", "--last", "200") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "prefill    1 -> 2   burst    autoscaler 14,200 prompt tokens queued" in lines[0]
+    assert len(lines) >= 2
+    assert ask(dashboard, "decisions", "--pool", "decode", "--last", "1", "--json") == 0
+    (entry,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert entry["pool"] == "decode"
+    told = dashboard.ask("GET", "/api/pools/decisions?pool=decode")[2]["decisions"]
+    assert entry == told[0]
+    assert ask(dashboard, "decisions", "--pool", "aggregated") == 0
+    assert capsys.readouterr().out == "nothing was changed so far\n"
+
+
+def test_following_ends_with_ctrl_c(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = 0
+
+    def pause(_: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        if pauses == 2:
+            raise KeyboardInterrupt
+        ask(dashboard, "scale", "decode", "5")
+
+    monkeypatch.setattr("serving.cli.decisions.time.sleep", pause)
+    assert ask(dashboard, "decisions", "--last", "1", "--follow") == 0
+    assert "3 -> 5" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_following_without_a_past(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--last 0 --follow`: only what comes from now on."""
+    pauses = iter((lambda: None, lambda: ask(dashboard, "scale", "decode", "5")))
+    monkeypatch.setattr("serving.cli.decisions.time.sleep", lambda _: next(pauses, interrupted)())
+    assert ask(dashboard, "decisions", "--last", "0", "--follow") == 0
+    changes = [told for told in capsys.readouterr().out.splitlines() if " -> " in told]
+    assert len(changes) == 1
+    assert "3 -> 5" in changes[0]
+
+
+def test_following_outlasts_a_board_that_is_started_again(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def back() -> None:
+        dashboard.wish(silent=False)
+        ask(dashboard, "scale", "decode", "5")
+
+    pauses = iter((lambda: dashboard.wish(silent=True), back))
+    monkeypatch.setattr("serving.cli.decisions.time.sleep", lambda _: next(pauses, interrupted)())
+    assert ask(dashboard, "decisions", "--follow") == 0
+    assert "3 -> 5" in capsys.readouterr().out.splitlines()[-1]
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_change_in_one_line() -> None:
+    entry = {"at": 0.0, "pool": "decode", "before": 3, "target": 3, "kind": "held", "by": "page", "reason": "released"}
+    assert line(entry).endswith("  decode     3        held     page       released")
+
+
+def test_a_token_from_a_file(dashboard: FakeDashboard, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    arguments = ["decisions", "--dashboard", dashboard.url, "--token-file"]
+    assert main([*arguments, str(tmp_path / "token")]) == 0
+    assert main([*arguments, str(tmp_path / "gone")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_wrong_token_and_a_wrong_address(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decisions", "--dashboard", dashboard.url, "--token", "0" * 64]) == 2
+    assert "does not accept the token" in capsys.readouterr().err
+    assert main(["decisions", "--dashboard", f"{dashboard.url}/elsewhere", "--token", TOKEN]) == 2
+    assert "answered 404: is that a CloudMatrix dashboard?" in capsys.readouterr().err
+    assert main(["decisions", "--dashboard", "http://127.0.0.1:9", "--token", TOKEN]) == 2
+    assert "no dashboard at http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_a_system_that_stays_silent(
+    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.cli.http_client.PATIENCE_S", 0.0)
+    dashboard.wish(silent=True)
+    assert ask(dashboard, "scale", "decode", "3") == 2
+    assert "the scaling board does not answer" in capsys.readouterr().err
+
+
+# ---- which system is meant -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def starts(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary folder of starts, none of which is there yet."""
+    folder = short_folder / "starts"
+    folder.mkdir()
+    monkeypatch.setattr("serving.cluster.session._temporary", lambda: folder)
+    yield folder
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.rmdir()
+
+
+def start(folder: Path, name: str, url: str) -> int:
+    """What a start leaves in its folder. Returns: the lock that shows that it lives."""
+    own = folder / f"cloudmatrix-{name}"
+    (own / "kvcache").mkdir(parents=True)
+    (own / "dashboard-url").write_text(url)
+    (own / "dashboard-token").write_text(TOKEN)
+    mark = os.open(own / "kvcache" / "alive", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(mark, fcntl.LOCK_EX)
+    return mark
+
+
+def test_the_only_start_of_this_user_is_meant(
+    dashboard: FakeDashboard, starts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decisions"]) == 2
+    assert "no system of yours runs here" in capsys.readouterr().err
+    mark = start(starts, "abc", dashboard.url)
+    assert main(["decisions", "--last", "1"]) == 0
+    assert main(["decisions", "--last", "1", "--dashboard", dashboard.url]) == 0, "its token is known"
+    other = start(starts, "def", "http://127.0.0.1:9")
+    capsys.readouterr()
+    assert main(["decisions"]) == 2
+    assert f"choose one by --dashboard: {dashboard.url}, http://127.0.0.1:9" in capsys.readouterr().err
+    os.close(other)
+    assert main(["decisions", "--last", "1"]) == 0, "the other one does not live any more"
+    os.close(mark)
+
+
+def test_a_system_elsewhere_needs_its_token(starts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decisions", "--dashboard", "http://192.0.2.1:8265"]) == 2
+    assert "give its --token or --token-file" in capsys.readouterr().err

@@ -1,8 +1,0 @@
-"""What the tests of workloads share."""
-
-from serving.sim.workload.request import TraceRequest, Workload
-
-
-def listed(workload: Workload) -> list[TraceRequest]:
-    """All requests."""
-    return list(workload.requests)

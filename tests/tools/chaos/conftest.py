@@ -1,0 +1,12 @@
+"""Runs of a second or two: whoever waits or looks does so more often than in real runs."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorter periods; nothing else differs."""
+    monkeypatch.setattr("serving.tools.chaos.audit._ANNOUNCED_S", 0.2)
+    monkeypatch.setattr("serving.tools.chaos.audit._LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("serving.tools.chaos.watch.PERIOD_S", 0.1)
+    monkeypatch.setattr("serving.tools.chaos.injury.JUDGED_AFTER_S", 0.3)

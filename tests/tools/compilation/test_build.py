@@ -1,0 +1,103 @@
+"""Which modules are compiled, when a build is refused, and what is said if it cannot be made."""
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving import compiled
+from serving.compiled import ROOT, SUFFIX, build_name, fingerprint
+from serving.errors import ConfigError
+from serving.model.native.build import BuildError, forget_old
+from serving.tools.compilation import build as builder
+from serving.tools.compilation import choose
+from serving.tools.compilation.modules import COMPILED
+
+
+def test_compiled_modules_are_there_and_define_no_structs() -> None:
+    assert list(COMPILED) == sorted(set(COMPILED))
+    for name in COMPILED:
+        tree = ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        bases = {ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases}
+        assert bases.isdisjoint({"Struct", "msgspec.Struct"}), name
+
+
+def test_a_fingerprint_is_of_names_and_texts(tmp_path: Path) -> None:
+    for package in compiled.PACKAGES:
+        (tmp_path / package).mkdir()
+    seen = {fingerprint(tmp_path)}
+    for name, text in (("serving/a.py", "1"), ("serving/a.py", "2"), ("hardware/a.py", "2"), ("serving/b.py", "")):
+        (tmp_path / name).write_text(text)
+        seen.add(fingerprint(tmp_path))
+    assert len(seen) == 5
+    (tmp_path / "serving" / "notes.txt").write_text("not a source")
+    assert fingerprint(tmp_path) in seen
+
+
+def test_a_build_of_other_sources_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / f"modules-0123456789abcdef{SUFFIX}"
+    other.mkdir()
+    with pytest.raises(ImportError, match="cloudmatrix compile"):
+        compiled.use(other)
+    with pytest.raises(ImportError, match="is no build of these sources"):
+        compiled.use(tmp_path / build_name())
+    assert compiled.in_use() is None
+
+
+def test_it_is_too_late_once_a_source_has_been_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / build_name()
+    (folder / "serving" / "gateway" / "core").mkdir(parents=True)
+    (folder / "serving" / "gateway" / "core" / f"router{SUFFIX}").touch()
+    assert "serving.gateway.core.router" in sys.modules
+    assert not compiled.use(folder)
+    assert compiled.in_use() is None
+    monkeypatch.setattr(choose, "current", lambda: folder)
+    assert not choose.prefer_compiled()
+
+
+def test_without_a_cache_folder_the_sources_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise BuildError("neither here nor there can be written")
+
+    monkeypatch.setattr(builder, "writable_folder", nowhere)
+    assert not choose.prefer_compiled()
+    with pytest.raises(ConfigError, match="neither here nor there"):
+        builder.build(lambda done, of: None)
+
+
+def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mypyc" else find(name))
+    with pytest.raises(ConfigError, match=r"mypyc is not installed: pip install 'mypy\[mypyc\]"):
+        builder.build(lambda done, of: None, tmp_path / "result")
+
+
+def test_what_the_tools_said_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(builder, "COMPILED", ("serving.ids",))
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho 'x.c:1:10: fatal error: Python.h: No such file or directory' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    with pytest.raises(ConfigError, match=r"cannot be compiled: x.c:1:10: fatal error: Python.h: No such") as failed:
+        builder.build(lambda done, of: None, tmp_path / "result")
+    log = tmp_path / "result.log"
+    assert str(log) in str(failed.value)
+    assert f"{compiler} -" in log.read_text()
+    assert not (tmp_path / "result").exists()
+
+
+def test_a_build_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(builder, "_LIMIT_S", 0.2)
+    with pytest.raises(ConfigError, match="longer than 0 s"):
+        builder.build(lambda done, of: None, tmp_path / "result")
+    assert {path.name for path in tmp_path.iterdir()} == {"result.lock", "result.log"}
+
+
+def test_old_builds_go(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"modules-{number}{SUFFIX}").mkdir()
+    forget_old(tmp_path / f"modules-5{SUFFIX}", f"modules-*{SUFFIX}", 4)
+    assert (tmp_path / f"modules-5{SUFFIX}").is_dir()
+    assert sum(1 for _ in tmp_path.iterdir()) == 4

@@ -1,0 +1,161 @@
+"""From a trace file to a plan and its files, with real simulations of a small load."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import ConfigError
+from serving.tools.planning import words
+from serving.tools.planning.candidate import Candidate, Shape
+from serving.tools.planning.charts import pareto_front, plans_chart
+from serving.tools.planning.feasible import SearchLimits
+from serving.tools.planning.files import as_json, markdown, page, write_all
+from serving.tools.planning.plan import CapacityPlan, Option
+from serving.tools.planning.planner import PlanQuestion, plan
+from serving.tools.planning.trace import TraceChoice
+from serving.tools.planning.verdict import PlanTarget, PlanVerdict
+from tests.tools.planning.traces import config, steady
+
+
+def order(path: Path, **changes: object) -> PlanQuestion:
+    usual = PlanQuestion(
+        config(), TraceChoice(path), PlanTarget(2.0, 0.05, 0.95), SearchLimits((16, 32), (64, 160), 384), "least"
+    )
+    return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=40.0, seconds=8.0)
+
+
+@pytest.fixture(scope="module")
+def found(trace: Path) -> CapacityPlan:
+    return plan(order(trace))
+
+
+def test_the_plan_holds_and_one_instance_less_does_not(found: CapacityPlan) -> None:
+    assert found.best is not None
+    assert found.best.holds
+    assert found.best.candidate.prefills > 1
+    cheaper = [one for one in found.options if one.candidate.npus < found.best.candidate.npus]
+    assert cheaper
+    assert not any(one.holds for one in cheaper)
+
+
+def test_every_runner_up_says_why(found: CapacityPlan) -> None:
+    assert found.options
+    assert all(one.why for one in found.options)
+    assert all(one.why for one in found.dropped)
+
+
+def test_the_same_order_gives_the_same_plan(trace: Path, found: CapacityPlan) -> None:
+    assert as_json(plan(order(trace))) == as_json(found)
+
+
+def test_a_budget_gives_the_split_with_the_highest_goodput(trace: Path) -> None:
+    asked = order(trace, question="goodput", wanted=SearchLimits((16, 32), (64,), 112))
+    answer = plan(asked)
+    assert answer.best is not None
+    assert answer.best.verdict.goodput_per_s == max(one.verdict.goodput_per_s for one in [answer.best, *answer.options])
+    assert "highest goodput" in words.headline(answer)
+
+
+def test_when_nothing_holds_the_closest_are_shown(trace: Path) -> None:
+    answer = plan(order(trace, wanted=SearchLimits((16,), (64,), 80)))
+    assert answer.best is None
+    assert answer.options
+    assert words.headline(answer).startswith("No plan with up to 80 NPUs keeps TTFT 2 s and TPOT 50 ms for 95 %")
+
+
+def test_the_highest_rate_is_above_a_load_that_is_light(tmp_path: Path) -> None:
+    light = steady(tmp_path / "light.jsonl", rate_per_s=4.0, seconds=20.0)
+    answer = plan(order(light, question="rate", wanted=SearchLimits((16,), (64,), 96)))
+    assert answer.best is not None
+    assert answer.rate > 1
+    assert answer.best.holds
+    assert "x the given rate" in words.headline(answer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"wanted": SearchLimits((16,), (64,), 385)}, "--npus 385: the supernode of this configuration has 384"),
+        ({"wanted": SearchLimits((), (64,), 384)}, "each pool needs at least one size"),
+        ({"target": PlanTarget(2.0, 0.05, 1.5)}, "attainment is above 0 and at most 1"),
+        ({"target": PlanTarget(0.0, 0.05, 0.9)}, "limits are above 0"),
+        ({"target": PlanTarget(2.0, 0.001, 0.9)}, "TPOT of 1 ms: the smallest possible is"),
+    ],
+)
+def test_mistakes_are_one_line(trace: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan(order(trace, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_several_supernodes_are_refused(trace: Path) -> None:
+    asked = order(trace)
+    many = dataclasses.replace(asked.config, simulation=dataclasses.replace(asked.config.simulation, supernodes=2))
+    with pytest.raises(ConfigError, match="one supernode"):
+        plan(dataclasses.replace(asked, config=many))
+
+
+def test_files_say_the_same(found: CapacityPlan, tmp_path: Path) -> None:
+    paths = write_all(found, tmp_path / "new")
+    assert [path.name for path in paths] == ["plan.md", "plan.html", "plan.json"]
+    document = json.loads(paths[2].read_text())
+    assert document["schema"] == "cloudmatrix-plan/1"
+    assert found.best is not None
+    assert document["best"]["candidate"]["prefills"] == found.best.candidate.prefills
+    assert found.best.candidate.label in markdown(found)
+    assert words.headline(found) in markdown(found)
+
+
+def test_the_page_needs_no_network_and_has_every_plan(found: CapacityPlan) -> None:
+    html = page(found)
+    assert not re.search(r'(?:src|href)="(?!#|data:)', html)
+    for row in words.rows(found):
+        assert row.cells[0] in html
+    assert html == page(found)
+
+
+def test_the_best_plan_stands_on_the_front(found: CapacityPlan) -> None:
+    chart = plans_chart(found)
+    assert chart is not None
+    assert found.best is not None
+    front, best = chart.traces[0], chart.traces[-1]
+    assert (best.name, best.marks) == ("best", [found.best.candidate.label])
+    assert (best.xs[0], best.ys[0]) in zip(front.xs, front.ys, strict=True)
+    assert front.ys == sorted(front.ys)
+    assert sum(len(trace.xs) for trace in chart.traces[1:]) == 1 + len(found.options)
+    assert chart.x.low is not None
+    assert chart.x.low < min(front.xs)
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=30))
+def test_nothing_off_the_front_beats_it(points: list[tuple[int, int]]) -> None:
+    options = [given_option(npus, float(rate)) for npus, rate in points]
+    front = pareto_front(options)
+    for one in options:
+        assert any(
+            kept.candidate.npus <= one.candidate.npus and kept.verdict.goodput_per_s >= one.verdict.goodput_per_s
+            for kept in front
+        )
+
+
+def given_option(npus: int, goodput_per_s: float) -> Option:
+    """A plan of one prefill instance that costs and gives this."""
+    shape = Shape(npus, 1)
+    verdict = PlanVerdict(1, 1, 1, goodput_per_s, 0, 0, 0, 0, 0, 0, 0, "")
+    return Option(Candidate(shape, 1, Shape(0, 1), 0), verdict, True, 1, "")
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(found: CapacityPlan, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_all(found, tmp_path / "file" / "below")

@@ -1,0 +1,113 @@
+"""Folds change no output, and what stays in floating point keeps its form without rounding."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from serving.model.config import Architecture
+from serving.model.loader import open_checkpoint
+from serving.model.tensors import block_tensors
+from serving.tools.quantize.folding import Folded, fold_layer
+from serving.tools.quantize.stream import LayerRunner, Windows
+from serving.tools.quantize.structure import Structure, block_structure
+from serving.tools.quantize.table import InputRecorder, read_tensors
+from serving.tools.quantize.trial import layer_parts
+from serving.tools.quantize.writer import stored_as
+from tests.model.random_checkpoint import write_random_checkpoint
+
+V2: dict[str, object] = {
+    "model_type": "deepseek_v2",
+    "topk_method": "group_limited_greedy",
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "q_lora_rank": None,
+    "num_nextn_predict_layers": 0,
+}
+
+
+class Layer:
+    """One layer of a random model and what it was called with."""
+
+    def __init__(self, folder: Path, layer: int, **overrides: object) -> None:
+        write_random_checkpoint(folder, dtype="bfloat16", **overrides)  # type: ignore[arg-type]
+        self.config = Architecture.from_folder(folder)
+        self.layer = layer
+        checkpoint, _ = open_checkpoint(self.config, folder, None)
+        self.tensors = read_tensors(checkpoint, frozenset(block_tensors(self.config, layer)))
+        self.structure = block_structure(self.config, layer)
+        generator = torch.Generator().manual_seed(0)
+        self.runner = LayerRunner(self.config, Windows(torch.zeros(3, 33, dtype=torch.int64)))
+        self.hidden = torch.randn(96, self.config.hidden_size, generator=generator)
+        self.hidden[:, ::8] *= 20
+        self.recorder = InputRecorder()
+        self.output = self.run(self.tensors, self.recorder)
+
+    def run(self, tensors: dict[str, Tensor], recorder: InputRecorder | None = None) -> Tensor:
+        with torch.inference_mode():
+            return self.runner.block(layer_parts(self.config, {**tensors}, recorder).block(self.layer), self.hidden)
+
+    def folded(self, structure: Structure) -> Folded:
+        with torch.inference_mode():
+            return fold_layer(self.tensors, structure, structure.products, self.recorder.inputs(), search=False)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("overrides", [{}, V2, {"rope_interleave": False, "attention_bias": True}])
+def test_a_folded_layer_computes_the_same(tmp_path: Path, layer: int, overrides: dict[str, object]) -> None:
+    given = Layer(tmp_path, layer, **overrides)
+    found = given.folded(given.structure)
+    tensors = {name: tensor for name, tensor in found.tensors.items() if isinstance(tensor, Tensor)}
+    torch.testing.assert_close(given.run(tensors), given.output, rtol=1e-5, atol=1e-5)
+    changed = [name for name, tensor in tensors.items() if not torch.equal(tensor, given.tensors[name])]
+    assert any("input_layernorm" in name for name in changed)
+    assert any("kv_b_proj" in name for name in changed)
+    assert any("up_proj" in name for name in changed)
+
+
+def test_what_stays_in_floating_point_is_not_rounded(tmp_path: Path) -> None:
+    given = Layer(tmp_path, 1)
+    quantised = {name + ".weight" for product in given.structure.products for name in product.matrices}
+    kept = 0
+    for name, tensor in given.folded(given.structure).tensors.items():
+        assert isinstance(tensor, Tensor)
+        stored = stored_as(name, tensor, "F32" if name.endswith("bias") else "BF16", "bfloat16")
+        assert isinstance(stored, Tensor)
+        if name not in quantised:
+            kept += 1
+            torch.testing.assert_close(stored.float(), tensor, rtol=1e-6, atol=0)  # bfloat16 would round at 4e-3
+    assert kept == 6  # four norms, router, its bias
+
+
+def test_each_fold_alone_is_neutral_and_divides_its_inputs(tmp_path: Path) -> None:
+    given = Layer(tmp_path, 1)
+    for fold in given.structure.folds:
+        found = given.folded(Structure(given.structure.products, (fold,)))
+        tensors = {name: tensor for name, tensor in found.tensors.items() if isinstance(tensor, Tensor)}
+        recorder = InputRecorder()
+        torch.testing.assert_close(given.run(tensors, recorder), given.output, rtol=1e-5, atol=1e-5)
+        before, after = given.recorder.inputs(), recorder.inputs()
+        for name in {product.recorded for product in fold.products} & before.keys():
+            torch.testing.assert_close(after[name], before[name] / found.inputs[name], rtol=1e-4, atol=1e-5)
+
+
+def test_behind_a_fold_that_a_kept_product_shares_scales_are_powers_of_two(tmp_path: Path) -> None:
+    given = Layer(tmp_path, 1)
+    wanted = [product for product in given.structure.products if product.operator != "shared_experts"]
+    with torch.inference_mode():
+        found = fold_layer(given.tensors, given.structure, wanted, given.recorder.inputs(), search=False)
+    shared = found.inputs["model.layers.1.mlp.shared_experts.gate_up"].log2()
+    assert torch.equal(shared, shared.round())
+    own = found.inputs["model.layers.1.self_attn.into"].log2()
+    assert not torch.equal(own, own.round())
+    assert "model.layers.1.mlp.shared_experts.down_proj" not in found.inputs
+
+
+def test_the_router_is_compensated(tmp_path: Path) -> None:
+    given = Layer(tmp_path, 1)
+    gate = "model.layers.1.mlp.gate.weight"
+    found = given.folded(given.structure)
+    scale = found.inputs["model.layers.1.mlp.experts.0.gate_up"]
+    assert not scale.eq(1).all()
+    assert torch.equal(torch.as_tensor(found.tensors[gate]), given.tensors[gate] * scale)

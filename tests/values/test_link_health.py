@@ -1,0 +1,161 @@
+"""Saturated is not lost; who is avoided, and who is not although he is in trouble."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from serving.ids import ReplicaId
+from serving.values.link_health import (
+    BETTER_AFTER,
+    WORSE_AFTER,
+    LinkHealth,
+    LinkLimits,
+    LinkState,
+    PathTrouble,
+    decodes_to_avoid,
+    prefills_to_avoid,
+)
+
+LIMITS = LinkLimits(period_s=0.5, late_s=0.25, lost_s=1.0)
+P0, P1 = ReplicaId("p0"), ReplicaId("p1")
+D0, D1, D2 = ReplicaId("d0"), ReplicaId("d1"), ReplicaId("d2")
+
+
+def test_dummies_are_sent_only_where_nothing_passes() -> None:
+    health = LinkHealth(LIMITS, 0.0)
+    assert not health.dummy_due(0.4)
+    assert health.dummy_due(0.5)
+    health.blocks_arrived(0.5)
+    assert not health.dummy_due(0.9)
+    assert health.dummy_due(1.0)
+    health.dummy_sent(1.0)
+    assert not health.dummy_due(1.4)
+    assert not LinkHealth(LinkLimits(0.0, 0.25, 1.0), 0.0).dummy_due(1e9), "switched off"
+
+
+def test_late_dummies_tell_saturation_and_prompt_ones_its_end() -> None:
+    health = LinkHealth(LIMITS, 0.0)
+    told = [health.dummy_arrived(0.3, now) for now in (1.0, 2.0, 3.0)]
+    assert told == [LinkState.HEALTHY, LinkState.HEALTHY, LinkState.SATURATED]
+    assert health.since == 3.0
+    told = [health.dummy_arrived(0.01, now) for now in (4.0, 5.0)]
+    assert told == [LinkState.SATURATED, LinkState.HEALTHY]
+
+
+def test_one_slow_read_is_nothing() -> None:
+    health = LinkHealth(LIMITS, 0.0)
+    for now in range(20):
+        assert health.dummy_arrived(0.3 if now % 2 else 0.01, now) is LinkState.HEALTHY
+
+
+def test_nothing_arriving_tells_loss_and_dummies_its_end() -> None:
+    health = LinkHealth(LIMITS, 0.0)
+    told = [health.nothing_arrived(now) for now in (1.0, 2.0, 3.0)]
+    assert told == [LinkState.HEALTHY, LinkState.HEALTHY, LinkState.LOST]
+    assert [health.dummy_arrived(0.01, now) for now in (4.0, 5.0)] == [LinkState.LOST, LinkState.HEALTHY]
+
+
+def test_a_path_that_is_back_but_slow_is_saturated() -> None:
+    health = LinkHealth(LIMITS, 0.0)
+    for now in range(3):
+        health.nothing_arrived(now)
+    assert [health.dummy_arrived(0.9, now) for now in (4.0, 5.0)] == [LinkState.LOST, LinkState.SATURATED]
+
+
+def test_blocks_that_arrive_are_not_late_however_long_they_took() -> None:
+    health = LinkHealth(LIMITS, 0.0)
+    health.nothing_arrived(1.0)
+    health.nothing_arrived(2.0)
+    health.blocks_arrived(3.0)
+    assert health.nothing_arrived(4.0) is LinkState.HEALTHY, "not three in a row"
+
+
+def test_blocks_that_arrive_end_a_loss_where_no_dummy_can() -> None:
+    health = LinkHealth(LinkLimits(0.0, 0.25, 1.0), 0.0)
+    for now in (1.0, 2.0, 3.0):
+        health.nothing_arrived(now)
+    assert health.state is LinkState.LOST
+    health.blocks_arrived(4.0)
+    assert (health.state, health.since) == (LinkState.HEALTHY, 4.0)
+
+
+class LinkMachine(RuleBasedStateMachine):
+    """Whatever happens in whatever order, states change only after enough of the same in a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.health = LinkHealth(LIMITS, 0.0)
+        self.recent: list[str] = []
+        self.before = LinkState.HEALTHY
+
+    def _step(self, what: str) -> None:
+        self.now += 1.0
+        self.before = self.health.state
+        self.recent.append(what)
+
+    @rule(late=st.booleans())
+    def dummy(self, late: bool) -> None:
+        self._step("late" if late else "prompt")
+        self.health.dummy_arrived(0.3 if late else 0.1, self.now)
+
+    @rule()
+    def nothing(self) -> None:
+        self._step("nothing")
+        self.health.nothing_arrived(self.now)
+
+    @rule()
+    def blocks(self) -> None:
+        self._step("blocks")
+        self.health.blocks_arrived(self.now)
+
+    def _run(self, what: str, count: int, others: tuple[str, ...] = ()) -> bool:
+        """Whether `what` came so often lately, with nothing but `others` in between."""
+        found = 0
+        for one in reversed(self.recent):
+            if one == what:
+                found += 1
+            elif one not in others:
+                break
+        return found >= count
+
+    @invariant()
+    def changes_are_earned(self) -> None:
+        state = self.health.state
+        if state is self.before:
+            return
+        assert self.health.since == self.now
+        if state is LinkState.LOST:
+            assert self._run("nothing", WORSE_AFTER)
+        elif state is LinkState.HEALTHY:
+            passed = self.before is LinkState.LOST and self.recent[-1] == "blocks"
+            assert passed or self._run("prompt", BETTER_AFTER, ("blocks",))
+        else:
+            assert self._run("late", BETTER_AFTER, ("blocks",))
+
+    @precondition(lambda self: self.health.state is LinkState.LOST)
+    @rule()
+    def two_prompt_dummies_always_heal(self) -> None:
+        for _ in range(BETTER_AFTER):
+            self.dummy(False)
+        assert self.health.state is LinkState.HEALTHY
+
+
+TestLinkMachine = LinkMachine.TestCase
+
+
+def test_decode_instances_that_cannot_reach_the_source_are_avoided() -> None:
+    troubles = {D0: PathTrouble(lost=(P0,)), D1: PathTrouble(), D2: PathTrouble(late=(P0,))}
+    assert decodes_to_avoid(P0, troubles) == (D0, D2)
+    assert decodes_to_avoid(P1, troubles) == ()
+    assert decodes_to_avoid(P0, {}) == ()
+
+
+def test_slow_ones_are_used_when_all_others_are_lost() -> None:
+    troubles = {D0: PathTrouble(lost=(P0,)), D1: PathTrouble(late=(P0,))}
+    assert decodes_to_avoid(P0, troubles) == (D0,)
+
+
+def test_a_prefill_instance_that_nobody_reaches_is_avoided() -> None:
+    troubles = {D0: PathTrouble(lost=(P0,)), D1: PathTrouble(lost=(P0, P1))}
+    assert prefills_to_avoid([P0, P1], troubles) == (P0,)
+    assert prefills_to_avoid([P0, P1], {}) == ()

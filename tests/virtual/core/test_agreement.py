@@ -1,0 +1,58 @@
+"""Virtual time does what the live system was seen to do."""
+
+from typing import Any
+
+import pytest
+
+from hardware.spec.catalog import CLOUDMATRIX384
+from hardware.topology import Topology
+from serving.ids import BlockHash, BlockId, ReplicaId, SequenceId
+from serving.instance.core.events import FetchOrder
+from serving.instance.core.settings import EngineRole
+from serving.instance.executors.simulated_dies import DieLoad
+from serving.instance.executors.simulated_executor import StepTimes
+from serving.virtual.events import EventQueue
+from serving.virtual.memory_pool import VirtualPool
+from serving.virtual.movers import ASK_S, LOOKUP_S, VirtualMovers
+from serving.virtual.network import Network
+from serving.virtual.run import cost_model
+from serving.virtual.times import TableTimes
+from tests.virtual.core.case import config
+
+
+def test_lookups_that_an_instance_begins_together_end_one_after_the_other() -> None:
+    queue = EventQueue()
+    network = Network(queue, Topology(CLOUDMATRIX384), 1e9)
+    pool = VirtualPool(config().kvcache, 1 << 20)
+    movers = VirtualMovers(network, pool, 1 << 11, 512)
+    ended: list[tuple[str, float]] = []
+
+    def done(outcome: Any) -> None:
+        ended.append((outcome[0].sequence_id, queue.now))
+
+    for name, instance in (("a", "p0"), ("b", "p0"), ("c", "p0"), ("d", "p1")):
+        order = FetchOrder(SequenceId(name), "", (BlockHash(name.encode() * 16),), (BlockId(0),))
+        movers.fetch(order, ReplicaId(instance), done)
+    queue.run(1.0, 1000)
+    times = dict(ended)
+    assert times["a"] == times["d"] == LOOKUP_S
+    assert abs(times["b"] - LOOKUP_S - ASK_S) < 1e-9
+    assert abs(times["c"] - LOOKUP_S - 2 * ASK_S) < 1e-9
+
+
+@pytest.mark.parametrize("sequences", [1, 3, 40, 320, 5000])
+@pytest.mark.parametrize("context", [700, 6000])
+def test_steps_last_as_long_as_live_ones(sequences: int, context: int) -> None:
+    shipped = config()
+    cost, dies = cost_model(shipped), shipped.decode.dies_per_instance
+    prefill_dies = shipped.prefill.dies_per_instance
+    live = StepTimes(cost, EngineRole.DECODE, dies, shipped.simulation.drafts, prefill_dies=prefill_dies)
+    virtual = TableTimes(cost, shipped.simulation, prefill_dies, dies)
+    fullest = -(-sequences // dies)
+    load = DieLoad(fullest, fullest * context, sequences)
+    assert virtual.decode(fullest, fullest * context, sequences / dies) == pytest.approx(
+        live.step_s(0, load, 0, 0.0), rel=0.005
+    )
+    prompts = StepTimes(cost, EngineRole.PREFILL, prefill_dies, 0, prefill_dies=prefill_dies)
+    tokens, attended = sequences * 100, sequences * 100 * context
+    assert virtual.prefill(tokens, attended) == prompts.step_s(0, DieLoad(0, 0, 0), tokens, attended)

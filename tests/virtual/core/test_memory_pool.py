@@ -1,0 +1,346 @@
+"""The KV-cache pool in virtual time: what joins, drains, dies and comes back costs what it must, and no more."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+import pytest
+
+from serving.config.kvcache import KvCacheConfig
+from serving.errors import ConfigError, LedgerError
+from serving.ids import BlockHash
+from serving.kvpool.live import migration as live_migration
+from serving.kvpool.live import settler as live_settler
+from serving.virtual import memory_migration
+from serving.virtual.memory_pool import VirtualPool
+from serving.virtual.memory_server import manager_settings
+from serving.virtual.memory_timers import Timers
+
+MIB = 1 << 20
+R1_BLOCK_BYTES = 35_979_264
+
+
+def chain(number: int, blocks: int = 8) -> list[BlockHash]:
+    return [BlockHash(blake2b(b"%d/%d" % (number, i), digest_size=16).digest()) for i in range(blocks)]
+
+
+def pool_of(servers: int = 4, blocks: int = 100, **settings: Any) -> VirtualPool:
+    """Blocks of one MiB."""
+    pace = settings.pop("migration_bytes_per_s", 100 * MIB)
+    quotas = settings.pop("quotas", None)
+    config = KvCacheConfig(replicas=servers, ub_memory_mib=blocks, slab_kib=1024, **settings)
+    return VirtualPool(config, MIB, quotas=quotas, migration_bytes_per_s=pace, ssd_bytes_per_s=100 * MIB)
+
+
+def found(pool: VirtualPool, blocks: Sequence[BlockHash], now: float, namespace: str = "default") -> int:
+    """Leading blocks there, given back at once."""
+    answer = pool.lookup_and_hold(namespace, blocks, 1, now)
+    pool.release(answer.handle, now)
+    return answer.blocks
+
+
+def fill(pool: VirtualPool, chains: int, now: float = 0.0) -> None:
+    for number in range(chains):
+        assert pool.store("default", chain(number), 1, now).stored == 8
+
+
+def run_to(pool: VirtualPool, end: float) -> None:
+    """Every action at its own time, as a simulation does it."""
+    while (due := pool.next_tick()) is not None and due <= end:
+        pool.tick(due)
+    pool.tick(end)
+    pool.check()
+
+
+def test_a_prefix_is_found_up_to_its_first_gap() -> None:
+    pool = pool_of()
+    blocks = chain(1)
+    report = pool.store("default", blocks[:3] + blocks[4:], 1, 0.0)
+    assert (report.stored, report.present, report.dropped, report.nbytes) == (7, 0, (), 7 * MIB)
+    answer = pool.lookup_and_hold("default", blocks, 1, 1.0)
+    assert (answer.blocks, answer.from_memory, answer.from_ssd) == (3, 3, 0)
+    assert sum(answer.servers.values()) == 3
+    assert pool.store("default", blocks, 1, 2.0).present == 7
+    assert found(pool, blocks, 3.0) == 8
+    assert found(pool, blocks, 3.0, "other") == 0
+    counters = pool.counters
+    assert (counters.lookups, counters.blocks_asked, counters.blocks_memory) == (3, 24, 11)
+    assert (counters.stored, counters.present, counters.stored_bytes) == (8, 7, 8 * MIB)
+    assert counters.hit_rate == pytest.approx(11 / 24)
+    pool.check()
+
+
+def test_what_is_held_is_not_evicted_until_it_is_released_or_its_time_is_over() -> None:
+    pool = pool_of(servers=1, blocks=8, lease_s=5.0)
+    fill(pool, 1)
+    held = pool.lookup_and_hold("default", chain(0), 1, 1.0)
+    assert pool.store("default", chain(1), 1, 2.0).dropped == (("full", 8),)
+    assert pool.next_tick() == 6.0
+    assert pool.store("default", chain(1), 1, 6.0).stored == 8
+    pool.release(held.handle, 7.0)  # too late, which does no harm
+    assert pool.counters.holds_expired == 1
+    held = pool.lookup_and_hold("default", chain(1), 1, 8.0)
+    pool.release(held.handle, 8.0)
+    pool.release(held.handle, 8.0)
+    assert pool.store("default", chain(2), 1, 8.0).stored == 8
+    assert (pool.counters.evicted, pool.counters.dropped, pool.fill) == (16, 8, 1.0)
+    pool.check()
+
+
+def test_of_a_chain_the_end_is_evicted_first() -> None:
+    pool = pool_of(servers=1, blocks=64)
+    fill(pool, 8)
+    assert pool.store("default", chain(8)[:5], 1, 1.0).stored == 5
+    assert found(pool, chain(0), 2.0) == 3
+
+
+def test_a_server_takes_real_sizes_and_wastes_nothing() -> None:
+    config = KvCacheConfig(replicas=2, ub_memory_mib=131_072)
+    blocks = 131_072 * MIB // R1_BLOCK_BYTES
+    pool = VirtualPool(config, R1_BLOCK_BYTES)
+    hashes = [block for number in range(2 * blocks // 8 + 200) for block in chain(number)]
+    pool.store("default", hashes, 1, 0.0)
+    assert sum(one.entries for one in pool.servers()) == 2 * (blocks - 2)
+    assert manager_settings(config, R1_BLOCK_BYTES).slab_bytes == 11 * R1_BLOCK_BYTES  # 3,819 = 347 * 11 + 2
+    # Of few blocks a server still makes 64 slabs, as a live one does: some of its end is lost, nothing more.
+    small = VirtualPool(KvCacheConfig(replicas=1, ub_memory_mib=350), R1_BLOCK_BYTES)
+    assert small.store("default", chain(0), 1, 0.0).stored == 8
+
+
+def test_a_pool_without_servers_finds_and_stores_nothing() -> None:
+    pool = pool_of(servers=0)
+    assert pool.store("default", chain(0), 1, 0.0).dropped == (("no server", 8),)
+    assert found(pool, chain(0), 0.0) == 0
+    assert pool.servers() == ()
+    assert pool.fill == 0.0
+    assert pool.next_tick() is None
+
+
+def test_a_server_too_small_for_one_block_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no room for a KV block"):
+        VirtualPool(KvCacheConfig(replicas=1, ub_memory_mib=1), R1_BLOCK_BYTES)
+
+
+def test_a_new_server_ramps_up_while_everything_is_found() -> None:
+    pool = pool_of(ramp_s=16.0)
+    fill(pool, 20)
+    pool.tick(100.0)
+    assert pool.add_server(100.0) == "server-4"
+    for second in range(100, 130):
+        run_to(pool, float(second))
+        assert all(found(pool, chain(number), float(second)) == 8 for number in range(20))
+    facts = {one.name: one for one in pool.servers()}
+    assert facts["server-4"].weight == 1.0
+    assert facts["server-4"].entries == pool.counters.moved > 10
+    assert pool.counters.moved_bytes == pool.counters.moved * MIB
+    assert sum(one.entries for one in facts.values()) == 160
+    assert not any(one.left for one in facts.values())
+
+
+def test_the_weight_grows_in_eight_steps() -> None:
+    pool = pool_of(ramp_s=16.0)
+    pool.tick(100.0)
+    pool.add_server(100.0)
+    weights = []
+    for second in range(100, 118, 2):
+        run_to(pool, second + 0.5)
+        weights.append(pool.servers()[4].weight)
+    assert weights == [0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.0]
+
+
+def test_migration_keeps_its_pace() -> None:
+    pool = pool_of(servers=1, blocks=1000, ramp_s=0.0, migration_bytes_per_s=2 * MIB)
+    fill(pool, 40)
+    pool.tick(100.0)
+    pool.add_server(100.0)
+    run_to(pool, 109.0)
+    # Batches of up to 4 MiB, each followed by its pause.
+    assert 16 <= pool.counters.moved <= 24
+    run_to(pool, 1000.0)
+    assert pool.servers()[0].left == 0
+    assert pool.next_tick() is None
+
+
+def test_a_draining_server_hands_everything_over_and_goes() -> None:
+    pool = pool_of()
+    fill(pool, 20)
+    pool.remove_server("server-2", 50.0)
+    with pytest.raises(ConfigError, match="leaving already"):
+        pool.remove_server("server-2", 50.0)
+    assert [one.weight for one in pool.servers()] == [1.0, 1.0, 0.0, 1.0]
+    assert all(found(pool, chain(number), 50.0) == 8 for number in range(20))
+    run_to(pool, 80.0)
+    assert [one.name for one in pool.servers()] == ["server-0", "server-1", "server-3"]
+    assert all(found(pool, chain(number), 80.0) == 8 for number in range(20))
+    assert pool.counters.moved > 10
+
+
+def test_a_drain_ends_at_its_limit_with_what_was_held_lost() -> None:
+    pool = pool_of(servers=2, drain_s=10.0, lease_s=600.0)
+    fill(pool, 2)
+    held = [pool.lookup_and_hold("default", chain(number), 1, 1.0) for number in range(2)]
+    pool.remove_server("server-0", 20.0)
+    run_to(pool, 29.9)
+    assert len(pool.servers()) == 2
+    run_to(pool, 30.1)
+    assert [one.name for one in pool.servers()] == ["server-1"]
+    for one in held:
+        pool.release(one.handle, 31.0)
+    # What was held was copied all the same: the copies are there.
+    assert all(found(pool, chain(number), 31.0) == 8 for number in range(2))
+    pool.check()
+
+
+def test_without_draining_the_entries_are_gone_at_once() -> None:
+    pool = pool_of(servers=2)
+    fill(pool, 20)
+    before = sum(one.entries for one in pool.servers())
+    lost = pool.servers()[0].entries
+    pool.remove_server("server-0", 5.0, drain=False)
+    assert [one.entries for one in pool.servers()] == [before - lost]
+    assert pool.store("default", chain(99), 1, 5.0).stored == 8
+
+
+def test_the_last_server_cannot_hand_over_anything() -> None:
+    pool = pool_of(servers=1)
+    fill(pool, 1)
+    pool.remove_server("server-0", 5.0)
+    run_to(pool, 5.0)
+    assert pool.servers() == ()
+
+
+def test_a_dead_server_is_missed_until_the_ring_forgets_it() -> None:
+    pool = pool_of(servers=4)
+    fill(pool, 20)
+    pool.lose_server("server-1", 30.0)
+    facts = {one.name: one for one in pool.servers()}
+    assert (facts["server-1"].up, facts["server-1"].entries, facts["server-0"].up) == (False, 0, True)
+    report = pool.store("default", [b for number in range(20) for b in chain(number)], 1, 31.0)
+    assert dict(report.dropped)["unreachable"] + report.present == 160
+    run_to(pool, 36.0)
+    assert [one.name for one in pool.servers()] == ["server-0", "server-2", "server-3"]
+    for number in range(20):
+        pool.store("default", chain(number), 1, 37.0)
+        assert found(pool, chain(number), 37.0) == 8
+
+
+def test_the_replacement_of_a_dead_server_finds_its_ssd_folder_and_its_share() -> None:
+    pool = pool_of(servers=3, blocks=100, ssd_mib=100, write_through=True)
+    fill(pool, 10)
+    run_to(pool, 20.0)
+    pool.lose_server("server-0", 20.0)
+    run_to(pool, 60.0)
+    assert min(found(pool, chain(number), 60.0) for number in range(10)) < 8
+    assert pool.add_server(60.0) == "server-0"
+    assert pool.servers()[0].weight == 1.0
+    run_to(pool, 61.0)
+    assert all(found(pool, chain(number), 61.0) == 8 for number in range(10))
+    pool.check()
+
+
+def test_without_its_folder_a_replacement_is_empty() -> None:
+    pool = pool_of(servers=3, ssd_mib=100, write_through=True)
+    fill(pool, 10)
+    run_to(pool, 20.0)
+    pool.lose_server("server-0", 20.0, keeps_ssd=False)
+    assert pool.add_server(21.0) == "server-0"
+    assert pool.servers()[0].entries == 0
+
+
+def test_a_full_server_spills_and_ssd_hits_are_promoted() -> None:
+    pool = pool_of(servers=1, blocks=64, ssd_mib=1000, high_water=0.9, low_water=0.5)
+    for number in range(12):
+        pool.store("default", chain(number), 1, 10.0 * number)
+        run_to(pool, 10.0 * number + 9.0)
+    answers = [pool.lookup_and_hold("default", chain(number), 1, 200.0) for number in (0, 11)]
+    assert [one.blocks for one in answers] == [8, 8]
+    assert [one.from_ssd for one in answers] == [8, 0]
+    run_to(pool, 202.0)
+    for one in answers:
+        pool.release(one.handle, 202.0)
+    assert pool.lookup_and_hold("default", chain(0), 1, 203.0).from_memory == 8
+    counters = pool.counters
+    assert counters.promoted == counters.blocks_ssd == 8
+    assert counters.spilled == counters.evicted == 64
+    assert pool.servers()[0].ssd_bytes == counters.spilled * MIB
+    pool.check()
+
+
+def test_the_disk_takes_its_time() -> None:
+    pool = pool_of(servers=1, blocks=40, ssd_mib=1000, write_through=True)
+    pool.store("default", chain(0), 1, 0.0)
+    run_to(pool, 0.035)
+    assert pool.counters.spilled == 3  # 10 ms each
+    run_to(pool, 1.0)
+    assert pool.counters.spilled == 8
+
+
+def test_a_namespace_keeps_to_its_quota() -> None:
+    pool = pool_of(servers=2, quotas={"red": 20 * MIB})
+    for number in range(10):
+        pool.store("red", chain(number), 1, float(number))
+        pool.store("blue", chain(number), 1, float(number))
+    assert found(pool, chain(0), 20.0, "blue") == 8
+    assert found(pool, chain(0), 20.0, "red") == 0
+    assert 80 + 16 <= sum(one.entries for one in pool.servers()) <= 80 + 20
+    pool.check()
+
+
+def test_wrong_names_are_told() -> None:
+    pool = pool_of(servers=2)
+    with pytest.raises(ConfigError, match="no memory server 'x'; there are server-0, server-1"):
+        pool.remove_server("x", 0.0)
+    with pytest.raises(ConfigError, match="no memory server"):
+        pool.lose_server("x", 0.0)
+    with pytest.raises(ConfigError, match="there is a memory server"):
+        pool.add_server(0.0, "server-1")
+
+
+def test_check_sees_a_lease_that_nobody_holds() -> None:
+    pool = pool_of(servers=1)
+    fill(pool, 1)
+    held = pool.lookup_and_hold("default", chain(0), 1, 0.0)
+    held.handle.blocks.pop()
+    with pytest.raises(LedgerError, match="lent wrongly"):
+        pool.check()
+
+
+def test_the_same_history_gives_the_same_pool() -> None:
+    def play() -> tuple[Any, ...]:
+        pool = pool_of(servers=3, blocks=30, ssd_mib=50, ramp_s=8.0)
+        for number in range(60):
+            now = float(number)
+            answer = pool.lookup_and_hold("default", chain(number % 17), 1, now)
+            pool.store("default", chain(number % 17)[answer.blocks :], 1, now + 0.1)
+            pool.release(answer.handle, now + 0.2)
+            if number == 20:
+                pool.add_server(now + 0.3)
+            if number == 40:
+                pool.lose_server("server-1", now + 0.3)
+            if number == 50:
+                pool.remove_server("server-0", now + 0.3)
+        pool.check()
+        return pool.counters, pool.servers()
+
+    assert play() == play()
+
+
+def test_migration_is_paced_as_in_live_servers() -> None:
+    for name in ("BATCH_BYTES", "BATCH_ENTRIES", "SSD_GROUP_SHARE"):
+        assert getattr(memory_migration, name) == getattr(live_migration, name)
+    for name in ("ROUND_S", "RETRY_S", "DRAIN_RETRY_S"):
+        assert getattr(memory_migration, name) == getattr(live_settler, name)
+    defaults = live_migration.Migrator.__init__.__defaults__
+    assert defaults is not None
+    assert defaults[:2] == (memory_migration.BYTES_PER_S, memory_migration.ROUND_BYTES)
+
+
+def test_timers_keep_the_order_in_which_they_were_set() -> None:
+    timers = Timers()
+    done: list[str] = []
+    for time, word in ((2.0, "c"), (1.0, "a"), (1.0, "b")):
+        timers.at(time, lambda now, word=word: done.append(f"{word}{now:g}"))  # type: ignore[misc]
+    while timers.due < float("inf"):
+        now, action = timers.pop()
+        action(now)
+    assert done == ["a1", "b1", "c2"]

@@ -1,0 +1,241 @@
+"""Pools that change their size in virtual time: nothing is lost, nobody gets more NPUs than there are."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from hardware.cost import CostModel, load_device
+from hardware.faults import Fault, FaultKind
+from hardware.units import Seconds
+from serving.config.serve import ServeConfig
+from serving.virtual.engine_sizes import start_up_s
+from serving.virtual.report.result_json import result_json
+from serving.virtual.report.summary import summarize
+from serving.virtual.result import Outcome, SimResult, SimulatedPoint
+from serving.virtual.run import simulate
+from tests.virtual.core.case import burst, config, workload
+from tests.virtual.core.scripted_scaler import ScriptedScaler
+
+PREWARMED = {"model_load": "prewarmed"}
+
+
+def at(result: SimResult, time_s: float) -> SimulatedPoint:
+    """The last point not after a time."""
+    return [point for point in result.timeline if point.at_s <= time_s][-1]
+
+
+def finished(result: SimResult) -> bool:
+    return set(result.requests.outcome) == {Outcome.FINISHED}
+
+
+def test_an_instance_starts_after_its_weights_have_come() -> None:
+    cost = CostModel(load_device("ascend-910c"))
+    assert start_up_s(cost, "prewarmed") == 0.0
+    assert start_up_s(cost, "pool") == pytest.approx(35.0, abs=1.0)
+    assert start_up_s(cost, "storage") == pytest.approx(350.0, abs=10.0)
+
+
+def test_pools_grow_after_the_start_up_and_shrink_when_empty() -> None:
+    scaler = ScriptedScaler([(10.0, "prefill", 3), (60.0, "prefill", 1)])
+    result = simulate(
+        config(prefill={"replicas": 2}), burst(700, every_s=0.15), timeline_step_s=1.0, check=True, scaler=scaler
+    )
+    assert finished(result)
+    assert [(one.pool, one.before, one.target, one.kind) for one in result.scaling] == [
+        ("prefill", 2, 3, "forecast"),
+        ("prefill", 3, 1, "forecast"),
+    ]
+    assert result.decision_counts["scale"] == 2
+    assert at(result, 30.0).prefill_npus == 32
+    assert at(result, 30.0).starting_npus == 16
+    assert at(result, 58.0).prefill_npus == 48
+    assert at(result, 58.0).starting_npus == 0
+    assert at(result, 75.0).prefill_npus == 16
+    assert sum(math.isfinite(one.stopped_s) for one in result.instances) == 2
+    assert {"prefill"} == {one.pool for one in result.instances if math.isfinite(one.stopped_s)}
+
+
+def test_a_start_that_is_not_wanted_any_more_is_called_off() -> None:
+    scaler = ScriptedScaler([(5.0, "prefill", 5), (20.0, "prefill", 2)])
+    result = simulate(
+        config(prefill={"replicas": 2}), burst(600, every_s=0.1), timeline_step_s=1.0, check=True, scaler=scaler
+    )
+    assert at(result, 18.0).starting_npus == 48
+    assert at(result, 22.0).starting_npus == 0
+    assert max(point.prefill_npus for point in result.timeline) == 32
+    assert all(math.isnan(one.stopped_s) for one in result.instances)
+
+
+def test_decode_waits_for_the_npus_that_prefill_yields() -> None:
+    load = burst(600, output=32, every_s=0.1)
+    scaler = ScriptedScaler([(10.0, "decode", 2), (30.0, "prefill", 4)])
+    result = simulate(
+        config(prefill={"replicas": 14}, simulation=PREWARMED), load, timeline_step_s=1.0, check=True, scaler=scaler
+    )
+    waits = next(one for one in scaler.seen if one.now >= 20.0)
+    assert (waits.pool("decode").starting, waits.npus_free) == (1, 0)
+    assert at(result, 25.0).decode_npus == 160
+    assert at(result, 40.0).prefill_npus == 64
+    assert at(result, 40.0).decode_npus == 320
+    assert all(p.prefill_npus + p.decode_npus + p.starting_npus <= 384 for p in result.timeline)
+    assert finished(result)
+
+
+def leaving_decode(**sections: dict[str, float]) -> SimResult:
+    """Long answers on two small decode instances, one of which leaves at 12 s."""
+    load = workload([(0.05 * n, 1000, 2000) for n in range(200)] + [(10.0 + n, 1000, 2) for n in range(80)])
+    two = config(prefill={"replicas": 2}, decode={"replicas": 2, "npus_per_instance": 32}, **sections)
+    scaler = ScriptedScaler([(12.0, "decode", 1)])
+    result = simulate(two, load, timeline_step_s=1.0, check=True, scaler=scaler)
+    assert finished(result)
+    assert set(result.requests.attempts) == {1}
+    assert at(result, 13.0).draining_npus == 32
+    assert sum(math.isfinite(one.stopped_s) for one in result.instances) == 1
+    return result
+
+
+def test_a_leaving_decode_instance_hands_its_streams_on() -> None:
+    moved, stays = leaving_decode(engine={"drain_s": 2.0}), leaving_decode(engine={"drain_s": 1000.0})
+    assert at(moved, 17.0).draining_npus == 0
+    assert at(stays, 40.0).draining_npus == 32
+    assert moved.totals.kv_bytes_handed_off > 1.3 * stays.totals.kv_bytes_handed_off
+    assert moved.totals.tokens_computed == stays.totals.tokens_computed
+    assert moved.totals.tokens_generated == stays.totals.tokens_generated
+    assert moved.totals.npu_seconds < stays.totals.npu_seconds
+
+
+def test_streams_of_a_leaving_instance_are_still_there() -> None:
+    """Else a scaler would see them go, come back with those who take them over, and take that for a burst."""
+    load = workload([(0.05 * n, 1000, 2000) for n in range(200)])
+    two = config(prefill={"replicas": 2}, decode={"replicas": 2, "npus_per_instance": 32}, engine={"drain_s": 5.0})
+    scaler = ScriptedScaler([(12.0, "decode", 1)])
+    simulate(two, load, scaler=scaler)
+    seen = [one.pool("decode").sequences for one in scaler.seen if 11.0 <= one.now <= 20.0]
+    assert len(seen) >= 5
+    assert set(seen) == {200}
+
+
+def test_the_last_decode_instance_finishes_what_it_has() -> None:
+    load = workload([(0.05 * n, 1000, 500) for n in range(100)])
+    scaler = ScriptedScaler([(6.0, "decode", 0)])
+    result = simulate(config(prefill={"replicas": 2}), load, timeline_step_s=1.0, check=True, scaler=scaler)
+    assert finished(result)
+    assert at(result, 7.0).draining_npus == 160
+
+
+def test_memory_servers_come_and_go_and_the_pool_stays_sound() -> None:
+    prefixes = [[n % 40 * 10 + block for block in range(8)] for n in range(600)]
+    load = workload([(0.2 * n, 4096, 16) for n in range(600)], prefixes)
+    scaler = ScriptedScaler([(20.0, "kvcache", 6), (80.0, "kvcache", 2)])
+    result = simulate(config(kvcache={"replicas": 4, "ub_memory_mib": 8192}), load, check=True, scaler=scaler)
+    assert [at(result, t).memory_servers for t in (10.0, 40.0, 119.0)] == [4, 6, 2]
+    assert finished(result)
+    assert result.totals.tokens_pulled > 0
+    caches = [one.cache for one in scaler.seen]
+    assert all(one is not None for one in caches)
+    assert max(one.bytes_used for one in caches if one) > 0
+    assert all(b.hit_tokens >= a.hit_tokens for a, b in pairwise([one for one in caches if one]))
+
+
+def test_a_lost_memory_server_is_replaced_though_the_pool_has_grown_meanwhile() -> None:
+    fault = Fault(Seconds(10.0), FaultKind.MEMORY_SERVER, "memory2", Seconds(40.0), 0.0)
+    scaler = ScriptedScaler([(20.0, "kvcache", 5)])
+    load = workload([(0.5 * n, 4096, 16) for n in range(200)])
+    result = simulate(config(), load, timeline_step_s=1.0, faults=(fault,), check=True, scaler=scaler)
+    assert [at(result, t).memory_servers for t in (5.0, 15.0, 30.0, 60.0)] == [4, 3, 4, 5]
+
+
+def test_no_more_memory_servers_than_the_nodes_have_room_for() -> None:
+    scaler = ScriptedScaler([(5.0, "kvcache", 8)])
+    roomy = config(kvcache={"replicas": 2, "ub_memory_mib": 16 << 20})
+    result = simulate(roomy, burst(300), timeline_step_s=1.0, check=True, scaler=scaler)
+    assert at(result, 14.0).memory_servers == 4
+    assert {one.cache.high for one in scaler.seen if one.cache} == {4}
+
+
+def test_a_pool_without_servers_has_no_signals() -> None:
+    scaler = ScriptedScaler()
+    simulate(config(kvcache={"replicas": 0}), burst(50), scaler=scaler)
+    assert {one.cache for one in scaler.seen} == {None}
+
+
+def test_signals_are_totals_that_end_where_the_result_does() -> None:
+    load = burst(400)
+    scaler = ScriptedScaler([(5.0, "prefill", 3)])
+    result = simulate(config(prefill={"replicas": 1}), load, scaler=scaler)
+    for before, after in pairwise(scaler.seen):
+        assert after.now > before.now
+        for name in ("arrived", "arrived_tokens", "uncached_tokens", "finished", "generated_tokens", "ttft_met"):
+            assert getattr(after.traffic, name) >= getattr(before.traffic, name)
+    last = scaler.seen[-1]
+    assert last.traffic.arrived == 400
+    assert last.traffic.arrived_tokens == 400 * 4096
+    assert 0 < last.traffic.ttft_met + last.traffic.ttft_missed <= 400
+    assert last.traffic.uncached_tokens <= result.totals.tokens_computed
+    assert last.start_s == pytest.approx(35.0, abs=1.0)
+    assert last.npus_total == 384
+    prefill, decode = last.pools
+    assert (prefill.target, prefill.npus_per_instance, prefill.running + prefill.starting) == (3, 16, 3)
+    assert prefill.tokens_per_s == pytest.approx(16 * 5663, rel=0.2)
+    assert 160 * 48 < decode.max_sequences <= 160 * 96
+
+
+def test_who_waits_longest_is_known() -> None:
+    scaler = ScriptedScaler()
+    simulate(config(prefill={"replicas": 1}), workload([(n * 0.01, 30_000, 4) for n in range(300)]), scaler=scaler)
+    waits = [one.traffic.oldest_wait_s for one in scaler.seen]
+    assert max(waits) > 20.0
+    assert all(after <= before + 1.0 + 1e-6 for before, after in pairwise(waits))
+    worst = max(scaler.seen, key=lambda one: one.pool("prefill").queued_tokens)
+    assert worst.pool("prefill").queued_tokens > 1_000_000
+    assert worst.traffic.oldest_wait_s > 2.0
+    assert scaler.seen[-1].traffic.ttft_missed > 0
+
+
+def test_the_budget_counts_what_is_taken() -> None:
+    scaler = ScriptedScaler()
+    simulate(config(prefill={"replicas": 2}, autoscaler={"npu_budget": 200}), burst(20), scaler=scaler)
+    assert {(one.npus_total, one.npus_free) for one in scaler.seen} == {(200, 8)}
+
+
+def test_a_lost_instance_is_replaced_once() -> None:
+    fault = Fault(Seconds(10.0), FaultKind.NODE, "n0", Seconds(1000.0), 0.0)
+    scaler = ScriptedScaler([(12.0, "prefill", 4), (40.0, "prefill", 5)])
+    result = simulate(
+        config(prefill={"replicas": 4}),
+        burst(1000, every_s=0.3),
+        timeline_step_s=1.0,
+        faults=(fault,),
+        check=True,
+        scaler=scaler,
+    )
+    assert at(result, 30.0).prefill_npus == 48
+    assert at(result, 280.0).prefill_npus == 80
+    assert len([one for one in result.instances if one.pool == "prefill"]) == 6
+    shrunk = ScriptedScaler([(12.0, "prefill", 3)])
+    result = simulate(
+        config(prefill={"replicas": 4}), burst(1000, every_s=0.3), faults=(fault,), check=True, scaler=shrunk
+    )
+    assert len([one for one in result.instances if one.pool == "prefill"]) == 4
+
+
+def scripted_run(seed: int) -> bytes:
+    scaler = ScriptedScaler([(3.0, "prefill", 6), (9.0, "decode", 2), (20.0, "prefill", 2), (21.0, "kvcache", 6)])
+    varied: ServeConfig = config(prefill={"replicas": 3}, simulation={"jitter": 0.1, "seed": seed})
+    result = simulate(varied, burst(600), check=True, scaler=scaler)
+    return result_json(replace(result, wall_s=0.0), summarize(result), requests=True)
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    assert scripted_run(1) == scripted_run(1)
+    assert scripted_run(1) != scripted_run(2)
+
+
+def test_what_decode_can_take_is_learned_from_its_steps() -> None:
+    scaler = ScriptedScaler([])
+    simulate(config(), burst(300, output=64, every_s=0.1), scaler=scaler)
+    told = [one.pool("decode") for one in scaler.seen]
+    assert len({one.max_sequences for one in told}) > 1, "the cost model's number was only the beginning"
+    assert all(1 <= one.max_sequences <= one.crowd <= one.seats for one in told)

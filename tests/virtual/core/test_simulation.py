@@ -1,0 +1,168 @@
+"""Whole simulations: what goes in comes out, the same seed gives the same history, more NPUs are never worse."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.errors import ConfigError
+from serving.virtual.report.goodput import Slo
+from serving.virtual.report.result_json import result_json
+from serving.virtual.report.summary import summarize
+from serving.virtual.result import Outcome, SimResult
+from serving.virtual.run import simulate
+from serving.virtual.workload.request import Workload
+from serving.virtual.workload.synthetic import synthetic_workload
+from tests.virtual.core.case import burst, config, workload
+
+TOKEN_BYTES = 70_272
+"""KV cache of one token of DeepSeek-R1."""
+
+Requests = st.lists(
+    st.tuples(
+        st.floats(0.0, 20.0), st.integers(1, 20_000), st.integers(1, 600), st.lists(st.integers(0, 3), max_size=4)
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+def run_of(rows: list[tuple[float, int, int, list[int]]], **sections: dict[str, object]) -> SimResult:
+    rows = sorted(rows, key=lambda row: row[0])
+    blocks = [chain[: prompt // 512] for _, prompt, _, chain in rows]
+    return simulate(config(**sections), workload([row[:3] for row in rows], blocks), check=True)
+
+
+@settings(max_examples=25, deadline=None)
+@given(Requests, st.integers(1, 3), st.booleans())
+def test_everything_that_goes_in_comes_out(
+    rows: list[tuple[float, int, int, list[int]]], prefills: int, pooled: bool
+) -> None:
+    result = run_of(rows, prefill={"replicas": prefills}, kvcache={"replicas": 4 * pooled, "ub_memory_mib": 65_536})
+    requests, totals = result.requests, result.totals
+    rows = sorted(rows, key=lambda row: row[0])
+    assert list(requests.outcome) == [Outcome.FINISHED] * len(rows)
+    assert list(requests.output_tokens) == [row[2] for row in rows]
+    assert list(requests.prompt_tokens) == [row[1] for row in rows]
+    assert totals.tokens_out == sum(row[2] for row in rows)
+    # Tokens: of each answer one comes from prefill, the others from decode. Nothing was lost, so nothing twice.
+    assert totals.tokens_generated == totals.tokens_out - len(rows)
+    assert totals.tokens_computed + totals.tokens_cached == totals.prompt_tokens_in == sum(row[1] for row in rows)
+    # Bytes: what the fabric carried is what was handed off, pulled and stored; caches only ever save some of it.
+    handed = sum(row[1] for row in rows if row[2] > 1) * TOKEN_BYTES
+    assert 0 < totals.kv_bytes_handed_off <= handed or handed == 0
+    assert totals.kv_bytes_pulled == totals.tokens_pulled * TOKEN_BYTES
+    last = result.timeline[-1]
+    assert last.rdma_bytes == totals.kv_bytes_handed_off
+    assert last.ub_bytes == totals.kv_bytes_pulled + totals.kv_bytes_sent + totals.expert_bytes
+    assert totals.kv_bytes_stored <= totals.kv_bytes_sent
+    for arrival, first, finish in zip(requests.arrival_s, requests.first_token_s, requests.finish_s, strict=True):
+        assert arrival < first <= finish
+
+
+@settings(max_examples=8, deadline=None)
+@given(Requests, st.integers(0, 5), st.sampled_from([0.0, 0.2]))
+def test_one_seed_gives_one_history(rows: list[tuple[float, int, int, list[int]]], seed: int, jitter: float) -> None:
+    def bytes_of() -> bytes:
+        result = run_of(rows, simulation={"seed": seed, "jitter": jitter, "spike_share": jitter / 10})
+        return result_json(result, summarize(result, Slo(1.0, 0.05)), requests=True)
+
+    assert bytes_of() == bytes_of()
+
+
+def test_another_seed_gives_another_history() -> None:
+    first, second = (simulate(config(simulation={"seed": seed}), burst(40)) for seed in (1, 2))
+    assert list(first.requests.finish_s) != list(second.requests.finish_s)
+
+
+def goodput(load: Workload, prefills: int, decodes: int = 1) -> float:
+    result = simulate(config(prefill={"replicas": prefills}, decode={"replicas": decodes}), load)
+    found = summarize(result, Slo(1.0, 0.05)).goodput
+    assert found is not None
+    return found.attainment
+
+
+@pytest.mark.parametrize("rate", [10.0, 40.0, 120.0])
+def test_more_npus_never_lower_the_goodput(rate: float) -> None:
+    load = synthetic_workload(rate, 20.0, 4096, 64, seed=3)
+    shares = [goodput(load, prefills) for prefills in (1, 2, 4, 8)]
+    assert shares == sorted(shares)
+    assert goodput(load, 4, decodes=2) >= shares[2] - 1e-9
+
+
+def test_more_load_never_raises_the_goodput() -> None:
+    shares = [goodput(synthetic_workload(rate, 20.0, 4096, 64, seed=3), 2) for rate in (5.0, 40.0, 80.0, 160.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 1.0
+    assert shares[-1] < 0.5
+
+
+def test_prefixes_are_found_again_and_save_time() -> None:
+    chains = [[1, 2, 3, 4, 5, 6, 7, 8]] * 20
+    load = workload([(2.0 * n, 4096, 8) for n in range(20)], chains)
+    cached, cold = simulate(config(), load), simulate(config(engine={"prefix_reuse": False}), load)
+    # The last token is computed in any case, hence its block.
+    assert list(cached.requests.cached_tokens) == [0] + [3584] * 19
+    assert sum(cold.requests.cached_tokens) == 0
+    ttft = [
+        sum(f - a for a, f in zip(one.requests.arrival_s, one.requests.first_token_s, strict=True))
+        for one in (cached, cold)
+    ]
+    assert ttft[0] < ttft[1]
+
+
+def test_a_full_gateway_says_so() -> None:
+    full = config(gateway={"max_running_sequences": 5, "max_queued_requests": 3, "max_queued_tokens": 10**9})
+    result = simulate(full, workload([(0.0, 4096, 64)] * 20), check=True)
+    outcomes = list(result.requests.outcome)
+    assert outcomes.count(Outcome.FINISHED) == 8
+    assert outcomes.count(Outcome.REJECTED) == 12
+    assert result.decision_counts["reject"] == 12
+
+
+def test_handoffs_that_find_every_decode_instance_full_wait_for_a_place() -> None:
+    """All but the first 640 of them failed, each after three questions without a pause in between."""
+    one_each = {"max_sequences": 320, "max_waiting": 1}  # a die decodes one sequence, and one may wait there
+    result = simulate(config(decode=one_each), workload([(0.0, 64, 32)] * 1000), check=True)
+    assert list(result.requests.outcome) == [Outcome.FINISHED] * 1000
+    assert 0 < result.decision_counts["refuse"] < 4000
+
+
+def test_a_request_that_cannot_fit_fails_and_hurts_nobody() -> None:
+    result = simulate(config(), workload([(0.0, 131_072, 64), (0.1, 4096, 8)]), check=True)
+    assert list(result.requests.outcome) == [Outcome.FAILED, Outcome.FINISHED]
+
+
+def test_a_deadline_ends_a_request() -> None:
+    result = simulate(config(gateway={"request_timeout_s": 1.0}), workload([(0.0, 4096, 2000)]), check=True)
+    assert list(result.requests.outcome) == [Outcome.FAILED]
+    assert result.decision_counts["fail"] == 1
+
+
+def test_a_simulation_can_be_stopped() -> None:
+    result = simulate(config(), burst(100, every_s=0.1), stop_s=2.0)
+    outcomes = list(result.requests.outcome)
+    assert Outcome.UNFINISHED in outcomes
+    assert Outcome.FINISHED in outcomes
+    assert result.totals.end_s <= 2.0
+
+
+def test_a_topology_that_cannot_be_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="NPUs, 128 are free"):
+        simulate(config(decode={"replicas": 3}), burst(1))
+    with pytest.raises(ConfigError, match="does not fit"):
+        simulate(config(decode={"npus_per_instance": 2, "max_sequences": 8}), burst(1))
+    with pytest.raises(ConfigError, match="disaggregated"):
+        simulate(config(serving={"mode": "aggregated"}), burst(1))
+    with pytest.raises(ConfigError, match="ascend-910x"):
+        simulate(config(simulation={"device": "ascend-910x"}), burst(1))
+
+
+def test_locality_sends_prompts_where_their_beginning_is() -> None:
+    chains = [[n % 5, 10 + n % 5, 20 + n % 5, 30 + n % 5] for n in range(60)]
+    load = workload([(0.5 * n, 2048, 8) for n in range(60)], chains)
+    routed = replace(config(kvcache={"replicas": 0}), gateway=replace(config().gateway, routing="locality"))
+    by_locality = simulate(routed, load)
+    by_load = simulate(config(kvcache={"replicas": 0}), load)
+    assert sum(by_locality.requests.cached_tokens) > sum(by_load.requests.cached_tokens)
