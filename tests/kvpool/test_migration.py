@@ -121,7 +121,7 @@ def test_the_pace_and_the_bound_of_a_round() -> None:
 
 def test_entries_in_use_stay_and_go_later() -> None:
     hashes = chain(20)
-    with PoolCluster(1) as pool:
+    with PoolCluster(1, lease_s=60.0) as pool:  # longer than a server takes to start on a busy machine
         client = client_of(pool)
         put(client, hashes)
         find = client.lookup(SPACE, hashes[:5], soon())
