@@ -168,7 +168,7 @@ def test_missing_folder_file_and_bad_json(tmp_path: Path) -> None:
 def test_import_needs_no_torch(tmp_path: Path) -> None:
     write_random_checkpoint(tmp_path)
     code = (
-        "import sys; from serving.model.config import ModelConfig;"
-        f"ModelConfig.from_folder({str(tmp_path)!r}); sys.exit('torch' in sys.modules)"
+        "import sys; from serving.model.config import Architecture;"
+        f"Architecture.from_folder({str(tmp_path)!r}); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
