@@ -6,7 +6,7 @@ from serving.cluster.membership import Member
 from serving.ids import NodeId, ReplicaId
 from serving.scaling.live.observe import REMEMBER_S, RayCluster, seen_deployment, seen_members
 from serving.scaling.live.sight import ReplicaPhase, Sight
-from tests.launch.scaling.case import deployment, member, replica
+from tests.scaling.live.case import deployment, member, replica
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from serving.scaling.live.board import ClusterSilentError, ScalingBoard, words
 from serving.values.scaling import HoldPool, ReadDecisions, ReadPools, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from serving.values.signals import Traffic
 from serving.values.traffic import BOUNDS_S, BoardNews, GatewayReport
-from tests.launch.scaling.case import DRAINING, FakeCluster, config, member, replica
+from tests.scaling.live.case import DRAINING, FakeCluster, config, member, replica
 
 EMPTY = (0,) * (len(BOUNDS_S) + 1)
 

@@ -23,7 +23,7 @@ CASE = """
 import sys
 from serving.cluster.session import enter
 session = enter()  # before Ray is imported
-from tests.launch.pool_control_case import run
+from tests.kvpool.pool_control_case import run
 run(session, sys.argv[1])
 print("all is well")
 """

@@ -25,8 +25,8 @@ from serving.scaling.live.sight import SeenDeployment, SeenMember
 from serving.values.scaling import HoldPool
 from serving.values.signals import PoolSignals, ScalingSignals
 from serving.values.traffic import BOUNDS_S, GatewayReport
-from tests.launch.scaling.case import STARTING, FakeCluster, config, deployment, member, nodes, replica
 from tests.scaling.core.fluid import Fluid, FluidPool, burst
+from tests.scaling.live.case import STARTING, FakeCluster, config, deployment, member, nodes, replica
 
 SCALES = (0.25, 1.0, 16.0)
 """Powers of two: times are the same to the last bit."""

@@ -8,7 +8,7 @@ from serving.scaling.live.page_state import pool_rows
 from serving.scaling.live.sight import Sight
 from serving.scaling.live.signals import CacheTotals, memory_fill
 from serving.values.pool_view import PoolView, ServerRecord, ServerState, ViewServer
-from tests.launch.scaling.case import DRAINING, STARTING, config, deployment, member, nodes, replica, started
+from tests.scaling.live.case import DRAINING, STARTING, config, deployment, member, nodes, replica, started
 
 
 def server(name: str, pid: int, used: int, evicted: int = 0) -> ViewServer:

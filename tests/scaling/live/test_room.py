@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from serving.scaling.live.room import ReplicaSize, fits, offered, used
 from serving.scaling.live.sight import SeenDeployment
 from serving.values.scaling import MOST_REPLICAS
-from tests.launch.scaling.case import DRAINING, STARTING, deployment, nodes, replica, started
+from tests.scaling.live.case import DRAINING, STARTING, deployment, nodes, replica, started
 
 SIZES = {"prefill": ReplicaSize(2, 128), "decode": ReplicaSize(4, 256), "kvcache": ReplicaSize(0, 64)}
 

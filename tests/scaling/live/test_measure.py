@@ -5,7 +5,7 @@ import pytest
 from serving.scaling.core.decode_ability import TPOT_SPREAD
 from serving.scaling.live.measure import START_S, Abilities, PromptRate
 from serving.scaling.live.sight import SeenDeployment, SeenMember, Sight
-from tests.launch.scaling.case import SERVING, STARTING, deployment, member, replica
+from tests.scaling.live.case import SERVING, STARTING, deployment, member, replica
 
 
 def sight(at: float, *members: SeenMember, **deployments: SeenDeployment) -> Sight:
