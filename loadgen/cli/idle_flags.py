@@ -41,7 +41,7 @@ _WORKLOADS_OWN = ("prompt", "messages", "max_tokens", "max_completion_tokens")
 
 
 def idle_flag_warnings(flags: argparse.Namespace, *, bodies: bool) -> tuple[str, ...]:
-    """What to say of flags that change nothing in this run, or something that another flag claims to set.
+    """Warnings about flags that change nothing in this run, or something that another flag claims to set.
 
     Args:
         bodies: the data set is a trace that has its bodies.

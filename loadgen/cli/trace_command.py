@@ -42,7 +42,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_reading_flags(parser: argparse.ArgumentParser) -> None:
-    """What the format of the file that is read leaves open."""
+    """Declare flags for what the format of the file that is read leaves open."""
     parser.add_argument("--block-tokens", type=values.count, metavar="N", help="tokens of a block of its hash_ids")
     parser.add_argument("--seed", type=values.whole, default=0, metavar="N", help="of a ServeGen folder's requests")
 

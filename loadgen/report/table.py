@@ -50,7 +50,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What one table shows, with a sentence under it."""
+    """A table's contents, with a sentence under it."""
 
     columns: Sequence[Column]
     rows: Sequence[TableRow]

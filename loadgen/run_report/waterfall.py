@@ -53,7 +53,7 @@ def waterfall_chart(records: Sequence[RequestRecord], *, max_rows: int = MAX_ROW
 
 
 def row_text(record: RequestRecord) -> str:
-    """What a request's row says when it is pointed at."""
+    """The text of a request's row when it is pointed at."""
     parts = [f"request {record.index}.{record.turn} {outcome_title(record.outcome)}"]
     chunks = record.chunks()
     if record.started_s is not None and record.started_s - record.intended_s >= _TOLD_FROM_S:

@@ -38,7 +38,7 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(Protocol):
-    """What each format's reader is."""
+    """The interface of each format's reader."""
 
     @property
     def path(self) -> Path:
@@ -54,7 +54,7 @@ class Trace(Protocol):
 
     @property
     def notes(self) -> dict[str, str]:
-        """What had to be made sense of while reading, one sentence each; filled as the requests are read."""
+        """Remarks about what had to be made sense of, one sentence each; filled as the requests are read."""
 
     def requests(self) -> Iterator[TraceRecord]:
         """All requests, read anew, lazily; those that do not follow another ascend in time.

@@ -16,7 +16,7 @@ from loadgen.trace.draws import IntArray
 
 
 def scaled_block(block_tokens: int, factor: float) -> int:
-    """What a block has after scaling [tokens]; 0 if that is less than half a token."""
+    """The size of a block after scaling [tokens]; 0 if that is less than half a token."""
     return int(block_tokens * factor + 0.5)
 
 

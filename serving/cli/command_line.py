@@ -36,7 +36,7 @@ EXIT_UNREAD = 141
 
 
 class Command(Protocol):
-    """What a command's module has."""
+    """The interface of a command's module."""
 
     DESCRIPTION: str
     EPILOG: str

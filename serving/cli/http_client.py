@@ -177,7 +177,7 @@ class _SameOrigin(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """As the base class. Raises: ConnectionError where it leads to another server."""
+        """Follow a redirect as the base class does. Raises: ConnectionError where it leads to another server."""
         if _origin(newurl) != _origin(req.full_url):
             fp.close()
             raise ConnectionError(f"it points to {newurl}, and nobody else is asked")
@@ -204,7 +204,7 @@ def _read(response: "http.client.HTTPResponse | urllib.error.HTTPError", end: fl
 
 
 def _refusal(server: ServerKind, url: str, error: urllib.error.HTTPError) -> RefusedError:
-    """What to do about an answer that is none: the server's own words, if it is such a server."""
+    """Advice about an answer that is none: the server's own words, if it is such a server."""
     told: dict[str, Any] = {}
     with error:
         try:

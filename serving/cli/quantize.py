@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """What the options ask for.
+    """The settings that the options ask for.
 
     Raises: ConfigError if there is nothing to calibrate with, or the seed is none.
     """

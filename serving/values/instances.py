@@ -21,7 +21,7 @@ class Status(Value, frozen=True, gc=False):
     tokens_per_s: float
     """Recent tokens computed per second of step time."""
     step_limit_s: float = 0.0
-    """What `progress_age_s` may be at most: beyond it the engine hangs; 0 = nobody knows."""
+    """Limit of `progress_age_s`, beyond which the engine hangs; 0 = nobody knows."""
     lost_paths: tuple[ReplicaId, ...] = ()
     """Instances from which no KV blocks arrive here."""
     slow_paths: tuple[ReplicaId, ...] = ()
@@ -30,6 +30,6 @@ class Status(Value, frozen=True, gc=False):
     """That are linked to this instance: each of them knows only what it sent there itself."""
     pulling: int = 0
     fetching: int = 0
-    """Of those in `running`, the ones whose blocks are on their way: from another instance, from the KV-cache pool."""
+    """Those in `running` whose blocks are on their way: from another instance, from the KV-cache pool."""
     blocks_cached: int = 0
-    """Of those that are free, the ones that still hold a prefix."""
+    """Free blocks that still hold a prefix."""

@@ -24,7 +24,7 @@ Caller = Literal["cli", "page", "rest"]
 
 
 class ScaleAnswer(Struct, frozen=True):
-    """What became of a change.
+    """The outcome of a change.
 
     Args:
         before, target: replicas asked for until now, and from now on.

@@ -58,7 +58,7 @@ class AccountedExtents(Sequence[BlockExtent]):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What instances of one supernode share.
+    """Everything that instances of one supernode share.
 
     Attributes:
         owner_of: the gateway of a sequence.

@@ -15,7 +15,7 @@ HISTORY_TOKENS = 1 << 20
 def core_settings(
     config: ServeConfig, gateway: GatewayId, pools: tuple[str, ...], attention_tokens: float
 ) -> GatewaySettings:
-    """What a gateway's core is built with.
+    """The settings that a gateway's core is built with.
 
     Args:
         pools: names of the engine pools in the order of a request's life.

@@ -124,7 +124,7 @@ class Gateway:
         return len(self._running)
 
     def waiting(self, now: float) -> tuple[int, int, float]:
-        """What waits here, in the queue or for an instance to come up, before its first token.
+        """The requests that wait here, in the queue or for an instance to come up, before their first token.
 
         Returns: requests, their known tokens, and for how long the oldest of them has waited [s].
         """

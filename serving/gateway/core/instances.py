@@ -123,7 +123,7 @@ class Instances:
         return False
 
     def troubles(self, pool: str, now: float) -> dict[ReplicaId, PathTrouble]:
-        """Of the instances of a pool, by name, the paths on which they pull badly; not those that leave it.
+        """Paths on which the instances of a pool pull badly, by their names; not those of instances that leave it.
 
         Returns: empty if no path is bad.
         """

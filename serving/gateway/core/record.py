@@ -19,7 +19,7 @@ class GatewayCall(CallRecord, frozen=True):
         return gateway.on(self.event, self.now)
 
     def kind(self) -> str:
-        """What happened."""
+        """The event's name."""
         return type(self.event).__name__
 
     def title(self) -> str:

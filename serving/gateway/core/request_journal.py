@@ -117,7 +117,7 @@ class SequenceJournal:
     # ---- what instances say --------------------------------------------------------------------------------------
 
     def on_news(self, news: News, *, begun: bool = False) -> Commands:
-        """What an instance says of one of the submissions.
+        """Take what an instance says of one of the submissions.
 
         Args:
             begun: the client has received something of the request, if not of this sequence.

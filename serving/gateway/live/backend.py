@@ -51,12 +51,12 @@ class LiveBackend:
         self._generations: dict[int, LiveGeneration] = {}
         self._waker: asyncio.Task[None] | None = None
         self._unsent: deque[e.GatewayEvent] = deque()
-        """What the core is yet to be told of orders that could not be sent."""
+        """Events that the core is yet to be told: orders that could not be sent."""
 
     # ---- GenerationBackend -----------------------------------------------------------------------------------------
 
     def submit(self, job: GenerationJob) -> LiveGeneration:
-        """As `GenerationBackend.submit`. Must be called on the gateway's loop.
+        """Submit a request, see `GenerationBackend`. Must be called on the gateway's loop.
 
         Raises: OverloadedError when the queue is at its bound; UnavailableError when it is without an instance to wait
             for, or none is expected.
@@ -91,7 +91,7 @@ class LiveBackend:
         return {"running": core.running, "queued": len(core.room), "sequences": len(core.choices)}
 
     def waiting(self) -> tuple[int, int, float]:
-        """As `Gateway.waiting`, now."""
+        """The requests that wait now, see `Gateway.waiting`."""
         return self.core.waiting(self._now())
 
     @property

@@ -51,7 +51,7 @@ class LiveGeneration:
         self._on_cancel = on_cancel
 
     async def next(self) -> Sequence[SequenceUpdate]:
-        """As `Generation.next`."""
+        """See `Generation.next`."""
         while True:
             if self._updates:
                 updates, self._updates = self._updates, []
@@ -64,12 +64,12 @@ class LiveGeneration:
             await self._waiter
 
     def stop(self, index: int) -> None:
-        """As `Generation.stop`."""
+        """See `Generation.stop`."""
         self._updates = [update for update in self._updates if update.index != index]
         self._on_stop(self.number, index)
 
     def cancel(self) -> None:
-        """As `Generation.cancel`."""
+        """See `Generation.cancel`."""
         self._on_cancel(self.number)
 
     def deliver(self, update: SequenceUpdate) -> None:

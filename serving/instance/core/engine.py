@@ -247,7 +247,7 @@ class InstanceEngine:
             self._out.append(e.Foreseen(self._foreseen.plan))
 
     def _step_followed(self, result: StepResult, now: float) -> None:
-        """What ends only closes, until the step that runs now has ended, too."""
+        """Book a step while the next one runs: whatever ends only closes, until that has ended, too."""
         following = self._foreseen
         if following is None:
             raise LedgerError("a step was followed by one that nobody had foreseen")

@@ -22,7 +22,7 @@ class Drain(Value, frozen=True, gc=False):
 
 
 class MoveOut(Value, frozen=True, gc=False):
-    """As `Drain`, and what is inside now is to go on elsewhere, if there is an elsewhere."""
+    """Drain, and let what is inside now go on elsewhere, if there is an elsewhere."""
 
 
 class NextStep(Value, frozen=True, gc=False):

@@ -18,7 +18,7 @@ from serving.version import VERSION
 
 
 class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """What an engine was built with."""
+    """The arguments that an engine was built with."""
 
     name: str
     settings: EngineSettings
@@ -27,7 +27,7 @@ class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 def header_of(name: str, engine: InstanceEngine) -> EngineHeader:
-    """What a replay builds the same engine of. Effects: none."""
+    """The header from which a replay builds the same engine. Effects: none."""
     return EngineHeader(name, engine.settings, engine.scheduler.blocks.pool.num_blocks, VERSION)
 
 
@@ -54,7 +54,7 @@ class EngineCall(CallRecord, frozen=True):
         return [_plan_facts(*one) if isinstance(one, tuple) else plain(one) for one in kept]
 
     def kind(self) -> str:
-        """What happened."""
+        """The event's name."""
         return type(self.event).__name__
 
     def title(self) -> str:

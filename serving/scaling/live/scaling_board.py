@@ -68,7 +68,7 @@ class ScalingBoardActor:
         await self._board.apply(targets)
 
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
-        """As `ScalingBoard.answer`; a cluster that is silent is a refusal."""
+        """Answer an operation; a cluster that is silent is a refusal."""
         await self.start()
         try:
             return await self._board.answer(operation)

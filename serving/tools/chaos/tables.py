@@ -9,7 +9,7 @@ from serving.tools.chaos.schedule import GRAVE
 
 
 def kind_table(found: ChaosFindings) -> Table:
-    """What the faults of each kind did at each pool."""
+    """The effects of each kind of fault at each pool."""
     heads = columns(
         "fault", "pool", "times", "nobody to hit", "replaced", "survived", "replaced after p50",
         "replaced after p99", "replaced after max", "streams stopped", "fault to token p50", "fault to token p99",

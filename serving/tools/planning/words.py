@@ -76,13 +76,13 @@ def plan_table(plan: CapacityPlan) -> Table:
 
 
 def why_table(plan: CapacityPlan) -> Table:
-    """What limits the best plan, and why the others are not it."""
+    """A table of each plan's limit, and why it is the best or not."""
     cells = [TableRow([f"{row.cells[0]} ({row.limits})", row.why], row.tone) for row in rows(plan)]
     return Table(columns("plan", "what limits it", long=("plan", "what limits it")), cells)
 
 
 def dropped_table(plan: CapacityPlan) -> Table:
-    """What was not simulated on the whole trace."""
+    """A table of what was not simulated on the whole trace."""
     return table_of(columns("what", "why", long=("what", "why")), [(one.what, one.why) for one in plan.dropped])
 
 

@@ -71,7 +71,7 @@ def layer_parts(cost: PredictedStep) -> list[CostPart]:
 
 
 def stream_name(stream: int) -> str:
-    """What a part's stream number means."""
+    """The name of a part's stream."""
     return STREAMS[stream].split()[0] if stream in (0, 1) else "outside of layers"
 
 

@@ -95,7 +95,7 @@ def _add_events(page: Page, result: SimResult, summary: Summary) -> None:
 
 
 def _facts(result: SimResult, summary: Summary) -> list[tuple[str, object]]:
-    """What ran."""
+    """The facts of a run: names and values."""
     return [
         ("workload", result.workload),
         ("requests", numbers.count(summary.requests)),

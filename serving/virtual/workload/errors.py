@@ -13,7 +13,7 @@ class TraceError(ConfigError):
 
 @contextmanager
 def refused_in_our_terms() -> Iterator[None]:
-    """What the trace's reader refuses is refused here, in the same words.
+    """Refuse what the trace's reader refuses, in the same words.
 
     Raises: TraceError, ConfigError.
     """
