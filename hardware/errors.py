@@ -56,7 +56,7 @@ class UbError(HardwareError):
 
 
 class UbMissingError(UbError):
-    """There is no segment at the path."""
+    """No segment is at the path."""
 
 
 class UbExistsError(UbError):

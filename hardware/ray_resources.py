@@ -24,7 +24,7 @@ _PROBE_MESSAGE = "Failed to detect NPU type."
 
 
 def node_resources(npus: int, ub_memory_mib: int) -> dict[str, float]:
-    """What one node of the cluster offers.
+    """Ray resources that one node of the cluster offers.
 
     Start the node with `num_gpus=0` where the host has GPUs: Ray lets a node have one kind of accelerator.
 
@@ -39,7 +39,7 @@ def node_resources(npus: int, ub_memory_mib: int) -> dict[str, float]:
 
 
 def replica_resources(npus: int, ub_mib: int) -> dict[str, float]:
-    """What one replica takes: whole NPUs, and its share of the node's UB memory.
+    """Ray resources that one replica takes: whole NPUs, and its share of the node's UB memory.
 
     Args:
         npus: NPUs of the instance; 0 for a replica without.

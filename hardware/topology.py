@@ -1,4 +1,4 @@
-"""Who is who in the supernode: die, NPU, node, supernode, and which plane joins what.
+"""Numbering of the supernode: die, NPU, node, supernode, and which plane joins which of them.
 
 Identities are small values that mean the same in every process. A node is numbered over all supernodes
 (node 48 is the first one of the second supernode), so an identity needs no more than the path printed in its name:

@@ -44,7 +44,7 @@ class ServerError(LoadgenError):
 
 
 class ServerUnreachable(ServerError):
-    """Nobody listens there, or not in time."""
+    """No server listens there, or not in time."""
 
 
 class WrongModel(ServerError):

@@ -1,4 +1,4 @@
-"""What will be sent and when, as plain values: messages, turns, conversations, jobs.
+"""Requests to send and their times, as plain values: messages, turns, conversations, jobs.
 
 A workload makes conversations without a notion of time; an arrival process makes times without a notion of content;
 `LoadJob` joins the two. Jobs are drawn before they are due and travel to the worker processes as msgpack, so that a
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Role(StrEnum):
-    """Who speaks in a chat message."""
+    """Speaker of a chat message."""
 
     SYSTEM = "system"
     USER = "user"

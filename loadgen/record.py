@@ -1,4 +1,4 @@
-"""What one request did, as it was measured: stamps, counts and outcome, nothing derived.
+"""Measurements of one request: stamps, counts and outcome, nothing derived.
 
 Every figure that is ever reported is computed from these records (see `metrics/`), so a saved run can be evaluated
 again. All times are seconds from the start of the run, taken from the system's monotonic clock, which the worker

@@ -37,7 +37,7 @@ class _CompiledFinder(MetaPathFinder):
         return spec_from_file_location(fullname, file, loader=ExtensionFileLoader(fullname, file))
 
     def names(self) -> set[str]:
-        """Of all modules of the build."""
+        """Names of all modules of the build."""
         return set(self._files)
 
 
@@ -89,5 +89,5 @@ def begin_worker(folder: Path | None) -> None:
 
 
 def _name(path: Path) -> str:
-    """Of the module in a file of a build."""
+    """Name of the module in a file of a build."""
     return ".".join((*path.parent.parts, path.name.removesuffix(SUFFIX)))

@@ -123,7 +123,7 @@ class FaultReader:
         return next(iter(self._in_force(kind)), None)
 
     def take(self, kind: InjectedKind) -> InjectedFault | None:
-        """As `active`, but each fault once. Effects: it is not given again."""
+        """The active fault of a kind, each given once. Effects: it is not given again."""
         fault = next((row for row in self._in_force(kind) if row not in self._done), None)
         if fault is not None:
             self._done.add(fault)

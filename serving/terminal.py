@@ -1,4 +1,4 @@
-"""What commands have in common towards a terminal: the console for tables, and how they are ended."""
+"""Terminal of a command: the console for tables, and the signals that end a command."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def table_console() -> Console:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """What asks a command to end: Ctrl-C, SIGTERM, and a terminal that is closed, unless nohup says to outlive it."""
+    """Signals that ask a command to end: Ctrl-C, SIGTERM, and a closed terminal, unless nohup says to outlive it."""
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hangup)
 
@@ -60,7 +60,7 @@ def leave_closed_terminal() -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """What is written to a stream goes nowhere from now on: nobody reads it any more.
+    """Discard whatever is written to a stream from now on: nobody reads it any more.
 
     Effects: its descriptor; what Python still holds for it would otherwise fail once more when the process ends.
     """

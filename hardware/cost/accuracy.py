@@ -1,4 +1,4 @@
-"""What a calibration found, as text and as JSON; and how far predictions can be trusted, in one sentence."""
+"""Result of a calibration as text and as JSON, with one sentence on how far predictions can be trusted."""
 
 from typing import Any
 
@@ -88,7 +88,7 @@ def prefill_trust(
 
 
 def _elsewhere(device: DeviceModel) -> str:
-    """What to say of all devices but the one that the promise is for; empty for that one."""
+    """The caution for all devices but the one that the promise is for; empty for that one."""
     if device.name not in device_names() or load_device(device.name) != device or not has_rows(device):
         return "not checked: nothing was published for this model on this device"
     if device.name == "ascend-910c":

@@ -158,7 +158,7 @@ class CostModel:
         return transfers.model_switch_s(self.device, self.shape, hit_rate)
 
     def hbm_plan(self, role: Role, dies: int) -> HbmPlan:
-        """What fills a die's HBM; see `memory_plan.hbm_plan`. Raises: SpecError. Effects: none."""
+        """Contents of a die's HBM; see `memory_plan.hbm_plan`. Raises: SpecError. Effects: none."""
         return hbm_plan(self.device, self.shape, role, dies)
 
     def kv_bytes(self, tokens: float) -> float:

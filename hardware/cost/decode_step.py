@@ -121,7 +121,7 @@ class DecodeStep:
         )
 
     def dense_s(self, half: HalfBatch, share: float) -> float:
-        """What a dense layer has in place of the expert stream: one feed-forward, no exchange.
+        """Time of a dense layer in place of the expert stream: one feed-forward, no exchange.
 
         Effects: none.
         """

@@ -66,7 +66,7 @@ def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
 
 @dataclass(frozen=True, slots=True)
 class GroupTerms:
-    """What the size of the expert-parallel group decides.
+    """Terms that the size of the expert-parallel group decides.
 
     Attributes:
         dispatch_t / combine_t: seconds per token above the floor, stragglers included.

@@ -28,7 +28,7 @@ class Die:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What carries bytes, per die: the scale-up fabric (to other dies, to pooled memory), RDMA, the datacentre."""
+    """Links of a die: the scale-up fabric (to other dies, to pooled memory), RDMA, the datacentre."""
 
     peer_read_bytes_per_s: float
     peer_read_latency_s: float

@@ -1,4 +1,4 @@
-"""What the cost model is asked about: the load of one step, as plain values; and what it answers."""
+"""Questions to the cost model and its answers: the load of one step, as plain values."""
 
 from dataclasses import dataclass
 

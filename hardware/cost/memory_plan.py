@@ -1,4 +1,4 @@
-"""What fills a die's HBM, and how many tokens of KV cache are left room for."""
+"""Contents of a die's HBM, and the tokens of KV cache that room is left for."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What the cost model must know of a language model: the sizes that decide how many operations and bytes a step takes.
+"""Sizes of a language model that decide how many operations and bytes a step takes.
 
 Read from a Hugging Face `config.json` of the DeepSeek-V2/V3 family (also Kimi-K2): latent attention (MLA), routed and
 shared experts, a few dense layers in front. Counts are of matrix weights; norms and biases are too small to matter.

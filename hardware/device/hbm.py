@@ -55,7 +55,7 @@ class HbmLedger:
 
     @property
     def reservations(self) -> Mapping[str, int]:
-        """Who holds how much: a read-only view that follows the ledger."""
+        """Reserved bytes by owner: a read-only view that follows the ledger."""
         return MappingProxyType(self._held)
 
     def reserve(self, name: str, nbytes: int) -> None:

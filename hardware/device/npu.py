@@ -20,7 +20,7 @@ _NO_TIME = Seconds(0.0)
 
 @dataclass(slots=True)
 class NpuCounters:
-    """What an NPU did since it was made; every number only grows.
+    """Work of an NPU since it was made; every number only grows.
 
     Attributes:
         steps: forward passes taken part in.

@@ -201,14 +201,14 @@ class Fabric:
         self._share(now, pipes)
 
     def rate(self, transfer: TransferId) -> float:
-        """What a transfer gets now [bytes/s]; the rate that it will have, during its latency.
+        """Rate of a transfer now [bytes/s]; during its latency, the rate that it will have.
 
         Raises: FabricError if it is not under way.
         """
         return self._known(transfer).rate
 
     def capacity(self, link: LinkId) -> float:
-        """What a link can carry now [bytes/s].
+        """Capacity of a link now [bytes/s].
 
         Raises: FabricError if there is no such link.
         """

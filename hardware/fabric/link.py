@@ -16,7 +16,7 @@ Route = tuple[LinkId, ...]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What one link can carry.
+    """Capacity of one link.
 
     Attributes:
         name: unique on its fabric, such as `rdma/n3.npu5.die1/out`.

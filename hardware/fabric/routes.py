@@ -19,7 +19,7 @@ from hardware.topology import CpuId, DieId, NodeId, NpuId, Topology
 
 
 class Direction(StrEnum):
-    """As seen from the end that the link belongs to."""
+    """Direction of traffic, as seen from the end that the link belongs to."""
 
     IN = "in"
     OUT = "out"
@@ -79,7 +79,7 @@ def source_rank(decode_rank: int, decode_dies: int, prefill_dies: int) -> int:
 
 
 def ub_measure(topology: Topology, die: DieId, other: DieId | CpuId, *, write: bool = False) -> PathMeasure:
-    """What one die was measured to read from, or write to, another end over UB: cap and latency of a transfer.
+    """Measured cap and latency of a transfer by which one die reads from, or writes to, another end over UB.
 
     Raises: TopologyError if UB does not join them.
     Effects: none.

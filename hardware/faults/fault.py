@@ -1,4 +1,4 @@
-"""What can break, what a fault hits, and what its numbers mean.
+"""Faults as values: what can break, what a fault hits, and what its numbers mean.
 
 A fault is a plain value: at `at_s` something of `kind` happens to `target`, for `duration_s`, as strong as `factor`.
 What follows from it (who loses which KV, who recovers how) is up to the system that is hit; `recovery` has how long
@@ -18,7 +18,7 @@ from hardware.units import Seconds
 
 
 class FaultKind(StrEnum):
-    """What happens."""
+    """Kind of fault."""
 
     DIE = "die"
     """A die is lost with its HBM."""
@@ -47,7 +47,7 @@ class FaultKind(StrEnum):
 
 
 class FactorMeaning(StrEnum):
-    """What `factor` says, and which values it may have."""
+    """Meaning of `factor`, and the values it may have."""
 
     PART_LEFT = "part of the capacity that is left"
     SLOWDOWN = "how many times longer a step takes"

@@ -17,7 +17,7 @@ _COLOCATED_EXTRA = 12.8 - 10.7
 
 
 class DieRole(StrEnum):
-    """What the lost die did."""
+    """Role of the lost die."""
 
     COLOCATED = "colocated"
     """Attention and experts, as in the CloudMatrix384 decode instance."""

@@ -1,4 +1,4 @@
-"""What there is to break: the targets of each kind of fault in a topology."""
+"""Targets of each kind of fault in a topology."""
 
 from dataclasses import dataclass
 

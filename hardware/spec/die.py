@@ -10,7 +10,7 @@ _SCALED = " (scaled HBM)"
 
 @dataclass(frozen=True, slots=True)
 class DieSpec:
-    """What one die can do. Rates are peaks per second; links are one direction.
+    """Capabilities of one die. Rates are peaks per second; links are one direction.
 
     Attributes:
         name: what to call it on a status page.

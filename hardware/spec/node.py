@@ -9,7 +9,7 @@ from hardware.units import Bytes
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What stands in one host. Links are one direction.
+    """Parts of one host. Links are one direction.
 
     Attributes:
         npu: the package, all alike.

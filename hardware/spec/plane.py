@@ -19,7 +19,7 @@ class Plane(StrEnum):
 
 
 class PlaneMember(StrEnum):
-    """What can sit at the end of a plane."""
+    """Kind of end that a plane can join."""
 
     NPU = "npu"
     CPU = "cpu"
@@ -45,7 +45,7 @@ class PathMeasure:
 
 @dataclass(frozen=True, slots=True)
 class UbMeasures:
-    """What the UB plane was measured to do, which is less than its line rate.
+    """Measured performance of the UB plane, which is less than its line rate.
 
     The first word is who talks to whom, the second the operation, the third whether both ends are in one node.
     """
@@ -62,7 +62,7 @@ class UbMeasures:
 
 @dataclass(frozen=True, slots=True)
 class PlaneSpec:
-    """Who a plane joins, and how fast it is on paper. Rates are one direction.
+    """Members of a plane, and its speed on paper. Rates are one direction.
 
     Attributes:
         plane: which of the three.

@@ -1,4 +1,4 @@
-"""What a UB segment's file looks like.
+"""File layout of a UB segment.
 
     offset 0            one page      header: magic, version, sizes, owner process, session, next generation
     offset 4096         region table  one 128-byte entry per region

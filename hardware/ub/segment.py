@@ -44,7 +44,7 @@ _ATTEMPTS = 16  # each one means that somebody removed the file between our open
 
 @dataclass(frozen=True, slots=True)
 class _Mapped:
-    """What goes when the segment is closed: the memory and the books that lie in it."""
+    """State that goes when the segment is closed: the memory and the books that lie in it."""
 
     memory: mmap.mmap
     next_generation: npt.NDArray[np.uint64]  # [1]
@@ -284,7 +284,7 @@ class UbSegment:
         self._end(segment_file.unlink_if_same)
 
     def discard(self) -> None:
-        """As `remove`, but of what processes map stays only what they keep (`leftover.keep`); the rest is zero then.
+        """Remove the segment; of what processes map only that stays (`leftover.keep`), the rest is zero then.
 
         Effects: all other memory is given back at once.
         """

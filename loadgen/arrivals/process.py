@@ -1,4 +1,4 @@
-"""What an arrival process is, and the renewal process that all random ones are made from.
+"""Interface of arrival processes, and the renewal process that all random ones are made from.
 
 Random arrivals are drawn in *operational time*, in which one event comes per unit on average, and then carried to
 seconds by the inverse of the cumulative rate: t = L^-1(s), L(t) = integral of the rate from 0 to t. With exponential

@@ -1,4 +1,4 @@
-"""What all runs of one command have in common, made ready once: server, tokenizer, content, SLOs."""
+"""Common parts of all runs of one command, made ready once: server, tokenizer, content, SLOs."""
 
 import argparse
 import contextlib
@@ -50,7 +50,7 @@ class Bench:
     warnings: tuple[str, ...]
 
     def content_of(self, seed: int) -> Content:
-        """What one run sends.
+        """Content of one run's requests.
 
         Raises: UsageError, TraceFormatError.
         """
@@ -143,7 +143,7 @@ def _hidden(flag: str, value: str) -> str:
 
 
 class _Closing:
-    """Something to close, or nothing."""
+    """Context that closes a thing, or nothing."""
 
     def __init__(self, close: Callable[[], None] | None = None) -> None:
         self._close = close
@@ -175,7 +175,7 @@ def _tokenizer(flags: argparse.Namespace, endpoint: Endpoint) -> tuple[TokenCoun
 
 
 def _length_warnings(content: Content, counter: TokenCounter | None) -> tuple[str, ...]:
-    """What to say when lengths are not exact."""
+    """Warnings for lengths that are not exact."""
     if content.exact_lengths:
         return ()
     if counter is None:
@@ -186,7 +186,7 @@ def _length_warnings(content: Content, counter: TokenCounter | None) -> tuple[st
 
 
 def _choice_warnings(flags: argparse.Namespace) -> tuple[str, ...]:
-    """What to say when a request has several answers, whose chunks come mixed."""
+    """Warnings for requests with several answers, whose chunks come mixed."""
     many = flags.extra_body.get("n")
     if not isinstance(many, int) or many < 2:
         return ()

@@ -92,7 +92,7 @@ def _arrivals(
 
 
 def _refuse_replay_flags(flags: argparse.Namespace) -> None:
-    """What only a replay obeys would be missing from a load of another kind without a word.
+    """Refuse flags that only a replay obeys: in a load of another kind they would have no effect, without a word.
 
     Raises: UsageError.
     """

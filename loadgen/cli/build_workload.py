@@ -25,7 +25,7 @@ DEFAULT_OUTPUT = "64"
 
 @dataclass(frozen=True)
 class Model:
-    """What is known of the model under test, as far as prompts need it.
+    """Facts about the model under test that prompts need.
 
     Attributes:
         counter: its tokenizer; None = lengths are estimates. max_tokens: longest prompt plus output; None = unknown.
@@ -45,7 +45,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Content:
-    """What is sent.
+    """Content of requests: a workload and its parts.
 
     Attributes:
         timed: it has times of its own. endless: it never ends by itself. bodies: its requests are sent as recorded.

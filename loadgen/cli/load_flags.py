@@ -53,7 +53,7 @@ def _add_access_flags(group: "argparse._ArgumentGroup") -> None:
 
 
 def add_form_flags(parser: argparse.ArgumentParser) -> None:
-    """What every request body has in common."""
+    """Add the flags for fields that every request body has."""
     form = parser.add_argument_group("form of a request")
     form.add_argument("--no-stream", dest="stream", action="store_false", help="ask for whole answers: no TTFT, no ITL")
     form.add_argument("--temperature", type=float, default=0.0, help="default 0")

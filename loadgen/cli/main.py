@@ -30,7 +30,7 @@ _EXAMPLES = """examples:
 
 
 class LoadgenCommand(Protocol):
-    """What a command's module has."""
+    """Interface of a command's module."""
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command's flags."""

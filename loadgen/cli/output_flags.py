@@ -54,7 +54,7 @@ def _add_vllm_file_flags(group: "argparse._ArgumentGroup") -> None:
 
 
 def _add_detail_flags(group: "argparse._ArgumentGroup") -> None:
-    """What to leave out, and when to fail."""
+    """Add the flags that leave out output, and that decide when to fail."""
     group.add_argument(
         "--no-save-prompts", dest="save_prompts", action="store_false", help="do not keep the request bodies in --out"
     )

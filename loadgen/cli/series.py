@@ -188,7 +188,7 @@ class _Backlog:
 
 
 def _probe_result(value: float, finished: Finished) -> ProbeResult:
-    """What a search needs to know of a probe."""
+    """Figures of a probe that a search needs."""
     slo = finished.result.slo
     return ProbeResult(
         value=value,

@@ -1,4 +1,4 @@
-"""What a behaviour means for one exchange: when it is given up, and what happens after each read."""
+"""Behaviours applied to one exchange: when it is given up, and what happens after each read."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def limit_of(behaviour: Behaviour, request_timeout_s: float) -> ExchangeLimit:
 
 
 def watch(exchange: Exchange, connection: ExchangeConnection) -> Callable[[int], None] | None:
-    """What to do after each read of an exchange; None for nothing."""
+    """The action after each read of an exchange; None for no action."""
     behaviour = exchange.behaviour
     if behaviour.conduct is Conduct.DISCONNECT and behaviour.leave_after_chunks is not None:
         return Departure(exchange, connection, behaviour.leave_after_chunks)

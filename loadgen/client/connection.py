@@ -23,7 +23,7 @@ a token per read."""
 
 
 class ClientMeter:
-    """What the client did so far, for live display. `chunks` counts `data:` lines: tokens, roughly."""
+    """Counts of the client's work so far, for live display. `chunks` counts `data:` lines: tokens, roughly."""
 
     __slots__ = ("bytes", "chunks", "connections", "reads", "retries")
 

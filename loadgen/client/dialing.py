@@ -88,7 +88,7 @@ _WORDS = {
 
 
 def connect_error(error: OSError, address: ServerAddress) -> str:
-    """What went wrong, in one line for people."""
+    """Describe a failed connection in one line for people."""
     if isinstance(error, socket.gaierror):
         return f"the name {address.host} is unknown"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -23,7 +23,7 @@ _NOT_NOW = (429, 503)
 
 
 class Digest(msgspec.Struct, kw_only=True):
-    """What an answer says; each field is that of `RequestRecord` of the same name.
+    """Content of an answer; each field is that of `RequestRecord` of the same name.
 
     Attributes:
         text: the (first) answer without its reasoning, always there: a conversation's next turn needs it.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True):
-    """What records hold beside figures; both cost memory for the whole run."""
+    """Parts that records keep beside figures; both cost memory for the whole run."""
 
     body: bool = False
     text: bool = False
@@ -34,7 +34,7 @@ class Failure(StrEnum):
 
 
 class Exchange:
-    """What is known of one request; filled by the client, read by the digest.
+    """State of one request; filled by the client, read by the digest.
 
     Attributes:
         request_id: the server's x-request-id once it answered, before that the one that was sent.

@@ -78,7 +78,7 @@ _WRONG_TYPE = "image/png"
 
 
 def malformation_name(index: int) -> str:
-    """What is wrong with malformation `index`; indices go round."""
+    """Name of malformation `index`; indices go round."""
     return MALFORMATIONS[index % len(MALFORMATIONS)][0]
 
 

@@ -1,4 +1,4 @@
-"""What a server's JSON may hold, as far as it is measured: chunks of streams, whole answers, errors.
+"""Measured part of a server's JSON: chunks of streams, whole answers, errors.
 
 Only what is read is declared; msgspec skips the rest without building it. Every field may be missing or null, for
 servers differ.

@@ -26,7 +26,7 @@ MOST_CACHED_APART = 0.05
 
 
 class ComparisonVerdict(StrEnum):
-    """What the interval of a ratio says."""
+    """Verdict that the interval of a ratio allows."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -232,7 +232,7 @@ def _by_requests(
 
 
 def _warnings(sides: tuple[Side, Side], method: Method) -> list[str]:
-    """What must be known before believing a verdict."""
+    """Cautions to know before believing a verdict."""
     found = []
     if method in (Method.PAIRED, Method.REQUESTS):
         found.append(

@@ -1,4 +1,4 @@
-"""What is compared: a run's folder, a `result.json`, or a folder that holds several runs of the same thing."""
+"""Sides of a comparison: a run's folder, a `result.json`, or a folder that holds several runs of the same thing."""
 
 from pathlib import Path
 

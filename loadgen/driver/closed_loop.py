@@ -54,7 +54,7 @@ class ClosedLoop:
 
     @property
     def depth(self) -> int:
-        """What the slots that have not begun need at once, and a reserve."""
+        """Jobs needed at once by the slots that have not begun, and a reserve."""
         return max(0, len(self._openings_s) - self.taken) + self._reserve
 
     @property

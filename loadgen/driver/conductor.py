@@ -97,7 +97,7 @@ class Conductor:
                 raise AssertionError("set up twice")
 
     def fail(self, error: BaseException) -> None:
-        """Something of ours went wrong, for instance in a callback: `run` raises it."""
+        """Note an error of our own, for instance in a callback: `run` raises it."""
         if not self._over.done():
             self._over.set_exception(error)
 
@@ -135,7 +135,7 @@ class Conductor:
         return WorkerDone(health=health, sending_ended_s=self._outbox.last_started_s, ended_s=self._outbox.last_ended_s)
 
     def _open_desk(self) -> SessionDesk:
-        """What needs to know when the run began."""
+        """Open the session desk, which needs to know when the run began."""
         settings = self._settings
         client = LoadClient(
             settings.endpoint,

@@ -1,4 +1,4 @@
-"""What the main process and a worker say to each other, and how it is cut into frames.
+"""Messages between the main process and its workers, and how they are cut into frames.
 
 A frame is its length (4 bytes, little endian) and one message as msgpack. Both directions of one socket pair:
 
@@ -69,7 +69,7 @@ class Credit(msgspec.Struct, tag=True):
 
 
 class Tick(msgspec.Struct, tag=True, kw_only=True):
-    """What changed since the last tick (counts, sums), and what is so now (`running`, `waiting`).
+    """Changes since the last tick (counts, sums), and the present state (`running`, `waiting`).
 
     Attributes:
         lateness_s: of each request sent, float64 array as bytes.

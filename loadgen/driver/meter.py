@@ -15,7 +15,7 @@ MOST_SORTED = 5_000
 
 @dataclass(slots=True)
 class _Sums:
-    """What is added up of ticks."""
+    """Sums over ticks."""
 
     sent: int = 0
     finished: int = 0

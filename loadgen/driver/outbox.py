@@ -1,4 +1,4 @@
-"""What a worker tells the main process: finished requests, counts, credit; collected, and written ten times a second.
+"""Outbox of a worker: finished requests, counts and credit, collected, and written ten times a second.
 
 A record is encoded when its request ends, a few microseconds each, so that no flush holds the loop for long.
 """

@@ -1,4 +1,4 @@
-"""What a run looks like while it goes on, and how well the generator itself did; plain values for terminal and verdict.
+"""Progress of a run, and how well the generator itself did; plain values for terminal and verdict.
 
 Nothing here is used for a reported figure of the server: those come from the records.
 """
@@ -92,7 +92,7 @@ class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known after a run besides its records.
+    """Facts about a finished run besides its records.
 
     Attributes:
         t0: `time.monotonic()` at run time 0. started_at_unix: the same moment on the wall clock [s since 1970].

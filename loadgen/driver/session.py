@@ -29,7 +29,7 @@ _FORCED = (b'"ignore_eos":true', b'"ignore_eos": true')
 
 
 class Phase(Enum):
-    """What a conversation does at this moment."""
+    """Phase of a conversation."""
 
     NEW = auto()  # its task has not run yet
     WAITING = auto()  # for the cap
@@ -40,7 +40,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDesk:
-    """What all conversations of a worker share.
+    """State that all conversations of a worker share.
 
     Attributes:
         t0: run time 0 [monotonic]. slots: the cap of an open loop; unbounded in a closed one.
@@ -162,7 +162,7 @@ class LoadSession:
         self._desk.outbox.add(record)
 
     def _begin_record(self, number: int, turn: Turn, intended_s: float) -> RequestRecord:
-        """What is known before sending."""
+        """Begin a request's record with the facts known before sending."""
         return RequestRecord(
             index=self._job.index,
             turn=number,

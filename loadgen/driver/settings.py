@@ -1,4 +1,4 @@
-"""What the driver has to know about a run, besides its jobs."""
+"""Settings of a run that the driver needs, besides its jobs."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ from loadgen.errors import UsageError
 
 
 class Mode(StrEnum):
-    """Who decides when a request leaves."""
+    """Rule by which a request leaves."""
 
     OPEN = "open"  # the schedule
     CLOSED = "closed"  # the answer before it

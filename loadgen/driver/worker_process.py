@@ -107,7 +107,7 @@ class WorkerProcess:
         return len(self._unstarted)
 
     def receive(self) -> list[FromWorker] | None:
-        """What it said since the last call; None if it will say nothing any more."""
+        """Messages of the worker since the last call; None if no more will come."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):

@@ -1,1 +1,1 @@
-"""What the figures mean and how they are computed: pure functions of request records."""
+"""Metrics: their meaning and their computation, as pure functions of request records."""

@@ -62,7 +62,7 @@ class Concurrency:
 
 
 def concurrency(records: Sequence[RequestRecord]) -> Concurrency:
-    """Of all requests that were sent, warm-up included: the server had those, too."""
+    """Concurrency over all requests that were sent, warm-up included: the server had those, too."""
     spans = [(record.started_s, record.ended_s) for record in records if record.started_s is not None]
     begins = np.array([begin for begin, _ in spans], dtype=np.float64)
     ends = np.array([end if end is not None else begin for begin, end in spans], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What a summary needs besides the records: who ran what, and how the generator itself did."""
+"""Facts that a summary needs besides the records: who ran what, and how the generator itself did."""
 
 from dataclasses import dataclass, field
 

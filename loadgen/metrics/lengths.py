@@ -26,7 +26,7 @@ def lengths(records: Sequence[RequestRecord]) -> dict[str, LengthStatistics]:
 
 
 def length_cautions(records: Sequence[RequestRecord]) -> list[str]:
-    """What a reader must know of lengths that were changed, one sentence each."""
+    """Cautions about lengths that were changed, one sentence each."""
     found = []
     for name, pairs in (("prompts", _inputs(records)), ("answers", _outputs(records))):
         shorter = [pair for pair in pairs if pair.change < 0]

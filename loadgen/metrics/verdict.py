@@ -1,4 +1,4 @@
-"""Was it the server that was measured, or this program? And was time itself sound?"""
+"""Verdict on the measurement itself: whether it measured the server or this program, and whether clocks were sound."""
 
 import itertools
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ def _slow(
 
 
 def clock_warnings(clocks: Sequence[tuple[float, float, float | None]]) -> list[str]:
-    """What happened to the clocks: the machine slept, or somebody set the time."""
+    """Warnings about clocks: the machine slept, or the time was set."""
     if len(clocks) < 2:
         return []
     found = []

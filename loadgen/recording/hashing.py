@@ -19,7 +19,7 @@ _DIGEST_BYTES = 16
 
 
 def prompt_of(body: str) -> RecordedPrompt | None:
-    """What a request body asks: text, token ids, or chat messages as one text; None if there is nothing of the kind."""
+    """The prompt of a request body: text, token ids, or chat messages as one text; None if it has none."""
     try:
         fields = json_text.decode(body)
     except NOT_JSON:

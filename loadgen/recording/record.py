@@ -27,7 +27,7 @@ _COMPLETE = frozenset({RequestOutcome.OK, RequestOutcome.SHORT})
 
 @dataclass(frozen=True)
 class Recorded:
-    """What became of a run. `left_out`: requests that never left, malformed ones, and those without a saved body."""
+    """A run as a trace. `left_out`: requests that never left, malformed ones, and those without a saved body."""
 
     requests: int
     sessions: int
@@ -89,7 +89,7 @@ def record_trace(
 
 
 def _sessions(records: Sequence[RequestRecord], bodies: dict[tuple[int, int], str]) -> list[_Sent]:
-    """What was sent, session by session in the order in which they began, numbered without gaps."""
+    """Requests sent, session by session in the order in which they began, numbered without gaps."""
     kept = [
         record
         for record in records
@@ -166,7 +166,7 @@ def _output_tokens(record: RequestRecord) -> int:
 
 
 def _bytes_per_token(sent: list[_Sent]) -> float:
-    """Of all prompts that are text and whose tokens are known, taken together."""
+    """Mean bytes per token over all prompts that are text and whose tokens are known."""
     known = [(_bytes(one.prompt), one.known_tokens) for one in sent if isinstance(one.prompt, str) and one.known_tokens]
     total = sum(tokens or 0 for _, tokens in known)
     return sum(n_bytes for n_bytes, _ in known) / total if total else _BYTES_PER_TOKEN

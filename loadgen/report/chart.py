@@ -1,4 +1,4 @@
-"""What a plot shows, as plain values; the page's script draws it, and knows nothing of what they mean.
+"""Charts as plain values; the page's script draws them, and knows nothing of what they mean.
 
 A chart is put into the page as JSON. Colours are names ("blue"), which the style sheet gives a value for light and dark
 pages. Units are names too; the script formats numbers by them:

@@ -35,7 +35,7 @@ def section(anchor: str, title: str, *content: object) -> Html:
 
 
 def details(summary: str, *content: object) -> Html:
-    """Something to open."""
+    """A block that opens on a click."""
     return Html(f"<details><summary>{escape(summary)}</summary>\n{join(content)}</details>")
 
 

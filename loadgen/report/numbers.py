@@ -93,7 +93,7 @@ def size(nbytes: int | None) -> str:
 
 
 def fixed(value: float | None, digits: int) -> str:
-    """So many digits after the point, for figures of which a later digit matters: a perplexity."""
+    """A number with so many digits after the point, for figures of which a later digit matters: a perplexity."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
 
 

@@ -1,1 +1,1 @@
-"""What a load test shows: the page of a run or of a sweep, the terminal, and progress."""
+"""Reports of a load test: the page of a run or of a sweep, the terminal, and progress."""

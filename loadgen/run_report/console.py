@@ -165,7 +165,7 @@ def _cache(result: RunResult) -> list[tuple[str, str]]:
 
 
 def _errors(result: RunResult, console: Console) -> None:
-    """What failed requests ran into."""
+    """Print the errors of failed requests."""
     errors = [error for error in result.errors if outcome_kind(error.outcome) == "failed"]
     if errors:
         _rule(console, "Errors")

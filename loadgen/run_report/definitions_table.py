@@ -9,7 +9,7 @@ from loadgen.run_report.names import metric_title
 
 
 def definitions_table(names: Sequence[str]) -> Html:
-    """What the metrics mean that a page shows, in the order of the definitions."""
+    """Definitions of the metrics that a page shows, in their usual order."""
     rows: list[list[object]] = [
         [metric_title(metric.name), metric.what, element("code", metric.formula)]
         for metric in DEFINITIONS

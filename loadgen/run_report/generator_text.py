@@ -5,7 +5,7 @@ from loadgen.result import Generator
 
 
 def generator_figures(generator: Generator) -> str:
-    """What the verdict on the generator rests on, as one sentence."""
+    """Figures that the verdict on the generator rests on, as one sentence."""
     processes = "one process" if generator.workers == 1 else f"{generator.workers} processes"
     parts = [
         f"{processes}, busy for at most {numbers.share(generator.cpu_share)} of a core",

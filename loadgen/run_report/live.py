@@ -1,4 +1,4 @@
-"""What a run looks like while it goes on: two changing lines on a terminal, elsewhere a plain line every five seconds.
+"""Live view of a run: two changing lines on a terminal, elsewhere a plain line every five seconds.
 
 Takes the driver's `Progress`, whose own clock decides when a plain line is due.
 """
@@ -86,7 +86,7 @@ class LiveProgress:
 
 
 def load_line(progress: Progress, total: int | None, duration_s: float | None) -> str:
-    """What the generator does: time, requests, rate, lateness."""
+    """Line on the generator: time, requests, rate, lateness."""
     if progress.now_s < 0:
         return "starting"
     time = f"{progress.now_s:.0f} s" if duration_s is None else f"{progress.now_s:.0f} of {duration_s:.0f} s"
@@ -101,7 +101,7 @@ def load_line(progress: Progress, total: int | None, duration_s: float | None) -
 
 
 def answer_line(progress: Progress) -> str:
-    """What the server does: latencies, tokens, failures."""
+    """Line on the server: latencies, tokens, failures."""
     parts = [
         f"TTFT {numbers.duration(progress.ttft_s)}",
         f"TPOT {numbers.duration(progress.tpot_s)}",

@@ -43,7 +43,7 @@ def percentile_charts(result: RunResult) -> list[LineChart]:
 
 
 def time_charts(result: RunResult) -> list[LineChart]:
-    """What happened over the run's time; empty if the result has no time line."""
+    """Charts over the run's time; empty if the result has no time line."""
     points = result.timeline
     if not points:
         return []
@@ -238,7 +238,7 @@ def _limits(limit: float | None) -> list[Limit]:
 
 
 def _input_tokens(record: RequestRecord) -> int | None:
-    """What the server counted, else what was planned."""
+    """Input tokens as the server counted them, else as planned."""
     return record.planned_input_tokens if record.input_tokens is None else record.input_tokens
 
 
@@ -254,7 +254,7 @@ def _dots(name: str, records: Sequence[RequestRecord], color: str) -> Trace:
 
 
 def _dot_label(record: RequestRecord) -> str:
-    """What a dot says when it is pointed at."""
+    """Text of a dot under the pointer."""
     tokens = _input_tokens(record)
     cached = f", {share(record.cached_tokens / tokens)} cached" if record.cached_tokens and tokens else ""
     return f"{METRIC_TITLES['ttft']} of request {record.index}.{record.turn}{cached}"

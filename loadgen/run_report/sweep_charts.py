@@ -14,7 +14,7 @@ _LATENCIES = (("ttft", "Time to first token"), ("tpot", "Time per output token")
 
 
 def load_label(parameter: str) -> str:
-    """What a sweep varied, in words."""
+    """The varied parameter of a sweep, in words."""
     return "offered requests per second" if parameter == "rate" else "concurrent requests"
 
 
@@ -169,7 +169,7 @@ def _trade_off(sweep: SweepResult, metric: str, percentile: str) -> Trace:
 
 
 def _point_label(parameter: str, point: SweepPoint) -> str:
-    """What a point says when it is pointed at."""
+    """Text of a point under the pointer."""
     slo = point.result.slo
     kept = f", {share(slo.attainment)} within the SLOs" if slo else ""
     return f"{load_text(parameter, point.value)}{kept}"

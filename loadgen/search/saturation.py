@@ -24,7 +24,7 @@ from loadgen.search.estimate import least_requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """What is searched for, and how hard.
+    """Target and effort of a search.
 
     Attributes:
         target: share of the counted requests that must keep every SLO, in (0, 1].
@@ -54,7 +54,7 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """What one probe gave.
+    """Result of one probe.
 
     Attributes:
         good, counted: as `result.SloResult` has them.
@@ -93,7 +93,7 @@ class SearchFound:
 
 
 class Verdict(Enum):
-    """What the results of one value say."""
+    """Verdict on one value."""
 
     HOLDS = "holds"
     FAILS = "fails"
@@ -123,7 +123,7 @@ def next_step(settings: SearchSettings, results: Sequence[ProbeResult]) -> Probe
 
 
 def verdict(settings: SearchSettings, group: Sequence[ProbeResult]) -> Verdict:
-    """What the probes of one value say, taken together."""
+    """Judge one value by all of its probes."""
     if any(result.overloaded or result.generator_limited for result in group):
         return Verdict.FAILS
     good, counted = sum(result.good for result in group), _counted(group)

@@ -15,7 +15,7 @@ _STATUS |= {413: "Content Too Large", 415: "Unsupported Media Type"}
 
 
 class SelftestStreamOptions(msgspec.Struct):
-    """What a stream is to carry."""
+    """Content of a stream."""
 
     include_usage: bool | None = None
 

@@ -197,7 +197,7 @@ def one_core() -> Iterator[tuple[int | None, int | None]]:
 
 @contextlib.contextmanager
 def no_collector() -> Iterator[None]:
-    """As the worker processes run: a collection of everything would be a pause of its own."""
+    """Switch the garbage collector off, as worker processes do: a full collection would be a pause of its own."""
     gc.collect()
     gc.disable()
     try:

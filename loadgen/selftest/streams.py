@@ -11,7 +11,7 @@ from loadgen.selftest.answers import RenderedAnswers, SelftestRequest
 
 @dataclass(frozen=True, slots=True)
 class StreamPace:
-    """Of each stream.
+    """Pace of each stream.
 
     Attributes:
         lockstep: all streams get their tokens at the same moments, as from an engine that decodes a batch step by step;
@@ -215,7 +215,7 @@ class Server:
             self._want_round()
 
     def resume(self, stream: Stream) -> None:
-        """Its connection takes more again."""
+        """Go on with a stream whose connection takes more again."""
         stream.paused = False
         if stream in self._blasting:
             self._want_round()

@@ -30,7 +30,7 @@ class ServerConnection(asyncio.Protocol):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
-        """Of a request."""
+        """Take bytes of a request."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -50,7 +50,7 @@ class ServerConnection(asyncio.Protocol):
             self._stream.paused = True
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Go on writing: the client has caught up."""
         if self._stream is not None:
             self._server.resume(self._stream)
 
@@ -63,7 +63,7 @@ class ServerConnection(asyncio.Protocol):
         self._headers = {}
 
     def on_url(self, url: bytes) -> None:
-        """Its target."""
+        """Take a part of the request's target."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -1,1 +1,1 @@
-"""What is asked of the server beside the load itself: its models, its tokenizer, its metrics."""
+"""Questions to the server beside the load itself: its models, its tokenizer, its metrics."""

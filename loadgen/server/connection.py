@@ -136,7 +136,7 @@ class QueryConnection:
         return connection
 
     def _explain(self, error: Exception, timeout_s: float) -> str:
-        """What went wrong, in one line that says what to do next."""
+        """Describe a failure in one line that says what to do next."""
         where = self.base_url
         match error:
             case ConnectionRefusedError():
@@ -172,14 +172,14 @@ class _TimedResponse(http.client.HTTPResponse):
         method: str | None = None,
         url: str | None = None,
     ) -> None:
-        """As the base class has it, with another stream to read from."""
+        """Make the response of the base class read from a stream with a deadline."""
         super().__init__(sock, debuglevel, method, url)
         untimed, self.fp = self.fp, io.BufferedReader(_TimedStream(sock, deadline))
         untimed.close()
 
 
 class _TimedStream(io.RawIOBase):
-    """What a socket receives until a deadline."""
+    """Stream of what a socket receives until a deadline."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         """Read from `sock`, which stays open until this is closed as well."""
@@ -239,7 +239,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _message(reply: ServerReply) -> str:
-    """What an error answer says, in brackets; empty if nothing can be made out."""
+    """Message of an error answer, in brackets; empty if nothing can be made out."""
     value = reply.json()
     error = value.get("error", value.get("detail", value.get("message"))) if isinstance(value, dict) else None
     text = error.get("message") if isinstance(error, dict) else error

@@ -33,7 +33,7 @@ class ModelListing(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ProbedServer:
-    """What the server said of itself.
+    """The server's answers about itself.
 
     Attributes:
         model: the name to send: the one asked for, or the only one served.
@@ -82,7 +82,7 @@ def check(endpoint: Endpoint, *, ready_timeout_s: float = 0.0, timeout_s: float 
 
 
 def _cards(connection: QueryConnection, timeout_s: float) -> list[ListedModel] | None:
-    """What is served; None if the server has no such list.
+    """Models that are served; None if the server has no such list.
 
     Raises: ServerUnreachable if it is not there or has no model yet; AuthRefused, ServerError.
     """

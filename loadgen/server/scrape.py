@@ -72,7 +72,7 @@ class Scraper:
             self._thread.join(2 * self._timeout_s + 1.0)
 
     def series(self, start_s: float) -> ServerSeries:
-        """What was seen so far, on the run's time axis.
+        """Samples so far, on the run's time axis.
 
         Args:
             start_s: the run's start, as `time.monotonic()` had it.

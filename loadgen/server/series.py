@@ -73,7 +73,7 @@ def write_series(folder: Path, series: ServerSeries) -> None:
 
 
 def read_series(folder: Path) -> ServerSeries | None:
-    """What `write_series` wrote; None if the run has no such file.
+    """Read the file of `write_series`; None if the run has no such file.
 
     Raises: UsageError if it cannot be read; TraceFormatError naming the line that is none.
     """

@@ -1,4 +1,4 @@
-"""What is in a trace, in a few lines."""
+"""Description of a trace in a few lines."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What is sent: prompts, lengths, sessions, client behaviour, and the plan that joins them with times."""
+"""Workload: prompts, lengths, sessions, client behaviour, and the plan that joins them with times."""

@@ -16,7 +16,7 @@ from loadgen.errors import UsageError
 
 
 class Distribution(Protocol):
-    """Something to draw from. Implementations are frozen dataclasses; nothing is clipped here (see `lengths`)."""
+    """Distribution of values. Implementations are frozen dataclasses; nothing is clipped here (see `lengths`)."""
 
     def value(self, rng: np.random.Generator) -> float:
         """One value. Effects: advances `rng`."""

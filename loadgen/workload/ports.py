@@ -1,4 +1,4 @@
-"""What the parts of a workload ask of each other: conversations, a way to count tokens, a source of text.
+"""Interfaces between the parts of a workload: conversations, a way to count tokens, a source of text.
 
 Nothing here draws from a global generator and nothing uses Python's `hash()`, which differs from process to process:
 the same seed gives the same prompts everywhere.

@@ -40,7 +40,7 @@ class Asker(Protocol):
     """A source in use: what is drawn once a run (system prompts, the texts read) is drawn."""
 
     def first(self, rng: np.random.Generator, limit: int | None) -> Question:
-        """What a conversation begins with, system prompt included, in at most `limit` tokens (>= 1).
+        """Beginning of a conversation, system prompt included, in at most `limit` tokens (>= 1).
 
         Raises: UsageError if the shared beginning alone is longer.
         Effects: advances `rng`.
@@ -48,7 +48,7 @@ class Asker(Protocol):
         ...
 
     def later(self, rng: np.random.Generator) -> Question:
-        """What a later turn adds. Effects: advances `rng`."""
+        """A later turn's addition. Effects: advances `rng`."""
         ...
 
 
@@ -110,7 +110,7 @@ def with_prefix(
 
 
 def later_question(words: WordSource, lengths: Lengths, rng: np.random.Generator) -> Question:
-    """What a later turn adds: words of its own. Effects: advances `rng`."""
+    """A later turn's addition: words of its own. Effects: advances `rng`."""
     asked = lengths.asked(rng)
     n_tokens = lengths.fitted(asked)
     return Question(words.prompt((draw_seed(rng), n_tokens)), n_tokens, words.exact, asked)

@@ -19,7 +19,7 @@ TOKENS_PER_WORD = 1.3
 
 
 class PromptKind(StrEnum):
-    """What prompts are made of; the names are those of `--prompt-kind`."""
+    """Material of prompts; the names are those of `--prompt-kind`."""
 
     TEXT = "text"
     IDS = "ids"

@@ -73,7 +73,7 @@ def _shape(name: str) -> ModelShape:
 
 
 def _checked(model: CostModel) -> str:
-    """What to say of a model other than DeepSeek-R1, to which every published row belongs; empty for that one."""
+    """Caution for a model other than DeepSeek-R1, to which every published row belongs; empty for that one."""
     if replace(model.shape, name=DEEPSEEK_R1.name) == DEEPSEEK_R1:
         return ""
     return "not checked: all published rows are of DeepSeek-R1"

@@ -68,7 +68,7 @@ def _print(system: "PoolsClient", arguments: argparse.Namespace) -> None:
 
 
 def _newer(system: "PoolsClient", pool: str | None, after: int) -> list[dict[str, Any]]:
-    """What came after an entry; nothing while the board is started again, which takes a second.
+    """Entries after a given one; none while the board is started again, which takes a second.
 
     Raises: UnavailableError when the system has ended.
     """

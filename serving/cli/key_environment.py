@@ -9,5 +9,5 @@ from serving.config.key_file import VARIABLE
 
 
 def take_keys() -> str | None:
-    """What the variable holds, or None if it is not set. Effects: removes it from this process's environment."""
+    """Value of the variable, or None if it is not set. Effects: removes it from this process's environment."""
     return os.environ.pop(VARIABLE, None)

@@ -1,4 +1,4 @@
-"""What commands ask of a running system's pools, at Ray's dashboard."""
+"""Client of a running system's pools, at Ray's dashboard, for commands."""
 
 import time
 import urllib.parse

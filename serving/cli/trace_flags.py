@@ -1,4 +1,4 @@
-"""What `simulate` and `plan` ask of a trace in the same words."""
+"""Flags of `simulate` and `plan` for a trace, in the same words."""
 
 import argparse
 

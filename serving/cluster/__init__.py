@@ -1,1 +1,1 @@
-"""What the actors of every party need of Ray."""
+"""Ray for the actors of every party: the parts that all of them need."""

@@ -28,7 +28,7 @@ what it returns the number of requests that were ended by it."""
 
 
 class StopPatience(Protocol):
-    """Whoever asked to stop."""
+    """The source of a stop request, which may be repeated by somebody in a hurry."""
 
     def hurried(self) -> bool:
         """Whether they have asked again. Asked for on the main thread, every `LOOK_S`."""

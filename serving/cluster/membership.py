@@ -1,4 +1,4 @@
-"""Who is there: instances announce themselves to one small named actor, gateways read it.
+"""Membership: instances announce themselves to one small named actor, gateways read it.
 
 Everything in it expires: an instance that stops announcing vanishes, and after the actor's own death the next
 announcements rebuild it. It holds addresses only; load travels over the links.

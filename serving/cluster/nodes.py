@@ -1,4 +1,4 @@
-"""What a replica needs to know about the Ray node it runs on, and does for it."""
+"""The Ray node of a replica: what a replica must know about it, and does for it."""
 
 import asyncio
 import logging

@@ -7,7 +7,9 @@ from serving.config.key import key
 
 @dataclass(frozen=True, slots=True)
 class ChaosConfig:
-    """What replicas do to themselves for a test. Kills and freezes need none of it: they come from outside."""
+    """Faults that replicas inject into themselves for a test. Kills and freezes need none of it: they come from
+    outside.
+    """
 
     enabled: bool = key(
         "replicas look for faults that `cloudmatrix chaos` asks for (slow links, full disks, flipped bits); the file "

@@ -171,7 +171,7 @@ def _check_instance(name: str, pool: PoolConfig, nodes: tuple[NodeConfig, ...]) 
 
 
 def _check_simulation(config: ServeConfig) -> None:
-    """What a simulated device decides must not be said otherwise."""
+    """Refuse settings that contradict the simulated device, which decides them."""
     if config.engine.executor != "simulated":
         return
     if config.hardware.hbm_per_die_mib:
@@ -241,7 +241,7 @@ def _check_reuse(config: ServeConfig) -> None:
 
 
 def _needs(config: ServeConfig) -> list[Need]:
-    """What all replicas take from the nodes, by deployment."""
+    """Needs of all replicas towards the nodes, by deployment."""
     needs = [Need(name, p.replicas, p.npus_per_instance, p.ub_memory_mib) for name, p in config.pools.items()]
     if config.kvcache.replicas:
         needs.append(Need("kvcache", config.kvcache.replicas, 0, config.kvcache.ub_memory_mib))

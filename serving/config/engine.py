@@ -1,4 +1,4 @@
-"""What every instance does alike, whatever its pool."""
+"""Settings of every instance, whatever its pool."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -19,7 +19,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What a node has left."""
+    """Room left on a node."""
 
     npus: int
     memory_mib: int

@@ -1,4 +1,4 @@
-"""What the service promises, and whether pools change their size to keep it."""
+"""SLOs of the service, and whether pools change their size to keep them."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -154,7 +154,7 @@ class LocalCluster:
         return None
 
     def _sweep(self) -> None:
-        """As the replicas do, since there may be none."""
+        """Sweep what earlier starts left, as replicas do, since there may be none."""
         if time.monotonic() < self._sweep_at:
             return
         self._sweep_at = time.monotonic() + SWEEP_PERIOD_S

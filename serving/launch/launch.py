@@ -79,7 +79,7 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
 
 
 def _drain_gateways(cluster: LocalCluster, seconds: float) -> int:
-    """As `farewell.Tell`. Raises: whatever Ray raises."""
+    """Implements `farewell.Tell`. Raises: whatever Ray raises."""
     cluster.connect()
     answers = serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("drain", seconds)
     told = answers.results(timeout_s=seconds + 2 * FAREWELL_S, return_exceptions=True)
@@ -99,7 +99,7 @@ def _close_logs(cluster: LocalCluster, deployments: list[str], seconds: float) -
 
 
 class Interrupted(KeyboardInterrupt):
-    """What a signal raises while the pools start.
+    """A signal came while the pools start.
 
     Not KeyboardInterrupt itself: if that passes through `exec` of a string, as every dataclass is made by, CPython
     notes it for good and ends the process by SIGINT instead of its exit code, although it was caught.
@@ -271,7 +271,7 @@ def endpoint(config: ServeConfig) -> str:
 
 
 def banner(config: ServeConfig, cluster: LocalCluster) -> str:
-    """What a newcomer needs next: addresses, the token, a command to paste."""
+    """Text for a newcomer after the start: addresses, the token, a command to paste."""
     key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.api_keys_required else ""
     name = config.model.name or Path(config.model.path).name
     url = endpoint(config)
@@ -315,7 +315,7 @@ def _say(text: str) -> None:
 
 
 def _print(text: str, stream: TextIO | None = None) -> None:
-    """To standard output, or elsewhere. A pipe's reader, or a terminal, may be gone: nothing depends on it."""
+    """Print to standard output, or elsewhere. A pipe's reader, or a terminal, may be gone: nothing depends on it."""
     stream = stream or sys.stdout
     try:
         print(text, file=stream, flush=True)

@@ -1,4 +1,4 @@
-"""What can be wrong before anything was started. Imports no Ray, so that a mistake costs a moment and one line."""
+"""Checks before anything is started. Imports no Ray, so that a mistake costs a moment and one line."""
 
 import asyncio
 import math

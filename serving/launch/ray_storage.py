@@ -20,7 +20,7 @@ EMBEDDED, MEMORY = "embedded", "memory"
 
 @dataclass(frozen=True, slots=True)
 class RayStorage:
-    """What the start of Ray has to be told.
+    """Storage settings for the start of Ray.
 
     Args:
         environment: for this process and all that it starts; see `SystemSession.set_environment`.

@@ -22,7 +22,7 @@ from serving.model.rope import rotate
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """What one attention layer multiplies with.
+    """Weights of one attention layer.
 
     Args:
         into: hidden -> query latent (or queries, without q_lora) ++ kv latent ++ rope key.

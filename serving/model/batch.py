@@ -1,4 +1,4 @@
-"""What one forward pass needs to know besides weights and cache, ready as tensors.
+"""Input of one forward pass besides weights and cache, ready as tensors.
 
 Tokens of all sequences lie in one list. Rows that attend with absorbed weights (those behind a prompt) come
 first, in groups of similar context length; whole prompt chunks follow. Built once per step, shared by all layers.

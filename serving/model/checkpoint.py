@@ -18,7 +18,7 @@ from serving.regular_file import MOST_JSON_BYTES, check_regular, read_regular
 
 
 class _TensorFile(Protocol):
-    """What is used of safetensors' untyped `safe_open`."""
+    """Type of the used part of safetensors' untyped `safe_open`."""
 
     def keys(self) -> list[str]: ...
 

@@ -29,11 +29,11 @@ class CoarseBank:
 
     @property
     def w8a16_inputs(self) -> int:
-        """As the other bank says."""
+        """Answer of the other bank."""
         return self._bank.w8a16_inputs
 
     def tensor(self, name: str, build: BuildTensor) -> torch.Tensor:
-        """As it is."""
+        """Returns the other bank's tensor."""
         return self._bank.tensor(name, build)
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
@@ -41,7 +41,7 @@ class CoarseBank:
         return self._bank.linear(name, build if name.endswith(_GATE) else lambda: coarse(build()))
 
     def heads(self, name: str, build: BuildLinear) -> HeadLinear:
-        """As they are: they are small, and their rows many."""
+        """Returns the other bank's heads: they are small, and their rows many."""
         return self._bank.heads(name, build)
 
 

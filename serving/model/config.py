@@ -1,4 +1,4 @@
-"""What a checkpoint folder says about its model, as frozen values.
+"""A checkpoint folder's description of its model, as frozen values.
 
 Read from Hugging Face's `config.json` (and `generation_config.json` for the end tokens). Imports no torch: the gateway
 reads the vocabulary size, the context length and the end tokens from here without paying for the tensor library.

@@ -21,7 +21,7 @@ _PROBES = ((64, 64), (512, 384), (33, 2816))
 
 @dataclass(frozen=True, slots=True)
 class PackedShape:
-    """What a packed product takes, known before it is made."""
+    """Sizes of a packed product, known before it is made."""
 
     layout: bytes
     nbytes: int
@@ -67,7 +67,7 @@ class ProductForms(Protocol):
         ...
 
     def packed_shape(self, given: LinearWeight) -> PackedShape | None:
-        """What this product or these heads (three axes) take when packed; None = they stay plain.
+        """Packed form of this product or these heads (three axes); None = they stay plain.
 
         Args:
             given: values play no part; the tensors may be of the meta device.
@@ -117,7 +117,7 @@ class TorchForms:
         return make_linear(given)
 
     def heads(self, given: LinearWeight) -> HeadLinear:
-        """As they are."""
+        """Returns the heads unchanged."""
         return PlainHeads(given.weight)
 
     def packed_shape(self, given: LinearWeight) -> PackedShape | None:

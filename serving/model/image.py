@@ -57,7 +57,7 @@ class ImageEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """What an image holds.
+    """Contents of an image.
 
     Args:
         config: fingerprint of the model's configuration.

@@ -38,7 +38,7 @@ class PlanningBank:
         self._end = 0
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
-        """What `build` gives."""
+        """Returns what `build` gives."""
         value = build()
         self._add_plain(name, value)
         return value

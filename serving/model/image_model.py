@@ -28,7 +28,7 @@ class ImagePlan:
 
     @property
     def nbytes(self) -> int:
-        """Of the whole image."""
+        """Size of the whole image."""
         return len(self.start) + self.manifest.tensor_bytes
 
 
@@ -52,7 +52,7 @@ class _NoCheckpoint:
 def plan_image(
     config: Architecture, checkpoint: Checkpoint, drafts: range, dtype: torch.dtype, forms: ProductForms
 ) -> ImagePlan:
-    """What an image of this checkpoint will hold, found from shapes alone.
+    """Plan of an image of this checkpoint, found from shapes alone.
 
     Args:
         drafts: draft layers to take along.

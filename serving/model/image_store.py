@@ -1,4 +1,4 @@
-"""Who keeps model images: the port between the loader and the KV-cache pool."""
+"""Port between the loader and the KV-cache pool, which keeps model images."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,7 +9,7 @@ class MappedImage(Protocol):
 
     @property
     def data(self) -> memoryview:
-        """Its bytes, read-only; valid as long as anybody holds this view or a part of it."""
+        """Bytes of the image, read-only; valid as long as anybody holds this view or a part of it."""
         ...
 
     def release(self) -> None:
@@ -17,7 +17,7 @@ class MappedImage(Protocol):
         ...
 
     def distrust(self) -> None:
-        """Its bytes are wrong. Implies `release`."""
+        """Report that the image's bytes are wrong. Implies `release`."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What one token leaves in one layer of the KV cache, byte by byte.
+"""Layout of one token's entry in one layer of the KV cache, byte by byte.
 
     float forms   latent [kv_lora_rank] ++ rope key [qk_rope_head_dim], both in the model's dtype
     int8          latent as int8 ++ rope key in the model's dtype ++ one float32 scale

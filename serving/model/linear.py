@@ -18,7 +18,7 @@ from serving.model.int8_linear import Int8Linear
 
 @dataclass(frozen=True, slots=True)
 class LinearWeight:
-    """What a checkpoint gives for one product, before it takes the form that kernels want.
+    """One product's weight as a checkpoint gives it, before it takes the form that kernels want.
 
     Args:
         weight: `[out_features, in_features]`: floating point, or int8 with a `scale`.

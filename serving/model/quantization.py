@@ -34,7 +34,7 @@ INT8_ACTIVATIONS: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What a checkpoint's stored weights are.
+    """Formats of a checkpoint's stored weights.
 
     Args:
         fp8_block: rows and columns that share one scale of an FP8 matrix; None when there is none.
@@ -46,7 +46,7 @@ class Quantization:
 
 
 def read_quantization(raw: Mapping[str, object]) -> Quantization:
-    """What `config.json` says.
+    """Read the quantisation from `config.json`.
 
     Raises: ModelError for a layout that is not read; TypeError or ValueError for one that cannot be understood.
     """

@@ -36,7 +36,7 @@ _TOP_P_CANDIDATES = 512
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What one row gave."""
+    """Sample of one row."""
 
     token: int
     logprobs: TokenLogprobs | None

@@ -56,22 +56,22 @@ class FreshBank:
 
     @property
     def coarse_drafts(self) -> bool:
-        """As the forms say."""
+        """Answer of the forms."""
         return self._forms.coarse_drafts
 
     @property
     def w8a16_inputs(self) -> int:
-        """As the forms say."""
+        """Answer of the forms."""
         return self._forms.w8a16_inputs
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
-        """What `build` gives."""
+        """Returns what `build` gives."""
         return build()
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
-        """What `build` gives, in its form."""
+        """Returns what `build` gives, in its form."""
         return self._forms.linear(build())
 
     def heads(self, name: str, build: BuildLinear) -> HeadLinear:
-        """What `build` gives, in its form."""
+        """Returns what `build` gives, in its form."""
         return self._forms.heads(build())

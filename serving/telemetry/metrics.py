@@ -1,4 +1,4 @@
-"""What a gateway measures about its requests, with vLLM's metric names so that existing dashboards light up.
+"""Metrics of a gateway's requests, with vLLM's names so that existing dashboards light up.
 
 Request-level series (tokens, latencies, outcomes) come from the gateway, which sees each request exactly once;
 instance-level series come from snapshots, see `instance_metrics`. Neither counts what the other counts, so sums over
@@ -95,7 +95,7 @@ class AdmissionLine(Protocol):
 
     @property
     def tokens(self) -> int:
-        """Of their prompts."""
+        """Prompt tokens of waiting requests."""
         ...
 
 
@@ -206,7 +206,7 @@ class GatewayMetrics(Collector):
         return generate_latest(self.registry) + (generate_latest(self._tenants_only) if namespaces else b"")
 
     async def render_all(self, *, namespaces: bool = False) -> bytes:
-        """As `render`, of all gateways together: the series of each, and those of instances and servers once."""
+        """Render the series of all gateways together, and those of instances and servers once; see `render`."""
         others = await self.others.numbers() if self.others is not None else ()
         if not others:
             return self.render(namespaces=namespaces)

@@ -17,7 +17,7 @@ _HOLDS = ("server", "namespace", "tier")
 
 
 class NamespaceBoard(Collector):
-    """What each namespace asked of this gateway, and what it holds in the pool."""
+    """Use of this gateway by each namespace, and its holdings in the pool."""
 
     def __init__(self, model_name: str, engine: str) -> None:
         self._own = (model_name, engine)

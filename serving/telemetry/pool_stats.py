@@ -20,7 +20,7 @@ class OperationLatencies:
 
 @dataclass(frozen=True, slots=True)
 class PoolClientStats:
-    """What one instance asked of the pool since it started.
+    """Use of the pool by one instance since it started.
 
     Args:
         blocks: blocks looked up, by result: `dram`, `ssd` (where they were found), `absent`, `lost`.

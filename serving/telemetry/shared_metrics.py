@@ -54,12 +54,12 @@ class Others(Protocol):
     """The gateways beside this one."""
 
     async def numbers(self) -> Sequence[GatewayNumbers]:
-        """Their numbers now, or the last known ones of whoever does not answer in time."""
+        """Numbers of the other gateways now, or the last known ones where no answer comes in time."""
         ...
 
 
 def families_of(collector: Collector) -> tuple[MetricFamily, ...]:
-    """What a collector has to tell, as values."""
+    """Metric families of a collector, as values."""
     return tuple(
         MetricFamily(
             one.name, one.documentation, one.type, tuple((s.name, dict(s.labels), s.value) for s in one.samples)

@@ -1,1 +1,1 @@
-"""What works on systems and models from outside."""
+"""Tools that work on systems and models from outside."""

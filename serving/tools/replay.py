@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of one log.
+    """Result of replaying one log.
 
     Args:
         kind, name: `engine` or `gateway`, and which.

@@ -47,7 +47,7 @@ class Call(Protocol[MachineT]):
         ...
 
     def keep(self, output: Any) -> object:  # noqa: ANN401 - as `on`
-        """Of an output, what is to be written, copied as far as it may still change."""
+        """The part of an output that is to be written, copied as far as it may still change."""
         ...
 
     def facts(self, kept: Any) -> object:  # noqa: ANN401 - what `keep` gave
@@ -106,7 +106,7 @@ def perform(call: Call[MachineT], machine: MachineT) -> tuple[Any, object, Excep
 
 
 def outcome(call: Call[Any], kept: object) -> object:
-    """What is written of a call's outcome, and compared in a replay."""
+    """The form of a call's outcome that is written, and compared in a replay."""
     return kept if isinstance(kept, Raised) else call.facts(kept)
 
 
@@ -131,7 +131,7 @@ def plain(value: object) -> object:
 
 
 def _short_spec(spec: SequenceSpec) -> object:
-    """Of a sequence that is sent on: what the sender adds to the order."""
+    """The part of a continued sequence's spec that its sender adds to the order."""
     tokens = (len(spec.prompt), len(spec.output), checksum(spec.output))
     told = {"id": spec.sequence_id, "tokens": tokens, "time_left_s": spec.time_left_s, "sampling": str(spec.sampling)}
     return {**told, "whole": True} if spec.whole else told

@@ -19,7 +19,7 @@ _FORGET = 0.98
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """What the rule is told.
+    """Limits of a step's duration, from which the rule is made.
 
     Args:
         floor_s: a step may always take this long [s].

@@ -22,7 +22,7 @@ BETTER_AFTER = 2
 
 
 class LinkState(Enum):
-    """What is known of one pair."""
+    """State of one pair of instances."""
 
     HEALTHY = "healthy"
     SATURATED = "saturated"
@@ -31,7 +31,7 @@ class LinkState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    """What counts as what.
+    """Thresholds by which a link is probed and judged.
 
     Args:
         period_s: a pair on which nothing has passed for this long gets a dummy [s]; 0 = never.
@@ -108,7 +108,7 @@ class LinkHealth:
 
 @dataclass(frozen=True, slots=True)
 class PathTrouble:
-    """What one instance tells of its paths: the sources that it cannot reach, and those that it reaches slowly."""
+    """Path report of one instance: the sources that it cannot reach, and those that it reaches slowly."""
 
     lost: tuple[ReplicaId, ...] = ()
     late: tuple[ReplicaId, ...] = ()

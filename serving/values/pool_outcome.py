@@ -1,4 +1,4 @@
-"""What came of asking the pool, in the words that requests, metrics and logs use."""
+"""Outcomes of asking the pool, in the words that requests, metrics and logs use."""
 
 from enum import Enum
 
@@ -21,7 +21,7 @@ class MissReason(Enum):
 
 
 class FetchReport(Struct, frozen=True, gc=False):
-    """What a fetch of consecutive blocks brought.
+    """Result of fetching consecutive blocks.
 
     Args:
         blocks: leading blocks that are now in place, verified.
@@ -38,7 +38,7 @@ class FetchReport(Struct, frozen=True, gc=False):
 
 
 class StoreReport(Struct, frozen=True, gc=False):
-    """What became of blocks to be published; nothing of it is ever an error to the engine.
+    """Result of publishing blocks; nothing of it is ever an error to the engine.
 
     Args:
         stored: new in the pool.

@@ -1,4 +1,4 @@
-"""Who forms the pool, as clients see it: one immutable value that the controller hands out whole."""
+"""The pool's members as clients see them: one immutable value that the controller hands out whole."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -8,7 +8,7 @@ from serving.ids import NodeId
 
 
 class ServerState(Enum):
-    """What a memory server is up to."""
+    """State of a memory server."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -17,7 +17,7 @@ class ServerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """What a memory server announces about itself, about once a second.
+    """Announcement of a memory server about itself, about once a second.
 
     Args:
         name: its place in the ring; the server that replaces a dead one takes over its name and its SSD directory.

@@ -59,7 +59,7 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class PoolOperation(Struct, Generic[Answer_co], frozen=True, forbid_unknown_fields=True):
-    """Something that the scaling board does or tells, with the type of its answer, unless it refuses."""
+    """One operation of the scaling board, with the type of its answer, unless it refuses."""
 
 
 class ReadPools(PoolOperation[dict[str, Any]], frozen=True):

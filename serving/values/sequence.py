@@ -1,4 +1,4 @@
-"""What a sequence is: the immutable order that a gateway places, and the values that come back.
+"""Sequences as values: the immutable order that a gateway places, and the values that come back.
 
 Plain frozen dataclasses, because the same values are scheduled, logged, replayed and sent over a link.
 """
@@ -94,7 +94,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
 
 
 class PoolUse(Struct, frozen=True, gc=False):
-    """What the KV-cache pool did for one prompt.
+    """Use of the KV-cache pool by one prompt.
 
     Args:
         pulled_tokens: tokens whose KV came from the pool; also counted among the cached ones.
@@ -108,7 +108,7 @@ class PoolUse(Struct, frozen=True, gc=False):
 
 
 class DraftUse(Struct, frozen=True, gc=False):
-    """What one step's guesses were worth to one sequence: the first `accepted` of `drafted` became output."""
+    """Result of one step's guesses for one sequence: the first `accepted` of `drafted` became output."""
 
     drafted: int
     accepted: int

@@ -1,4 +1,4 @@
-"""What a scaler is told at each look: the pools, the traffic, the promises kept and broken, the hardware that is left.
+"""A scaler's input at each tick: the pools, the traffic, the SLOs kept and missed, the hardware that is left.
 
 Whoever drives it, live on Ray or in virtual time, fills in the same values; the scaler keeps whatever history it needs.
 Everything that counts events is a total since the start and never falls, so that a missed look loses nothing: a rate is

@@ -1,4 +1,4 @@
-"""What one step computes, and what it gave: the value boundary between policy and executors.
+"""Plan and result of one step: the value boundary between policy and executors.
 
 A step is one forward pass over any mix of prompt chunks and single decode tokens, guessed ones behind them included.
 Executors see only this.
@@ -79,7 +79,7 @@ class StepPlan(Struct, frozen=True, gc=False):
 
 
 class SequenceResult(Struct, frozen=True, gc=False):
-    """What a step gave for one sequence, in the plan's order.
+    """A step's result for one sequence, in the plan's order.
 
     Args:
         tokens: new tokens: none for an unfinished chunk, one for a sampled position, and before it the drafts that
@@ -97,7 +97,7 @@ class SequenceResult(Struct, frozen=True, gc=False):
 
 
 class StepResult(Struct, frozen=True, gc=False):
-    """What a step gave. `elapsed_s` is the real (or simulated) duration of the step."""
+    """Result of a step. `elapsed_s` is the real (or simulated) duration of the step."""
 
     step: int
     results: tuple[SequenceResult, ...]

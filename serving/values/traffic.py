@@ -1,4 +1,4 @@
-"""What a gateway counts for whoever decides how many replicas there are: requests, tokens, promises kept and broken.
+"""A gateway's traffic counts, by which replicas are scaled: requests, tokens, SLOs kept and missed.
 
 Counted when tokens arrive from instances, not when a client takes them: a slow reader is no reason to add instances.
 Latencies go into fine buckets, so that percentiles of several gateways together can be told.
@@ -43,7 +43,7 @@ class GatewayReport(Struct, frozen=True):
 
 
 class BoardNews(Struct, frozen=True):
-    """What the scaling board tells a gateway in return.
+    """Answer of the scaling board to a gateway's report.
 
     Args:
         targets: replicas asked for now, by pool.
@@ -75,7 +75,7 @@ class RequestMeter:
     ended: bool = False
 
     def delivered(self, sequence: int, tokens: int, now: float) -> None:
-        """So many new tokens of one of its sequences."""
+        """Count new tokens of one of the gateway's sequences."""
         if not tokens:
             return
         if not self.first:
@@ -91,11 +91,11 @@ class RequestMeter:
         self.meter.uncached_tokens += max(0, computed_tokens)
 
     def turned_away(self) -> None:
-        """It ends with 429 or 503, after waiting."""
+        """Count a request that ends with 429 or 503, after waiting."""
         self.meter.rejected += 1
 
     def end(self) -> None:
-        """It is over, however it ended. Safe to call twice."""
+        """Count the end of a request, however it ended. Safe to call twice."""
         if not self.ended:
             self.ended = True
             self.meter.request_over(self)
@@ -145,12 +145,12 @@ class TrafficMeter:
         self.finished += 1
 
     def first_token(self, request: RequestMeter, ttft_s: float) -> None:
-        """Told by the request."""
+        """Count a request's first token."""
         self._waiting.pop(id(request), None)
         self._judge("ttft", self._ttft, ttft_s, self._ttft_s)
 
     def request_over(self, request: RequestMeter) -> None:
-        """Told by the request."""
+        """Count a request's end."""
         self._waiting.pop(id(request), None)
         self._open -= 1
         self.finished += 1

@@ -120,7 +120,7 @@ class DecodeInstance:
             self._groups[booked[0]].seat.take(order)
 
     def move_out(self) -> None:
-        """What is inside goes on elsewhere: it is held at the next boundary, for whoever pulls it."""
+        """Hold what is inside at the next boundary, for whatever instance pulls it: it goes on elsewhere."""
         for group, sequences in zip(self._groups, list(self._balance.sequences), strict=True):
             if sequences:
                 group.seat.move_out()
@@ -153,7 +153,9 @@ class DecodeInstance:
         self.stall(steps * self._work_s)
 
     def change_pace(self) -> None:
-        """Something slows it down, or no longer does: its iterations take another time from the next boundary on."""
+        """Recompute the times of iterations from the next boundary on: something slows the instance down, or no longer
+        does.
+        """
         if self.step_s and self.alive:
             heappush(self._due, (self._next_boundary(), 0))
             self._schedule()
@@ -208,14 +210,14 @@ class DecodeInstance:
         return sum([pool.num_used for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences])
 
     def done(self) -> Done:
-        """So far."""
+        """Work done so far."""
         meter = self.meter
         passed_s = self._queue.now - self._at_s if self.step_s else 0.0
         fed = int(passed_s / self.step_s * self._fed * (1 + self._drafts)) if self.step_s else 0
         return Done(meter.busy_s + passed_s, meter.prompt_tokens, meter.forward_tokens + fed)
 
     def preemptions(self) -> int:
-        """So far."""
+        """Preemptions so far."""
         return sum(group.seat.engine.scheduler.preemptions for group in self._groups)
 
     def check(self) -> None:

@@ -127,14 +127,14 @@ class DecodeGroup:
         return sampled
 
     def _empty(self) -> bool:
-        """Nobody is here, and nothing is left to be stored: the engine need not be asked."""
+        """Whether no sequence is here, and nothing is left to be stored: the engine need not be asked."""
         scheduler, settings = self.seat.engine.scheduler, self.seat.engine.settings
         if scheduler.running.items or scheduler.waiting.items:
             return False
         return not (settings.pool and settings.store_decoded)
 
     def forget(self, sequence_id: SequenceId) -> None:
-        """It has left."""
+        """Forget a sequence that has left."""
         self._extra.pop(sequence_id, None)
 
     def _look(self, step: SequenceStep) -> tuple[tuple[float, int, int, int], int]:

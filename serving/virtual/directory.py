@@ -12,11 +12,11 @@ class Directory:
         self._instances: dict[ReplicaId, Instance] = {}
 
     def put(self, instance: Instance) -> None:
-        """It is up."""
+        """Add an instance that is up."""
         self._instances[instance.name] = instance
 
     def drop(self, name: ReplicaId) -> None:
-        """It is gone."""
+        """Remove an instance that is gone."""
         self._instances.pop(name, None)
 
     def give(self, name: ReplicaId, order: Order) -> bool:

@@ -106,7 +106,7 @@ class EngineSizes:
                 self._node.queue.at(self._node.queue.now + self.start_s, self._started, (pool, self._serial))
 
     def replaced(self, pool: str) -> bool | None:
-        """Whoever counted a lost instance is ready to start it again.
+        """Replace a lost instance that was counted as such, if that is still wanted and possible.
 
         Returns: whether to do so now: not if the pool has become smaller meanwhile; None if there are no NPUs yet.
         Effects: it is not counted any more, unless it has to wait.
@@ -129,7 +129,7 @@ class EngineSizes:
             self._node.start_instance(pool)
 
     def _move_out(self, instance: DecodeInstance) -> None:
-        """What has not ended by now goes on elsewhere, if there is an elsewhere."""
+        """Send what has not ended by now elsewhere, if there is an elsewhere."""
         if instance.alive and self.serving("decode"):
             instance.move_out()
 

@@ -1,4 +1,4 @@
-"""What clients saw, row by row, and what was decided."""
+"""Per-request record of what clients saw and what was decided, row by row."""
 
 import math
 from collections import Counter, deque
@@ -52,7 +52,7 @@ class Book:
         return row
 
     def sent(self, row: int) -> None:
-        """It goes to a prefill instance."""
+        """Note that a request goes to a prefill instance."""
         rows = self.rows
         if not rows.attempts[row]:
             self.prompt_tokens_in += rows.prompt_tokens[row]
@@ -75,7 +75,7 @@ class Book:
                 rows.pulled_tokens[row] = news.pool.pulled_tokens
 
     def end(self, row: int, outcome: Outcome, now: float) -> None:
-        """It is over."""
+        """Note that a request is over."""
         rows = self.rows
         rows.outcome[row] = outcome
         if outcome is Outcome.FINISHED:

@@ -1,4 +1,4 @@
-"""Who forms the pool in virtual time: servers that join, ramp up, drain, crash and come back, with the real roster.
+"""Members of the pool in virtual time: servers that join, ramp up, drain, crash and come back, with the real roster.
 
 Every change of the ring makes each server look for entries that another one should have now. While there are any, the
 pool is not `steady`, and a block may be with any of its `readers`; else it is with its primary or nowhere.
@@ -135,7 +135,8 @@ class Members:
     # What a server's ledger asks for
 
     def work(self, server: VirtualServer, now: float) -> None:
-        """To be called after whatever may have given orders, or have made memory short.
+        """Carry out pending work of a server: call after anything that may have given orders, or have made memory
+        short.
 
         Effects: the disk works; the ledger's `tick` will be called.
         """
@@ -248,7 +249,7 @@ class Members:
     # Knowledge
 
     def counters(self) -> PoolCounters:
-        """What servers have counted, those that are gone included.
+        """Sums of servers' counters, those that are gone included.
 
         Effects: none.
         """

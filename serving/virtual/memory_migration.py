@@ -53,7 +53,7 @@ class Migration:
         self._ring: HashRing | None = None
 
     def settle(self, ring: HashRing, now: float) -> None:
-        """There is another ring: count what should be elsewhere, and go on with that.
+        """Adopt another ring: count what should be elsewhere, and go on with that.
 
         Effects: a round begins, in place of the one under way; `due` unless there is nothing to move.
         """

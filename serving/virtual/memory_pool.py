@@ -343,7 +343,7 @@ class VirtualPool:
 
     @property
     def counters(self) -> PoolCounters:
-        """What happened so far, summed over all servers there ever were."""
+        """Counters so far, summed over all servers there ever were."""
         return self._counted + self._members.counters()
 
     def check(self) -> None:

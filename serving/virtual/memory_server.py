@@ -93,7 +93,7 @@ class VirtualServer:
         self._disk_free_at = now
 
     def record(self, now: float) -> ServerRecord:
-        """What it announces.
+        """The server's announcement.
 
         Effects: none.
         """
@@ -102,7 +102,7 @@ class VirtualServer:
         return ServerRecord(self.name, str(self.incarnation), *place, self.state, now - self.born)
 
     def shelf(self, namespace: str) -> Shelf:
-        """Its entries of a namespace.
+        """The server's entries of a namespace.
 
         Effects: none that can be seen.
         """
@@ -142,7 +142,7 @@ class VirtualServer:
                 self.manager.loaded(order.version, True, due)
 
     def kept(self) -> list[Kept]:
-        """Its SSD folder, the file used longest ago first.
+        """Entries of the server's SSD folder, the file used longest ago first.
 
         Effects: none.
         """

@@ -1,4 +1,4 @@
-"""What is to happen later inside the pool, in total order: by time, then by when it was decided."""
+"""Future actions inside the pool, in total order: by time, then by when they were decided."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush

@@ -1,4 +1,4 @@
-"""What the KV-cache pool in virtual time takes and gives: plain values, without behaviour."""
+"""Input and output of the KV-cache pool in virtual time: plain values, without behaviour."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""What one virtual instance did, counted."""
+"""Counters of the work that one virtual instance did."""
 
 from typing import NamedTuple
 
 
 class Done(NamedTuple):
-    """What an instance has done by a moment, the running step as far as it is. Fields: see `InstanceMeter`."""
+    """Work of an instance up to a moment, the running step as far as it is. Fields: see `InstanceMeter`."""
 
     busy_s: float
     prompt_tokens: int

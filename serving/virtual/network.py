@@ -64,7 +64,7 @@ class Network:
         self._plan()  # what an instance that has left still moves through the port may end at another time now
 
     def leave(self, name: ReplicaId) -> None:
-        """It is gone. What is under way still ends."""
+        """Remove an end that is gone. What is under way still ends."""
         self._dies.pop(name, None)
         self._ports.pop(name, None)
         self._routes = {key: found for key, found in self._routes.items() if name not in key[:2]}

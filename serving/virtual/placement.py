@@ -52,7 +52,7 @@ class Placement:
             self._free[self._place(npu)] = True
 
     def fail(self, npu: NpuId) -> None:
-        """It cannot be used until `repair`, as often as it failed."""
+        """Take an NPU out of use until `repair`, as often as it failed."""
         self._broken[self._place(npu)] += 1
 
     def repair(self, npu: NpuId) -> None:

@@ -1,4 +1,4 @@
-"""What virtual instances need from outside: how long things take, and who hears of it."""
+"""Ports of virtual instances: how long things take, and where news of it goes."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ class StepTimes(Protocol):
         ...
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
-        """What one die of a decode instance takes for a prompt chunk of its own, beside the others' decoding."""
+        """Time that one die of a decode instance takes for a prompt chunk of its own, beside the others' decoding."""
         ...
 
 

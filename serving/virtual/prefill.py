@@ -118,7 +118,7 @@ class PrefillInstance:
         return self._engine.scheduler.blocks.pool.num_used
 
     def done(self) -> Done:
-        """So far."""
+        """Work done so far."""
         meter = self.meter
         if self._plan is None:
             return Done(meter.busy_s, meter.prompt_tokens, meter.forward_tokens)
@@ -128,7 +128,7 @@ class PrefillInstance:
         return Done(busy_s + passed_s, meter.prompt_tokens - left, meter.forward_tokens - left)
 
     def preemptions(self) -> int:
-        """So far."""
+        """Preemptions so far."""
         return self._engine.scheduler.preemptions
 
     def check(self) -> None:

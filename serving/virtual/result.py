@@ -1,4 +1,4 @@
-"""What a simulation gives: the one value that reports, `reproduce` and `plan` read.
+"""Result of a simulation: the one value that reports, `reproduce` and `plan` read.
 
 Plain values with plain names; `result_json` in `report` writes them in a fixed order, so that one seed gives the same
 bytes. Times are virtual seconds from the start of the trace.

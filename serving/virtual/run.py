@@ -112,7 +112,9 @@ def _run(node: Supernode, stop_s: float, progress: Progress | None) -> None:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Hardly any object here is part of a cycle: looking for them again and again would take an eighth of the time."""
+    """Collect garbage rarely: hardly any object here is part of a cycle, and looking again and again takes an eighth of
+    the time.
+    """
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(_COLLECT_EVERY, 50, 100)
@@ -184,7 +186,7 @@ def _result(
 
 
 def described(config: ServeConfig) -> dict[str, str]:
-    """What was simulated, for people."""
+    """Description of the simulated system, for people."""
     simulation, kvcache = config.simulation, config.kvcache
     text = {
         "model": config.model.name or config.model.path.name,

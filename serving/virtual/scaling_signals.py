@@ -1,4 +1,4 @@
-"""What an autoscaler is told of a supernode in virtual time: the same values as live, read from instances and books."""
+"""An autoscaler's signals in virtual time: the same values as live, read from instances and books."""
 
 import math
 from bisect import bisect_left
@@ -131,7 +131,7 @@ def prompt_rate(config: ServeConfig, times: StepTimes) -> float:
 
 
 def expected_decode(config: ServeConfig, times: StepTimes) -> Expected:
-    """What one decode instance can do by the cost model."""
+    """Load that one decode instance can carry by the cost model."""
     most = _sequences_in_time(config, times)
     slope_s = (_token_s(config, times, most) - _token_s(config, times, most / 2)) / (most / 2)
     return Expected(most, slope_s)

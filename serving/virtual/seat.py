@@ -1,4 +1,4 @@
-"""What every driver of an engine in virtual time does: take orders, pass on news, start what runs beside steps."""
+"""Common part of every engine's driver in virtual time: take orders, pass on news, start what runs beside steps."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -179,12 +179,12 @@ class EngineSeat:
         self._kick(self)
 
     def move_out(self) -> None:
-        """Nobody else is to come; what is inside goes on elsewhere from the next step on."""
+        """Move everything inside elsewhere from the next step on, and take nothing new."""
         self.tell(e.MoveOut())
         self._kick(self)
 
     def lose(self, sequence_id: SequenceId) -> int:
-        """Its KV is gone: the engine forgets it, its gateway sends it elsewhere.
+        """Drop a sequence whose KV is gone: the engine forgets it, its gateway sends it elsewhere.
 
         Returns: tokens that must be computed again.
         """

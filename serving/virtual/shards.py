@@ -33,7 +33,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to simulate, as plain values that a process can be sent.
+    """Simulation to run, as plain values that a process can be sent.
 
     Attributes:
         open_shard: gives the workload of supernode i of n; a function at the top of a module, or a partial of one.

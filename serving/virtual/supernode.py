@@ -129,7 +129,7 @@ class Supernode:
             gateway.instance_lost(name)
 
     def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
-        """It takes nothing new from now on, and every gateway knows."""
+        """Stop an instance from taking anything new from now on, and let every gateway know."""
         instance.draining = True
         for gateway in self.gateways:
             gateway.report(instance)
@@ -157,7 +157,7 @@ class Supernode:
             instance.change_pace()
 
     def totals_of(self, instance: PrefillInstance | DecodeInstance, stopped_s: float = math.nan) -> InstanceTotals:
-        """What an instance has done so far."""
+        """Totals of an instance's work so far."""
         meter, done = instance.meter, instance.done()
         return InstanceTotals(
             instance.name,
@@ -231,7 +231,7 @@ class Supernode:
 
     @property
     def expert_bytes(self) -> int:
-        """Of dispatch and combine, over UB, so far."""
+        """Bytes of dispatch and combine over UB so far."""
         shape, fed = self.cost.shape, dict(self._fed_by_gone)
         for instance in self.everyone:
             fed[instance.pool] += instance.done().forward_tokens

@@ -1,4 +1,4 @@
-"""What all gateways of a supernode have seen, as totals: what an autoscaler is told of the traffic."""
+"""Totals over all gateways of a supernode: an autoscaler's view of the traffic."""
 
 import math
 from collections.abc import Sequence

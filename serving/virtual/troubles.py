@@ -29,7 +29,7 @@ _NEVER = math.inf
 
 @dataclass(slots=True)
 class _Cost:
-    """What a fault has cost so far."""
+    """Cost of a fault so far."""
 
     hit: int = 0
     tokens: int = 0
@@ -53,7 +53,7 @@ class Troubles:
             node.queue.at(fault.at_s, self._happen, fault)
 
     def records(self) -> list[FaultRecord]:
-        """What happened, in order of time. An effect that is not over yet has lasted to the end."""
+        """Faults that happened, in order of time. An effect that is not over yet has lasted to the end."""
         now = self._node.queue.now
         return [
             FaultRecord(

@@ -10,7 +10,7 @@ from loadgen.workload.datasets.tally import Tally
 
 @dataclass(frozen=True)
 class Fit:
-    """What happens to lengths.
+    """Rule for lengths that do not fit.
 
     Attributes:
         length_scale: prompts and answers times this.

@@ -115,7 +115,7 @@ def _pairs(said: list[tuple[Role | None, str]]) -> Iterator[tuple[Prompt, str, s
 
 
 def _said(path: Path, line: int, entry: object) -> list[tuple[Role | None, str]]:
-    """Who said what; an unknown speaker is None.
+    """Speaker and text of each message; an unknown speaker is None.
 
     Raises: TraceFormatError if the entry is no conversation.
     """

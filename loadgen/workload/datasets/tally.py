@@ -17,7 +17,7 @@ class Tally:
     notes: dict[str, str] = field(default_factory=dict)
 
     def warnings(self) -> list[str]:
-        """What a reader of the result must know, one sentence each."""
+        """Cautions for a reader of the result, one sentence each."""
         found = [*self.notes.values()]
         if self.left_out:
             found.append(

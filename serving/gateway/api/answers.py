@@ -19,7 +19,7 @@ class Answer(BaseModel):
 
 
 class ErrorDetail(Answer):
-    """What is wrong, whose fault it is, and which field of the request it is about."""
+    """Error: what is wrong, whose fault it is, and which field of the request it is about."""
 
     message: str
     type: Literal[
@@ -111,7 +111,7 @@ class PredictionPosition(Answer):
 
 
 class CompletionTokensDetails(Answer):
-    """What guessed tokens were worth."""
+    """Guessed tokens, accepted and rejected."""
 
     accepted_prediction_tokens: Count
     rejected_prediction_tokens: Count
@@ -199,7 +199,7 @@ class ChatChoice(Answer):
 
 
 class _Head(Answer):
-    """What every answer of a generation begins with."""
+    """Head of every answer of a generation."""
 
     id: str
     created: int
@@ -241,14 +241,14 @@ class Completion(_Head):
 
 
 class Delta(Answer):
-    """What a chunk adds to a message."""
+    """Addition of a chunk to a message."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
 
 
 class ChatChunkChoice(Answer):
-    """What a chunk adds to a choice."""
+    """Addition of a chunk to a choice."""
 
     index: Count
     delta: Delta
@@ -269,7 +269,7 @@ class ChatCompletionChunk(_Head):
 
 
 class CompletionChunkChoice(Answer):
-    """What a chunk adds to a text."""
+    """Addition of a chunk to a text."""
 
     index: Count
     text: str
@@ -318,7 +318,7 @@ class PoolServer(Answer):
 
 
 class PoolNamespace(Answer):
-    """What a namespace holds in the whole pool."""
+    """Holdings of a namespace in the whole pool."""
 
     name: str
     dram_bytes: Count
@@ -341,7 +341,7 @@ class Pool(Answer):
 
 
 class Deleted(Answer):
-    """What was deleted."""
+    """Result of a deletion."""
 
     bytes: Count
     entries: Count
@@ -363,7 +363,7 @@ class NamespaceChanged(Answer):
 
 
 class ServerAudit(BaseModel):
-    """What one server found of itself."""
+    """Result of one server's audit of itself."""
 
     ok: bool
 

@@ -105,5 +105,5 @@ def _methods_of(request: Request) -> list[str]:
 
 
 async def _on_client_gone(_: Request, __: Exception) -> Response:
-    """Nobody will read this; 499 is what proxies log for it."""
+    """Answer a client that is gone; 499 is what proxies log for it."""
     return Response(status_code=499)

@@ -28,7 +28,7 @@ class LogprobEntry:
 
 @dataclass(slots=True)
 class Visible:
-    """What one update made visible.
+    """Output that one update made visible.
 
     Args:
         finish: `stop` or `length` with the last piece.

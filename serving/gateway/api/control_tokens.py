@@ -134,7 +134,7 @@ class ControlTokens:
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before and after a text when it adds special tokens."""
+        """Tokens that the tokenizer puts before and after a text when it adds special tokens."""
         bare = self._tokenizer.encode("a", add_special_tokens=False)
         framed = self._tokenizer.encode("a", add_special_tokens=True)
         at = next((i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), 0)

@@ -1,4 +1,4 @@
-"""What guessed tokens were worth to a choice or a request, by position."""
+"""Tally of guessed tokens of a choice or a request, by position."""
 
 from collections.abc import Sequence
 from typing import Any

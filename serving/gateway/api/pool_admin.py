@@ -12,7 +12,7 @@ from serving.values.pool_view import NamespaceRecord, PoolView
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswers:
-    """What the servers of the pool said to one question.
+    """Answers of the pool's servers to one question.
 
     Args:
         by_server: the answer of each, by its name in the ring.
@@ -31,7 +31,7 @@ class PoolAdmin(Protocol):
         ...
 
     async def usage(self) -> ServerAnswers:
-        """What each namespace holds on each server: {namespace: {"dram_bytes", "ssd_bytes", "entries"}}."""
+        """Holdings of each namespace on each server: {namespace: {"dram_bytes", "ssd_bytes", "entries"}}."""
         ...
 
     async def forget(self, namespace: str) -> ServerAnswers:

@@ -1,4 +1,4 @@
-"""What memory servers and instances announce about the pool, as numbers with names.
+"""Facts that memory servers and instances announce about the pool, as numbers with names.
 
 Announcements are plain dicts, and may be empty: a controller that has just been restarted from its store knows who is
 there before it hears how they are. What is missing counts as nothing.
@@ -31,7 +31,7 @@ def memory_server_stats(view: PoolView) -> list[MemoryServerStats]:
 
 
 def pool_client_stats(facts: Mapping[str, Any]) -> PoolClientStats:
-    """What an instance's context cache counted.
+    """Counts of an instance's context cache.
 
     Args:
         facts: as `PoolContextCache.facts` gives them.

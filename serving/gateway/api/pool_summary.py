@@ -23,7 +23,7 @@ _IN_USE = ("leased", "writing", "spilling", "loading", "waiting", "hidden")
 def pool_summary(
     view: PoolView, usage: ServerAnswers, clients: Iterable[PoolClientStats], tenant: Tenant, configured: frozenset[str]
 ) -> dict[str, Any]:
-    """What `GET /pool` tells a caller.
+    """Answer of `GET /pool` for a caller.
 
     Args:
         usage: the servers' answers about namespaces.
@@ -90,7 +90,7 @@ def ring_shares(ring: HashRing) -> dict[str, float]:
 
 
 def holdings(usage: ServerAnswers) -> dict[str, Holding]:
-    """What each namespace holds in the whole pool, as far as servers answered; model weights are called `MODELS`."""
+    """Holdings of each namespace in the whole pool, as far as servers answered; model weights are called `MODELS`."""
     total: dict[str, Counter[str]] = {}
     for namespaces in usage.by_server.values():
         for name, held in namespaces.items():
@@ -99,7 +99,7 @@ def holdings(usage: ServerAnswers) -> dict[str, Holding]:
 
 
 def audit_summary(answers: ServerAnswers) -> dict[str, Any]:
-    """What `POST /pool/audit` tells: `ok` only if there are servers, and every one answered and is sound."""
+    """Answer of `POST /pool/audit`: `ok` only if there are servers, and every one answered and is sound."""
     sound = bool(answers.by_server) and all(answer["ok"] for answer in answers.by_server.values())
     return {"ok": sound and not answers.silent, "servers": answers.by_server, "silent": answers.silent}
 

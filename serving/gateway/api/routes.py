@@ -59,7 +59,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class RouteServices:
-    """What the routes work with."""
+    """Services that the routes work with."""
 
     backend: GenerationBackend
     model: ServedModel

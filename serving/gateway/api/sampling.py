@@ -16,7 +16,7 @@ MAX_BIASES = 1024
 
 
 class Fields(NamedTuple):
-    """What a kind of request calls its fields; errors name them."""
+    """Names of a request kind's fields, for errors."""
 
     prompt: str
     limit: str

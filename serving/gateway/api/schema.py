@@ -75,7 +75,7 @@ class WireModel(BaseModel):
 
 
 class StreamOptions(WireModel):
-    """What a stream carries beside text."""
+    """Content of a stream beside text."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -182,7 +182,7 @@ class ChatCompletionRequest(GenerationRequest, ChatTemplateFields):
     tool_choice: Annotated[Any, WithJsonSchema(_NO_TOOL)] = None
 
     def refuse_unsupported(self) -> None:
-        """As for every request; tools as well, unless the caller forbids their use."""
+        """Refuse the unsupported, as for every request; tools as well, unless the caller forbids their use."""
         super().refuse_unsupported()
         if self.tool_choice not in (None, "none", "auto"):
             raise InvalidRequestError(
@@ -213,7 +213,7 @@ class CompletionRequest(GenerationRequest):
         return None if value is False else value
 
     def refuse_unsupported(self) -> None:
-        """As for every request; also fill-in-the-middle and best-of selection."""
+        """Refuse the unsupported, as for every request; also fill-in-the-middle and best-of selection."""
         super().refuse_unsupported()
         if self.suffix:
             raise InvalidRequestError(

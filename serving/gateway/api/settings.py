@@ -1,4 +1,4 @@
-"""What the HTTP surface is told at start: the model it speaks for, its limits and its keys."""
+"""Settings of the HTTP surface: the model it speaks for, its limits and its keys."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ class ServedModel:
 
     @cached_property
     def control_tokens(self) -> ControlTokens:
-        """What only the chat template may say."""
+        """Control tokens, which only the chat template may say."""
         return ControlTokens(self.tokenizer, "" if self.chat_template is None else self.chat_template.source)
 
     @property

@@ -72,7 +72,7 @@ class StreamEncoder:
         return b"".join(parts)
 
     def opening(self, index: int) -> bytes:
-        """What a choice starts with: in chat the assistant's role, in completions nothing."""
+        """First event of a choice: in chat the assistant's role, in completions nothing."""
         if not self._chat:
             return b""
         chunk = self._envelope([self._chat_choice(index, {"role": "assistant", "content": ""}, None)])

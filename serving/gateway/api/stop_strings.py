@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StopMatch:
-    """What one piece gave: text that may go out, and the stop string that ended the sequence, if any."""
+    """Result of one piece: text that may go out, and the stop string that ended the sequence, if any."""
 
     text: str
     stopped_by: str | None = None

@@ -1,4 +1,4 @@
-"""Who is asking: an API key belongs to one namespace, and a request's cached blocks to its key's namespace.
+"""Tenants: an API key belongs to one namespace, and a request's cached blocks to its key's namespace.
 
     key of `[[namespaces]] acme`   -> acme
     key of `[gateway] api_keys`    -> default
@@ -100,7 +100,7 @@ class KeyRing:
         return self._tenants[matches.index(True)]
 
     def glance(self, authorization: str | None) -> Tenant:
-        """As `identify`, for paths that need no key: whoever cannot be told is nobody in particular."""
+        """Identify the sender for paths that need no key: an unknown key is the anonymous tenant."""
         try:
             return self.identify(authorization)
         except AuthenticationError:
@@ -108,7 +108,7 @@ class KeyRing:
 
 
 def tenant_of(request: Request) -> Tenant:
-    """Who sent this request, as the middleware found out."""
+    """Sender of this request, as the middleware found out."""
     tenant = request.state.tenant
     assert isinstance(tenant, Tenant), "the middleware comes before every route"
     return tenant

@@ -1,4 +1,4 @@
-"""What a request came to: token counts, as clients are billed (each prompt once, every output token), and times."""
+"""Costs of a request: token counts, as clients are billed (each prompt once, every output token), and times."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from serving.gateway.api.translate import GenerationOrder
 
 @dataclass(slots=True)
 class PromptCacheUse:
-    """What caching did for the prompts of a request.
+    """Effect of caching on the prompts of a request.
 
     Args:
         cached_tokens: not computed: found at the instance or pulled from the KV-cache pool.

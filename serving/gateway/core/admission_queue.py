@@ -58,7 +58,7 @@ class AdmissionQueue:
 
     @property
     def tokens(self) -> int:
-        """Their prompt tokens."""
+        """Prompt tokens of all that wait."""
         return self._lines.tokens
 
     @property
@@ -94,7 +94,7 @@ class AdmissionQueue:
         return AdmissionDecision(True, f"{waits} requests, {self.tokens - one.tokens} tokens wait")
 
     def take(self, running: int, now: float) -> int | None:
-        """Who starts now: call it until it is None, but only while an instance is there.
+        """The next request to start now: call until it is None, but only while an instance is there.
 
         Args:
             running: sequences in the pools.

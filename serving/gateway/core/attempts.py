@@ -19,7 +19,7 @@ TRIAL_LOSSES = 2
 
 
 class Attempts:
-    """What went wrong with one sequence since it last made progress."""
+    """Failures of one sequence since it last made progress."""
 
     __slots__ = ("_alone", "_max_failures", "_told", "excluded", "in_a_row", "losses", "total")
 
@@ -40,11 +40,11 @@ class Attempts:
         """Instances that failed it; others are better."""
 
     def sent(self) -> None:
-        """It goes to an instance. Effects: progress counts from here."""
+        """Note that the sequence goes to an instance. Effects: progress counts from here."""
         self._told = self._alone = False
 
     def sent_alone(self) -> None:
-        """That instance has nothing else to do, if it is on trial."""
+        """Note that its instance has nothing else to do, if it is on trial."""
         self._alone = self.on_trial
 
     def progress(self, *, decoding: bool) -> None:

@@ -30,7 +30,7 @@ class DrainRate:
     tokens_per_start: float = 0.0
 
     def waited(self, seconds: float) -> None:
-        """Something waited for so long without a start. Effects: older starts count less."""
+        """Note a wait of so many seconds without a start. Effects: older starts count less."""
         keep = 0.5 ** (seconds / HALF_LIFE_S)
         self.starts *= keep
         self.tokens *= keep
@@ -63,5 +63,5 @@ class DrainRate:
 
     @property
     def tokens_per_s(self) -> float:
-        """Their prompt tokens; 0 = not known."""
+        """Prompt tokens started per second; 0 = not known."""
         return self.tokens / self.seconds if self.measured else self.requests_per_s * self.tokens_per_start

@@ -1,4 +1,4 @@
-"""What a gateway's core takes and returns. Events come with the gateway's time; effects are carried out in order.
+"""Input and output of a gateway's core. Events come with the gateway's time; effects are carried out in order.
 
 Everything is a frozen value: a driver delivers it, a decision log keeps it, a replay compares it.
 """

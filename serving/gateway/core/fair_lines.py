@@ -1,4 +1,4 @@
-"""Who of those that wait is next: keys share by tokens, and within a key lower priority values go first.
+"""Order of waiting requests: keys share by tokens, and within a key lower priority values go first.
 
 Every key has a line of its own and a virtual time: the tokens that it was given, over its weight. The line with the
 least virtual time is next, so that keys that always have something waiting are given tokens in proportion to their
@@ -62,7 +62,7 @@ class FairLines:
         return (self._lines[key].order[number] for number, key in self._key_of.items())
 
     def add(self, one: Applicant) -> None:
-        """It waits from now on.
+        """Put a request in its line.
 
         Raises: LedgerError if it does already.
         """
@@ -82,7 +82,7 @@ class FairLines:
         self.tokens += one.tokens
 
     def next(self) -> Applicant | None:
-        """Who would start now. Effects: none that matter."""
+        """The request that would start now. Effects: none that matter."""
         if not self._key_of:
             return None
         if len(self._lines) == 1:
@@ -91,7 +91,7 @@ class FairLines:
         return min(waiting, key=lambda line: line.virtual).next()
 
     def start(self, one: Applicant) -> None:
-        """It starts, and its key is charged. Effects: lines without debts that nobody waits in are forgotten."""
+        """Start a request and charge its key. Effects: lines without debts in which nothing waits are forgotten."""
         line = self._lines[one.key]
         self._virtual = line.virtual
         line.virtual += (one.tokens + one.expected_tokens) / line.weight
@@ -102,7 +102,7 @@ class FairLines:
                 del self._lines[key]
 
     def remove(self, number: int) -> Applicant | None:
-        """It does not wait any more. Returns: who it was, None if nobody."""
+        """Take a request out of its line. Returns: the request; None if it was not waiting."""
         key = self._key_of.pop(number, None)
         if key is None:
             return None
@@ -132,7 +132,7 @@ class FairLines:
         return min(float(line.tokens), before * OLDEST_EVERY / (OLDEST_EVERY - 1))
 
     def share(self, key: str, weight: float) -> float:
-        """Of what is started, which part a key gets while all that wait go on waiting."""
+        """Share of starts that a key gets while all that wait go on waiting."""
         others = sum(line.weight for name, line in self._lines.items() if line.order and name != key)
         return weight / (weight + others)
 

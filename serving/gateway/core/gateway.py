@@ -351,7 +351,7 @@ class Gateway:
         self._needy[choice.journal.spec.sequence_id] = choice
 
     def _ready(self, choice: Choice) -> None:
-        """It waits for nothing any more."""
+        """Note that a choice waits for nothing any more."""
         choice.need = choice.waiting_since = None
         self._needy.pop(choice.journal.spec.sequence_id, None)
 

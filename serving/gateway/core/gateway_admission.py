@@ -1,4 +1,4 @@
-"""What a gateway's admission is asked and what it answers, as values."""
+"""Questions to a gateway's admission and their answers, as values."""
 
 from msgspec import Struct
 

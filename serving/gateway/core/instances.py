@@ -56,7 +56,7 @@ class Instances:
         self._pools.setdefault(event.pool, []).append(known)
 
     def down(self, replica: ReplicaId) -> KnownInstance | None:
-        """It is not any more. Returns: what was known of the instance."""
+        """Remove an instance that is down. Returns: what was known of it."""
         known = self._known.pop(replica, None)
         if known is not None:
             self._pools[known.pool].remove(known)

@@ -54,7 +54,7 @@ class Job:
 
     @property
     def begun(self) -> bool:
-        """Something of it was delivered."""
+        """Whether something of the request was delivered."""
         for choice in self.choices:
             if choice.told:
                 return True
@@ -62,7 +62,7 @@ class Job:
 
     @property
     def stuck(self) -> bool:
-        """It waits for an instance, and has not had a token."""
+        """Whether the request waits for an instance, and has not had a token."""
         return not self.begun and any(choice.need is not None for choice in self.choices)
 
     def note(self, choice: Choice, news: News) -> None:

@@ -1,4 +1,4 @@
-"""What a sequence's journal asks its gateway to do, as values."""
+"""Commands of a sequence's journal to its gateway, as values."""
 
 from enum import Enum
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class JournalPhase(Enum):
-    """Who has to act next."""
+    """The party that has to act next."""
 
     ROUTING = "routing"
     PREFILLING = "prefilling"

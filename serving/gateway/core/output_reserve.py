@@ -25,7 +25,7 @@ class OutputReserve:
         self._total: dict[ReplicaId, int] = {}
 
     def expected_blocks(self, tokens_left: int) -> int:
-        """What a sequence that may generate so many tokens is expected to grow by."""
+        """Expected growth of a sequence that may generate so many tokens [blocks]."""
         return -(-min(max(tokens_left, 0), self._most) // self._block_tokens)
 
     def book(self, name: str, replica: ReplicaId, tokens_left: int) -> None:
@@ -36,7 +36,7 @@ class OutputReserve:
         self._total[replica] = self._total.get(replica, 0) + expected
 
     def grew(self, name: str, tokens: int) -> None:
-        """So many tokens came. Unknown names are ignored."""
+        """Count new tokens of a sequence. Unknown names are ignored."""
         booked = self._left.get(name)
         if booked is None or not booked[1]:
             return
@@ -46,7 +46,7 @@ class OutputReserve:
         self._total[replica] -= left - now
 
     def drop(self, name: str) -> None:
-        """It ended, or goes elsewhere. Unknown names are ignored."""
+        """Forget a sequence that ended, or goes elsewhere. Unknown names are ignored."""
         booked = self._left.pop(name, None)
         if booked is None:
             return

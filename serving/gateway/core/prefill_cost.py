@@ -1,4 +1,4 @@
-"""What a prompt costs the instance that computes it, in tokens of a short prompt.
+"""Cost of a prompt to the instance that computes it, in tokens of a short prompt.
 
 Projections and experts cost the same for every token; attention costs a token in proportion to what it looks back at.
 So `u` uncached tokens behind `h` cached ones cost, in units of one token that looks back at nothing,

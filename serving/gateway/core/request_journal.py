@@ -61,7 +61,7 @@ class SequenceJournal:
 
     @property
     def live_id(self) -> SequenceId | None:
-        """What the live submission is called; None while there is none."""
+        """Id of the live submission; None while there is none."""
         return self._live_id
 
     # ---- what the gateway decides --------------------------------------------------------------------------------
@@ -99,7 +99,8 @@ class SequenceJournal:
         return self._send_adopt(replica, now)
 
     def decode_at_source(self, now: float) -> Commands:
-        """Nobody is there to adopt the handoff: the instance that holds the blocks goes on itself, whatever its role.
+        """Let the instance that holds the blocks go on itself, whatever its role: no instance is there to adopt the
+        handoff.
 
         Raises: LedgerError if no handoff waits.
         """
@@ -193,7 +194,7 @@ class SequenceJournal:
         return commands
 
     def _on_refused(self, news: Refused, *, begun: bool) -> Commands:
-        """It was not taken. What is invalid ends; if all are full it waits only if its request streams (`begun`)."""
+        """Handle a refusal. is invalid ends; if all are full it waits only if its request streams (`begun`)."""
         kind, reason = news.kind, news.reason
         if news.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
@@ -366,7 +367,7 @@ class SequenceJournal:
         return () if ticket is None else (Send(ticket.source, Release(ticket.ticket_id, distrust)),)
 
     def _late(self, sequence_id: SequenceId) -> Commands:
-        """Somebody works on a submission that is not wanted any more: tell them, once."""
+        """Tell an instance, once, that a submission it works on is not wanted any more."""
         replica = self._sent.get(sequence_id)
         if replica is None or sequence_id in self._told_to_stop:
             return ()

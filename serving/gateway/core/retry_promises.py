@@ -59,7 +59,9 @@ class RetryPromises:
         return self._by_key.get(key, (0, 0))
 
     def claim(self, mark: int, now: float) -> bool:
-        """It comes. Returns: True if it was told to come by now; its room is no longer kept."""
+        """Take note of a request that comes back. Returns: True if its Retry-After is over by now; its room is no
+        longer kept.
+        """
         mine = self._by_mark.get(mark)
         if mine is None or mine[0].due > now + EARLY_S:
             return False

@@ -37,7 +37,7 @@ _by_name = attrgetter("replica")
 
 
 class InstanceView(Struct, frozen=True, gc=False):
-    """What a gateway knows of one instance.
+    """A gateway's knowledge of one instance.
 
     Args:
         pool: name of its pool, for the reason text.

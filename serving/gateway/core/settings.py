@@ -1,4 +1,4 @@
-"""What one gateway's core is built with; the header of its decision log."""
+"""Settings of one gateway's core; the header of its decision log."""
 
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.gateway_admission import AdmissionLimits

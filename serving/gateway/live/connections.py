@@ -1,4 +1,4 @@
-"""Who may hold a connection to the front door: how many there are in all, and how many of one address.
+"""Limits on connections to the front door: how many there are in all, and how many of one address.
 
     place        while                                       what the connection may ask
     ORDINARY     below the bound and the address's share     everything
@@ -23,7 +23,7 @@ HELD_HEADS_BYTES = 64 << 20
 
 
 class DoorPlace(Enum):
-    """What a connection may ask for."""
+    """Kind of requests that a connection may send."""
 
     ORDINARY = "ordinary"
     PROBE = "probe"
@@ -102,7 +102,7 @@ def connection_limit(asked: int, open_files: int) -> int:
 
 
 def address_of(host: str) -> str:
-    """Whom a connection is counted for: an IPv4 address, or an IPv6 network of 64 bits, as one host has all of it."""
+    """Address that a connection is counted for: IPv4, or an IPv6 network of 64 bits, as one host has all of it."""
     if ":" not in host:
         return host
     try:

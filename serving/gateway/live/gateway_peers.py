@@ -115,7 +115,7 @@ class GatewayPeers:
         self._heard.set()
 
     async def numbers(self) -> Sequence[GatewayNumbers]:
-        """As `Others.numbers`."""
+        """Implements `Others.numbers`."""
         if not self._heard.is_set():
             await self._first_news()
         if self._peers:
@@ -177,7 +177,7 @@ class GatewayPeers:
             connection.close("the exchange is over")
 
     def _learn(self, message: Numbers) -> None:
-        """What another gateway tells; the newest counts, since answers may overtake each other."""
+        """Take another gateway's numbers; the newest count, since answers may overtake each other."""
         told = message.numbers
         self._list(told.gateway, (message.host, message.port), self._loop.time())
         peer = self._peers.get(told.gateway)

@@ -27,7 +27,7 @@ class MeteredBackend:
         self._news = BoardNews({})
 
     def submit(self, job: GenerationJob) -> LiveGeneration:
-        """As `GenerationBackend.submit`.
+        """Implements `GenerationBackend.submit`.
 
         Raises: OverloadedError, UnavailableError as the backend does.
         """
@@ -43,7 +43,9 @@ class MeteredBackend:
         return generation
 
     def ready(self) -> bool:
-        """As `GenerationBackend.ready`; a system that sleeps is ready, too, where a request waits and so wakes it."""
+        """Implements `GenerationBackend.ready`; a system that sleeps is ready, too, where a request waits and so wakes
+        it.
+        """
         return self._backend.ready() or (self._waits and any(pool in self._news.asleep for pool in self._pools))
 
     def starved(self) -> bool:
@@ -62,7 +64,7 @@ class MeteredBackend:
         return 1 + self._news.others
 
     def counts(self) -> dict[str, int]:
-        """As `LiveBackend.counts`, with the requests of all other gateways as the board told them last."""
+        """Implements `LiveBackend.counts`, with the requests of all other gateways as the board told them last."""
         counts = self._backend.counts()
         counts["running"] += self._news.others_running
         counts["queued"] += self._news.others_queued

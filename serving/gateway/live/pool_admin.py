@@ -82,11 +82,11 @@ class LivePoolAdmin:
         self._audit_lock = asyncio.Lock()
 
     def view(self) -> PoolView:
-        """As `PoolAdmin.view`."""
+        """Implements `PoolAdmin.view`."""
         return self._view()
 
     async def usage(self) -> ServerAnswers:
-        """As `PoolAdmin.usage`; at most `USAGE_AGE_S` old."""
+        """Implements `PoolAdmin.usage`; at most `USAGE_AGE_S` old."""
         async with self._usage_lock:
             if time.monotonic() - self._usage_at > USAGE_AGE_S:
                 answers = await self._ask_all(Usage(), USAGE_DEADLINE_S)
@@ -97,7 +97,7 @@ class LivePoolAdmin:
             return self._usage
 
     async def forget(self, namespace: str) -> ServerAnswers:
-        """As `PoolAdmin.forget`. Asked again until nothing is left: entries move between servers meanwhile."""
+        """Implements `PoolAdmin.forget`. Asked again until nothing is left: entries move between servers meanwhile."""
         deleted: dict[str, Counter[str]] = {}
         silent: dict[str, str] = {}
         for _ in range(FORGET_ROUNDS):
@@ -111,7 +111,7 @@ class LivePoolAdmin:
         return ServerAnswers({server: dict(counts) for server, counts in deleted.items()}, silent)
 
     async def audit(self, *, repair: bool) -> ServerAnswers:
-        """As `PoolAdmin.audit`; one at a time, since each keeps every server busy."""
+        """Implements `PoolAdmin.audit`; one at a time, since each keeps every server busy."""
         async with self._audit_lock:
             return await self._ask_all(Audit(repair), AUDIT_DEADLINE_S)
 

@@ -38,7 +38,7 @@ CHECK_PERIOD_S = 0.1
 
 
 class Address(Protocol):
-    """What membership tells of an instance."""
+    """Address of an instance, from membership."""
 
     @property
     def replica(self) -> ReplicaId: ...
@@ -58,7 +58,7 @@ class Address(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Whom to tell. `on_up` after a link is usable, `on_down` when it is not any more."""
+    """Callbacks of a link. `on_up` after a link is usable, `on_down` when it is not any more."""
 
     on_frame: Callable[[InstanceLink, m.Frame], None]
     on_status: Callable[[InstanceLink, Status], None]

@@ -179,7 +179,7 @@ class GatewayDeployment:
             self._metrics.publish_servers(memory_server_stats(self._pool.view))
 
     def _current(self) -> list[Member]:
-        """Who is listed, with what each has reported last."""
+        """Listed members, with what each has reported last."""
         links = self._backend.links
         linked = ((member, links.link(member.replica)) for member in self._members)
         return [
@@ -193,7 +193,7 @@ class GatewayDeployment:
             await asyncio.sleep(CHECK_PERIOD_S)
 
     def _cluster(self) -> dict[str, Any]:
-        """What `cloudmatrix status` prints: pools, replicas, NPUs, memory, queues."""
+        """Answer of `cloudmatrix status`: pools, replicas, NPUs, memory, queues."""
         view = self._pool.view if self._pool is not None else None
         metered = self._metered
         return cluster_status(

@@ -83,7 +83,7 @@ def _replica(member: Address) -> dict[str, Any]:
 
 
 def current_facts(facts: Mapping[str, Any], status: Status | None) -> dict[str, Any]:
-    """What an instance announced, with what it has reported over its link, which is newer.
+    """Facts that an instance announced, with what it has reported over its link, which is newer.
 
     Args:
         status: its last report; None = there is no link to it.

@@ -1,1 +1,1 @@
-"""What an instance decides: scheduler, blocks, speculation, handoffs, draining. Pure."""
+"""Decisions of an instance: scheduler, blocks, speculation, handoffs, draining. Pure."""

@@ -1,4 +1,4 @@
-"""Who leaves the waiting queue: strictly in service order, while there are seats and blocks.
+"""Admission from the waiting queue: strictly in service order, while there are slots and blocks.
 
 The head of the queue is never overtaken. Otherwise a stream of short prompts could keep a long one waiting for ever,
 and handoffs could starve a preempted sequence. A watermark of free blocks is kept for the running batch to grow into;
@@ -14,7 +14,7 @@ from serving.instance.core.sequence_queue import SequenceQueue
 
 
 class AdmissionRoom(Struct, frozen=True, gc=False):
-    """What an admission round may use.
+    """Slots, blocks and tokens that an admission round may use.
 
     Args:
         seats: sequences that may still join the batch.

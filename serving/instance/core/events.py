@@ -1,4 +1,4 @@
-"""What goes into an engine and what comes out: events, effects, and its state in numbers. All values are frozen.
+"""Input and output of an engine: events, effects, and its state in numbers. All values are frozen.
 
 Orders of gateways and news for them cross links, and so stand in `serving.values`; here is what its driver adds.
 """

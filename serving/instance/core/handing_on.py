@@ -1,4 +1,4 @@
-"""What a draining engine does with the sequences that did not end by themselves: they are to go on elsewhere.
+"""Handing on: a draining engine's rules for the sequences that did not end by themselves and are to go on elsewhere.
 
     decoding                    held at the next step boundary, like a prompt that is done; another instance pulls it
     pulled, or computing        the same as soon as it decodes; a prompt's gateway is asked to take it away meanwhile

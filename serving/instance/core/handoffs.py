@@ -66,7 +66,7 @@ def ticket_of(sequence: LiveSequence) -> HandoffTicket:
 
 
 def pull_order(sequence: LiveSequence, ticket: HandoffTicket, block_tokens: int) -> PullOrder | None:
-    """What is to be pulled of a ticket; None when all of its blocks were found here."""
+    """The order to pull the missing blocks of a ticket; None when all of its blocks were found here."""
     if sequence.num_computed >= ticket.computed_tokens:
         return None
     first = sequence.num_computed // block_tokens

@@ -1,4 +1,4 @@
-"""What an engine refuses at the door, before anything is queued."""
+"""Checks by which an engine refuses a sequence before anything is queued."""
 
 from collections.abc import Iterable
 

@@ -14,7 +14,7 @@ _MASK = (1 << 64) - 1
 
 
 class PlaceholderPrompt(Sequence[int]):
-    """So many tokens of which nothing is known; every one reads as 0. Takes no memory and is cut in no time."""
+    """A prompt of so many unknown tokens, every one of which reads as 0. Takes no memory and is cut in no time."""
 
     __slots__ = ("_length",)
 

@@ -1,4 +1,4 @@
-"""What one engine asks of the KV-cache pool: blocks to fetch, blocks to store, and the blocks pinned meanwhile.
+"""Orders of one engine to the KV-cache pool: blocks to fetch, blocks to store, and the blocks pinned meanwhile.
 
 Storing must never make a token wait. A full block stays pinned until its bytes were copied out; only so many may wait
 for that, and whatever comes beyond is not stored, which costs nobody more than a later recomputation. An instance that

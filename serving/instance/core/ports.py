@@ -1,4 +1,4 @@
-"""What an engine needs from outside: something that computes a step, something that moves KV blocks, a shared cache."""
+"""Ports of an engine: a step executor, a mover of KV blocks, a shared cache."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable

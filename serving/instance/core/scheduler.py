@@ -190,7 +190,7 @@ class Scheduler:
         return (sequence for sequence in self.fetching if sequence.phase is SequencePhase.FETCHING)
 
     def _ahead(self, sequence: LiveSequence) -> int:
-        """What an admitted prompt takes of the room ahead: until it is fetched, no more than a step would feed."""
+        """Part of the room ahead that an admitted prompt takes: until it is fetched, no more than a step would feed."""
         if sequence.phase is SequencePhase.PREFILLING:
             return sequence.num_missing
         return min(sequence.num_missing, self.limits.max_step_tokens)

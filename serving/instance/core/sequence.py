@@ -153,7 +153,9 @@ class LiveSequence:
         self.phase = next_phase(self.phase, event)
 
     def join(self) -> None:
-        """It takes part in the batch, where it goes by its priority wherever its blocks came from. In no queue now."""
+        """Put the sequence into the batch, where it goes by its priority wherever its blocks came from. In no queue
+        now.
+        """
         self.order = (self.spec.priority, self.order[1])
 
     def append(self, tokens: tuple[int, ...]) -> None:

@@ -38,7 +38,7 @@ class SequencePhase(Enum):
 
 
 class PhaseEvent(Enum):
-    """What can happen to a sequence."""
+    """Events that a sequence can meet."""
 
     __hash__ = object.__hash__  # as above
 

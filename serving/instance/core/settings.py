@@ -11,7 +11,7 @@ _STEPS_AHEAD = 2
 
 
 class EngineRole(Enum):
-    """What an instance does with a sequence whose prompt is done."""
+    """An instance's role: what follows for a sequence whose prompt is done."""
 
     PREFILL = "prefill"
     """Sample one token, hold the blocks for a decode instance."""

@@ -14,7 +14,7 @@ from serving.values.throughput import Throughput
 
 @dataclass(slots=True)
 class EngineCounters:
-    """What only the engine itself counts."""
+    """Counters that only the engine itself keeps."""
 
     planned: int = 0
     """Steps begun; the number of the next one."""

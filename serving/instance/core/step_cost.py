@@ -1,4 +1,4 @@
-"""What a guess costs: the time of decode steps, measured, as a straight line over guesses per sequence.
+"""Cost of a guess: the time of decode steps, measured, as a straight line over guesses per sequence.
 
     time of a step = base * (1 + share * guesses per sequence)
 

@@ -1,1 +1,1 @@
-"""What computes a step: native, torch, simulated."""
+"""Executors of a step: native, torch, simulated."""

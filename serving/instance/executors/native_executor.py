@@ -65,13 +65,13 @@ class NativeExecutor:
         return self._run(plan, None)
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
-        """As `PreparingExecutor.prepare`."""
+        """Implements `PreparingExecutor.prepare`."""
         batch = NativeBatch()
         batch.fill(plan.sequences, unknown=1)
         return None if batch.special else partial(self._run, plan, batch)
 
     def _run(self, plan: StepPlan, prepared: NativeBatch | None) -> StepResult:
-        """As `execute`.
+        """Run a plan, prepared or not; the body of `execute`.
 
         Args:
             prepared: the plan, laid out for the tokens that the last step drew.

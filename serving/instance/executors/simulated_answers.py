@@ -1,4 +1,4 @@
-"""What a simulated instance says: tokens without meaning, as many as the request or its seed wants.
+"""Answers of a simulated instance: tokens without meaning, as many as the request or its seed wants.
 
 An answer follows from the request's seed alone, at temperature 0 from its prompt alone, never from batch, replica or
 time, so that a request that is resumed elsewhere goes on with the same words. Without `max_tokens` its length is drawn,

@@ -62,7 +62,7 @@ class StepBatch:
 
 
 def step_feeds(plan: StepPlan) -> list[Feed]:
-    """What a plan feeds, guesses included."""
+    """Tokens that a plan feeds, guesses included."""
     return [
         Feed([*s.tokens, *s.drafts] if s.drafts else s.tokens, s.start, s.block_table, s.absorbed)
         for s in plan.sequences

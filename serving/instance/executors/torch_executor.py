@@ -80,7 +80,7 @@ class TorchExecutor:
     def _draw(
         self, steps: Sequence[SequenceStep], rows_of: Sequence[Sequence[int]], hidden: Tensor
     ) -> list[list[Sampled]]:
-        """What each sequence's step gives: the right guesses among its drafts, and one token more.
+        """Sampled output of each sequence's step: the right guesses among its drafts, and one token more.
 
         Every position behind the last known token is drawn with its own random number, as if the guesses before it
         were right. The first draw that differs from the guess there is right all the same, and the last to be.

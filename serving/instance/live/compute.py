@@ -1,4 +1,4 @@
-"""What an instance computes with: real tensors, or predicted time. The instance around it is the same.
+"""Compute of an instance: real tensors, or predicted time. The instance around it is the same.
 
 make_compute ──► memory of the dies booked ──► arena of blocks ──► attach ──► executor
                                                               └──► transport, cache: as they are, or timed
@@ -66,11 +66,11 @@ class InstanceCache(ContextCache, Protocol):
     """The KV-cache pool, as an instance holds it."""
 
     def facts(self) -> dict[str, Any]:
-        """As `PoolContextCache.facts`."""
+        """Implements `PoolContextCache.facts`."""
         ...
 
     def close(self) -> None:
-        """As `PoolContextCache.close`."""
+        """Implements `PoolContextCache.close`."""
         ...
 
 

@@ -71,7 +71,7 @@ class SimulatedCompute:
         self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
 
     def attach(self, arena: memoryview) -> Attached:
-        """As `Compute.attach`."""
+        """Implements `Compute.attach`."""
         config, simulation = self._config, self._simulation
         pool, block_tokens, dies = config.pools[self._role.value], config.engine.block_tokens, len(self.npus.dies)
         times = StepTimes(

@@ -70,7 +70,9 @@ class TorchCompute:
         self.record_step = self.npus.record_step
 
     def attach(self, arena: memoryview) -> Attached:
-        """As `Compute.attach`: the KV cache on the arena itself on a CPU, else on the device, the arena its image."""
+        """Implements `Compute.attach`: the KV cache on the arena itself on a CPU, else on the device, the arena its
+        image.
+        """
         model, blocks, engine = self._model, self.kv.count, self._config.engine
         mirror = None
         on_cpu = model.device.type == "cpu"
@@ -93,11 +95,11 @@ class TorchCompute:
         return Attached(executor, layout, f"{layout}-{version}", mirror)
 
     def transport(self, moves: UbTransport) -> KvTransport:
-        """As it is."""
+        """Returns the transport unchanged."""
         return moves
 
     def cache(self, pool: PoolContextCache) -> InstanceCache:
-        """As it is."""
+        """Returns the cache unchanged."""
         return pool
 
     def facts(self) -> dict[str, Any]:

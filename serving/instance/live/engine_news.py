@@ -1,4 +1,4 @@
-"""What goes into an engine loop, and what comes out beside orders: events and news."""
+"""Input of an engine loop, and its output beside orders: events and news."""
 
 from collections.abc import Callable
 

@@ -38,7 +38,7 @@ class FaultyPorts:
         return LastingSteps(inner, self._config.least_step_s) if lasts else inner
 
     def link(self) -> LinkFaults | None:
-        """What the transport is to suffer, in pulls and in probes; None = nothing. Effects: none."""
+        """Fault of the transport, in pulls and in probes; None = none. Effects: none."""
         return self._slow_link if self._config.enabled else None
 
     def transport(self, inner: KvTransport) -> KvTransport:
@@ -50,7 +50,7 @@ class FaultyPorts:
         return FaultyCache(inner, self._faults) if inner is not None and self._config.enabled else inner
 
     def _slow_link(self, peer: ReplicaId, nbytes: int) -> float:
-        """As `LinkFaults`: a slow link is that of its puller, whoever the peer."""
+        """Delay of a slow link, which is that of its puller, whoever the peer; see `LinkFaults`."""
         slow = self._faults.active("slow_link")
         return 0.0 if slow is None else slow.delay_s
 
@@ -64,11 +64,11 @@ class LastingSteps:
         self._sleep = sleep
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """As `StepExecutor.execute`. Effects: waits out the rest of the least time."""
+        """Implements `StepExecutor.execute`. Effects: waits out the rest of the least time."""
         return self._last(partial(self._inner.execute, plan))
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
-        """As `PreparingExecutor.prepare`, if the one inside can do that."""
+        """Implements `PreparingExecutor.prepare`, if the one inside can do that."""
         run = self._inner.prepare(plan) if isinstance(self._inner, PreparingExecutor) else None
         return partial(self._last, run) if run is not None else None
 
@@ -91,11 +91,11 @@ class FaultyTransport:
     def register(
         self, ticket_id: str, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], computed_tokens: int
     ) -> HandoffTicket:
-        """As `KvTransport.register`."""
+        """Implements `KvTransport.register`."""
         return self._inner.register(ticket_id, blocks, hashes, computed_tokens)
 
     def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
-        """As `KvTransport.pull`.
+        """Implements `KvTransport.pull`.
 
         A wrong bit is made on the way, not in memory: an instance's blocks are read by its steps unchecked (real ones
         have ECC), so that a bit turned over there would be a wrong answer that nobody could have noticed.
@@ -118,21 +118,21 @@ class FaultyCache:
         self._sleep = sleep
 
     def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
-        """As `ContextCache.fetch`."""
+        """Implements `ContextCache.fetch`."""
         self._delay()
         return self._inner.fetch(namespace, hashes, blocks)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
-        """As `ContextCache.store`."""
+        """Implements `ContextCache.store`."""
         self._delay()
         return self._inner.store(namespace, hashes, blocks)
 
     def facts(self) -> dict[str, Any]:
-        """As `InstanceCache.facts`."""
+        """Implements `InstanceCache.facts`."""
         return self._inner.facts()
 
     def close(self) -> None:
-        """As `InstanceCache.close`."""
+        """Implements `InstanceCache.close`."""
         self._inner.close()
 
     def _delay(self) -> None:

@@ -134,7 +134,7 @@ class Instance:
         return self.loop.progress_age_s() > patience_s
 
     def facts(self) -> dict[str, Any]:
-        """What status pages and metrics show of this instance: plain numbers and strings."""
+        """Facts of this instance for status pages and metrics: plain numbers and strings."""
         snapshot = self.loop.snapshot
         return {
             "told_s": time.monotonic(),

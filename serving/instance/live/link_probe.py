@@ -54,7 +54,7 @@ class _Pair:
 
 
 class LinkProbes:
-    """What one puller knows of its sources. Callable from any thread.
+    """One puller's view of its sources. Callable from any thread.
 
     Args:
         read: reads a dummy of a source; raises HandoffError.
@@ -103,7 +103,7 @@ class LinkProbes:
             return self._thread is not None and known is not None and known.health.state is LinkState.LOST
 
     def trouble(self) -> PathTrouble:
-        """What gateways should know."""
+        """Path trouble that gateways should know."""
         with self._lock:
             states = {replica: pair.health.state for replica, pair in sorted(self._pairs.items())}
         return PathTrouble(

@@ -1,4 +1,4 @@
-"""What an instance computes with, chosen by the configuration.
+"""Choice of an instance's compute, by the configuration.
 
 Only the chosen one is imported: a simulated replica never pays for the tensor library.
 """

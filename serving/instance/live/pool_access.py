@@ -1,4 +1,4 @@
-"""What one instance needs to use the KV-cache pool: made once, from the configuration and the view of the pool."""
+"""Access of one instance to the KV-cache pool: made once, from the configuration and the view of the pool."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

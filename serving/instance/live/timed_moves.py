@@ -46,11 +46,11 @@ class TimedTransport:
     def register(
         self, ticket_id: str, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], computed_tokens: int
     ) -> HandoffTicket:
-        """As `UbTransport.register`; takes no time of its own."""
+        """Implements `UbTransport.register`; takes no time of its own."""
         return self._inner.register(ticket_id, blocks, hashes, computed_tokens)
 
     def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
-        """As `UbTransport.pull`.
+        """Implements `UbTransport.pull`.
 
         Returns: accounted bytes moved.
         Raises: HandoffError as that.
@@ -87,7 +87,7 @@ class TimedCache:
         self._free_at = 0.0
 
     def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
-        """As `PoolContextCache.fetch`; the report tells accounted bytes.
+        """Implements `PoolContextCache.fetch`; the report tells accounted bytes.
 
         Effects: waits until the blocks would have been loaded, behind fetches that began before.
         """
@@ -104,13 +104,13 @@ class TimedCache:
         return replace(report, nbytes=nbytes)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
-        """As `PoolContextCache.store`: nothing waits for it, so it takes no time of its own."""
+        """Implements `PoolContextCache.store`: nothing waits for it, so it takes no time of its own."""
         return self._inner.store(namespace, hashes, blocks)
 
     def facts(self) -> dict[str, Any]:
-        """As `PoolContextCache.facts`, with accounted bytes."""
+        """Implements `PoolContextCache.facts`, with accounted bytes."""
         return self._kv.accounted_facts(self._inner.facts())
 
     def close(self) -> None:
-        """As `PoolContextCache.close`."""
+        """Implements `PoolContextCache.close`."""
         self._inner.close()

@@ -91,7 +91,7 @@ def cached_library(announce: Callable[[str], None], folder: Path = SOURCES) -> P
 
 
 def library_sources(folder: Path = SOURCES) -> list[Path]:
-    """What the library consists of."""
+    """Sources of the library."""
     return sorted(folder.glob("*.cpp"))
 
 

@@ -35,7 +35,7 @@ SHORT_INPUTS = 8192
 
 
 class Draw(IntEnum):
-    """What a sequence wants from its last row."""
+    """Draw that a sequence wants from its last row."""
 
     NONE = 0
     TOKEN = 1
@@ -43,7 +43,7 @@ class Draw(IntEnum):
 
 
 class NativeFailure(IntEnum):
-    """What a function of the library returns when it did not do its work."""
+    """Code that a function of the library returns when it did not do its work."""
 
     BAD_ARGUMENT = 1
     NO_MEMORY = 2

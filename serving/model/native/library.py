@@ -42,7 +42,7 @@ class Library:
 
     @property
     def instructions(self) -> str:
-        """What the kernels use here: amx, avx512, avx2 or portable."""
+        """Instruction set that the kernels use here: amx, avx512, avx2 or portable."""
         return str(self.functions.cm_instructions().decode())
 
     @property

@@ -211,7 +211,7 @@ class _Arena:
         return self._whole[self._end - size :][:nbytes]
 
     def give_back(self, last: memoryview) -> None:
-        """What was taken last is not used."""
+        """Give back the memory taken last, which is not used."""
         self._end -= _aligned(last.nbytes)
 
 
@@ -226,7 +226,7 @@ def _struct(shape: Sequence[int], form: Form) -> NativeLinear:
 
 
 def _scales(scale: Tensor, linear: NativeLinear) -> Tensor:
-    """As the library takes them: of outputs; for W8A16 then of inputs too, one of the two being 1."""
+    """Scales as the library takes them: of outputs; for W8A16 then of inputs too, one of the two being 1."""
     if linear.form != Form.W8A16:
         return scale
     outputs = scale.new_ones(linear.groups, linear.out_features)

@@ -105,7 +105,7 @@ class Autoscaler:
         return self._minds[pool.pool]
 
     def _demands(self, signals: ScalingSignals, outlooks: list[Outlook]) -> list[Demand]:
-        """Of each pool; the first computes prompts, the last decodes, and one alone does both."""
+        """Demands on the pools; the first computes prompts, the last decodes, and one alone does both."""
         if not signals.pools:
             return []
         first, last = signals.pools[0], signals.pools[-1]
@@ -120,7 +120,9 @@ class Autoscaler:
         return [together(prompts, decode, computing, decoding)]
 
     def _teach(self, signals: ScalingSignals, demands: list[Demand], seconds: float) -> None:
-        """What decode takes is known by an estimate with a margin; promises tell how much of that may be used."""
+        """Adapt the utilisation target of decode: its cost is an estimate with a margin, and SLOs tell how much may be
+        used.
+        """
         if demands and (load := demands[-1].load) is not None and (running := signals.pools[-1].running):
             lesson = self._mind(signals.pools[-1]).lesson
             lesson.kept(load / running, self._blame.spent, seconds)

@@ -22,7 +22,7 @@ class StockAverage:
     elapsed_s: float = 0.0
 
     def add(self, value: float, seconds: float) -> None:
-        """It was `value` for the last `seconds` (more than 0)."""
+        """Add a value that held for the last `seconds` (more than 0)."""
         self.elapsed_s += seconds
         gain = gain_of(seconds, self.constant_s, self.elapsed_s)
         apart = value - self.mean

@@ -14,7 +14,7 @@ BETTER = 1.1
 
 
 class Wish(Struct, frozen=True, gc=False):
-    """Of one pool.
+    """Wish of one pool.
 
     Args:
         before: its target until now; `want`: the one it would have with NPUs for all.
@@ -58,7 +58,7 @@ def _taken(targets: Sequence[int], wishes: Sequence[Wish]) -> int:
 
 
 def _served(targets: Sequence[int], wishes: Sequence[Wish]) -> float:
-    """Of what is wanted, the part that the scarcest pool lets through."""
+    """Part of the wanted work that the scarcest pool lets through."""
     return min((target / wish.want for target, wish in zip(targets, wishes, strict=True) if wish.want), default=1.0)
 
 

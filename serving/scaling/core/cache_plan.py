@@ -48,7 +48,7 @@ class CachePlan:
     """When the servers there are were last all needed."""
 
     def decide(self, now: float, seconds: float, cache: CacheSignals, idle: IdleClock) -> PoolTarget:
-        """Its target from now on.
+        """Target of the KV-cache pool from now on.
 
         Args:
             seconds: since the look before; 0 = this is the first.

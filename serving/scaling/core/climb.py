@@ -23,7 +23,7 @@ class Rise(NamedTuple):
 
 @dataclass(slots=True)
 class Climb:
-    """Of a stock that grows by arrivals and shrinks by departures.
+    """Climb of a stock that grows by arrivals and shrinks by departures.
 
     Args:
         sigmas: standard deviations by which a slope is lowered.
@@ -35,7 +35,7 @@ class Climb:
     _clock_s: float = 0.0
 
     def add(self, stock: float, seconds: float) -> None:
-        """It is `stock` now, `seconds` after the last look. Effects: forgets what is older than the longest window."""
+        """Add the stock now, `seconds` after the last tick. Effects: forgets what is older than the longest window."""
         self._clock_s += seconds
         self._seen.append((self._clock_s, stock))
         while len(self._seen) > 2 and self._seen[1][0] <= self._clock_s - WINDOWS_S[-1]:

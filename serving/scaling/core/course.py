@@ -23,7 +23,7 @@ BIN_S = 2.0
 
 @dataclass(slots=True)
 class Course:
-    """Of one rate [1/s]."""
+    """Forecast of one rate [1/s]."""
 
     level: float = 0.0
     steady: float = 0.0

@@ -1,4 +1,4 @@
-"""What a scaler answers: a target for every pool, each with its kind and its reason."""
+"""Decision of a scaler: a target for every pool, each with its kind and its reason."""
 
 from enum import Enum
 from typing import Protocol

@@ -34,7 +34,7 @@ would say anything, and with half as many it is drawn anew."""
 
 @dataclass(slots=True)
 class _Mean:
-    """Of both quantities, with forgetting."""
+    """Means of both quantities, with forgetting."""
 
     constant_s: float
     sequences: float = 0.0
@@ -50,7 +50,7 @@ class _Mean:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a cost model says before anything was measured.
+    """Load by a cost model, before anything was measured.
 
     Args:
         most: sequences at once within the promise.
@@ -63,7 +63,7 @@ class Expected:
 
 @dataclass(slots=True)
 class DecodeAbility:
-    """Of the instances of one pool, which are alike.
+    """Capacity of the instances of one pool, which are alike.
 
     Args:
         expected: None = nothing is known beforehand.

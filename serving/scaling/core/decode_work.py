@@ -37,7 +37,7 @@ nobody says how many may crowd for a while."""
 
 @dataclass(slots=True)
 class DecodeWork:
-    """Of the pool that decodes."""
+    """Demand on the pool that decodes."""
 
     _stock: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
     _blocks: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
@@ -119,7 +119,7 @@ class DecodeWork:
         return max(0.0, smooth, now)
 
     def _urgent(self, pool: PoolSignals, outlook: Outlook, coming: int, aim: float) -> tuple[float, str]:
-        """What is surely too much is answered by what is likely: one large step, not many small ones."""
+        """Urgent need: a surplus beyond doubt is answered by the likely need, in one large step and not many small."""
         arrivals = self._fast.surely(self._course)
         longer = max(1.0, self.now_instances(pool) / max(1, pool.running))  # too many at once all stay longer
         come = self._in_a_while(pool.sequences + coming, arrivals, outlook.start_s / longer)
@@ -153,14 +153,14 @@ class DecodeWork:
         return final + (sequences - final) * math.exp(-seconds / residence)
 
     def _noise(self, seconds: float) -> float:
-        """Of the expected number of sequences: what is here now, and what comes until then."""
+        """Noise of the expected number of sequences: those here now, and those that come until then."""
         residence = self.residence_s
         stay = math.exp(-seconds / residence) if residence > 0 else 1.0
         come = self._course.noise * residence * (1.0 - stay)
         return math.hypot(self._stock.noise(residence) * stay, come)
 
     def _instances(self, pool: PoolSignals, sequences: float) -> float:
-        """That so many sequences take, with as many KV blocks each as there are now."""
+        """Instances that so many sequences take, with as many KV blocks each as there are now."""
         each = self._blocks.mean / self._stock.mean if self._stock.mean > 0 else 0.0
         return max(self._by_sequences(pool, sequences), self._by_blocks(pool, sequences * each))
 

@@ -1,4 +1,4 @@
-"""What a pool is asked to do, in instances: the common currency of prompt tokens, sequences and KV blocks."""
+"""Demand on a pool in instances: the common currency of prompt tokens, sequences and KV blocks."""
 
 from msgspec import Struct
 
@@ -24,7 +24,7 @@ class Outlook(Struct, frozen=True, gc=False):
 
 
 class Demand(Struct, frozen=True, gc=False):
-    """Of one pool.
+    """Demand on one pool.
 
     Args:
         load: work that will be asked for when an instance started now could serve, in fully used instances, smooth;
@@ -53,12 +53,12 @@ class Demand(Struct, frozen=True, gc=False):
 
 
 def unknown(why: str, urgent: float = 0.0, why_urgent: str = "") -> Demand:
-    """Of a pool whose instances' ability nobody knows yet."""
+    """Demand on a pool whose instances' capacity is not known yet."""
     return Demand(None, 0.0, 0.0, 0.0, 0.0, urgent, why, why_urgent)
 
 
 def together(first: Demand, second: Demand, fast_first: float, fast_second: float) -> Demand:
-    """Of a pool that does both: an instance's time is shared, so loads add up.
+    """Demand on a pool that does both: an instance's time is shared, so loads add up.
 
     Args:
         fast_first, fast_second: instances that each kind of work takes now, for the urgency of the other.

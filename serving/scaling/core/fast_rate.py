@@ -18,7 +18,7 @@ def _windows() -> tuple[Recent, ...]:
 
 @dataclass(slots=True)
 class FastRate:
-    """Of something that is counted.
+    """Fast estimate of the rate of something that is counted.
 
     Args:
         sigmas: standard deviations by which a count is lowered; five counts a second find a rare one soon.

@@ -1,4 +1,4 @@
-"""What happened between two looks: totals come in, differences go out."""
+"""Differences between two ticks: totals come in, differences go out."""
 
 from msgspec import Struct
 
@@ -6,7 +6,7 @@ from serving.values.signals import CacheSignals, Traffic
 
 
 class Gains(Struct, frozen=True, gc=False):
-    """Of the traffic, in `seconds` > 0; the names are those of `Traffic`."""
+    """Gains of the traffic in `seconds` > 0; the names are those of `Traffic`."""
 
     seconds: float
     arrived: int
@@ -37,7 +37,7 @@ def traffic_gains(before: Traffic, after: Traffic, seconds: float) -> Gains:
 
 
 class CacheGains(Struct, frozen=True, gc=False):
-    """Of the KV-cache pool, in `seconds` > 0; the names are those of `CacheSignals`."""
+    """Gains of the KV-cache pool in `seconds` > 0; the names are those of `CacheSignals`."""
 
     seconds: float
     looked_up_tokens: int

@@ -1,5 +1,5 @@
-"""What promises teach about the load of an instance: broken ones to aim lower, at once and forgotten slowly; those that
-are kept although some need not be, to aim higher, slowly.
+"""Utilisation target learnt from SLOs: missed ones lower it at once and are forgotten slowly; ones that are kept with
+room to spare raise it slowly.
 
 What an instance can take is an estimate with a margin, and a margin that nobody ever uses is hardware that stands idle.
 """
@@ -40,7 +40,7 @@ class Lesson:
 
     @property
     def utilisation(self) -> float:
-        """To plan with."""
+        """Utilisation to plan with."""
         return self.aim + self._more - self._missing
 
     def new(self, load: float) -> bool:

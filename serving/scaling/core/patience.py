@@ -14,7 +14,7 @@ class Patience:
     """Falling needs, each higher than all later ones."""
 
     def add(self, now: float, need: int) -> None:
-        """So many were needed from now on."""
+        """Add the number needed from now on."""
         if self._since is None:
             self._since = now
         while self._needs and self._needs[-1][1] <= need:

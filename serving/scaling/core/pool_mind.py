@@ -1,4 +1,4 @@
-"""What the autoscaler remembers of one engine pool, and what it would do if there were NPUs for everything."""
+"""The autoscaler's memory of one engine pool, and its plan for that pool if there were NPUs for everything."""
 
 import math
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Wanted(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class PoolMind:
-    """Of one engine pool.
+    """Memory and plan of one engine pool.
 
     Args:
         aim: load of an instance that is aimed at; hold_s: as in `[autoscaler]`.
@@ -62,7 +62,9 @@ class PoolMind:
         self._patience = Patience(self.hold_s)
 
     def outlook(self, now: float, pool: PoolSignals, start_s: float) -> Outlook:
-        """Who serves when. Effects: notices that the target changed since the last look, by whomever."""
+        """Serving instances over the coming time. Effects: notices that the target changed since the last tick, from
+        whatever side.
+        """
         self._first_at = now if self._first_at is None else self._first_at
         if self._target is not None and pool.target != self._target:
             self.changed_at = now
@@ -156,12 +158,12 @@ class PoolMind:
 
 
 def _instances(load: float, aim: float, swing: float) -> int:
-    """That keep to the aim in the mean, and take what comes in short times."""
+    """Instances that keep to the aim in the mean, and take what comes in short times."""
     return math.ceil(max(load / aim, load + swing) - EDGE)
 
 
 def _words(load: float, aim: float, swing: float) -> str:
-    """What decides in `_instances`: the mean at the aim, or what short times bring beside it."""
+    """The deciding term in `_instances`, in words: the mean at the aim, or what short times bring beside it."""
     if load + swing > load / aim:
         return f"load {load:.2f} and {swing:.2f} more in short times"
     return f"load {load:.2f} at {aim:.0%}"

@@ -30,7 +30,7 @@ SWING_SIGMAS = 2.0
 
 @dataclass(slots=True)
 class PromptWork:
-    """Of the pool that computes prompts.
+    """Demand on the pool that computes prompts.
 
     Args:
         ttft_s: promised time to first token [s].

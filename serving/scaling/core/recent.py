@@ -14,7 +14,7 @@ class Recent:
     _parts: deque[tuple[float, float]] = field(default_factory=deque)
 
     def add(self, amount: float, seconds: float) -> None:
-        """It gained `amount` in the last `seconds`. Effects: forgets whole looks beyond the window, never the last."""
+        """Add the gain of the last `seconds`. Effects: forgets whole ticks beyond the window, never the last."""
         self._parts.append((amount, seconds))
         self.total += amount
         self.seconds += seconds

@@ -40,7 +40,7 @@ class _Step:
 
 @dataclass(slots=True)
 class Regret:
-    """Of one pool; loads are those of the whole pool, in instances."""
+    """Regret of one pool; loads are those of the whole pool, in instances."""
 
     _step: _Step | None = None
     """The last one, as long as it may turn out to be wrong."""

@@ -45,7 +45,7 @@ def error_answer(kind: str, message: str, status: int, fits: int | None = None) 
 
 
 def refusal(error: ScaleError) -> web.Response:
-    """What the system's no, or its silence, looks like: 400, 404, 409 or 503."""
+    """Response for the system's refusal, or its silence: 400, 404, 409 or 503."""
     return error_answer(error.kind, str(error), _STATUS.get(error.kind, 400), error.fits)
 
 

@@ -1,4 +1,4 @@
-"""Who may change something from a browser: this page, opened by somebody who gave the token, and nobody else.
+"""Guard of changes from a browser: only this page, opened by somebody who gave the token, may make any.
 
 Ray's dashboard asks every request for its token, as a header or as a cookie that is SameSite=Strict, and answers 405 to
 POST, PUT and DELETE of browsers. The page's own changes are therefore GETs, and a GET is what a foreign page can cause

@@ -124,7 +124,7 @@ class SharedLook:
         self._begun = 0.0
 
     async def value(self) -> JsonObject:
-        """What was found, at most FRESH_S before.
+        """Value found, at most FRESH_S before.
 
         Raises: whatever the question raised, to all who wait for it.
         """

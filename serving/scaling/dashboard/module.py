@@ -1,4 +1,4 @@
-"""What Ray's dashboard loads: one module in a process of its own, whose routes Ray forwards behind its token.
+"""Module that Ray's dashboard loads in a process of its own, and whose routes Ray forwards behind its token.
 
 The dashboard's process, its fork server and its children import this file, so it imports little; a fork server must not
 have threads. How Ray comes to import it: `site/sitecustomize.py`. Ray calls none of this a public interface: a contract
@@ -37,7 +37,7 @@ class PoolsHead(SubprocessModule):
 
     @routes.get("/pools/{file}")
     async def file(self, request: web.Request) -> web.Response:
-        """Its style and its scripts."""
+        """Send the page's style or one of its scripts."""
         return self._api.file(request.match_info["file"])
 
     @routes.get("/api/pools")

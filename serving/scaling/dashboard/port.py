@@ -1,4 +1,4 @@
-"""What the page needs of the running system."""
+"""The page's port to the running system."""
 
 from typing import Protocol, TypeAlias
 

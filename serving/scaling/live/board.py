@@ -51,7 +51,7 @@ class ClusterPort(Protocol):
     """The cluster, as far as the board needs it. Every call has a deadline of its own."""
 
     async def look(self, before: Sight) -> Sight:
-        """What there is now; parts that do not answer are taken from `before`.
+        """Snapshot of the cluster now; parts that do not answer are taken from `before`.
 
         Raises: ClusterSilentError when Serve's controller or Ray itself does not answer.
         """
@@ -140,7 +140,7 @@ class ScalingBoard:
         return self._gateways.news(report.gateway, targets, now, asleep)
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
-        """What a scaler is told, after so long in real time, or once requests wait for a role without instance.
+        """Signals for a scaler, after so long in real time, or once requests wait for a role without instance.
 
         Raises: ClusterSilentError.
         """

@@ -87,7 +87,7 @@ class Gateways:
         return sum(report.running for report in self._present(now))
 
     def news(self, gateway: str, targets: dict[str, int], now: float, asleep: tuple[str, ...] = ()) -> BoardNews:
-        """What a gateway should know of the pools and of all other gateways. Effects: none."""
+        """News of the pools and of all other gateways for one gateway. Effects: none."""
         others = [report for report in self._present(now) if report.gateway != gateway]
         queued = sum(one.traffic.queued for one in others)
         running = max(0, sum(one.running for one in others) - queued)

@@ -86,7 +86,7 @@ class Ledger:
 
 
 def _read(path: Path) -> tuple[list[LedgerEntry], bool]:
-    """What the file holds, and whether that is all; a line that a crash cut short is left out."""
+    """Read the entries of a file, and whether that is all; a line that a crash cut short is left out."""
     try:
         text = path.read_text(errors="replace")
     except OSError:

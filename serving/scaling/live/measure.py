@@ -1,4 +1,4 @@
-"""What instances turn out to be able to do: prompt tokens per second, sequences at once within the promise, start time.
+"""Measured capacity of instances: prompt tokens per second, sequences at once within the SLO, start time.
 
 Read from what instances announce anyway: differences of their counters between two looks.
 """
@@ -81,7 +81,7 @@ class Abilities:
         return self._prompts.get(pool, PromptRate()).tokens_per_s
 
     def most_sequences(self, pool: str, tpot_s: float, configured: int, spread: float = TPOT_SPREAD) -> float:
-        """As `DecodeAbility.most`."""
+        """Implements `DecodeAbility.most`."""
         return self._decodes.get(pool, DecodeAbility()).most(tpot_s, configured, spread)
 
     @property

@@ -54,7 +54,7 @@ class RayCluster:
         """When each member was last listed."""
 
     async def look(self, before: Sight) -> Sight:
-        """As `ClusterPort.look`."""
+        """Implements `ClusterPort.look`."""
         details, nodes, members, cache = await asyncio.gather(
             self._ask(CONTROLLER, CONTROLLER_NAMESPACE, lambda actor: actor.get_serve_instance_details.remote()),
             self._nodes(),
@@ -71,7 +71,7 @@ class RayCluster:
         return Sight(now, deployments, nodes, known, view, others)
 
     async def set_target(self, pool: str, replicas: int) -> None:
-        """As `ClusterPort.set_target`."""
+        """Implements `ClusterPort.set_target`."""
         deployment = await asyncio.to_thread(_deployment_id, pool, self._app)
         await self._ask(
             CONTROLLER,
@@ -82,8 +82,8 @@ class RayCluster:
     def _members(
         self, listed: dict[str, SeenMember], before: Sight, deployments: dict[str, SeenDeployment], now: float
     ) -> dict[str, SeenMember]:
-        """Who is listed, and for a while who was, if Serve still has the replica: a membership that was started again
-        knows nobody at first, which must not look as if all sequences had left and come back.
+        """Listed members, and for a while former ones if Serve still has the replica: a membership that was started
+        again knows none at first, which must not look as if all sequences had left and come back.
         """
         here = {replica.name for deployment in deployments.values() for replica in deployment.replicas}
         self._met |= dict.fromkeys(listed, now)
@@ -114,7 +114,7 @@ class RayCluster:
         )
 
     async def _or_none(self, name: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
-        """What one of our own actors answers; None if it does not: the last answer stands then."""
+        """Answer of one of our own actors; None if it does not answer: the last answer stands then."""
         try:
             return await self._ask(name, NAMESPACE, call)
         except ClusterSilentError as error:

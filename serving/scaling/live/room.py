@@ -15,7 +15,7 @@ from serving.values.scaling import MOST_REPLICAS
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSize:
-    """What one replica takes of its node."""
+    """Share of its node that one replica takes."""
 
     npus: int
     memory_mib: int

@@ -54,17 +54,17 @@ class ScalingBoardActor:
         self._task = self._task or asyncio.create_task(self._look_forever())
 
     async def report(self, report: GatewayReport) -> BoardNews:
-        """As `ScalingBoard.report`."""
+        """Implements `ScalingBoard.report`."""
         await self.start()
         return self._board.report(report)
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
-        """As `ScalingBoard.next_signals`."""
+        """Implements `ScalingBoard.next_signals`."""
         await self.start()
         return await self._board.next_signals(period_s)
 
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
-        """As `ScalingBoard.apply`."""
+        """Implements `ScalingBoard.apply`."""
         await self._board.apply(targets)
 
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
@@ -112,7 +112,7 @@ class BoardClient:
         self._actor: Any = None
 
     async def report(self, report: GatewayReport) -> BoardNews:
-        """As `ScalingBoard.report`.
+        """Implements `ScalingBoard.report`.
 
         Raises: ray.exceptions.RayError, TimeoutError, ValueError if the board does not answer.
         """
@@ -120,7 +120,7 @@ class BoardClient:
         return news
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
-        """As `ScalingBoard.next_signals`.
+        """Implements `ScalingBoard.next_signals`.
 
         Raises: as `report`.
         """
@@ -128,7 +128,7 @@ class BoardClient:
         return signals
 
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
-        """As `ScalingBoard.apply`.
+        """Implements `ScalingBoard.apply`.
 
         Raises: as `report`.
         """

@@ -1,4 +1,4 @@
-"""What the board saw at one look: Serve's targets and replicas, nodes, members, memory servers. Values, no Ray."""
+"""Snapshot of the cluster at one tick: Serve's targets and replicas, nodes, members, memory servers. Values, no Ray."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -63,7 +63,7 @@ class SeenNode:
 
 @dataclass(frozen=True, slots=True)
 class SeenMember:
-    """What an instance told of itself last."""
+    """An instance's last report on itself."""
 
     name: str
     pool: str

@@ -20,7 +20,7 @@ INSIDE = ("waiting", "pulling", "fetching", "running")
 
 
 def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
-    """What one replica of each pool takes of its node."""
+    """Share of its node that one replica of each pool takes."""
     sizes = {name: ReplicaSize(p.npus_per_instance, p.ub_memory_mib) for name, p in config.pools.items()}
     if config.kvcache.replicas:
         sizes[KVCACHE] = ReplicaSize(0, config.kvcache.ub_memory_mib)
@@ -29,7 +29,7 @@ def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
 
 @dataclass(slots=True)
 class CacheTotals:
-    """What instances looked up and found in the KV-cache pool, and what its servers evicted, since the start."""
+    """Totals since the start: what instances looked up and found in the KV-cache pool, and what its servers evicted."""
 
     _lookups: SourceTotals = field(default_factory=lambda: SourceTotals(2))
     _evicted: SourceTotals = field(default_factory=lambda: SourceTotals(1))
@@ -64,7 +64,7 @@ class CacheTotals:
 
     @property
     def evicted_bytes(self) -> int:
-        """That left memory for want of room; entries are counted as one KV block each."""
+        """Bytes evicted for want of room; entries are counted as one KV block each."""
         return int(self._evicted.sums[0])
 
 

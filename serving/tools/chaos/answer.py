@@ -1,4 +1,4 @@
-"""What came back for one request, and whether it is what the undisturbed system had said. Pure."""
+"""Answer of one request, and its comparison with that of the undisturbed system. Pure."""
 
 import math
 from dataclasses import dataclass, field

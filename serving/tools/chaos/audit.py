@@ -62,7 +62,7 @@ def look_for_leaks(
 
 
 def _at_rest(url: str, api_key: str | None, deadline: float) -> dict[str, int]:
-    """What is not at rest when two looks in a row agree that all is, or time is over."""
+    """Counts that are not at rest when two polls in a row agree that all is, or time is over."""
     quiet_since: float | None = None
     while True:
         left = _busy_now(url, api_key)

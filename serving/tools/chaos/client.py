@@ -21,7 +21,7 @@ _SHOWN = 300
 
 
 class ProtocolError(Exception):
-    """What came is no answer of this protocol, or not a whole one."""
+    """The answer is not of this protocol, or not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ async def _read_events(
 
 
 def _message(text: str) -> str:
-    """What an error body says, shortly."""
+    """Short message of an error body."""
     try:
         return str(parse_json(text)["error"]["message"])[:_SHOWN]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What a run proves, computed from what it left behind. Pure.
+"""Findings of a run, computed from what it left behind. Pure.
 
 How long a stream stood still because of a fault is measured where it hurts: at the client. The loss of an instance has
 stopped a stream if it got no token for a while, in a gap that began within `FELT_S` of the fault: for `RESUMED_GAP_S`
@@ -44,7 +44,7 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class KindFindings:
-    """What the faults of one kind did, at one pool."""
+    """Effect of the faults of one kind at one pool."""
 
     kind: FaultKind
     pool: str

@@ -116,7 +116,7 @@ def keep_logs(session: str, folder: Path) -> None:
 
 
 def left_after(session: str) -> list[str]:
-    """What a system that has ended has left on the machine. Waits a little for the last processes.
+    """Remains of a system that has ended, on this machine. Waits a little for the last processes.
 
     Effects: none.
     """

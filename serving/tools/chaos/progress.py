@@ -14,7 +14,9 @@ from serving.tools.chaos.result import ChaosRun, Event
 
 
 class _PatientConsole(Console):
-    """Nobody need read it: Ctrl-C on `chaos 2>&1 | tee` ends tee first, and the run still has its report to write."""
+    """Console that nobody need read: Ctrl-C on `chaos 2>&1 | tee` ends tee first, and the run still has its report to
+    write.
+    """
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

@@ -1,4 +1,4 @@
-"""What a run leaves behind, as values; everything that reports draw is computed from these."""
+"""Result of a run, as values; everything that reports draw is computed from these."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -68,7 +68,7 @@ class Down:
 
 @dataclass(slots=True)
 class Leaks:
-    """What is left of work that is over. Each entry says where and how much; empty = clean."""
+    """Remains of work that is over. Each entry says where and how much; empty = clean."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """Counts of `GET /cluster` that are not zero at rest, missing replicas among them."""

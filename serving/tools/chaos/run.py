@@ -29,7 +29,7 @@ HEAL_S = 60.0
 
 
 class Told(Protocol):
-    """Whoever shows how far a run has come."""
+    """Listener that shows how far a run has come."""
 
     def stage(self, text: str) -> None:
         """A new part of the run begins."""
@@ -46,7 +46,7 @@ class Told(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChaosOrder:
-    """What is to be run, against what."""
+    """Order of a run: faults and load, and the system to run against."""
 
     name: str
     scenario: Scenario
@@ -197,7 +197,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 
 @contextlib.contextmanager
 def _interrupts(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """What asks a command to end ends the run early, with its report; a second one ends the waiting, too."""
+    """End the run early, with its report, on a signal that asks a command to end; a second ends the waiting, too."""
     loop = asyncio.get_running_loop()
 
     def asked() -> None:

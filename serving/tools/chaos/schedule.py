@@ -79,7 +79,7 @@ def _order_of_pools(
 
 
 def choose(planned: PlannedFault, healthy: Mapping[str, Sequence[str]], keep_one: bool) -> tuple[str, str] | None:
-    """Whom a fault hits.
+    """Choose the replica that a fault hits.
 
     Args:
         healthy: names of the replicas that are listed, and neither dead nor frozen, by pool.

@@ -1,4 +1,4 @@
-"""Whom a signal may go to: replicas that `GET /cluster` lists, checked against what the machine says of the process."""
+"""Targets of signals: replicas that `GET /cluster` lists, checked against what the machine says of the process."""
 
 import os
 import re

@@ -17,7 +17,7 @@ PERIOD_S = 0.5
 
 
 class Watch:
-    """What is known of the system now.
+    """Current view of the system.
 
     Args:
         run: its `samples` are filled, its `events` get their fates.

@@ -101,7 +101,7 @@ def _compile(scratch: Path, log: Path, progress: Progress, optimize: int) -> Non
 
 
 def _only_sources(folder: str, names: list[str]) -> list[str]:
-    """What is not copied."""
+    """Names that are not copied."""
     return [name for name in names if not name.endswith(".py") and not Path(folder, name).is_dir()]
 
 

@@ -1,4 +1,4 @@
-"""What a window says about a model, token by token, alone or beside a reference."""
+"""Figures of one window for a model, token by token, alone or beside a reference."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

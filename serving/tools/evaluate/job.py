@@ -1,4 +1,4 @@
-"""What is to be evaluated, read and checked before any weight is loaded: mistakes must not cost minutes."""
+"""Evaluation jobs, read and checked before any weight is loaded: mistakes must not cost minutes."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ class EvaluationJob:
 
     @property
     def largest_id(self) -> int:
-        """Of all tokens that are fed or predicted."""
+        """Largest id of all tokens that are fed or predicted."""
         return max(max(*fed, *targets) for fed, targets in self._sequences())
 
     def _sequences(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:

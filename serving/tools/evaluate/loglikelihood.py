@@ -140,7 +140,7 @@ def _batches(parts: Sequence[_Asked], blocks: int) -> Iterator[list[_Asked]]:
 
 
 def _end_token(tokenizer: Tokenizer) -> int:
-    """What the harness puts before a text where there is no begin-of-text token."""
+    """Token that the harness puts before a text where there is no begin-of-text token."""
     if tokenizer.eos_id is None:
         raise ConfigError("an empty context needs a begin- or end-of-text token, and the tokenizer names none")
     return tokenizer.eos_id

@@ -1,4 +1,4 @@
-"""What a text's windows say together: perplexity, and the distance from a reference."""
+"""Figures of all windows of a text together: perplexity, and the distance from a reference."""
 
 import math
 from collections.abc import Sequence
@@ -103,5 +103,5 @@ def _documents(
 
 
 def _exp(nats: float) -> float:
-    """As `math.exp`, but a hopeless model is infinitely surprised instead of an error."""
+    """Exponential as `math.exp`, but a hopeless model is infinitely surprised instead of an error."""
     return math.exp(nats) if nats < 700 else math.inf

@@ -31,7 +31,7 @@ class EvaluationProgress:
         self._stage = self._bar.add_task(what, total=total)
 
     def advance(self, pieces: int = 1) -> None:
-        """So many more pieces of this stage are done."""
+        """Count more pieces of this stage as done."""
         self._bar.advance(self._stage, pieces)
 
     def weights(self, what: str, done: int, total: int) -> None:

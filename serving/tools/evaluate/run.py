@@ -116,7 +116,7 @@ def _picks(job: TaskJob, model: Scorer, progress: EvaluationProgress) -> list[tu
 
 
 def _settings(arguments: argparse.Namespace, job: EvaluationJob, model: Scorer) -> dict[str, object]:
-    """What must be known to repeat the run."""
+    """Settings needed to repeat the run."""
     return {
         "model": str(arguments.model),
         "reference": None if arguments.reference is None else str(arguments.reference),

@@ -120,5 +120,5 @@ def sequences(tokens: Sequence[tuple[int, ...]]) -> list[PrefixGroup]:
 
 
 def flat(found: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """What `hidden` gave, without its groups."""
+    """Rows of `hidden`, without their groups."""
     return list(chain.from_iterable(found))

@@ -74,7 +74,7 @@ def read_documents(path: Path) -> list[str]:
 
 
 def text_prefix(tokenizer: Tokenizer) -> list[int]:
-    """What the tokenizer puts before a text: its begin-of-text token, if it does."""
+    """Tokens that the tokenizer puts before a text: its begin-of-text token, if it does."""
     added = tokenizer.encode("", add_special_tokens=True)
     begin = tokenizer.special_tokens.get("bos_token")
     return added[:1] if added and begin is not None and added[0] == tokenizer.raw.token_to_id(begin) else []

@@ -29,7 +29,7 @@ _NOWHERE = ReplicaId("prefill")
 
 @dataclass(frozen=True, slots=True)
 class DecodeCase:
-    """What is kept running.
+    """Load that is kept running.
 
     Attributes:
         batch: sequences per NPU.
@@ -50,7 +50,7 @@ class DecodeCase:
 
 @dataclass(frozen=True, slots=True)
 class DecodeMeasure:
-    """What came out.
+    """Measured result.
 
     Attributes:
         tpot_s: mean over the first sequences: first to last token, by the tokens in between.

@@ -9,7 +9,7 @@ from serving.tools.paper.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What it is, and how to do it.
+    """One experiment: its title, and the function that does it.
 
     Attributes:
         name: as typed: `table5`.

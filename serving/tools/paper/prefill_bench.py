@@ -39,7 +39,7 @@ _NAMESPACE = "default"
 
 @dataclass(frozen=True, slots=True)
 class PrefillCase:
-    """What is run.
+    """Load that is run.
 
     Attributes:
         cached_blocks: of each prompt, that the pool has.
@@ -63,7 +63,7 @@ class PrefillCase:
 
     @property
     def prompts(self) -> int:
-        """Of one batch."""
+        """Prompts of one batch."""
         return self.tokens_per_npu * self.npus // self.prompt
 
     @property
@@ -74,7 +74,7 @@ class PrefillCase:
 
 @dataclass(frozen=True, slots=True)
 class PrefillMeasure:
-    """What came out.
+    """Measured result.
 
     Attributes:
         ttft_s: mean over all prompts, from when their batch was sent.

@@ -16,7 +16,7 @@ class Reason:
 
     @property
     def unexplained(self) -> bool:
-        """Nobody knows."""
+        """Whether no reason is known."""
         return self.text == UNEXPLAINED
 
 

@@ -1,4 +1,4 @@
-"""What an experiment gives: published figures with ours beside them, and curves. Plain values, no drawing."""
+"""Result of an experiment: published figures with ours beside them, and curves. Plain values, no drawing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,7 +88,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What one experiment found. `notes`: what a reader has to know beside the figures."""
+    """Findings of one experiment. `notes`: what a reader has to know beside the figures."""
 
     rows: Sequence[Row]
     notes: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""What every experiment is given: the cost model, a seed, and how thorough to be."""
+"""Setting of every experiment: the cost model, a seed, and how thorough to be."""
 
 import random
 from dataclasses import dataclass, field

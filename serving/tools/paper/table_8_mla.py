@@ -9,7 +9,7 @@ _CONTEXT = 4096
 
 
 def run(setting: Setting) -> Findings:
-    """What the cost model's core attention reaches of both peaks."""
+    """Share of both peaks that the cost model's core attention reaches."""
     cost = setting.cost
     device, shape = cost.device, cost.shape
     load = DecodeLoad(48, 48 * _CONTEXT, None, 320, 1, False)

@@ -30,7 +30,7 @@ def error_text(row: Row) -> str:
 
 
 def figure(value: float) -> str:
-    """As short as it can be: 2560 -> "2,560", 1.058 -> "1.058"."""
+    """Shortest text of a figure: 2560 -> "2,560", 1.058 -> "1.058"."""
     return f"{value:,.4f}".rstrip("0").rstrip(".")
 
 

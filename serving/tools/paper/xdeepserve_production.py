@@ -34,7 +34,7 @@ _ACCEPTANCE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class ProductionLoad:
-    """What one request rate leads to. Means over requests of the steady part."""
+    """Effect of one request rate. Means over requests of the steady part."""
 
     rate_per_s: float
     ttft_s: float

@@ -1,4 +1,4 @@
-"""What no number of instances can mend, and how many there must be at least, by the cost model alone.
+"""Bounds by the cost model alone: limits that no number of instances can mend, and the least number of instances.
 
 Every bound is optimistic: prompts meet an idle instance and a cache without limits, answers an empty batch and the
 luckiest drafts. What fails here fails in every simulation, so it need not be simulated.

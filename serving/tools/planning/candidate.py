@@ -1,4 +1,4 @@
-"""What can be planned: shapes of instances, how many of each, and how candidates compare. Pure values."""
+"""Candidates of a plan: shapes of instances, how many of each, and how candidates compare. Pure values."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ class Candidate:
 
     @property
     def npus(self) -> int:
-        """Of both pools. The KV-cache pool takes none: it lives in the CPUs' memory of their nodes."""
+        """NPUs of both pools. The KV-cache pool takes none: it lives in the CPUs' memory of their nodes."""
         return self.prefills * self.prefill.npus + self.decodes * self.decode.npus
 
     @property
     def nodes(self) -> int:
-        """That the NPUs fill."""
+        """Nodes that the NPUs fill."""
         return -(-self.npus // NPUS_PER_NODE)
 
     @property

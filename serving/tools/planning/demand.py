@@ -1,4 +1,4 @@
-"""What a workload asks for, read once: lengths, and what a cache without limits would save of each prompt."""
+"""Demand of a workload, read once: lengths, and what a cache without limits would save of each prompt."""
 
 from dataclasses import dataclass
 from itertools import islice

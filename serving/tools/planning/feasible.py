@@ -21,7 +21,7 @@ from serving.tools.planning.verdict import PlanTarget
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """What the user lets the search choose from. Limits: None = chosen from the configuration and the SLOs."""
+    """Choices that the user leaves to the search. Limits: None = chosen from the configuration and the SLOs."""
 
     prefill_sizes: tuple[int, ...]
     decode_sizes: tuple[int, ...]
@@ -180,7 +180,7 @@ def _impossible(side: _Side, share: float, npus: int, target: PlanTarget, droppe
 
 
 def _prefill_limits(config: ServeConfig, wanted: SearchLimits) -> tuple[int, ...]:
-    """As configured first, then a quarter: shorter steps let short prompts pass sooner."""
+    """Chunk sizes of prefill: as configured first, then a quarter: shorter steps let short prompts pass sooner."""
     configured = max(1, config.prefill.max_step_tokens // config.prefill.npus_per_instance)
     return wanted.prefill_limits or tuple(dict.fromkeys((configured, max(1, configured // 4))))
 
@@ -188,6 +188,6 @@ def _prefill_limits(config: ServeConfig, wanted: SearchLimits) -> tuple[int, ...
 def _decode_limits(
     cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget
 ) -> tuple[int, ...]:
-    """As configured first, then what the mean request's TPOT allows by the cost model."""
+    """Batch sizes of decode: as configured first, then what the mean request's TPOT allows by the cost model."""
     configured = max(1, config.decode.max_sequences // config.decode.dies_per_instance)
     return tuple(dict.fromkeys((configured, min(configured, bounds.batch_of(cost, config, demand, npus, target)))))

@@ -1,4 +1,5 @@
-"""What verdicts prove: which candidates are out, and why. More instances never do worse: that is what it infers with.
+"""Conclusions from verdicts: which candidates are out, and why. More instances never do worse: that is the one
+inference.
 
 whole-trace verdict of (p, d)            what follows
 only TTFT is missed too often            no plan with p or fewer of these prefill instances

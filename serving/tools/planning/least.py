@@ -154,7 +154,7 @@ def _fewest(low: int, high: int, needed: float, metric: str) -> Search:
 
 
 def _beside_generous(space: SearchSpace, pool: str, shape: Shape, number: int) -> Candidate:
-    """So many instances of a shape, and what the other pool can have at most of its best-filling shape."""
+    """A candidate of so many instances of a shape, with the most instances of the other pool's best-filling shape."""
     others: Iterable[Shape] = space.decode if pool == "prefill" else space.prefill
     left = space.budget - number * shape.npus
     other = max((one for one in others if one.npus <= left), key=lambda one: (left // one.npus * one.npus, one.npus))

@@ -17,7 +17,7 @@ from serving.virtual.run import cost_model, simulate
 
 @dataclass(frozen=True, slots=True)
 class PlanSetting:
-    """What all simulations of one plan share.
+    """Setting that all simulations of one plan share.
 
     Attributes:
         stretch: the short trace. cache_nodes: memory servers; None = one on each node that the candidate fills.
@@ -54,7 +54,7 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
 
 
 def decode_step_tokens(config: ServeConfig) -> int:
-    """Of one decode die, as configured."""
+    """Token limit of a step of one decode die, as configured."""
     return max(1, config.decode.max_step_tokens // config.decode.dies_per_instance)
 
 

@@ -1,4 +1,4 @@
-"""What a planner answers. Plain values: console, Markdown, page and JSON show them and compute nothing."""
+"""Answer of a planner. Plain values: console, Markdown, page and JSON show them and compute nothing."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -28,7 +28,7 @@ Progress = Callable[[PlanProbe, PlanVerdict], None]
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """What is asked.
+    """Question to the planner.
 
     Attributes:
         cache_nodes: memory servers; None = one on each node that a plan fills.

@@ -41,7 +41,8 @@ class TraceChoice:
         return self if factor == 1 else replace(self, rate=self.rate * factor)
 
     def busiest(self, parts: int = _PARTS) -> "TraceChoice":
-        """Its stretch with the most tokens, about one of so many parts; itself if it is too short for that.
+        """Stretch of the trace with the most tokens, about one of so many parts; the trace itself if it is too short
+        for that.
 
         Raises: TraceError if there is no request in it.
         Effects: reads it.
@@ -65,7 +66,7 @@ class TraceChoice:
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """What ends a simulation early: when the last request arrives, and how long the longest answer is."""
+    """Facts that end a simulation early: when the last request arrives, and how long the longest answer is."""
 
     requests: int
     last_s: float

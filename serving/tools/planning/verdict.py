@@ -1,4 +1,4 @@
-"""What a candidate was found to do."""
+"""Verdict on one candidate."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from serving.tools.planning.candidate import Candidate
 
 @dataclass(frozen=True, slots=True)
 class PlanTarget:
-    """What a plan must keep: limits [s] of each request, by this share of all requests."""
+    """SLOs of a plan: limits [s] of each request, kept by this share of all requests."""
 
     ttft_s: float
     tpot_s: float

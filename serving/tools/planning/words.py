@@ -52,7 +52,7 @@ def headline(plan: CapacityPlan) -> str:
 
 
 def facts(plan: CapacityPlan) -> list[tuple[str, str]]:
-    """What was asked, and what it took."""
+    """Facts of the question, and of the effort."""
     found = [
         ("model", plan.name),
         ("workload", plan.workload),

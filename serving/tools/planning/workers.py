@@ -16,7 +16,7 @@ Tell = Callable[[PlanProbe, PlanVerdict], None]
 
 @contextmanager
 def evaluator(setting: PlanSetting, processes: int, tell: Tell) -> Iterator[Evaluate]:
-    """What a search asks. One probe is simulated once: the same question gets the same answer.
+    """Evaluator for a search. One probe is simulated once: the same question gets the same answer.
 
     Args:
         processes: 1 = none but this one.

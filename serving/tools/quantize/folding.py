@@ -57,7 +57,7 @@ def fold_layer(
 
 
 def _per_row(producer: Producer, rows: int, scale: Tensor) -> Tensor:
-    """What each of a matrix' rows is divided by, `[rows]`."""
+    """Divisors of a matrix' rows, `[rows]`."""
     if producer.rows is None:
         return scale
     found = torch.ones(rows)

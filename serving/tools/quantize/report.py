@@ -1,4 +1,4 @@
-"""What a quantisation did and how good it is, as JSON and as a page of Markdown."""
+"""Report of a quantisation and of how good it is, as JSON and as a page of Markdown."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What one quantisation found, as values."""
+"""Result of one quantisation, as values."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -37,7 +37,7 @@ def dequantised(given: Int8Weight) -> Tensor:
 
 
 def rounded_tokens(x: Tensor) -> Tensor:
-    """What serving makes of activations: each row rounded to INT8 by its largest magnitude, as numbers again.
+    """Activations as serving rounds them: each row to INT8 by its largest magnitude, as numbers again.
 
     Args:
         x: `[tokens, channels] float32`.

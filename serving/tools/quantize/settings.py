@@ -1,4 +1,4 @@
-"""What is done to a model, as frozen values."""
+"""Settings of a quantisation, as frozen values."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace

@@ -51,7 +51,7 @@ class Consumer:
 
     @cached_property
     def exact(self) -> Tensor:
-        """What the product gives before it is quantised, `[rows, out_features]`."""
+        """The product before quantisation, `[rows, out_features]`."""
         return self.inputs @ self.weight.T
 
 

@@ -97,7 +97,7 @@ def block_structure(config: Architecture, layer: int) -> Structure:
 
 
 def draft_structure(config: Architecture, layer: int, *, own_head: bool) -> Structure:
-    """What a draft layer has besides its block.
+    """Parts of a draft layer besides its block.
 
     Args:
         own_head: whether the checkpoint brings a head for it.

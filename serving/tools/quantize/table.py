@@ -69,15 +69,15 @@ class CalibrationBank:
         self._recorder = recorder
 
     def tensor(self, name: str, build: Callable[[], Tensor]) -> Tensor:
-        """What `build` gives."""
+        """Returns what `build` gives."""
         return build()
 
     def heads(self, name: str, build: Callable[[], LinearWeight]) -> HeadLinear:
-        """What `build` gives."""
+        """Returns what `build` gives."""
         return PlainHeads(build().weight)
 
     def linear(self, name: str, build: Callable[[], LinearWeight]) -> Linear:
-        """What `build` gives, recorded if there is a recorder."""
+        """Returns what `build` gives, recorded if there is a recorder."""
         product = calibration_linear(build())
         return product if self._recorder is None else _Recorded(name, product, self._recorder)
 

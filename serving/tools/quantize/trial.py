@@ -64,7 +64,7 @@ class Original:
         self.drafted.append(_drafted(self._config, draft, tensors, self._head, self._runner, self.hidden))
 
     def logits(self, rows: slice) -> Tensor:
-        """Of some held-out tokens, `[rows, vocab] float32`."""
+        """Logits of some held-out tokens, `[rows, vocab] float32`."""
         assert self._head is not None
         assert self._norm is not None
         return self._head(self._norm(self.hidden[rows]))

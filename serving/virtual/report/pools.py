@@ -1,4 +1,4 @@
-"""What each pool of instances did, each plane carried and each kind of fault cost: sums over the whole run."""
+"""Sums over the whole run: work of each pool of instances, bytes of each plane, cost of each kind of fault."""
 
 import itertools
 import math

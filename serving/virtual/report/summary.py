@@ -34,7 +34,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class CacheSummary:
-    """What did not have to be computed.
+    """Work that the cache saved.
 
     Attributes:
         hit_share: cached part of the prompt tokens of requests that got a first token, 0..1.

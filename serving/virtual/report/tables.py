@@ -131,7 +131,7 @@ def scaling_table(result: SimResult) -> Table:
 
 
 def fault_sums(summary: Summary) -> Table:
-    """What each kind of fault cost."""
+    """Cost of each kind of fault."""
     rows = [
         TableRow([
             one.kind, numbers.count(one.count), numbers.count(one.sequences_hit), numbers.count(one.tokens_lost),
@@ -177,7 +177,7 @@ def instance_table(result: SimResult) -> Table:
 
 
 def config_table(result: SimResult) -> Table:
-    """What was simulated."""
+    """Table of the simulated configuration."""
     return table_of(columns("setting", "value", long=("value",)), result.config.items())
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a trace."""
+"""Errors of traces."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

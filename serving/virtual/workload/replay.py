@@ -50,7 +50,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class _Pass:
-    """What one pass through the trace shows, for the passes behind it."""
+    """Facts of one pass through the trace, for the passes behind it."""
 
     requests: int = 0
     last_s: float = 0.0

@@ -1,4 +1,4 @@
-"""What a simulation is fed with: requests with lengths, arrival times and, where a trace has them, prefix names."""
+"""Input of a simulation: requests with lengths, arrival times and, where a trace has them, prefix names."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -27,7 +27,7 @@ class Scaling:
                 raise ConfigError(f"the factor of {name} is {factor:g}; it must be above 0 (and at most 10^6)")
 
     def block_tokens(self, trace_block_tokens: int) -> int:
-        """What a block of the trace has after scaling [tokens].
+        """Length of one trace block after scaling [tokens].
 
         Raises: ConfigError if that is less than half a token.
         """
@@ -59,7 +59,7 @@ class Scaling:
         return scaled_prompts(tokens, trace_block_tokens, self.prompt)
 
     def said(self) -> list[str]:
-        """What differs from the trace, for a name."""
+        """Differences from the trace, for a name."""
         factors = (("rate", self.rate), ("prompts", self.prompt), ("answers", self.output))
         return [f"{name} × {factor:g}" for name, factor in factors if factor != 1]
 

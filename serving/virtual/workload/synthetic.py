@@ -80,7 +80,7 @@ def synthetic_workload(
 
 
 def _draws(name: str, lengths: Lengths) -> Histogram | LogNormal:
-    """What to draw lengths from.
+    """The distribution to draw lengths from.
 
     Raises: ConfigError.
     """

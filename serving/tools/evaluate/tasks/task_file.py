@@ -27,7 +27,7 @@ _LOCAL = ("json", "jsonl")
 
 @dataclass(frozen=True, slots=True)
 class TaskFile:
-    """What a task file says.
+    """Content of a task file.
 
     Args:
         path: of the file itself; data files are looked for beside it.

@@ -1,4 +1,6 @@
-"""What Ray's dashboard imports among its own modules. A page that does not load must not take the dashboard with it."""
+"""Entry that Ray's dashboard imports among its own modules. A page that does not load must not take the dashboard with
+it.
+"""
 
 import logging
 

@@ -1,0 +1,48 @@
+"""Docstrings begin with what the thing is or does, so that the first line stands alone where a tool shows it."""
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from tests.architecture.source_tree import Source, read_sources
+
+BAD_FIRST_WORDS = frozenset(
+    """
+    What As Of It Its To So Such That There Their They Was Told Who Whom Whose Whoever Nobody Somebody Something Hardly
+    """.split()
+)
+"""A phrase that begins with one of these needs what stands around it, or speaks of processes as of people."""
+BEING_REWRITTEN = ("serving/kvpool/",)
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def bad_first_words(sources: Sequence[Source]) -> list[str]:
+    """Docstrings of modules, classes and functions that begin with one of `BAD_FIRST_WORDS`."""
+    return [
+        f"{source.path}:{line} {text.splitlines()[0]}"
+        for source in sources
+        for line, text in docstrings(source.tree)
+        if text.split()[0].rstrip(",.:;") in BAD_FIRST_WORDS
+    ]
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring that is not empty."""
+    for node in ast.walk(tree):
+        if isinstance(node, Documented) and (text := ast.get_docstring(node)):
+            yield node.body[0].lineno, text
+
+
+def test_docstrings_begin_with_what_the_thing_is_or_does() -> None:
+    sources = [
+        source
+        for source in read_sources("hardware", "serving", "loadgen")
+        if not source.path.startswith(BEING_REWRITTEN)
+    ]
+    assert bad_first_words(sources) == []
+
+
+def test_the_checker_sees_a_first_word_wherever_it_stands() -> None:
+    text = '"""What is here."""\nclass A:\n    """A thing."""\n    async def f(self):\n        """It: goes."""\n'
+    assert bad_first_words([Source("a.py", "a", text)]) == ["a.py:1 What is here.", "a.py:5 It: goes."]
+    assert bad_first_words([Source("a.py", "a", '"""Items."""\ndef f():\n    ""\n')]) == []
