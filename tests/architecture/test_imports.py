@@ -113,7 +113,7 @@ OFFERED = {
     "serving.kvpool.live.batch_write": "the pool's client, for status pages",
     "serving.kvpool.live.client": "the pool's client",
     "serving.kvpool.live.context_cache": "the pool's client",
-    "serving.kvpool.live.messages": "the pool's client",
+    "serving.kvpool.core.messages": "the pool's client",
     "serving.kvpool.live.model_cache": "the pool's client",
     "serving.kvpool.live.pool_control": "the pool's directory, which everybody asks",
     "serving.kvpool.live.segments": "the pool's client",

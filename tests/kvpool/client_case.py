@@ -9,8 +9,8 @@ import numpy as np
 
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Kind, Space
+from serving.kvpool.core.messages import Data, Entry, List, Listed, Stats
 from serving.kvpool.live.client import PoolClient
-from serving.kvpool.live.messages import Data, Entry, List, Listed, Stats
 from serving.values.pool_outcome import FetchReport, StoreReport
 from tests.kvpool.pool_cluster import PoolCluster
 

@@ -8,8 +8,8 @@ from hardware.ub.copy import Hashed, checksum, copy_checked
 from hardware.ub.process import ProcessStamp
 from hardware.ub.segment import UbSegment
 from serving.ids import BlockHash, NodeId
+from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import Found, Grant, GrantStatus, Kind, Space, Tier
-from serving.kvpool.live import messages as m
 from serving.kvpool.live.frames import receive, send, tune
 from serving.values.pool_view import ServerRecord
 

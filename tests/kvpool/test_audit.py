@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from serving.ids import BlockHash
+from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import GrantStatus, Space
-from serving.kvpool.live import messages as m
 from serving.values.pool_view import ServerRecord
 from tests.kvpool.raw_client import RawClient, hash_of
 from tests.kvpool.server_process import MIB, running_server

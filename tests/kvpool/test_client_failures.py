@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hardware.ub.segment import UbSegment
+from serving.kvpool.core.messages import Committed, Drop
 from serving.kvpool.live.client import PoolClient
-from serving.kvpool.live.messages import Committed, Drop
 from serving.values.pool_outcome import MissReason
 from tests.kvpool.client_case import BLOCK, KIB, SPACE, chain, client_of, entries_of, freeze, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from serving.kvpool.core.entry import Grant, Kind
+from serving.kvpool.core.messages import Done, SetNamespaces
 from serving.kvpool.live.batch_write import BatchWrite, NewEntry
-from serving.kvpool.live.messages import Done, SetNamespaces
 from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_view import NamespaceRecord
 from tests.kvpool.client_case import BLOCK, MIB, SPACE, chain, client_of, content, entries_of, facts_of, get, put, soon

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from serving.ids import BlockHash
+from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.ring import HashRing, RingServer, ring_of
-from serving.kvpool.live import messages as m
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.migration import Migrator, Settled
 from tests.kvpool.client_case import BLOCK, KIB, MIB, SPACE, chain, client_of, entries_of, get, put, soon

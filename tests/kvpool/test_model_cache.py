@@ -12,8 +12,8 @@ import pytest
 from serving.errors import PoolError, PoolTimeoutError
 from serving.ids import NodeId
 from serving.kvpool.core.entry import Tier
+from serving.kvpool.core.messages import Unhold
 from serving.kvpool.live.extent_map import ExtentMap
-from serving.kvpool.live.messages import Unhold
 from serving.kvpool.live.model_cache import MappedModel, ModelCache
 from serving.kvpool.live.model_peer import ModelEntry, look
 from serving.kvpool.live.placement import Scope

@@ -7,7 +7,7 @@ import pytest
 
 from serving.errors import PoolTimeoutError
 from serving.ids import NodeId
-from serving.kvpool.live.messages import Data, Hold, Message, Stats
+from serving.kvpool.core.messages import Data, Hold, Message, Stats
 from serving.kvpool.live.model_cache import ModelCache
 from serving.kvpool.live.model_peer import soon
 from serving.kvpool.live.server_link import ServerLink, hello_of

@@ -13,8 +13,8 @@ from hardware.ub.copy import checksum
 from hardware.ub.process import ProcessStamp
 from serving.config.kvcache import KvCacheConfig
 from serving.ids import BlockHash, NodeId
+from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import GrantStatus, Kind, Space
-from serving.kvpool.live import messages as m
 from serving.kvpool.live.frames import receive, send
 from serving.kvpool.live.server_settings import ServerSettings
 from serving.values.pool_view import NamespaceRecord

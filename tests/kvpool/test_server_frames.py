@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from serving.errors import PoolError, PoolTimeoutError, PoolUnreachableError
-from serving.kvpool.live import messages as m
+from serving.kvpool.core import messages as m
 from serving.kvpool.live.frames import HEADER, receive, send, tune
 
 Pair = tuple[socket.socket, socket.socket]

@@ -13,8 +13,8 @@ import pytest
 from hardware.errors import UbFullError, UbMissingError
 from serving.errors import PoolUnreachableError
 from serving.ids import NodeId
+from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import Kind, Tier
-from serving.kvpool.live import messages as m
 from serving.kvpool.live.server import MemoryServer
 from serving.kvpool.live.server_settings import ServerSettings
 from serving.kvpool.live.ssd_files import SsdFiles

@@ -10,8 +10,8 @@ import pytest
 
 from serving.errors import PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError
 from serving.ids import NodeId
+from serving.kvpool.core import messages as m
 from serving.kvpool.live import frames
-from serving.kvpool.live import messages as m
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.values.pool_view import ServerRecord, ServerState
 from tests.kvpool.client_case import soon

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from serving.errors import PoolUnreachableError
-from serving.kvpool.live import messages as m
+from serving.kvpool.core import messages as m
 from serving.kvpool.live.connections import HELLO_DEADLINE_S, MOST_STRANGERS
 from serving.kvpool.live.frames import HEADER, receive, send
 from tests.kvpool.raw_client import SPACE, RawClient, connect, hash_of, hello

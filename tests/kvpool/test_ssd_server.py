@@ -11,8 +11,8 @@ import pytest
 
 from hardware.ub import remove_stale
 from serving.ids import NodeId
+from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import GrantStatus, Kind, Tier
-from serving.kvpool.live import messages as m
 from serving.kvpool.live import ssd_files, ssd_worker
 from serving.kvpool.live.server import MemoryServer
 from serving.kvpool.live.server_settings import ServerSettings

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import GrantStatus, Space
-from serving.kvpool.live import messages as m
 from serving.kvpool.live import ssd_worker
 from serving.kvpool.live.server import MemoryServer
 from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry

@@ -18,7 +18,7 @@ from serving.errors import PoolError
 from serving.gateway.api.pool_admin import ServerAnswers
 from serving.ids import NodeId
 from serving.instance.live.accounted import AccountedKv
-from serving.kvpool.live.messages import Audit, Data, Forget, Message, Usage
+from serving.kvpool.core.messages import Audit, Data, Forget, Message, Usage
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
 

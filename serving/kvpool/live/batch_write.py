@@ -15,7 +15,7 @@ from hardware.ub.copy import Hashed, checksum, copy_checked
 from serving.errors import PoolError, PoolRefusedError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Grant, GrantStatus, Kind, Space
-from serving.kvpool.live.messages import MAX_CHUNK_BYTES, Abort, Commit, Committed, Reserve, Reserved
+from serving.kvpool.core.messages import MAX_CHUNK_BYTES, Abort, Commit, Committed, Reserve, Reserved
 from serving.kvpool.live.prefix_find import reason_of
 from serving.kvpool.live.prefix_read import LAST_WORD_S, map_of
 from serving.kvpool.live.segments import Mapped, Segments

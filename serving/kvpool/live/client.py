@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Kind, Space
+from serving.kvpool.core.messages import MAX_ITEMS
 from serving.kvpool.live.batch_write import PRESENT, STORED, BatchWrite, NewEntry
-from serving.kvpool.live.messages import MAX_ITEMS
 from serving.kvpool.live.placement import Placement, Scope
 from serving.kvpool.live.prefix_find import LookupRound, PrefixFind
 from serving.kvpool.live.prefix_read import PrefixRead, map_of

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from hardware.ub.process import ProcessStamp
 from serving.errors import PoolError, PoolUnreachableError
 from serving.ids import NodeId
-from serving.kvpool.live import messages as m
+from serving.kvpool.core import messages as m
 from serving.kvpool.live.frames import receive, send, tune
 from serving.kvpool.live.handlers import Desk, handle
 from serving.kvpool.live.session import Session

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from serving.errors import UNREADABLE, PoolError, PoolTimeoutError, PoolUnreachableError
-from serving.kvpool.live.messages import MAX_BODY_BYTES, MAX_CHUNK_BYTES, encoder
+from serving.kvpool.core.messages import MAX_BODY_BYTES, MAX_CHUNK_BYTES, encoder
 
 _M = TypeVar("_M")
 

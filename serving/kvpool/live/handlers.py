@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.errors import PoolError
+from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import Found, GrantStatus, Kind, Tier
-from serving.kvpool.live import messages as m
 from serving.kvpool.live.audit import audit
 from serving.kvpool.live.facts import usage_of
 from serving.kvpool.live.holds import Holds

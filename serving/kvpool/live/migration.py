@@ -15,10 +15,7 @@ from dataclasses import dataclass
 from serving.errors import PoolError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Found, Kind, Space, Tier
-from serving.kvpool.core.ring import HashRing
-from serving.kvpool.live.batch_write import PRESENT, STORED, NewEntry
-from serving.kvpool.live.client import PoolClient
-from serving.kvpool.live.messages import (
+from serving.kvpool.core.messages import (
     Committed,
     Drop,
     Entry,
@@ -31,6 +28,9 @@ from serving.kvpool.live.messages import (
     Release,
     Report,
 )
+from serving.kvpool.core.ring import HashRing
+from serving.kvpool.live.batch_write import PRESENT, STORED, NewEntry
+from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.prefix_read import SSD_GROUP_SHARE, map_of
 from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_outcome import MissReason

@@ -22,8 +22,8 @@ from hardware.ub.copy import checksum
 from serving.errors import PoolError
 from serving.ids import NodeId
 from serving.kvpool.core.entry import Found, Grant, GrantStatus, Kind
+from serving.kvpool.core.messages import Abort, Commit, Committed, Done, Hold, Report, Reserve, Reserved, Unhold
 from serving.kvpool.live.extent_map import ExtentMap
-from serving.kvpool.live.messages import Abort, Commit, Committed, Done, Hold, Report, Reserve, Reserved, Unhold
 from serving.kvpool.live.model_peer import ModelEntry, fetch, in_memory, look, look_all, release, soon
 from serving.kvpool.live.placement import Placement, Scope
 from serving.kvpool.live.segments import Segments

@@ -9,7 +9,7 @@ from hardware.ub.copy import checksum
 from serving.errors import PoolError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Found, Space, Tier
-from serving.kvpool.live.messages import MAX_CHUNK_BYTES, Looked, Lookup, Promote, Promoted, Release, Report
+from serving.kvpool.core.messages import MAX_CHUNK_BYTES, Looked, Lookup, Promote, Promoted, Release, Report
 from serving.kvpool.live.server_link import ServerLink
 
 REPLY_S = 2.0

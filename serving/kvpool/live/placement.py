@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from serving.ids import BlockHash, NodeId
+from serving.kvpool.core.messages import Hello
 from serving.kvpool.core.ring import HashRing, ring_of
-from serving.kvpool.live.messages import Hello
 from serving.kvpool.live.segments import Segments
 from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_view import EMPTY_VIEW, PoolView, ServerRecord

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from serving.errors import PoolError, PoolTimeoutError, PoolUnreachableError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Found, Space, Tier
-from serving.kvpool.live.messages import Looked, Lookup, Release
+from serving.kvpool.core.messages import Looked, Lookup, Release
 from serving.kvpool.live.placement import Placement
 from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_outcome import MissReason

@@ -17,7 +17,7 @@ from hardware.errors import HardwareError
 from hardware.ub.copy import Hashed, checksum, copy_checked
 from serving.errors import PoolError, PoolRefusedError, PoolUnreachableError
 from serving.kvpool.core.entry import Found, Tier
-from serving.kvpool.live.messages import MAX_CHUNK_BYTES, Promote, Promoted, Release, Report
+from serving.kvpool.core.messages import MAX_CHUNK_BYTES, Promote, Promoted, Release, Report
 from serving.kvpool.live.prefix_find import PrefixFind, post_release, reason_of
 from serving.kvpool.live.segments import Mapped, Segments
 from serving.kvpool.live.server_link import ServerLink

@@ -21,8 +21,8 @@ from typing import TypeVar
 from hardware.ub.process import ProcessStamp
 from serving.errors import PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError
 from serving.ids import NodeId
+from serving.kvpool.core.messages import Chunk, Done, Failed, Hello, Message, Read, ToClient, Welcome, Write, to_client
 from serving.kvpool.live import frames
-from serving.kvpool.live.messages import Chunk, Done, Failed, Hello, Message, Read, ToClient, Welcome, Write, to_client
 from serving.values.pool_view import ServerRecord
 
 _R = TypeVar("_R", bound=Message)
