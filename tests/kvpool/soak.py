@@ -86,7 +86,7 @@ class Tally:
         for buffer, data in zip(buffers[: report.blocks], expected, strict=False):
             if buffer != data:
                 raise WrongBytesError(f"a block of {len(data)} bytes was served wrong")
-        reason = find.reason or report.reason
+        reason = find.prefix.reason or report.reason
         self.counts["blocks asked"] += len(hashes)
         self.counts["blocks read"] += report.blocks
         self.counts["blocks read from SSD"] += report.from_ssd

@@ -17,7 +17,7 @@ from tests.kvpool.pool_cluster import PoolCluster
 def flip_bit(pool: PoolCluster, client: PoolClient, hashes: list, index: int) -> None:
     """One bit of one block, in the memory of the server that has it."""
     find = client.lookup(SPACE, hashes, soon())
-    segment = UbSegment.attach(find.links[index].record.segment)
+    segment = UbSegment.attach(find.links[find.prefix.servers[index]].record.segment)
     (region,) = segment.regions()
     np.frombuffer(segment.view(region), np.uint8)[find.found[index].offset - region.offset + 100] ^= 8
     segment.close()
@@ -69,7 +69,7 @@ def test_killed_between_lookup_and_read_when_it_is_not_mapped(forget: bool) -> N
         pool.kill(0, listed=True)
         if forget:
             client.segments.keep(())
-            Path(find.links[0].record.segment).unlink()
+            Path(find.links["kv-0"].record.segment).unlink()
         report = client.read(find, [memoryview(bytearray(BLOCK)) for _ in hashes], soon())
         assert (report.blocks, report.lost_blocks, report.reason) == (0, 10, MissReason.UNREACHABLE)
         client.close()

@@ -108,7 +108,7 @@ def test_two_copies_the_likelier_holder_is_read() -> None:
         pool.add()
         put(client, hashes)  # the new owner gets its own copies
         find = client.lookup(SPACE, hashes, soon())
-        assert [link.name for link in find.links] == [client.placement.ring.primary(block) for block in hashes]
+        assert list(find.prefix.servers) == [client.placement.ring.primary(block) for block in hashes]
         leased = [facts_of(client, f"kv-{i}")["ledger"]["leased"] for i in range(2)]
         assert sum(leased) == 40, "the other copies are released at once"
         report = client.read(find, [memoryview(bytearray(BLOCK)) for _ in hashes], soon())

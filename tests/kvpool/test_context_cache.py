@@ -12,7 +12,7 @@ import pytest
 from serving.ids import BlockHash, BlockId
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.context_cache import PoolContextCache
-from serving.kvpool.live.prefix_find import PrefixFind
+from serving.kvpool.live.leased_prefix import LeasedPrefix
 from serving.kvpool.live.segments import Segments
 from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 from tests.kvpool.client_case import BLOCK, chain, client_of, content, freeze
@@ -183,11 +183,11 @@ class Slow:
         self.asked, self.answer = threading.Event(), threading.Event()
         self.segments = Segments()
 
-    def lookup(self, *_: object) -> PrefixFind:
+    def lookup(self, *_: object) -> LeasedPrefix:
         """Nothing, after a while."""
         self.asked.set()
         assert self.answer.wait(10)
-        return PrefixFind()
+        return LeasedPrefix()
 
 
 class Broken:

@@ -251,6 +251,16 @@ ToServer = (
     | Stats
     | Audit
 )
+ANSWERS: dict[type[Message], type[Message]] = {
+    Lookup: Looked,
+    Promote: Promoted,
+    Reserve: Reserved,
+    Commit: Committed,
+    List: Listed,
+    Drop: Committed,
+}
+"""The only answer that makes sense, where a client needs more of it than `Done`."""
+
 ToClient = Welcome | Looked | Promoted | Reserved | Committed | Chunk | Listed | Done | Data | Failed
 
 encoder = msgspec.msgpack.Encoder()

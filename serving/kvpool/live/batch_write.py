@@ -16,8 +16,8 @@ from serving.errors import PoolError, PoolRefusedError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Grant, GrantStatus, Kind, Space
 from serving.kvpool.core.messages import MAX_CHUNK_BYTES, Abort, Commit, Committed, Reserve, Reserved
-from serving.kvpool.live.prefix_find import reason_of
-from serving.kvpool.live.prefix_read import LAST_WORD_S, map_of
+from serving.kvpool.core.operation import LAST_WORD_S, reason_of
+from serving.kvpool.live.prefix_read import map_of
 from serving.kvpool.live.segments import Mapped, Segments
 from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_outcome import MissReason

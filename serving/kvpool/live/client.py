@@ -15,9 +15,11 @@ from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Kind, Space
 from serving.kvpool.core.messages import MAX_ITEMS
+from serving.kvpool.core.prefix_find import PrefixFind
 from serving.kvpool.live.batch_write import PRESENT, STORED, BatchWrite, NewEntry
+from serving.kvpool.live.leased_prefix import LeasedPrefix
+from serving.kvpool.live.link_driver import LinkDriver
 from serving.kvpool.live.placement import Placement, Scope
-from serving.kvpool.live.prefix_find import LookupRound, PrefixFind
 from serving.kvpool.live.prefix_read import PrefixRead, map_of
 from serving.kvpool.live.segments import Segments
 from serving.kvpool.live.server_link import ServerLink, hello_of
@@ -61,7 +63,7 @@ class PoolClient:
         """Ring and links, for callers that speak to one server (migration, model cache)."""
         return self._placement
 
-    def lookup(self, space: Space, hashes: Sequence[BlockHash], deadline: float) -> PrefixFind:
+    def lookup(self, space: Space, hashes: Sequence[BlockHash], deadline: float) -> LeasedPrefix:
         """The longest prefix of `hashes` that the pool has.
 
         Args:
@@ -71,11 +73,16 @@ class PoolClient:
         Effects: its blocks are leased until then, or for `lease_s`.
         """
         if not hashes:
-            return PrefixFind()
+            return LeasedPrefix()
         self._placement.refresh()
-        return LookupRound(self._placement, hashes[:MAX_ITEMS], deadline).run(space, self._lease_s)
+        links = self._placement.links
+        find = PrefixFind(self._placement.ring, links, space, hashes[:MAX_ITEMS], self._lease_s, deadline)
+        LinkDriver(links).drive(find)
+        assert find.result is not None
+        servers = {name: links[name] for name in dict.fromkeys(find.result.servers)}
+        return LeasedPrefix(find.result, servers, {name: link.connection for name, link in servers.items()})
 
-    def read(self, find: PrefixFind, targets: Sequence[memoryview], deadline: float) -> FetchReport:
+    def read(self, find: LeasedPrefix, targets: Sequence[memoryview], deadline: float) -> FetchReport:
         """Copies found blocks, each verified.
 
         Args:
@@ -85,7 +92,7 @@ class PoolClient:
         """
         return PrefixRead(self._segments, find, targets, deadline).run()
 
-    def release(self, find: PrefixFind, deadline: float) -> None:
+    def release(self, find: LeasedPrefix, deadline: float) -> None:
         """Ends the leases of a find that will not be read.
 
         Effects: its blocks may be evicted again.

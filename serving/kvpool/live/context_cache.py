@@ -170,7 +170,7 @@ class PoolContextCache:
         found_at = time.monotonic()
         self._meters.observe("lookup", found_at - start, (("lookups", 1),))
         if not find.blocks:
-            return FetchReport(0, lost_blocks=find.lost_blocks, reason=find.reason)
+            return FetchReport(0, lost_blocks=find.prefix.lost_blocks, reason=find.prefix.reason)
         report = client.read(find, self._targets(blocks[: find.blocks]), deadline)
         if self._mirror is not None and report.blocks:
             self._mirror.load(blocks[: report.blocks])

@@ -18,7 +18,8 @@ from hardware.ub.copy import Hashed, checksum, copy_checked
 from serving.errors import PoolError, PoolRefusedError, PoolUnreachableError
 from serving.kvpool.core.entry import Found, Tier
 from serving.kvpool.core.messages import MAX_CHUNK_BYTES, Promote, Promoted, Release, Report
-from serving.kvpool.live.prefix_find import PrefixFind, post_release, reason_of
+from serving.kvpool.core.operation import LAST_WORD_S, reason_of
+from serving.kvpool.live.leased_prefix import LeasedPrefix
 from serving.kvpool.live.segments import Mapped, Segments
 from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_outcome import FetchReport, MissReason
@@ -29,8 +30,6 @@ SSD_GROUP_BYTES = 8 << 20
 SSD_GROUP_BLOCKS = 32
 SSD_GROUP_SHARE = 0.125
 """Of a server's memory: what one reader may ask it to have loaded at one time; there are others."""
-LAST_WORD_S = 0.1
-"""How long reports and releases may take after the deadline of the read itself; then the connection is closed."""
 _ANSWER_SHARE = 0.9  # of the time left a server may wait for its disk; the rest is for its answer to reach us
 
 
@@ -41,9 +40,10 @@ class PrefixRead:
         targets: where the blocks go, in order; at most as many as were found are used.
     """
 
-    def __init__(self, segments: Segments, find: PrefixFind, targets: Sequence[memoryview], deadline: float) -> None:
+    def __init__(self, segments: Segments, find: LeasedPrefix, targets: Sequence[memoryview], deadline: float) -> None:
         self._segments = segments
         self._find = find
+        self._links = [find.links[server] for server in find.prefix.servers]
         self._targets = targets
         self._deadline = deadline
         self._end = min(find.blocks, len(targets))
@@ -52,7 +52,7 @@ class PrefixRead:
         self._leased: dict[ServerLink, set[int]] = defaultdict(set)
         self._read: dict[ServerLink, list[int]] = defaultdict(list)
         self._wrong: dict[ServerLink, list[int]] = defaultdict(list)
-        for link, found in zip(find.links, find.found, strict=True):
+        for link, found in zip(self._links, find.found, strict=True):
             self._leased[link].add(found.version)
 
     def run(self) -> FetchReport:
@@ -73,8 +73,8 @@ class PrefixRead:
         return FetchReport(
             blocks=self._end,
             from_ssd=sum(found.tier is Tier.SSD for found in good),
-            lost_blocks=wanted - self._end + self._find.lost_blocks,
-            reason=self._reason or self._find.reason,
+            lost_blocks=wanted - self._end + self._find.prefix.lost_blocks,
+            reason=self._reason or self._find.prefix.reason,
             nbytes=sum(found.nbytes for found in good),
         )
 
@@ -84,7 +84,7 @@ class PrefixRead:
             self._reason = reason
 
     def _read_memory(self) -> None:
-        for index, (link, found) in enumerate(zip(self._find.links, self._find.found, strict=True)):
+        for index, (link, found) in enumerate(zip(self._links, self._find.found, strict=True)):
             if index >= self._end:
                 return
             if found.tier is Tier.DRAM:
@@ -141,12 +141,12 @@ class PrefixRead:
                 return
             for index, found in sorted(self._promoted(group).items()):
                 if index < self._end:
-                    self._read_one(index, self._find.links[index], found)
+                    self._read_one(index, self._links[index], found)
 
     def _groups(self, on_ssd: Sequence[int]) -> Iterator[list[int]]:
         group: list[int] = []
         nbytes = 0
-        smallest = min((self._find.links[index].record.capacity_bytes for index in on_ssd), default=0)
+        smallest = min((self._links[index].record.capacity_bytes for index in on_ssd), default=0)
         limit = min(SSD_GROUP_BYTES, int(smallest * SSD_GROUP_SHARE))
         for index in on_ssd:
             size = self._find.found[index].nbytes
@@ -191,14 +191,14 @@ class PrefixRead:
     def _by_link(self, indices: Sequence[int]) -> dict[ServerLink, list[int]]:
         by_link: dict[ServerLink, list[int]] = defaultdict(list)
         for index in indices:
-            by_link[self._find.links[index]].append(index)
+            by_link[self._links[index]].append(index)
         return by_link
 
     def _last_words(self) -> None:
         """Reports what was wrong and ends all leases."""
         until = max(self._deadline, time.monotonic() + LAST_WORD_S)
         for link, versions in self._leased.items():
-            if self._find.connections[link] != link.connection or link.welcome is None:
+            if self._find.connections[link.name] != link.connection or link.welcome is None:
                 continue  # that connection is over, and its leases with it
             try:
                 if self._wrong[link]:
@@ -207,6 +207,17 @@ class PrefixRead:
                 continue
             if versions:
                 post_release(link, tuple(versions), until)
+
+
+def post_release(link: ServerLink, versions: Sequence[int], deadline: float) -> None:
+    """Ends leases without waiting; if that fails they end with the connection, or by themselves.
+
+    Effects: the entries may be evicted again.
+    """
+    try:
+        link.post(Release(tuple(versions)), deadline)
+    except PoolError:
+        link.close()
 
 
 def map_of(segments: Segments, link: ServerLink) -> Mapped | None:

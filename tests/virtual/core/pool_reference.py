@@ -1,10 +1,13 @@
-"""The pool as live clients drive it, message by message, over the same ledgers: what the virtual one must match."""
+"""The pool as live clients use it, their own operations over the same ledgers: what the virtual one must match."""
 
 from collections.abc import Sequence
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Found, GrantStatus, Space, Tier
+from serving.kvpool.core import messages as m
+from serving.kvpool.core.entry import GrantStatus, Space, Tier
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
+from serving.kvpool.core.operation import ClientOperation, PoolAnswer, PoolAsk, PoolClose
+from serving.kvpool.core.prefix_find import PrefixFind
 from serving.kvpool.core.ring import HashRing
 from serving.virtual.memory_server import LAYOUT
 
@@ -21,33 +24,38 @@ class ReferencePool:
         self.client = 0
 
     def lookup(self, namespace: str, hashes: Sequence[BlockHash], now: float) -> tuple[int, int, list[Lease]]:
-        """Leading blocks, those of them on SSD, and what is leased for them: as a live client's round of lookups."""
+        """Leading blocks, those of them on SSD, and what is leased for them."""
         self.client += 1
-        asked: dict[str, list[int]] = {}
-        for index, block in enumerate(hashes):
-            for name in self.ring.readers(block):
-                asked.setdefault(name, []).append(index)
-        best: list[tuple[Found, str] | None] = [None] * len(hashes)
-        answers: list[tuple[str, list[int], tuple[Found | None, ...]]] = []
-        for name, indices in asked.items():
-            space = Space(namespace, LAYOUT)
-            found = self.servers[name].lookup(space, [hashes[i] for i in indices], self.client, now)
-            answers.append((name, indices, found))
-            for index, item in zip(indices, found, strict=True):
-                if item is not None:
-                    best[index] = (item, name)
-        end = best.index(None) if None in best else len(best)
-        for name, indices, found in answers:
-            surplus = [item.version for i, item in zip(indices, found, strict=True) if item is not None and i >= end]
-            self.servers[name].release(surplus, self.client, now)
-        run = [one for one in best[:end] if one is not None]
+        find = PrefixFind(self.ring, self.servers, Space(namespace, LAYOUT), hashes, 600.0, now)
+        self.drive(find, self.client, now)
+        assert find.result is not None
+        run = list(zip(find.result.found, find.result.servers, strict=True))
         on_ssd: dict[str, list[int]] = {}
         for item, name in run:
             if item.tier is Tier.SSD:
                 on_ssd.setdefault(name, []).append(item.version)
         for name, versions in on_ssd.items():
             self.servers[name].promote(versions, self.client, now)
-        return end, sum(map(len, on_ssd.values())), [(name, item.version) for item, name in run]
+        return len(run), sum(map(len, on_ssd.values())), [(name, item.version) for item, name in run]
+
+    def drive(self, operation: ClientOperation, client: int, now: float) -> None:
+        """Every server answers at once."""
+        effects = [*operation.start(now)]
+        while effects:
+            effect = effects.pop(0)
+            assert not isinstance(effect, PoolClose), "nothing fails"
+            answer = self.answer(self.servers[effect.server], effect.message, client, now)
+            if isinstance(effect, PoolAsk):
+                effects += operation.on(PoolAnswer(effect.server, answer), now)
+
+    def answer(self, manager: MemoryManager, message: m.Message, client: int, now: float) -> m.Message:
+        match message:
+            case m.Lookup(space, hashes, lease_s):
+                return m.Looked(manager.lookup(space, hashes, client, now, lease_s))
+            case m.Release(versions):
+                manager.release(versions, client, now)
+                return m.Done()
+        raise AssertionError(f"no server knows {message}")
 
     def release(self, client: int, leases: Sequence[Lease], now: float) -> None:
         for name, version in leases:

@@ -1,0 +1,110 @@
+"""One operation on the pool as a pure state machine: what it and its driver say to each other.
+
+    effects = operation.start(now)                 ask some servers something, copy some bytes
+    effects = operation.on(event, now)             for each answer, failure and copy, until there are no more effects
+    operation.result                               None while it is under way
+
+The driver carries out the effects of one list in their order, but all its questions are asked before any answer is
+waited for. Each question gets one `PoolAnswer` or, by its `until` at the latest, one `PoolFailure`. A failure at a
+server ends what else the same list wants of it. A server that does not answer in time loses its connection, as it does
+by `PoolClose`; leases and reservations are booked under a connection and end with it.
+
+An operation that has its result still takes events. What comes too late gives its leases and reservations back.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from serving.errors import PoolError, PoolTimeoutError, PoolUnreachableError
+from serving.kvpool.core.entry import GrantStatus
+from serving.kvpool.core.messages import Abort, Looked, Message, Release, Reserved
+from serving.values.news import Value
+from serving.values.pool_outcome import MissReason
+
+LAST_WORD_S = 0.1
+"""How long commits, reports and releases may take after an operation's deadline; then the connection is closed."""
+
+# ---- effects -------------------------------------------------------------------------------------------------------
+
+
+class PoolAsk(Value, frozen=True):
+    """Ask a server; its answer is due by `until`."""
+
+    server: str
+    message: Message
+    until: float
+
+
+class PoolPost(Value, frozen=True):
+    """Tell a server something. Only a failure is reported, and its answer says nothing."""
+
+    server: str
+    message: Message
+    until: float
+
+
+class PoolClose(Value, frozen=True):
+    """End the connection to a server, and with it all that is booked under it."""
+
+    server: str
+
+
+PoolEffect = PoolAsk | PoolPost | PoolClose
+
+# ---- events --------------------------------------------------------------------------------------------------------
+
+
+class PoolAnswer(Value, frozen=True):
+    """What a server answered."""
+
+    server: str
+    message: Message
+
+
+class PoolFailure(Value, frozen=True):
+    """A server could not be asked or told something, or did not answer in time."""
+
+    server: str
+    reason: MissReason
+
+
+PoolEvent = PoolAnswer | PoolFailure
+
+
+class ClientOperation(Protocol):
+    """What a driver can drive."""
+
+    def start(self, now: float) -> Sequence[PoolEffect]:
+        """What is to be done first. Called once."""
+        ...
+
+    def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
+        """What is to be done after an event."""
+        ...
+
+
+def reason_of(error: PoolError) -> MissReason:
+    """The word for an error of a link.
+
+    Effects: none.
+    """
+    if isinstance(error, PoolTimeoutError):
+        return MissReason.TIMEOUT
+    return MissReason.UNREACHABLE if isinstance(error, PoolUnreachableError) else MissReason.ERROR
+
+
+def undo(event: PoolEvent, until: float) -> list[PoolEffect]:
+    """What an event calls for that an operation did not wait for: nothing stays leased or reserved.
+
+    Effects: none.
+    """
+    if isinstance(event, PoolFailure):
+        return [PoolClose(event.server)]
+    match event.message:
+        case Looked(found):
+            leased = tuple([one.version for one in found if one is not None])
+            return [PoolPost(event.server, Release(leased), until)] if leased else []
+        case Reserved(grants):
+            granted = tuple([one.version for one in grants if one.status is GrantStatus.GRANTED])
+            return [PoolPost(event.server, Abort(granted), until)] if granted else []
+    return []

@@ -1,0 +1,169 @@
+"""One round of lookups: the same question to all servers that may hold a block; the longest prefix of their answers."""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from serving.ids import BlockHash
+from serving.kvpool.core.entry import Found, Space, Tier
+from serving.kvpool.core.messages import Looked, Lookup, Release
+from serving.kvpool.core.operation import PoolAnswer, PoolAsk, PoolClose, PoolEffect, PoolEvent, PoolPost, undo
+from serving.kvpool.core.ring import HashRing
+from serving.values.pool_outcome import MissReason
+
+EVERYBODY = 2
+"""So many servers all hold, or are the fallback of, every block: no need to look into the ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrefix:
+    """What a lookup of consecutive blocks found.
+
+    Args:
+        found: entries of the leading blocks, without a gap.
+        servers: who has each of them; as many.
+        lost_blocks: blocks behind them that were found but are of no use, or could not be asked for, because `reason`
+            made the gap; 0 if the pool just did not have the next block.
+    """
+
+    found: tuple[Found, ...] = ()
+    servers: tuple[str, ...] = ()
+    lost_blocks: int = 0
+    reason: MissReason | None = None
+
+
+class PrefixFind:
+    """One lookup. Its result is there when every server has answered or failed; its blocks are leased then.
+
+    Args:
+        ring: names the servers that may hold a block.
+        servers: names of all of them.
+        hashes: consecutive blocks, at least one.
+        lease_s: how long what is found shall stay where it is.
+        until: when answers are due.
+    """
+
+    def __init__(
+        self,
+        ring: HashRing,
+        servers: Collection[str],
+        space: Space,
+        hashes: Sequence[BlockHash],
+        lease_s: float,
+        until: float,
+    ) -> None:
+        self.result: FoundPrefix | None = None
+        self._ring = ring
+        self._servers = servers
+        self._space = space
+        self._hashes = hashes
+        self._lease_s = lease_s
+        self._until = until
+        self._asked: dict[str, Sequence[int]] = {}
+        self._answers: list[tuple[str, Sequence[int], tuple[Found | None, ...]]] = []
+        self._failed: dict[str, MissReason] = {}
+        self._best: list[Found | None] = [None] * len(hashes)
+        self._who: list[str | None] = [None] * len(hashes)
+
+    def start(self, now: float) -> Sequence[PoolEffect]:
+        """Asks everybody."""
+        del now
+        hashes = self._hashes
+        everything = tuple(hashes)
+        asked = self._group()
+        self._asked = dict(asked)
+        if not asked:
+            return self._conclude()
+        return [
+            PoolAsk(
+                server,
+                Lookup(
+                    self._space,
+                    everything if len(indices) == len(hashes) else tuple([hashes[index] for index in indices]),
+                    self._lease_s,
+                ),
+                self._until,
+            )
+            for server, indices in asked.items()
+        ]
+
+    def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
+        """Takes an answer or a failure; the last one that was due brings the result.
+
+        Returns: releases of what is of no use.
+        """
+        del now
+        server = event.server
+        indices = self._asked.pop(server, None)
+        if indices is None:
+            return undo(event, self._until)
+        effects: list[PoolEffect] = []
+        if not isinstance(event, PoolAnswer):
+            self._failed[server] = event.reason
+        elif isinstance(event.message, Looked) and len(event.message.found) == len(indices):
+            self._answers.append((server, indices, event.message.found))
+            self._compare(server, indices, event.message.found)
+        else:
+            self._failed[server] = MissReason.ERROR
+            effects.append(PoolClose(server))
+        if not self._asked:
+            effects += self._conclude()
+        return effects
+
+    def _group(self) -> dict[str, Sequence[int]]:
+        """Which server is asked for which hashes, by index."""
+        if len(self._servers) <= EVERYBODY:
+            return dict.fromkeys(self._servers, range(len(self._hashes)))
+        asked: dict[str, list[int]] = defaultdict(list)
+        for index, block in enumerate(self._hashes):
+            for name in self._ring.readers(block):
+                asked[name].append(index)
+        return dict(asked)
+
+    def _compare(self, server: str, indices: Sequence[int], found: Sequence[Found | None]) -> None:
+        """For each hash keeps the copy to read: memory before SSD, then the likelier holder."""
+        best, who = self._best, self._who
+        for index, item in zip(indices, found, strict=True):
+            if item is None:
+                continue
+            other = who[index]
+            if other is None or self._better(server, item, other, index):
+                best[index] = item
+                who[index] = server
+
+    def _better(self, server: str, item: Found, other: str, index: int) -> bool:
+        rival = self._best[index]
+        if rival is None or item.tier is not rival.tier:
+            return item.tier is Tier.DRAM
+        readers = self._ring.readers(self._hashes[index])
+        return server in readers and (other not in readers or readers.index(server) < readers.index(other))
+
+    def _conclude(self) -> list[PoolEffect]:
+        best, who = self._best, self._who
+        end = best.index(None) if None in best else len(best)
+        found = tuple([item for item in best[:end] if item is not None])
+        servers = tuple([server for server in who[:end] if server is not None])
+        self.result = FoundPrefix(found, servers, *self._lost(end))
+        effects: list[PoolEffect] = []
+        for server, indices, items in self._answers:
+            surplus = [
+                item.version
+                for index, item in zip(indices, items, strict=True)
+                if item is not None and (index >= end or who[index] != server)
+            ]
+            if surplus:
+                effects.append(PoolPost(server, Release(tuple(surplus)), self._until))
+        return effects
+
+    def _lost(self, end: int) -> tuple[int, MissReason | None]:
+        if not self._failed or end == len(self._best):
+            return 0, None
+        readers = self._ring.readers
+        reason = next((self._failed[name] for name in readers(self._hashes[end]) if name in self._failed), None)
+        if reason is None:
+            return 0, None
+        lost = sum(
+            self._best[index] is not None or not self._failed.keys().isdisjoint(readers(self._hashes[index]))
+            for index in range(end, len(self._best))
+        )
+        return lost, reason

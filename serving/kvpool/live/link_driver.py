@@ -1,0 +1,103 @@
+"""Drives an operation on the pool over blocking connections: one round trip for all that is asked at once."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from serving.errors import PoolError
+from serving.kvpool.core.messages import ANSWERS, Abort, Message, Release, Report
+from serving.kvpool.core.operation import (
+    ClientOperation,
+    PoolAnswer,
+    PoolAsk,
+    PoolClose,
+    PoolEffect,
+    PoolEvent,
+    PoolFailure,
+    reason_of,
+)
+from serving.kvpool.live.server_link import ServerLink
+
+BOOKED = (Release, Report, Abort)
+"""They are about what is booked under a connection, and mean nothing on another one."""
+
+
+class LinkDriver:
+    """Drives one operation, or one after the other about the same leases.
+
+    Args:
+        links: by server.
+        connections: under which connection of its link something is booked at a server; absent = the present one.
+    """
+
+    def __init__(self, links: Mapping[str, ServerLink], connections: Mapping[str, int] | None = None) -> None:
+        self._links = links
+        self._connections = connections or {}
+
+    def drive(self, operation: ClientOperation) -> None:
+        """Carries out all that the operation wants, so that it has its result.
+
+        Effects: those of the operation; if it fails in an unforeseen way all connections are ended, so that nothing
+            stays leased or reserved.
+        """
+        try:
+            effects = operation.start(time.monotonic())
+            while effects:
+                effects = self._carry_out(operation, effects)
+        except BaseException:
+            for link in self._links.values():
+                link.close()
+            raise
+
+    def _carry_out(self, operation: ClientOperation, effects: Sequence[PoolEffect]) -> list[PoolEffect]:
+        """Returns what is to be done next."""
+        then: list[PoolEffect] = []
+
+        def tell(event: PoolEvent) -> None:
+            then.extend(operation.on(event, time.monotonic()))
+
+        failed: set[str] = set()
+        asks: list[PoolAsk] = []
+        alone = len(effects) == 1
+        for effect in effects:
+            if effect.server in failed:
+                continue
+            link = self._links[effect.server]
+            try:
+                if isinstance(effect, PoolAsk):
+                    asks.append(effect)
+                    if not alone:
+                        link.prepare(effect.until)  # greetings of all new connections are under way at once
+                elif isinstance(effect, PoolClose):
+                    link.close()
+                elif self._is_booked_there(link, effect.message):
+                    link.post(effect.message, effect.until)
+            except PoolError as error:
+                failed.add(effect.server)
+                tell(PoolFailure(effect.server, reason_of(error)))
+        self._ask([ask for ask in asks if ask.server not in failed], tell)
+        return then
+
+    def _ask(self, asks: list[PoolAsk], tell: Callable[[PoolEvent], None]) -> None:
+        if len(asks) > 1:
+            # Those that can be asked at once come first: they answer while others are waited for.
+            asks.sort(key=lambda ask: not self._links[ask.server].prompt)
+        waited: list[PoolAsk] = []
+        for ask in asks:
+            try:
+                self._links[ask.server].send(ask.message, ask.until)
+                waited.append(ask)
+            except PoolError as error:
+                tell(PoolFailure(ask.server, reason_of(error)))
+        for ask in waited:
+            try:
+                answer = self._links[ask.server].receive(ANSWERS[type(ask.message)], ask.until)
+            except PoolError as error:
+                tell(PoolFailure(ask.server, reason_of(error)))
+            else:
+                tell(PoolAnswer(ask.server, answer))
+
+    def _is_booked_there(self, link: ServerLink, message: Message) -> bool:
+        """Whether the connection under which something is booked still is."""
+        if not isinstance(message, BOOKED):
+            return True
+        return link.welcome is not None and self._connections.get(link.name, link.connection) == link.connection

@@ -1,0 +1,211 @@
+"""Operations on the pool driven by an event queue in virtual time, over real ledgers that may fail at any message."""
+
+import heapq
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from hashlib import blake2b
+from itertools import count
+
+from serving.ids import BlockHash
+from serving.kvpool.core import messages as m
+from serving.kvpool.core.operation import (
+    ClientOperation,
+    PoolAnswer,
+    PoolAsk,
+    PoolClose,
+    PoolEffect,
+    PoolEvent,
+    PoolFailure,
+    PoolPost,
+)
+from serving.kvpool.core.ring import HashRing, RingServer
+from serving.values.pool_outcome import MissReason
+from tests.kvpool.core.ledger_driver import PAGE, SPACE, LedgerDriver, small_manager
+
+ANSWER_S = 0.25
+"""How long a server takes."""
+
+
+class Fate(Enum):
+    """What becomes of a message to a server."""
+
+    WELL = auto()
+    AT_THE_EDGE = auto()
+    """Answered at the very moment when the answer is due."""
+    LATE = auto()
+    """Carried out, and answered a moment after that; the answer arrives although its connection is over."""
+    SILENT = auto()
+    """Carried out, not answered."""
+    GONE = auto()
+    """Its connection broke before; nothing is carried out."""
+    UNSENT = auto()
+    """There was no time left to send it; the connection is as good as before."""
+    REFUSED = auto()
+    """Answered by `Failed`; the connection is good."""
+    NONSENSE = auto()
+    """Carried out, and answered by something else."""
+    TWICE = auto()
+    """Carried out, and answered twice."""
+    SHORT = auto()
+    """Carried out, and answered with one item too few."""
+
+
+class QueueServer:
+    """A memory server: a ledger, its pages and files, and one connection at a time."""
+
+    def __init__(self, name: str, numbers: "count[int]", slabs: int = 8, ssd_pages: int = 0) -> None:
+        self.name = name
+        first = 1000 * next(numbers)
+        self.ledger = LedgerDriver(small_manager(slabs, ssd_bytes=ssd_pages * PAGE, first_version=first))
+        self.manager = self.ledger.manager
+        self._numbers = numbers
+        self._connection = next(numbers)
+
+    def close(self, now: float) -> None:
+        """End the connection and what is booked under it."""
+        self.manager.client_gone(self._connection, now)
+        self._connection = next(self._numbers)
+
+    def put(self, hashes: Sequence[BlockHash], now: float = 0.0) -> None:
+        """Blocks of one page each, whose checksum is their last byte."""
+        grants = self.manager.reserve(SPACE, [(one, PAGE) for one in hashes], 0, now)
+        for block, grant in zip(hashes, grants, strict=True):
+            self.ledger.write(grant.offset, PAGE, block[-1])
+            assert self.manager.commit(grant.version, block[-1], 0, now)
+
+    def handle(self, message: m.Message, now: float) -> m.Message:
+        """What a server does with a request."""
+        manager, client = self.manager, self._connection
+        match message:
+            case m.Lookup(space, hashes, lease_s):
+                return m.Looked(manager.lookup(space, hashes, client, now, lease_s))
+            case m.Release(versions):
+                manager.release(versions, client, now)
+                return m.Done()
+        raise AssertionError(f"no server knows {message}")
+
+    @property
+    def in_use(self) -> int:
+        """Leases and reservations of anybody."""
+        stats = self.manager.stats()
+        return stats.leased + stats.writing
+
+
+Judge = Callable[[str, m.Message], Fate]
+
+
+class QueueDriver:
+    """Drives operations one after the other.
+
+    Args:
+        servers: how many.
+        judge: the fate of each message.
+
+    Attributes:
+        said: what was sent, by server, also what did not arrive.
+    """
+
+    def __init__(self, servers: int, judge: Judge | None = None, **settings: int) -> None:
+        numbers = count(1)
+        self.servers = {f"s{i}": QueueServer(f"s{i}", numbers, **settings) for i in range(servers)}
+        self.ring = HashRing([RingServer(name, 1.0) for name in self.servers])
+        self.judge = judge or (lambda _server, _message: Fate.WELL)
+        self.now = 100.0
+        self.said: list[tuple[str, m.Message]] = []
+        self.closed: list[str] = []
+        self._queue: list[tuple[float, int, PoolEvent]] = []
+        self._order = count()
+
+    def put(self, hashes: Sequence[BlockHash]) -> None:
+        """Each on its primary."""
+        for name, server in self.servers.items():
+            server.put([one for one in hashes if self.ring.primary(one) == name])
+
+    def drive(self, operation: ClientOperation) -> None:
+        """Until nothing of it is under way any more, answers that nobody waits for included."""
+        self._carry_out(operation, operation.start(self.now))
+        while self._queue:
+            self.now, _, event = heapq.heappop(self._queue)
+            self._carry_out(operation, operation.on(event, self.now))
+
+    @property
+    def in_use(self) -> int:
+        """Leases and reservations at all servers."""
+        return sum(server.in_use for server in self.servers.values())
+
+    def check(self) -> None:
+        """Every ledger balances."""
+        for server in self.servers.values():
+            server.manager.check()
+
+    def _later(self, at: float, event: PoolEvent) -> None:
+        heapq.heappush(self._queue, (at, next(self._order), event))
+
+    def _carry_out(self, operation: ClientOperation, effects: Sequence[PoolEffect]) -> None:
+        failed: set[str] = set()
+        for effect in effects:
+            if effect.server in failed:
+                continue
+            match effect:
+                case PoolClose():
+                    self.closed.append(effect.server)
+                    self.servers[effect.server].close(self.now)
+                case PoolAsk() | PoolPost():
+                    reason = self._send(effect)
+                    if reason is not None:
+                        failed.add(effect.server)
+                        self._later(self.now, PoolFailure(effect.server, reason))
+
+    def _send(self, effect: PoolAsk | PoolPost) -> MissReason | None:
+        """Send one message. Returns: why it could not be sent."""
+        server = self.servers[effect.server]
+        self.said.append((effect.server, effect.message))
+        fate = self.judge(effect.server, effect.message)
+        if fate is Fate.GONE:
+            server.close(self.now)
+            return MissReason.UNREACHABLE
+        if fate is Fate.UNSENT or effect.until < self.now:
+            return MissReason.TIMEOUT
+        asked = isinstance(effect, PoolAsk)
+        if fate is Fate.REFUSED:
+            if asked:
+                self._later(self.now, PoolFailure(effect.server, MissReason.ERROR))
+            return None
+        answer = server.handle(effect.message, self.now)
+        if not asked:
+            return None
+        self._answer(effect.server, answer, fate, effect.until)
+        return None
+
+    def _answer(self, name: str, answer: m.Message, fate: Fate, until: float) -> None:
+        at = min(self.now + ANSWER_S, until)
+        match fate:
+            case Fate.SILENT | Fate.LATE:
+                # Its connection ends only then; nobody else sees a difference to now.
+                self.servers[name].close(self.now)
+                self._later(until, PoolFailure(name, MissReason.TIMEOUT))
+                if fate is Fate.LATE:
+                    self._later(until + 0.001, PoolAnswer(name, answer))
+            case Fate.AT_THE_EDGE:
+                self._later(until, PoolAnswer(name, answer))
+            case Fate.NONSENSE:
+                self._later(at, PoolAnswer(name, m.Done()))
+            case Fate.SHORT:
+                self._later(at, PoolAnswer(name, shortened(answer)))
+            case _:
+                self._later(at, PoolAnswer(name, answer))
+                if fate is Fate.TWICE:
+                    self._later(at, PoolAnswer(name, answer))
+
+
+def shortened(answer: m.Message) -> m.Message:
+    """An answer without its last item."""
+    match answer:
+        case m.Looked(found):
+            return m.Looked(found[:-1])
+    return answer
+
+
+def chain(count: int) -> list[BlockHash]:
+    """Hashes of consecutive blocks: digests whose last byte, their content, differs."""
+    return [BlockHash(blake2b(bytes([i]), digest_size=15).digest() + bytes([i + 1])) for i in range(count)]
