@@ -94,6 +94,16 @@ def importers_outside(sources: Sequence[Source], library: str, allowed: Sequence
     ]
 
 
+def imports_of_tests(sources: Sequence[Source]) -> list[str]:
+    """Imports of modules that hold tests: what two of them need lies in a module beside them."""
+    return [
+        f"{source.path}: imports {name}"
+        for source in sources
+        for name in source.imports
+        if within(name, "tests") and any(part.startswith("test_") for part in name.split("."))
+    ]
+
+
 def foreign_imports(sources: Sequence[Source], package: str, allowed: frozenset[str]) -> list[str]:
     """Imports of a package that are neither the standard library, nor itself, nor allowed by name."""
     fine = allowed | sys.stdlib_module_names

@@ -8,6 +8,7 @@ from tests.architecture.import_rules import (
     import_circles,
     importers_outside,
     imports_across,
+    imports_of_tests,
     reached_outside,
     upward_imports,
 )
@@ -201,6 +202,10 @@ def test_hardware_needs_little() -> None:
     assert foreign_imports(SOURCES, "hardware", HARDWARE_MAY_IMPORT) == []
 
 
+def test_no_test_imports_a_test_module() -> None:
+    assert imports_of_tests(read_sources("tests")) == []
+
+
 def sample(**texts: str) -> list[Source]:
     """Sources by module name, `__` standing for a dot."""
     modules = {name.replace("__", "."): text for name, text in texts.items()}
@@ -282,3 +287,8 @@ def test_the_checker_sees_what_is_not_shared() -> None:
 def test_the_checker_sees_foreign_packages() -> None:
     bad = sample(hw__a="import os, numpy, torch.nn\nfrom hw import b\n", other="import torch\n")
     assert foreign_imports(bad, "hw", frozenset({"numpy"})) == ["hw/a.py: imports torch.nn"]
+
+
+def test_the_checker_sees_imports_of_tests() -> None:
+    bad = sample(tests__test_a="import tests.cases\nfrom tests import case\n", tests__b="from tests.test_a import x\n")
+    assert imports_of_tests(bad) == ["tests/b.py: imports tests.test_a.x"]

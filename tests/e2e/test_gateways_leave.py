@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.scaled import Scaled, asks
 from tests.e2e.server import STOP_S, wait_for
 from tests.e2e.streams import Streams
-from tests.e2e.test_autoscaler import Scaled, asks
 from tests.e2e.topology import small
 from tests.live.workload import Reference
 

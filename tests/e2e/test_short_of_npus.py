@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.scaled import Scaled, asks, settled
 from tests.e2e.server import STOP_S, ProcessTable, wait_for
 from tests.e2e.streams import Streams
-from tests.e2e.test_autoscaler import Scaled, asks, settled
 from tests.e2e.topology import small
 from tests.live.workload import Reference
 

@@ -22,6 +22,7 @@ from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, 
 
 BLOCK_TOKENS = 4
 MAX_ROWS = 64
+RAGGED: dict[str, Any] = {"hidden_size": 72, "moe_intermediate_size": 20, "intermediate_size": 44, "v_head_dim": 6}
 GREEDY = SamplingParams(temperature=0)
 HAND_OUT = SamplingParams(temperature=0, logprobs=0)
 """Sampling for which the library hands out logits."""

@@ -18,7 +18,7 @@ from serving.values.step_plan import UNKNOWN, StepPlan, StepResult
 from tests.fakes.engine_calls import Orders
 from tests.fakes.executor import reference_output
 from tests.instance.bench import Bench, spec
-from tests.instance.test_recording import RecordedBench
+from tests.instance.recorded_bench import RecordedBench
 
 A, B = SequenceId("a"), SequenceId("b")
 

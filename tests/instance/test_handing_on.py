@@ -14,8 +14,8 @@ from tests.fakes.executor import reference_output
 from tests.fakes.transport import FakeFabric, FakeTransport
 from tests.instance.bench import PROMPT, Bench, spec
 from tests.instance.cluster import Cluster
-from tests.instance.test_engine_pair import SMALL, assert_exact, pools
-from tests.instance.test_engine_pool import PoolBench
+from tests.instance.pool_bench import PoolBench
+from tests.instance.random_requests import SMALL, assert_exact, pools
 
 A = SequenceId("a")
 

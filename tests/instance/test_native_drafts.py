@@ -25,7 +25,7 @@ from tests.instance.native_pair import (
     torch_executor,
 )
 from tests.model.random_checkpoint import write_random_checkpoint
-from tests.model.test_parity import V2
+from tests.model.shapes import V2
 
 WANTED = 24
 SAMPLINGS = [

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from serving.errors import EngineError, ModelError
 from serving.ids import BlockId, SequenceId
@@ -28,6 +27,7 @@ from tests.instance.native_pair import (
     BLOCK_TOKENS,
     GREEDY,
     HAND_OUT,
+    RAGGED,
     Feeder,
     dirty_cache,
     far,
@@ -39,12 +39,11 @@ from tests.instance.native_pair import (
     table,
     torch_executor,
 )
+from tests.model.int8_checkpoint import quantised_checkpoint
 from tests.model.random_checkpoint import Dtype, write_random_checkpoint
-from tests.model.test_int8_checkpoint import int8_checkpoint
-from tests.model.test_parity import SHAPES, V2
+from tests.model.shapes import SHAPES, V2
 
 TOLERANCE = 1e-4
-RAGGED: dict[str, Any] = {"hidden_size": 72, "moe_intermediate_size": 20, "intermediate_size": 44, "v_head_dim": 6}
 MORE_SHAPES: dict[str, dict[str, Any]] = {
     "no shared experts": {"n_shared_experts": 0},
     "ragged widths": RAGGED,
@@ -100,19 +99,6 @@ def test_bfloat16_is_close_to_torch(tmp_path: Path, shape: dict[str, Any], media
     assert statistics.median(between) < median
     assert max(between) < largest
     assert statistics.median(ours) < 1.1 * statistics.median(theirs)
-
-
-QUANTISED = (
-    *("q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "o_proj"),
-    *("gate_proj", "up_proj", "down_proj", "lm_head", "eh_proj"),
-)
-
-
-def quantised_checkpoint(folder: Path, **shape: Any) -> Path:
-    """A random checkpoint whose products, all but the gates, are INT8."""
-    write_random_checkpoint(folder, **shape)
-    names = [name for name in load_file(folder / "model.safetensors") if any(part in name for part in QUANTISED)]
-    return int8_checkpoint(folder, [name for name in names if name.endswith("weight")], write=False)
 
 
 def test_int8_products_equal_torch(tmp_path: Path) -> None:

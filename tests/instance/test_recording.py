@@ -13,20 +13,13 @@ from serving.instance.core.settings import EngineRole
 from serving.tools.replay import first_difference, replay, replay_log
 from serving.values.decision_log import MAGIC, LogEncoder
 from serving.values.news import Lost
-from tests.instance.bench import Bench, spec, ticket_for
+from tests.instance.bench import spec, ticket_for
 from tests.instance.cluster import Cluster
 from tests.instance.decision_logs import MemoryLog, doctored, pairs
-from tests.instance.test_engine_machine import EngineMachine
+from tests.instance.engine_machine import EngineMachine
+from tests.instance.recorded_bench import RecordedBench
 
 A = SequenceId("a")
-
-
-class RecordedBench(Bench):
-    """A bench whose engine is recorded."""
-
-    def __init__(self, *arguments: Any, **changes: Any) -> None:
-        super().__init__(*arguments, **changes)
-        self.log = MemoryLog(self.engine)
 
 
 def life() -> RecordedBench:

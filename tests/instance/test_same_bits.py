@@ -18,8 +18,8 @@ from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
 from serving.values.step_plan import StepPlan
-from tests.instance.native_pair import HAND_OUT, Feeder, dirty_cache, far, logits_of, native_executor, prompt
-from tests.instance.test_native_executor import RAGGED, quantised_checkpoint
+from tests.instance.native_pair import HAND_OUT, RAGGED, Feeder, dirty_cache, far, logits_of, native_executor, prompt
+from tests.model.int8_checkpoint import quantised_checkpoint
 from tests.model.random_checkpoint import Dtype, write_random_checkpoint
 
 LENGTH, TOKENS = 45, 9

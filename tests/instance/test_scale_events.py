@@ -9,7 +9,7 @@ from serving.ids import ReplicaId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from tests.instance.cluster import Cluster, Record
 from tests.instance.fake_instance import FakeInstance
-from tests.instance.test_engine_pair import SMALL, assert_exact, random_spec, stems
+from tests.instance.random_requests import SMALL, assert_exact, random_spec, stems
 
 EVENTS = 1_000
 MODES = {

@@ -17,7 +17,7 @@ from serving.values.step_plan import SequenceStep
 from tests.fakes.executor import STOP_TOKEN, fake_token, reference_output
 from tests.instance.bench import PROMPT, Bench, spec, ticket_for
 from tests.instance.cluster import Cluster
-from tests.instance.test_engine_pair import SMALL, assert_exact, pools, random_spec, stems
+from tests.instance.random_requests import SMALL, assert_exact, pools, random_spec, stems
 
 
 def bench(drafts: int = 3, percent: int = 100, role: EngineRole = EngineRole.AGGREGATED, **changes: object) -> Bench:

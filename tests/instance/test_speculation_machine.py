@@ -11,7 +11,7 @@ from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.fakes.executor import STOP_TOKEN
 from tests.instance.cluster import Cluster
-from tests.instance.test_engine_machine import MAX_LEN, REPLICAS, EngineMachine, prompts
+from tests.instance.engine_machine import MAX_LEN, REPLICAS, EngineMachine, prompts
 
 
 class GuessingMachine(EngineMachine):

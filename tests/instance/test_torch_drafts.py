@@ -17,8 +17,7 @@ from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
-from tests.instance.test_torch_executor import prompt
-from tests.instance.torch_pair import run_alone, run_pair
+from tests.instance.torch_pair import prompt, run_alone, run_pair
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.reference import ReferenceGenerator
 

@@ -17,6 +17,7 @@ from serving.model.model import DeepseekModel
 from serving.model.native import library
 from serving.values.sequence import SamplingParams, TokenLogprobs
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
+from tests.instance.torch_pair import prompt
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.reference import ReferenceGenerator
 
@@ -90,11 +91,6 @@ class Runner:
         assert result.sequence_id == self.name
         self.fed += len(step.tokens)
         self.output += result.tokens
-
-
-def prompt(length: int, seed: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(6, 320, (length,), generator=generator).tolist()
 
 
 @pytest.mark.parametrize("sizes", [(5, 9, 30), (1, 1, 1), (2, 4, 3), (40, 6, 1)])

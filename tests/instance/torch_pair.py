@@ -115,3 +115,8 @@ def _pull(source: TorchSide, target: TorchSide, pull: PullOrder) -> None:
         target.cache.tensor[block] = source.cache.tensor[BlockId(extent.offset)]
     target.engine.pull_finished(SequenceId(pull.sequence_id), None, 0, 0.0)
     source.engine.release(pull.ticket.ticket_id, 0.0)
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(6, 320, (length,), generator=generator).tolist()

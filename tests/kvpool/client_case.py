@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hardware.ub.segment import UbSegment
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Kind, Space
 from serving.kvpool.core.messages import Data, Entry, List, Listed, Stats
@@ -82,3 +83,13 @@ def facts_of(client: PoolClient, server: str) -> dict[str, Any]:
 def freeze(pool: PoolCluster, number: int) -> None:
     """Stops a server."""
     pool.process(number).freeze()
+
+
+def flip_bit(pool: PoolCluster, client: PoolClient, hashes: list, index: int) -> None:
+    """One bit of one block, in the memory of the server that has it."""
+    find = client.lookup(SPACE, hashes, soon())
+    segment = UbSegment.attach(find.links[find.prefix.servers[index]].record.segment)
+    (region,) = segment.regions()
+    np.frombuffer(segment.view(region), np.uint8)[find.found[index].offset - region.offset + 100] ^= 8
+    segment.close()
+    client.release(find, soon())

@@ -3,7 +3,7 @@
 from typing import Any
 
 from serving.ids import NodeId
-from serving.values.pool_view import ServerRecord, ServerState
+from serving.values.pool_view import PoolView, ServerRecord, ServerState
 
 
 def server_record(name: str, incarnation: str = "first", **more: Any) -> ServerRecord:
@@ -20,3 +20,8 @@ def server_record(name: str, incarnation: str = "first", **more: Any) -> ServerR
         **more,
     }
     return ServerRecord(name, incarnation, **fields)
+
+
+def names(view: PoolView | None) -> list[str]:
+    assert view is not None
+    return [server.record.name for server in view.servers]

@@ -3,25 +3,12 @@
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from hardware.ub.segment import UbSegment
 from serving.kvpool.core.messages import Committed, Drop
-from serving.kvpool.live.client import PoolClient
 from serving.values.pool_outcome import MissReason
-from tests.kvpool.client_case import BLOCK, KIB, SPACE, chain, client_of, entries_of, freeze, get, put, soon
+from tests.kvpool.client_case import BLOCK, KIB, SPACE, chain, client_of, entries_of, flip_bit, freeze, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
-
-
-def flip_bit(pool: PoolCluster, client: PoolClient, hashes: list, index: int) -> None:
-    """One bit of one block, in the memory of the server that has it."""
-    find = client.lookup(SPACE, hashes, soon())
-    segment = UbSegment.attach(find.links[find.prefix.servers[index]].record.segment)
-    (region,) = segment.regions()
-    np.frombuffer(segment.view(region), np.uint8)[find.found[index].offset - region.offset + 100] ^= 8
-    segment.close()
-    client.release(find, soon())
 
 
 def test_a_bit_flip_is_a_miss_and_is_removed() -> None:

@@ -13,18 +13,14 @@ from serving.kvpool.live.controller import EXPIRY_S, ROUND_S, ControlSettings, P
 from serving.kvpool.live.controller_host import ControllerHost, open_store
 from serving.kvpool.live.redis_store import RedisStore
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerState
-from tests.kvpool.pool_records import server_record
+from tests.kvpool.pool_records import names, server_record
+from tests.kvpool.waits import wait_for
 
 ACME, GLOBEX = NamespaceRecord("acme", 100), NamespaceRecord("globex")
 
 
 def settings(session: str = "one", *namespaces: NamespaceRecord) -> ControlSettings:
     return ControlSettings(session, namespaces=namespaces)
-
-
-def names(view: PoolView | None) -> list[str]:
-    assert view is not None
-    return [server.record.name for server in view.servers]
 
 
 def grown(*servers: str, namespaces: tuple[NamespaceRecord, ...] = ()) -> PoolController:
@@ -237,14 +233,6 @@ class MoodyStore(EmbeddedStore):
         if self.away:
             raise PoolUnreachableError("away")
         super().save(state, ttl_s)
-
-
-def wait_for(condition: object, what: str) -> None:
-    assert callable(condition)
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.005)
 
 
 def test_a_store_that_is_away_costs_one_warning_and_gets_everything_later(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,10 +11,9 @@ from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.ring import HashRing, RingServer, ring_of
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.migration import Migrator, Settled
-from tests.kvpool.client_case import BLOCK, KIB, MIB, SPACE, chain, client_of, entries_of, get, put, soon
+from tests.kvpool.client_case import BLOCK, KIB, MIB, SPACE, chain, client_of, entries_of, flip_bit, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.raw_client import RawClient
-from tests.kvpool.test_client_failures import flip_bit
 
 
 def settle(pool: PoolCluster, number: int, node: str = "n0", leaving: bool = False, rounds: int = 20) -> Settled:

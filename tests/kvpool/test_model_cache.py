@@ -19,51 +19,11 @@ from serving.kvpool.live.model_peer import ModelEntry, look
 from serving.kvpool.live.placement import Scope
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.values.pool_view import PoolView
+from tests.kvpool.model_images import MIB, SIZE, content, filling, loaded
 from tests.kvpool.pool_cluster import PoolCluster
 
-MIB = 1 << 20
-SIZE = 5 * MIB + 700
-N0, N1 = NodeId("n0"), NodeId("n1")
-
-
-def content(seed: int, nbytes: int = SIZE) -> bytes:
-    """Bytes that no two seeds have in common."""
-    return bytes((seed + i) % 251 for i in range(1024)) * (nbytes // 1024) + bytes(nbytes % 1024)
-
-
-def filling(seed: int) -> Callable[[memoryview], None]:
-    """Fills an image with `content`."""
-
-    def fill(memory: memoryview) -> None:
-        memory[:] = content(seed, memory.nbytes)
-
-    return fill
-
-
-def place(view: PoolView, key: str, node: NodeId = N0) -> str:
-    """The nearest place of an image, for a process of one node."""
-    places = ["nowhere"]
-    for record in (server.record for server in view.servers):
-        with contextlib.closing(ServerLink(record, hello_of("observer", node, "secret"))) as link:
-            with contextlib.suppress(PoolError):
-                if (found := look(link, ModelEntry.of(key))) is not None:
-                    near = "memory" if found.tier is Tier.DRAM else "ssd"
-                    places.append(near if record.node == node else "peer")
-    return min(places, key=("memory", "ssd", "peer", "nowhere").index)
-
-
-def must_not(_memory: memoryview) -> None:
-    raise AssertionError("this image was to be made by somebody else")
-
-
-def loaded(cache: ModelCache, key: str) -> MappedModel:
-    """An image that must be there."""
-    image = cache.load(key)
-    assert image is not None
-    return image
-
-
 Open = Callable[..., ModelCache]
+N0, N1 = NodeId("n0"), NodeId("n1")
 
 
 @pytest.fixture
@@ -90,6 +50,22 @@ def pool() -> Iterator[PoolCluster]:
 @pytest.fixture
 def cache(pool: PoolCluster, a_cache: Open) -> ModelCache:
     return a_cache(pool.view)
+
+
+def place(view: PoolView, key: str, node: NodeId = N0) -> str:
+    """The nearest place of an image, for a process of one node."""
+    places = ["nowhere"]
+    for record in (server.record for server in view.servers):
+        with contextlib.closing(ServerLink(record, hello_of("observer", node, "secret"))) as link:
+            with contextlib.suppress(PoolError):
+                if (found := look(link, ModelEntry.of(key))) is not None:
+                    near = "memory" if found.tier is Tier.DRAM else "ssd"
+                    places.append(near if record.node == node else "peer")
+    return min(places, key=("memory", "ssd", "peer", "nowhere").index)
+
+
+def must_not(_memory: memoryview) -> None:
+    raise AssertionError("this image was to be made by somebody else")
 
 
 def spoil(pool: PoolCluster, number: int, key: str) -> None:

@@ -11,8 +11,8 @@ from serving.kvpool.core.messages import Data, Hold, Message, Stats
 from serving.kvpool.live.model_cache import ModelCache
 from serving.kvpool.live.model_peer import soon
 from serving.kvpool.live.server_link import ServerLink, hello_of
+from tests.kvpool.model_images import MIB, SIZE, content, filling, loaded
 from tests.kvpool.pool_cluster import PoolCluster
-from tests.kvpool.test_model_cache import MIB, SIZE, content, filling, loaded
 
 
 @pytest.mark.parametrize("killed", [True, False])

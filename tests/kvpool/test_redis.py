@@ -16,9 +16,9 @@ from serving.kvpool.live.controller import ROUND_S, ControlSettings
 from serving.kvpool.live.controller_host import ControllerHost
 from serving.kvpool.live.redis_store import PREFIX, RedisStore
 from serving.values.pool_view import NamespaceRecord, ServerState
-from tests.kvpool.pool_records import server_record
+from tests.kvpool.pool_records import names, server_record
 from tests.kvpool.redis_process import RedisProcess, needs_redis
-from tests.kvpool.test_controller import names, wait_for
+from tests.kvpool.waits import wait_for
 from tests.stopping import stop_process
 
 pytestmark = needs_redis

@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +12,18 @@ import pytest
 
 from hardware.errors import UbFullError, UbMissingError
 from serving.errors import PoolUnreachableError
-from serving.ids import NodeId
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import Kind, Tier
 from serving.kvpool.live.server import MemoryServer
-from serving.kvpool.live.server_settings import ServerSettings
 from serving.kvpool.live.ssd_files import SsdFiles
 from serving.kvpool.live.ssd_slot import SsdSlot
 from serving.values.pool_view import NamespaceRecord, ServerState
 from tests.kvpool.raw_client import RawClient, hash_of
 from tests.kvpool.server_process import MIB
+from tests.kvpool.server_settings import settings_in
+from tests.kvpool.waits import eventually
 
 BLOCK = 256 << 10
-
-
-def settings_in(segments: Path, **changes: Any) -> ServerSettings:
-    values: dict[str, Any] = {
-        "node": NodeId("n0"),
-        "secret": "secret",
-        "capacity_bytes": 4 * MIB,
-        "segment_folder": segments,
-        "segment_prefix": "kv_",
-        **changes,
-    }
-    return ServerSettings(**values)
 
 
 @pytest.fixture
@@ -183,15 +171,6 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(
     assert list(segments.iterdir()) == []
     gate.set()
     client.close()
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it holds within five seconds."""
-    for _ in range(250):
-        if holds():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def fill_beyond_memory(client: RawClient) -> list[Any]:

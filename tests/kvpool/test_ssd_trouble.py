@@ -16,8 +16,9 @@ from serving.kvpool.live.server import MemoryServer
 from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry
 from serving.values.pool_view import ServerState
 from tests.kvpool.raw_client import RawClient, hash_of
-from tests.kvpool.test_server_life import eventually, settings_in
-from tests.kvpool.test_ssd_server import data_of, put_patiently, stored_files, wait_for_ssd
+from tests.kvpool.server_settings import settings_in
+from tests.kvpool.ssd_case import data_of, put_patiently, stored_files, wait_for_ssd
+from tests.kvpool.waits import eventually
 
 
 def started(segments: Path, folder: Path, **changes: object) -> MemoryServer:

@@ -10,7 +10,7 @@ from serving.values.news import Adopted, Prefilled, Refused
 from serving.values.orders import Release
 from serving.values.step_plan import StepPlan, StepResult
 from tests.fakes.transport import FakeFabric
-from tests.live.test_engine_loop import NOBODY, PATIENCE_S, Rig, spec, wait_for
+from tests.live.rig import NOBODY, PATIENCE_S, Rig, spec, wait_for
 
 
 class Gate:

@@ -11,7 +11,7 @@ from serving.injected_faults import FaultWriter, InjectedFault, faults_path, ses
 from serving.values.link_health import PathTrouble
 from serving.values.step_plan import StepPlan
 from tests.live.harness import PATIENCE_S, Pools, executor, small_config, until
-from tests.live.test_failures import ASKS, finish, slow_down
+from tests.live.slow_pools import ASKS, finish, slow_down
 from tests.live.workload import Reference
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]

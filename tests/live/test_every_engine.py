@@ -13,7 +13,7 @@ from serving.tools.quantize.settings import Settings
 from tests.live.harness import Pools, small_config
 from tests.live.workload import Reference, varied_asks
 from tests.model.random_checkpoint import write_random_checkpoint
-from tests.model.test_batch_invariance import WIDTHS
+from tests.model.shapes import WIDTHS
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 

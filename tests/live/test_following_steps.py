@@ -14,7 +14,7 @@ from serving.values.orders import Cancel, Release
 from serving.values.step_plan import UNKNOWN, StepPlan, StepResult
 from tests.fakes.executor import reference_output
 from tests.fakes.transport import FakeFabric
-from tests.live.test_engine_loop import NOBODY, PATIENCE_S, Rig, spec, wait_for
+from tests.live.rig import NOBODY, PATIENCE_S, Rig, spec, wait_for
 
 
 class Preparing:

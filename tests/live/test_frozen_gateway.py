@@ -16,7 +16,7 @@ from serving.wire import connection as c
 from serving.wire import messages as m
 from serving.wire.listener import Listener
 from tests.live.harness import PATIENCE_S, SECRET, Member, Pools, small_config, until
-from tests.live.test_failures import ASKS, finish, slow_down
+from tests.live.slow_pools import ASKS, finish, slow_down
 from tests.live.wire import WELCOME
 from tests.live.workload import Reference
 from tests.stopping import stop_process

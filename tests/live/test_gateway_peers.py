@@ -11,8 +11,7 @@ from serving.gateway.live import gateway_peers
 from serving.gateway.live.gateway_peers import GatewayPeers, Greeting, Numbers
 from serving.telemetry.metrics import GatewayMetrics
 from serving.wire.connection import Connection
-from tests.telemetry.test_metrics import stats
-from tests.telemetry.test_shared_metrics import by_engine
+from tests.telemetry.samples import by_engine, stats
 
 pytestmark = pytest.mark.asyncio
 

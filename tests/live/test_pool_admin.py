@@ -29,7 +29,7 @@ from serving.values.pool_view import EMPTY_VIEW, PoolView, ServerState, ViewServ
 from tests.fakes.pool_admin import FakePoolAdmin
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.raw_client import RawClient
-from tests.telemetry.test_metrics import value
+from tests.telemetry.samples import value
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,7 +11,7 @@ from serving.config.serve import ServeConfig
 from serving.tools.quantize.run import quantise
 from serving.tools.quantize.settings import Settings
 from tests.live.harness import Pools, executor, small_config, until
-from tests.live.test_failures import hold
+from tests.live.slow_pools import hold
 from tests.live.workload import GREEDY, Ask, varied_asks
 from tests.model.random_checkpoint import write_random_checkpoint
 

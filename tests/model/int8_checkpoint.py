@@ -2,11 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from serving.model.quantization import INT8_ACTIVATIONS, INT8_FORMAT, INT8_METHOD, INT8_WEIGHTS
+from serving.tools.quantize.writer import quantised_config
+from tests.model.random_checkpoint import write_random_checkpoint
+
+OUT = "model.layers.0.self_attn.o_proj.weight"
+QUANTISED = (
+    *("q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "o_proj"),
+    *("gate_proj", "up_proj", "down_proj", "lm_head", "eh_proj"),
+)
 
 
 def round_to_int8(folder: Path) -> Path:
@@ -29,3 +38,25 @@ def round_to_int8(folder: Path) -> Path:
     content["quantization_config"] = {"quant_method": INT8_METHOD, "format": INT8_FORMAT, "config_groups": groups}
     config.write_text(json.dumps(content), encoding="utf-8")
     return folder
+
+
+def int8_checkpoint(folder: Path, names: list[str], *, write: bool = True) -> Path:
+    """A random checkpoint, or the one that is there, with some matrices in INT8, plainly rounded, as tools write it."""
+    if write:
+        write_random_checkpoint(folder)
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(quantised_config(raw, frozenset(), untie=False)))
+    tensors = load_file(folder / "model.safetensors")
+    for name in names:
+        scale = tensors[name].abs().amax(1, keepdim=True) / 127
+        tensors[name] = (tensors[name] / scale).round().to(torch.int8)
+        tensors[name + "_scale"] = scale.bfloat16() if name == OUT else scale
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def quantised_checkpoint(folder: Path, **shape: Any) -> Path:
+    """A random checkpoint whose products, all but the gates, are INT8."""
+    write_random_checkpoint(folder, **shape)
+    names = [name for name in load_file(folder / "model.safetensors") if any(part in name for part in QUANTISED)]
+    return int8_checkpoint(folder, [name for name in names if name.endswith("weight")], write=False)

@@ -6,7 +6,6 @@ checkpoint.
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,17 +13,7 @@ import torch
 from serving.model.loader import load_model
 from tests.model.paged import PagedRunner
 from tests.model.random_checkpoint import Dtype, write_random_checkpoint
-
-WIDTHS: dict[str, Any] = {
-    "hidden_size": 128,
-    "q_lora_rank": 64,
-    "kv_lora_rank": 96,
-    "qk_rope_head_dim": 16,
-    "qk_nope_head_dim": 48,
-    "v_head_dim": 64,
-    "intermediate_size": 256,
-    "moe_intermediate_size": 80,
-}
+from tests.model.shapes import WIDTHS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

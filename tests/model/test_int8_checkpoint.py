@@ -12,29 +12,13 @@ from serving.errors import ModelError
 from serving.model.config import Architecture
 from serving.model.int8_linear import Int8Linear
 from serving.model.loader import load_model
-from serving.tools.quantize.writer import quantised_config
+from tests.model.int8_checkpoint import OUT, int8_checkpoint
 from tests.model.random_checkpoint import write_random_checkpoint
 
 INTO = "model.layers.0.self_attn.into"
 Q_A = "model.layers.0.self_attn.q_a_proj.weight"
 KV_A = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight"
 KV_B = "model.layers.0.self_attn.kv_b_proj.weight"
-OUT = "model.layers.0.self_attn.o_proj.weight"
-
-
-def int8_checkpoint(folder: Path, names: list[str], *, write: bool = True) -> Path:
-    """A random checkpoint, or the one that is there, with some matrices in INT8, plainly rounded, as tools write it."""
-    if write:
-        write_random_checkpoint(folder)
-    raw = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(quantised_config(raw, frozenset(), untie=False)))
-    tensors = load_file(folder / "model.safetensors")
-    for name in names:
-        scale = tensors[name].abs().amax(1, keepdim=True) / 127
-        tensors[name] = (tensors[name] / scale).round().to(torch.int8)
-        tensors[name + "_scale"] = scale.bfloat16() if name == OUT else scale
-    save_file(tensors, folder / "model.safetensors")
-    return folder
 
 
 def change(folder: Path, **tensors: torch.Tensor | None) -> None:

@@ -3,10 +3,9 @@ from dataclasses import dataclass
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.ids import ReplicaId
 from serving.telemetry.metrics import GatewayMetrics
-from serving.telemetry.stats import InstanceStats
 from serving.values.pool_outcome import MissReason
+from tests.telemetry.samples import PER_CHOICE, PER_REQUEST, samples, stats, value
 
 NAMES_OF_VLLM = [
     ("vllm:num_requests_running", "gauge"),
@@ -47,22 +46,6 @@ class Clock:
         return self.now
 
 
-def samples(metrics: GatewayMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """All samples as a scraper reads them."""
-    families = text_string_to_metric_families(metrics.render().decode())
-    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
-
-
-def value(metrics: GatewayMetrics, name: str, **labels: str) -> float:
-    found = [v for (n, own), v in samples(metrics).items() if n == name and frozenset(labels.items()) <= own]
-    assert len(found) == 1, (name, labels, found)
-    return found[0]
-
-
-def stats(replica: str = "decode#a", **more: int | float | tuple[int, ...]) -> InstanceStats:
-    return InstanceStats(ReplicaId(replica), "decode", **more)  # type: ignore[arg-type]  # tests pass fitting fields
-
-
 @pytest.mark.parametrize(("name", "kind"), NAMES_OF_VLLM)
 def test_names_and_types_that_dashboards_expect(name: str, kind: str) -> None:
     metrics = GatewayMetrics("m")
@@ -97,14 +80,6 @@ def test_no_family_is_announced_without_a_series_and_each_says_what_it_counts() 
 def test_labelled_counters_are_there_from_the_start(name: str, label: str, values: set[str]) -> None:
     told = {dict(labels)[label]: v for (of, labels), v in samples(GatewayMetrics("m")).items() if of == f"{name}_total"}
     assert told == dict.fromkeys(values, 0.0)
-
-
-PER_CHOICE = (
-    *("e2e_request_latency_seconds", "request_queue_time_seconds", "request_inference_time_seconds"),
-    *("request_prefill_time_seconds", "request_decode_time_seconds", "request_prompt_tokens"),
-    *("request_generation_tokens", "request_prefill_kv_computed_tokens", "request_num_preemptions"),
-)
-PER_REQUEST = ("request_params_n", "request_params_max_tokens", "request_max_num_generation_tokens")
 
 
 @pytest.mark.parametrize("bad", ["", "abort", "error"])

@@ -8,9 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.pool_stats import MemoryServerStats
 from serving.telemetry.shared_metrics import GatewayNumbers
-from tests.telemetry.test_metrics import samples, stats
-
-Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
+from tests.telemetry.samples import Page, by_engine, samples, stats
 
 
 class Known:
@@ -35,10 +33,6 @@ def page(metrics: GatewayMetrics, *, namespaces: bool = False) -> Page:
         assert key not in found, key
         found[key] = sample.value
     return found
-
-
-def by_engine(shown: Page, name: str) -> dict[str, float]:
-    return {dict(labels)["engine"]: value for (of, labels), value in shown.items() if of == name}
 
 
 def begin(metrics: GatewayMetrics, prompts: list[int], namespace: str = "default") -> None:

@@ -1,8 +1,8 @@
 from serving.gateway.api.auth import OPEN_PATHS
 from serving.gateway.api.request_ids import usable_request_id
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from tests.gateway.api.errors import check
 from tests.gateway.api.support import Harness, chat, post, request
-from tests.gateway.api.test_errors import check
 
 KEYS = ApiSettings(api_key_hashes=(hash_api_key("one"), hash_api_key("two")))
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from serving.gateway.api.unknown_fields import WARNING_HEADER
+from tests.gateway.api.errors import check
 from tests.gateway.api.support import Harness, chat, complete, post, request
-from tests.gateway.api.test_errors import check
 
 ORDER = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
 LLAMA_UI = {

@@ -6,8 +6,8 @@ import pytest
 from serving.gateway.api.settings import ServedModel
 from serving.values.sequence import FinishReason
 from tests.fakes.backend import Script
+from tests.gateway.api.sentencepiece import SENTENCEPIECE
 from tests.gateway.api.support import BOS, MAX_MODEL_LEN, Harness, chat, complete, events
-from tests.gateway.api.test_detokenizer import SENTENCEPIECE
 
 
 def test_one_answer(harness: Harness) -> None:

@@ -2,21 +2,19 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
-from transformers import PreTrainedTokenizerFast
+from tokenizers import models, normalizers, pre_tokenizers
 
 from serving.gateway.api.chat_template import ChatTemplate
 from serving.gateway.api.control_tokens import ControlTokens, unmarked
 from serving.gateway.api.settings import ServedModel
 from serving.gateway.api.tokenizer import Tokenizer
+from tests.gateway.api.markers import ID_OF, PIECES, WRAPPED, control_in, ids_of, ids_of_transformers, turns
 from tests.gateway.api.rendering import render
 from tests.gateway.api.support import ASSISTANT, BOS, EOS, USER, Harness, post, train_tokenizer
 
@@ -32,50 +30,9 @@ ROLE_MARKERS = (
 THINKING = "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] }}{% endfor %}<|assistant|>"
 AS_JSON = "{% for m in messages %}<|user|>{{ m | tojson(ensure_ascii=true) }}<|end|>{% endfor %}<|assistant|>"
 TEMPLATES = {"chatml": CHATML, "role markers": ROLE_MARKERS, "thinking": THINKING, "json": AS_JSON}
-MARKERS = ["<|im_start|>", "<|im_end|>", "<|end|>", "※"]
-NOT_SPECIAL = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 
 
-def tokenizer() -> RawTokenizer:
-    """With markers of many kinds: in the model's vocabulary and beside it, special or not, one that eats spaces."""
-    raw = train_tokenizer()
-    raw.add_special_tokens([*MARKERS, AddedToken("<pad>", lstrip=True, rstrip=True, normalized=False)])
-    raw.add_tokens([AddedToken(text, normalized=False) for text in NOT_SPECIAL])
-    raw.add_tokens(["<h1>", "    "])  # vocabulary, not markers
-    return raw
-
-
-RAW = tokenizer()
-WRAPPED = Tokenizer.from_raw(RAW, {})
-REFERENCE = PreTrainedTokenizerFast(tokenizer_object=tokenizer())
-ID_OF = RAW.get_vocab()
-CONTROL = {*WRAPPED.special_ids, *(ID_OF[text] for text in NOT_SPECIAL)}
-PIECES = [
-    *MARKERS, *NOT_SPECIAL, "<pad>", "<|user|>", "<|assistant|>", "<|", "|>", "<|en", "d|>", "end", "<", ">", "<th",
-    " ", "\n", "    ", "<h1>", "ü", "你", "🙂", "dog", "\\ud83d", "\ue000", "\U000f0001", "'s", "#", "12",
-]  # fmt: skip
 CONTENT = st.one_of(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.text(max_size=20))
-
-
-def ids_of(template: str, messages: Sequence[Mapping[str, Any]], wrapped: Tokenizer = WRAPPED) -> list[int]:
-    chat, control = ChatTemplate(template, {}), ControlTokens(wrapped, template)
-    return control.encode(render(chat, messages, control=control), add_special_tokens=False)
-
-
-def ids_of_transformers(template: str, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    made: Any = REFERENCE.apply_chat_template(
-        [dict(message) for message in messages], chat_template=template, add_generation_prompt=True, tokenize=True
-    )
-    ids: list[int] = made["input_ids"]
-    return ids
-
-
-def control_in(ids: list[int]) -> Counter[int]:
-    return Counter(i for i in ids if i in CONTROL)
-
-
-def turns(*contents: str) -> list[Mapping[str, Any]]:
-    return [{"role": role, "content": text} for role, text in zip(("system", "user", "tool"), contents, strict=True)]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -15,8 +15,8 @@ import pytest
 from serving.errors import EngineError, OverloadedError
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from tests.fakes.backend import Script
+from tests.gateway.api.errors import check
 from tests.gateway.api.support import Harness, request, running_server
-from tests.gateway.api.test_errors import check
 from tests.loadgen.report.browser import FLAGS, chromium
 
 PAGE = "https://chat.example.com"

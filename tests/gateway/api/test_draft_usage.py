@@ -5,8 +5,8 @@ import pytest
 from serving.values.jobs import SequenceUpdate
 from serving.values.sequence import DraftUse, FinishReason
 from tests.fakes.backend import output
+from tests.gateway.api.batches import play
 from tests.gateway.api.support import Harness, complete, events
-from tests.gateway.api.test_run import play
 
 
 def told(uses: list[DraftUse | None]) -> list[list[SequenceUpdate]]:

@@ -6,32 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from httpx import Response
 from tokenizers import AddedToken
 
 from serving.errors import DeadlineError, EngineError, OverloadedError, PoisonError, UnavailableError
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.values.sequence import FinishReason
+from tests.gateway.api.errors import check
 from tests.gateway.api.support import MAX_MODEL_LEN, Harness, chat, complete, events, post, request
 from tests.nested import arrays
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
-
-
-def check(reply: Response, status: int, param: str | None = None, code: str | None = None, text: str = "") -> None:
-    assert reply.status_code == status, reply.text
-    assert reply.headers["content-type"] == "application/json"
-    assert reply.headers["x-request-id"]
-    body = reply.json()
-    assert set(body) == {"error"}
-    error = body["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert isinstance(error["message"], str)
-    assert error["message"]
-    assert error["param"] == param
-    if code is not None:
-        assert error["code"] == code
-    assert text in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from serving.gateway.api.foreign_fields import HARMLESS, REFUSED
 from serving.gateway.api.prompts import plain_message
 from serving.gateway.api.schema import ChatCompletionRequest, ChatMessage, CompletionRequest
 from serving.gateway.api.unknown_fields import MOST_NAMED, WARNING_HEADER
+from tests.gateway.api.errors import check
 from tests.gateway.api.support import Harness, chat, complete, post
-from tests.gateway.api.test_errors import check
 
 SETS_SOMETHING = {"x": 1}
 

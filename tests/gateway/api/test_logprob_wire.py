@@ -15,8 +15,8 @@ from serving.gateway.api.logprob_wire import chat_logprobs, completion_logprobs,
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.values.sequence import FinishReason, TokenLogprobs
 from tests.fakes.backend import Script
+from tests.gateway.api.sentencepiece import SENTENCEPIECE
 from tests.gateway.api.support import SPECIAL, Harness, chat, complete, events, train_tokenizer
-from tests.gateway.api.test_detokenizer import SENTENCEPIECE
 
 WRAPPED = Tokenizer.from_raw(train_tokenizer(), {})
 ORDINARY = st.integers(len(SPECIAL), WRAPPED.vocab_size - 1)

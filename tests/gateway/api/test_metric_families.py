@@ -11,7 +11,7 @@ from serving.errors import EngineError, OverloadedError, UnavailableError
 from serving.values.sequence import PoolUse
 from tests.gateway.api.client import start, until
 from tests.gateway.api.support import Harness, chat, complete, request
-from tests.telemetry.test_metrics import PER_CHOICE, PER_REQUEST, samples
+from tests.telemetry.samples import PER_CHOICE, PER_REQUEST, samples
 
 USE = PoolUse(2, 3, "timeout")
 

@@ -1,7 +1,7 @@
 """What requests through the application leave in the metrics."""
 
 from tests.gateway.api.support import Harness, chat, complete, request
-from tests.telemetry.test_metrics import value
+from tests.telemetry.samples import value
 
 
 def test_counts_after_requests(harness: Harness) -> None:

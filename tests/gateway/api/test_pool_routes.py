@@ -11,8 +11,8 @@ from serving.telemetry.pool_stats import PoolClientStats
 from serving.telemetry.stats import InstanceStats
 from serving.values.pool_view import EMPTY_VIEW, PoolView
 from tests.fakes.pool_admin import MIB, FakePoolAdmin, server, two_servers
+from tests.gateway.api.errors import check
 from tests.gateway.api.support import Harness, post, request
-from tests.gateway.api.test_errors import check
 
 SETTINGS = ApiSettings(
     api_key_hashes=(hash_api_key("plain"),),

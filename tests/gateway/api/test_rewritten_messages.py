@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from serving.gateway.api.chat_template import ChatTemplate
 from serving.gateway.api.control_tokens import ControlTokens
+from tests.gateway.api.markers import PIECES, WRAPPED, control_in, ids_of, ids_of_transformers, turns
 from tests.gateway.api.rendering import render
-from tests.gateway.api.test_control_tokens import PIECES, WRAPPED, control_in, ids_of, ids_of_transformers, turns
 
 WITHOUT_SWITCH = "{{ m.content | replace('/no_think', '') | replace('  ', ' ') }}"
 REWRITING = {

@@ -12,7 +12,7 @@ from serving.values.namespaces import DEFAULT_NAMESPACE
 from serving.values.prefix_hash import prefix_hashes
 from serving.values.sequence import SequenceSpec
 from tests.gateway.api.support import Harness, post, request
-from tests.telemetry.test_metrics import samples
+from tests.telemetry.samples import samples
 
 SETTINGS = ApiSettings(
     api_key_hashes=(hash_api_key("plain"),),

@@ -10,8 +10,8 @@ from serving.gateway.api.timing import Timing
 from serving.values.jobs import SequenceUpdate
 from serving.values.sequence import FinishReason
 from tests.fakes.backend import output
+from tests.gateway.api.batches import play
 from tests.gateway.api.support import Harness, chat, complete, events
-from tests.gateway.api.test_run import play
 
 KNOWN = {"time_to_first_token_ms", "generation_time_ms", "mean_itl_ms", "tokens_per_second"}
 

@@ -9,7 +9,7 @@ from serving.values.pool_outcome import MissReason
 from serving.values.sequence import PoolUse, SequenceSpec
 from tests.fakes.backend import Script
 from tests.gateway.api.support import Harness, chat, complete, events
-from tests.telemetry.test_metrics import value
+from tests.telemetry.samples import value
 
 
 def play(harness: Harness, cached: int, pool: PoolUse | None) -> None:

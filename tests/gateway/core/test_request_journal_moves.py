@@ -9,7 +9,7 @@ from serving.values.jobs import Fail
 from serving.values.news import Adopted, FailKind, Leaving, Lost, Prefilled, Refused, Tokens
 from serving.values.orders import Cancel, Release, Send
 from serving.values.sequence import SamplingParams
-from tests.gateway.core.test_request_journal import (
+from tests.gateway.core.journal_case import (
     D0,
     D1,
     P0,

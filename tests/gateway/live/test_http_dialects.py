@@ -7,7 +7,7 @@ import pytest
 
 from serving.gateway.live.connections import PROBES, DoorLimits
 from serving.gateway.live.door_replies import FULL, headers_in, wire
-from tests.gateway.live.test_http_limits import FINISHED, GET, LATE, POST, answer_to, behind, error
+from tests.gateway.live.door import FINISHED, GET, LATE, POST, answer_to, behind, error
 
 PAGE = b"https://chat.example.com"
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"

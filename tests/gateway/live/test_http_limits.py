@@ -1,9 +1,6 @@
 """What a client may do to a front door: send too much, too slowly, too often, and never finish. Real sockets."""
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -15,82 +12,7 @@ from serving.gateway.live.connections import (
     address_of,
     connection_limit,
 )
-from serving.gateway.live.front_door import FrontDoor
-from tests.e2e.server import PATIENCE_S, free_port
-
-Scene = Callable[[int], Awaitable[None]]
-GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-FINISHED = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-LATE = DoorLimits(head_timeout_s=0.2, body_timeout_s=0.2)
-POST = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-
-
-async def app(
-    scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-) -> None:
-    """Reads the body and says how long it was; under /refuse answers 413 at once, under /stream in pieces."""
-    size, headers, status = 0, [], 200
-    if scope["path"] == "/refuse":
-        status, headers = 413, [(b"connection", b"close")]
-    elif scope["path"] != "/early":
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            size, more = size + len(message["body"]), message["more_body"]
-    body = f"read {size}".encode()
-    if scope["path"] == "/stream":
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for piece in (body, b"", b", in pieces"):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body"})
-        return
-    await send(
-        {"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
-    )
-    await send({"type": "http.response.body", "body": body})
-
-
-def behind(limits: DoorLimits, scene: Scene) -> None:
-    async def play() -> None:
-        port = free_port()
-        door = FrontDoor(app, "127.0.0.1", port, leave_s=0.1, limits=limits)
-        serving = asyncio.create_task(door.serve())
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                break
-            except OSError:
-                await asyncio.sleep(0.01)
-        writer.close()
-        try:
-            await asyncio.wait_for(scene(port), PATIENCE_S)
-        finally:
-            await door.leave()
-            await serving
-
-    asyncio.run(play())
-
-
-async def answer_to(port: int, *pieces: bytes) -> bytes:
-    """Everything that comes back until the server closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-        return await reader.read()
-    finally:
-        writer.close()
-
-
-def error(answer: bytes, status: int) -> dict[str, Any]:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:300]
-    assert b"connection: close" in head
-    found: dict[str, Any] = json.loads(body)["error"]
-    return found
+from tests.gateway.live.door import FINISHED, GET, LATE, POST, answer_to, behind, error
 
 
 @pytest.mark.parametrize(

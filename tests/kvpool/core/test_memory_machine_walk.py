@@ -5,7 +5,7 @@ from random import Random
 
 from serving.kvpool.core.entry import Kind, Tier
 from tests.kvpool.core.ledger_driver import PAGE
-from tests.kvpool.core.test_memory_machine import SPACES, MemoryMachine
+from tests.kvpool.core.memory_machine import SPACES, MemoryMachine
 
 OFTEN = {"store": 12, "lookup": 10, "disk": 12, "promote": 6, "release": 6, "wait": 3, "reserve": 3, "commit": 4}
 RARELY = {"client_gone": 0.3, "delete_namespace": 0.3, "restart": 0.3, "quota": 0.3}

@@ -3,30 +3,11 @@ from array import array
 import pytest
 
 from loadgen.client.digest import Digest, digest, fill_record, read_ahead, read_some
-from loadgen.client.exchange import Exchange, Failure, Keep
+from loadgen.client.exchange import Failure, Keep
 from loadgen.plan import Behaviour, Conduct
 from loadgen.record import RequestOutcome, RequestRecord
+from tests.loadgen.client.ended import SSE, exchange
 from tests.loadgen.client.events import CHAT, DONE, delta, event, text, usage
-
-SSE = "text/event-stream; charset=utf-8"
-
-
-def exchange(
-    *parts: bytes,
-    status: int = 200,
-    content_type: str = SSE,
-    failure: Failure | None = None,
-    behaviour: Behaviour | None = None,
-    retry_after: str = "",
-) -> Exchange:
-    """An ended one whose parts came at 1, 2, 3 ... s."""
-    made = Exchange("r-1", behaviour or Behaviour(), 0.5, b"{}")
-    made.status, made.content_type, made.retry_after = status, content_type, retry_after
-    made.times, made.parts = [float(number) for number in range(1, len(parts) + 1)], list(parts)
-    made.first_byte_s, made.ended_s = 0.9, float(len(parts))
-    made.failure, made.error = failure, "what went wrong" if failure else ""
-    return made
-
 
 JSON = "application/json"
 MALFORMED = Behaviour(conduct=Conduct.MALFORMED, malformation=0)

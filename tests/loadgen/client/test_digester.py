@@ -7,8 +7,8 @@ from loadgen.client.digest import digest
 from loadgen.client.digester import BATCH_BYTES, Digester
 from loadgen.client.exchange import Exchange
 from loadgen.record import RequestOutcome
+from tests.loadgen.client.ended import exchange
 from tests.loadgen.client.events import CHAT, DONE, text
-from tests.loadgen.client.test_digest import exchange
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,7 +10,7 @@ from loadgen.driver.messages import FrameSplitter, Supply, frame, from_worker, t
 from loadgen.driver.progress import WorkerHealth
 from loadgen.plan import Behaviour, Conduct, Conversation, LoadJob, PromptMessage, Role, Turn
 from loadgen.record import RequestOutcome, RequestRecord
-from tests.loadgen.driver.test_settings import settings
+from tests.loadgen.driver.drive_settings import settings
 
 JOB = LoadJob(
     index=3,

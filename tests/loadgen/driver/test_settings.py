@@ -6,15 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.driver.settings import DriveSettings, Mode
-from loadgen.endpoint import Endpoint
+from loadgen.driver.settings import Mode
 from loadgen.errors import UsageError
-
-ENDPOINT = Endpoint(base_url="http://127.0.0.1:1", path="/v1/completions", model="m")
-
-
-def settings(**fields: Any) -> DriveSettings:
-    return DriveSettings(endpoint=ENDPOINT, **fields)
+from tests.loadgen.driver.drive_settings import settings
 
 
 @given(concurrency=st.integers(1, 300), workers=st.integers(1, 40))

@@ -18,12 +18,8 @@ from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.lengths import lengths
 from loadgen.workload.plan_jobs import plan_jobs
 from loadgen.workload.sessions import Sessions
-from loadgen.workload.synthetic import RandomPrompts
-from loadgen.workload.words import Words
 from tests.loadgen.workload.listed import at, prompt
-
-WORDS = Words(tuple(f" w{number}" for number in range(50)))
-WORK = Sessions(RandomPrompts(WORDS, lengths("uniform:5-20")), lengths("uniform:1-9"))
+from tests.loadgen.workload.whole_plan import WORK, whole_plan
 
 
 def test_a_closed_loop_has_no_times_and_no_end_of_its_own() -> None:
@@ -121,7 +117,7 @@ def test_another_seed_changes_times_and_contents() -> None:
 def test_another_process_makes_the_same_plan() -> None:
     code = """
 import msgspec
-from tests.loadgen.workload.test_plan_jobs import whole_plan
+from tests.loadgen.workload.whole_plan import whole_plan
 print(msgspec.json.encode(whole_plan()).decode())
 """
     other = subprocess.run(
@@ -132,10 +128,3 @@ print(msgspec.json.encode(whole_plan()).decode())
         check=True,
     )
     assert other.stdout.strip().encode() == msgspec.json.encode(whole_plan())
-
-
-def whole_plan() -> list[LoadJob]:
-    """A plan with something of everything."""
-    talk = Sessions(WORK.source, WORK.output_tokens, lengths("uniform:1-3"))
-    mix = Behaviours(disconnect_share=0.3, malformed_share=0.2)
-    return list(plan_jobs(talk, seed=11, arrivals=Steady(5.0, 0.5), behaviours=mix, warmups=2, count=20))

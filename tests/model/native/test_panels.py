@@ -12,13 +12,11 @@ from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model import loader
-from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.forms import PackedShape, StoredProduct
 from serving.model.heads import PlainHeads
 from serving.model.int8_linear import Int8Linear
 from serving.model.linear import LinearWeight, PlainLinear
 from serving.model.loader import DtypeName, load_model
-from serving.model.model import DeepseekModel
 from serving.model.native.layout import Form
 from serving.model.native.library import Library
 from serving.model.native.panels import LAYOUT, PanelForms, PanelHeads, PanelLinear
@@ -26,10 +24,8 @@ from serving.model.shared_tensor import address_of
 from tests.model.image_shelf import ImageShelf
 from tests.model.int8_checkpoint import round_to_int8
 from tests.model.native.native_libraries import own_library, quantised
-from tests.model.paged import PagedRunner
+from tests.model.native.panel_models import logits, products
 from tests.model.random_checkpoint import write_random_checkpoint
-
-TOKENS = torch.randint(6, 320, (40,), generator=torch.Generator().manual_seed(5)).tolist()
 
 SHAPES: dict[str, dict[str, Any]] = {
     "draft layer with its own head": {"own_draft_head": True},
@@ -108,28 +104,6 @@ def test_panels_keep_their_memory_alive_and_no_longer(forms: PanelForms) -> None
     gc.collect()
     assert memory() is None
     assert torch.equal(other(x), expected)
-
-
-def products(model: DeepseekModel) -> list[PanelLinear | PanelHeads]:
-    """All products of a model; fails on one of another form."""
-    found: list[object] = [model.head, *(layer.fuse for layer in model.mtp), *(layer.head for layer in model.mtp)]
-    for block in [*model.blocks, *(layer.block for layer in model.mtp)]:
-        w = block.attention.w
-        found += [w.into, w.expand, w.key_absorb, w.value_absorb, w.out]
-        found += [] if w.query_up is None else [w.query_up]
-        net = block.feed
-        shared = net.shared if isinstance(net, ExpertLayer) else net
-        if isinstance(net, ExpertLayer):
-            assert isinstance(net.experts, LocalExperts)
-            found += [net.gate.score, *net.experts.gate_up, *net.experts.down]
-        found += [] if shared is None else [shared.gate_up, shared.down]
-    panels = [product for product in found if isinstance(product, PanelLinear | PanelHeads)]
-    assert len(panels) == len(found)
-    return panels
-
-
-def logits(model: DeepseekModel) -> Tensor:
-    return PagedRunner(model).run("s", TOKENS, [20, 17, 1, 1, 1])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -21,7 +21,7 @@ from serving.model.native.library import Library
 from serving.model.native.panels import PanelForms, PanelHeads, PanelLinear
 from tests.model.image_shelf import ImageShelf
 from tests.model.native.native_libraries import NAMES, computing_with, own_library
-from tests.model.native.test_panels import logits, products
+from tests.model.native.panel_models import logits, products
 from tests.model.random_checkpoint import write_random_checkpoint
 
 # out_features, in_features: below, at and beyond panels and units; odd ones; several parts.

@@ -1,5 +1,6 @@
 """A cluster made of values, and a port to it, for tests of the scaling board."""
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from serving.config.pool import PoolConfig
 from serving.config.scaling import AutoscalerConfig
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId
-from serving.scaling.live.board import ClusterSilentError
+from serving.scaling.live.board import ClusterSilentError, ScalingBoard
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
+from serving.values.traffic import BOUNDS_S
 
+EMPTY = (0,) * (len(BOUNDS_S) + 1)
 SERVING, STARTING, DRAINING = ReplicaPhase.SERVING, ReplicaPhase.STARTING, ReplicaPhase.DRAINING
 
 
@@ -95,3 +98,10 @@ class FakeCluster:
     def clock(self) -> float:
         """Seconds since 1970, as the test has them."""
         return self.now
+
+
+def board_of(cluster: FakeCluster, folder: Path | None = None, policy: str = "slo", **settings: float) -> ScalingBoard:
+    """A board that has looked once."""
+    board = ScalingBoard(config(policy, **settings), cluster, folder, cluster.clock)
+    asyncio.run(board.look())
+    return board

@@ -7,8 +7,7 @@ from serving.scaling.live.board import ScalingBoard
 from serving.values.scaling import HoldPool
 from serving.values.signals import Traffic
 from serving.values.traffic import GatewayReport
-from tests.scaling.live.case import FakeCluster
-from tests.scaling.live.test_board import EMPTY, board_of
+from tests.scaling.live.case import EMPTY, FakeCluster, board_of
 
 
 def test_a_pool_sleeps_only_where_a_policy_that_lives_would_wake_it() -> None:

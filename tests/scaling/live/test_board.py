@@ -12,22 +12,13 @@ from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.board import ClusterSilentError, ScalingBoard, words
 from serving.values.scaling import HoldPool, ReadDecisions, ReadPools, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from serving.values.signals import Traffic
-from serving.values.traffic import BOUNDS_S, BoardNews, GatewayReport
-from tests.scaling.live.case import DRAINING, FakeCluster, config, member, replica
-
-EMPTY = (0,) * (len(BOUNDS_S) + 1)
+from serving.values.traffic import BoardNews, GatewayReport
+from tests.scaling.live.case import DRAINING, EMPTY, FakeCluster, board_of, config, member, replica
 
 
 @pytest.fixture
 def cluster() -> FakeCluster:
     return FakeCluster()
-
-
-def board_of(cluster: FakeCluster, folder: Path | None = None, policy: str = "slo", **settings: float) -> ScalingBoard:
-    """A board that has looked once."""
-    board = ScalingBoard(config(policy, **settings), cluster, folder, cluster.clock)
-    asyncio.run(board.look())
-    return board
 
 
 def rows(board: ScalingBoard) -> list[tuple[Any, ...]]:

@@ -3,6 +3,15 @@
 import torch
 from torch import Tensor
 
+V2: dict[str, object] = {
+    "model_type": "deepseek_v2",
+    "topk_method": "group_limited_greedy",
+    "scoring_func": "softmax",
+    "norm_topk_prob": False,
+    "q_lora_rank": None,
+    "num_nextn_predict_layers": 0,
+}
+
 
 def weight_and_inputs(seed: int = 0, rows: int = 48, columns: int = 64, tokens: int = 512) -> tuple[Tensor, Tensor]:
     """A weight `[rows, columns]` and correlated inputs `[tokens, columns]` with outlier channels."""

@@ -16,15 +16,7 @@ from serving.tools.quantize.table import InputRecorder, read_tensors
 from serving.tools.quantize.trial import layer_parts
 from serving.tools.quantize.writer import stored_as
 from tests.model.random_checkpoint import write_random_checkpoint
-
-V2: dict[str, object] = {
-    "model_type": "deepseek_v2",
-    "topk_method": "group_limited_greedy",
-    "scoring_func": "softmax",
-    "norm_topk_prob": False,
-    "q_lora_rank": None,
-    "num_nextn_predict_layers": 0,
-}
+from tests.tools.quantize.matrices import V2
 
 
 class Layer:

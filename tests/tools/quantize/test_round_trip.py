@@ -20,7 +20,7 @@ from serving.tools.quantize.settings import NO_STEPS, Settings
 from serving.tools.quantize.stream import LayerRunner, Windows
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.tools.quantize.conftest import TOKENS, quick
-from tests.tools.quantize.test_folding import V2
+from tests.tools.quantize.matrices import V2
 
 VARIANTS: dict[str, dict[str, object]] = {
     "v2": V2,

@@ -29,7 +29,7 @@ from serving.virtual.run import simulate
 from serving.virtual.seat import Surroundings
 from serving.virtual.workload.request import Workload
 from tests.virtual.core.case import burst, config, workload
-from tests.virtual.core.test_decode import Listener, Steady, play
+from tests.virtual.core.decode_case import Listener, Steady, play
 
 DECODE_DIE = "n12.npu0.die0"
 

@@ -1,0 +1,29 @@
+"""Images of models: their content, and how they are made and loaded."""
+
+from collections.abc import Callable
+
+from serving.kvpool.live.model_cache import MappedModel, ModelCache
+
+MIB = 1 << 20
+SIZE = 5 * MIB + 700
+
+
+def content(seed: int, nbytes: int = SIZE) -> bytes:
+    """Bytes that no two seeds have in common."""
+    return bytes((seed + i) % 251 for i in range(1024)) * (nbytes // 1024) + bytes(nbytes % 1024)
+
+
+def filling(seed: int) -> Callable[[memoryview], None]:
+    """Fills an image with `content`."""
+
+    def fill(memory: memoryview) -> None:
+        memory[:] = content(seed, memory.nbytes)
+
+    return fill
+
+
+def loaded(cache: ModelCache, key: str) -> MappedModel:
+    """An image that must be there."""
+    image = cache.load(key)
+    assert image is not None
+    return image
