@@ -15,7 +15,7 @@ LARGEST_DEPTH = 128
 """Arrays and objects within one another; ten are rare in what servers answer."""
 
 
-class NestedTooDeeply(msgspec.DecodeError):
+class JsonTooDeep(msgspec.DecodeError):
     """Arrays and objects lie more than `LARGEST_DEPTH` deep within one another."""
 
     def __init__(self) -> None:
@@ -26,14 +26,14 @@ def check_depth(text: bytes | str) -> None:
     """See that a text nests no deeper than it may; of one that is no JSON, the brackets outside of quotes count.
 
     Nearly free for a text with few brackets, and cheaper than decoding for every other.
-    Raises: NestedTooDeeply.
+    Raises: JsonTooDeep.
     """
     if isinstance(text, str):
         few = text.count("[") + text.count("{") <= LARGEST_DEPTH
     else:
         few = text.count(b"[") + text.count(b"{") <= LARGEST_DEPTH
     if not few and _depth(text) > LARGEST_DEPTH:
-        raise NestedTooDeeply
+        raise JsonTooDeep
 
 
 def _depth(text: bytes | str) -> int:

@@ -4,15 +4,15 @@ import stat
 from pathlib import Path
 
 
-class IrregularFileError(OSError):
+class IrregularInputError(OSError):
     """A path leads to something that is no regular file. The message says to what."""
 
 
 def check_regular(path: Path) -> None:
     """Look where a path leads; nothing is opened.
 
-    Raises: IrregularFileError for anything that is no regular file; OSError if there is nothing.
+    Raises: IrregularInputError for anything that is no regular file; OSError if there is nothing.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
-        raise IrregularFileError(f"{'a folder' if stat.S_ISDIR(mode) else 'a pipe or device'}, not a regular file")
+        raise IrregularInputError(f"{'a folder' if stat.S_ISDIR(mode) else 'a pipe or device'}, not a regular file")

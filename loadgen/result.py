@@ -11,7 +11,7 @@ import msgspec
 SCHEMA = "loadgen-result/1"
 
 
-class Distribution(msgspec.Struct, kw_only=True):
+class MetricDistribution(msgspec.Struct, kw_only=True):
     """One metric over the counted requests (or chunks).
 
     Attributes:
@@ -113,7 +113,7 @@ class SteadyState(msgspec.Struct, kw_only=True):
     requests: int
     requests_per_s: float
     output_tokens_per_s: float
-    metrics: dict[str, Distribution] = {}
+    metrics: dict[str, MetricDistribution] = {}
 
 
 class TimelinePoint(msgspec.Struct, kw_only=True):
@@ -215,7 +215,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     errors: list[ErrorCount] = []
     peak_concurrency: int = 0
     mean_concurrency: float = 0.0
-    metrics: dict[str, Distribution] = {}
+    metrics: dict[str, MetricDistribution] = {}
     lengths: dict[str, LengthStatistics] = {}
     turns_left_out: int = 0
     throughput: Throughput

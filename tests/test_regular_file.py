@@ -43,7 +43,7 @@ def test_everything_else_is_not_even_opened(tmp_path: Path) -> None:
         ):
             with pytest.raises(IrregularFileError, match=f"is {kind}, not a regular file"):
                 open_regular(path)
-            with pytest.raises(loadgen.regular_file.IrregularFileError, match="not a regular file"):
+            with pytest.raises(loadgen.regular_file.IrregularInputError, match="not a regular file"):
                 loadgen.regular_file.check_regular(path)
 
 

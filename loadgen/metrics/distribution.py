@@ -1,4 +1,4 @@
-"""From values to a `Distribution`: exact percentiles, a curve for plots, failures as infinity."""
+"""From values to a `MetricDistribution`: exact percentiles, a curve for plots, failures as infinity."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.metrics.intervals import grouped_mean_interval, mean_interval
-from loadgen.result import Distribution
+from loadgen.result import MetricDistribution
 
 CURVE = (0, 1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 82.5, 85, 87.5, 90, 91, 92, 93, 94, 95,
          96, 97, 97.5, 98, 98.5, 99, 99.25, 99.5, 99.75, 99.9, 99.95, 99.99, 100)  # fmt: skip
@@ -21,7 +21,7 @@ def distribution(
     *,
     failures: int | None = None,
     sizes: NDArray[np.int64] | None = None,
-) -> Distribution:
+) -> MetricDistribution:
     """Everything that is told of one metric.
 
     Args:
@@ -31,12 +31,12 @@ def distribution(
         sizes: values of each request, shape [requests]; None = one each. The interval of the mean is over requests.
     """
     if not len(values):
-        return Distribution(
+        return MetricDistribution(
             unit=unit, count=0, with_failures={name_of(p): None for p in percentiles} if failures else {}
         )
     ordered = np.sort(values)
     curve = np.percentile(ordered, CURVE)
-    return Distribution(
+    return MetricDistribution(
         unit=unit,
         count=len(ordered),
         mean=float(ordered.mean()),

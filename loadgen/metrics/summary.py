@@ -14,7 +14,7 @@ from loadgen.metrics.lengths import lengths
 from loadgen.metrics.timeline import timeline
 from loadgen.metrics.verdict import judge
 from loadgen.record import FAILURES, NOT_COUNTED, SUCCESSES, RequestRecord
-from loadgen.result import CacheUse, Distribution, ErrorCount, RunResult, SloResult, SteadyState, Throughput
+from loadgen.result import CacheUse, ErrorCount, MetricDistribution, RunResult, SloResult, SteadyState, Throughput
 
 STEADY_SHARE = 0.9
 """Of the peak concurrency: what counts as steady."""
@@ -84,7 +84,7 @@ def summarize(
     )
 
 
-def distributions(records: Sequence[RequestRecord], percentiles: Sequence[float]) -> dict[str, Distribution]:
+def distributions(records: Sequence[RequestRecord], percentiles: Sequence[float]) -> dict[str, MetricDistribution]:
     """Every metric that any request has; those of answers are made of successful requests only."""
     good = [record for record in records if record.outcome in SUCCESSES]
     failures = sum(record.outcome in FAILURES for record in records)
@@ -114,7 +114,7 @@ def throughput(records: Sequence[RequestRecord], duration_s: float, slo: SloResu
 
 def _distribution(
     definition: Definition, records: Sequence[RequestRecord], failures: int, percentiles: Sequence[float]
-) -> Distribution:
+) -> MetricDistribution:
     parts = [definition.values(record) for record in records]
     return distribution(
         np.concatenate(parts) if parts else np.empty(0),

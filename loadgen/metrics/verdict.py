@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from loadgen.metrics.facts import GeneratorFacts
-from loadgen.result import Distribution, Generator
+from loadgen.result import Generator, MetricDistribution
 
 MOST_CPU_SHARE = 0.85
 """A single-threaded event loop beyond this queues by itself."""
@@ -23,9 +23,9 @@ def judge(
     *,
     duration_s: float,
     achieved_per_s: float | None,
-    lateness: Distribution | None,
-    client_queue: Distribution | None,
-    ttft: Distribution | None,
+    lateness: MetricDistribution | None,
+    client_queue: MetricDistribution | None,
+    ttft: MetricDistribution | None,
 ) -> Generator:
     """The verdict with its reasons.
 
@@ -72,7 +72,7 @@ def _overrun(facts: GeneratorFacts) -> list[str]:
     return [f"{facts.late_digests} answers came faster than they could be interpreted; raise --workers"]
 
 
-def _late(lateness: Distribution | None, ttft: Distribution | None) -> list[str]:
+def _late(lateness: MetricDistribution | None, ttft: MetricDistribution | None) -> list[str]:
     p99 = _percentile(lateness, 99)
     median = _percentile(ttft, 50)
     if p99 is None or p99 <= MOST_LATENESS_S or (median is not None and p99 < LEAST_LATENESS_SHARE * median):
@@ -91,7 +91,10 @@ def _starved(facts: GeneratorFacts, duration_s: float) -> list[str]:
 
 
 def _slow(
-    facts: GeneratorFacts, achieved: float | None, lateness: Distribution | None, client_queue: Distribution | None
+    facts: GeneratorFacts,
+    achieved: float | None,
+    lateness: MetricDistribution | None,
+    client_queue: MetricDistribution | None,
 ) -> list[str]:
     """A rate that was not kept although no cap held requests back.
 
@@ -132,6 +135,6 @@ def clock_warnings(clocks: Sequence[tuple[float, float, float | None]]) -> list[
     return found
 
 
-def _percentile(values: Distribution | None, percentile: float) -> float | None:
+def _percentile(values: MetricDistribution | None, percentile: float) -> float | None:
     """A percentile that was drawn for the curve."""
     return next((value for p, value in values.curve if p == percentile), None) if values else None

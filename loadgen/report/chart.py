@@ -83,7 +83,7 @@ class LineChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     group: str = ""
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ScatterTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Points with their own positions, joined in their order if `joined`, by horizontal and vertical lines if `steps`.
 
     `labels`: what each says when pointed at; `marks`: short text written beside each. One per point, or none.
@@ -110,7 +110,7 @@ class ScatterChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     note: str = ""
     x: Axis
     y: Axis
-    traces: list[Trace]
+    traces: list[ScatterTrace]
     limits: list[Limit] = []
 
 

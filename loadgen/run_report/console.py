@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from loadgen.report import numbers
-from loadgen.result import Distribution, RunResult, SweepResult
+from loadgen.result import MetricDistribution, RunResult, SweepResult
 from loadgen.run_report.generator_text import generator_figures
 from loadgen.run_report.latency_table import SECONDARY_METRICS, has_both_clocks, percentile_columns, present, title
 from loadgen.run_report.names import MAIN_METRICS, METRIC_TITLES, count_by_kind, outcome_kind, outcome_title
@@ -189,12 +189,12 @@ def _verdict(result: RunResult, console: Console) -> None:
         _paragraph(console, warning, "yellow")
 
 
-def _value(values: Distribution, column: str) -> float | None:
+def _value(values: MetricDistribution, column: str) -> float | None:
     """One cell of a latency's row."""
     return {"mean": values.mean, "max": values.max}.get(column, values.percentiles.get(column))
 
 
-def _late(metric: Distribution, column: str) -> str:
+def _late(metric: MetricDistribution, column: str) -> str:
     """A percentile with failures; infinite where they reach it."""
     value = metric.with_failures[column]
     return "∞" if value is None else _ms(value)

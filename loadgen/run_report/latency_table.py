@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loadgen.result import Distribution, RunResult
+from loadgen.result import MetricDistribution, RunResult
 from loadgen.run_report.names import MAIN_METRICS, metric_title
 
 SECONDARY_METRICS = ("ttfo", "ntpot", "client_queue", "lateness", "connect", "server_queue", "server_ttft")
@@ -11,7 +11,7 @@ _SAME = {"itl_token": "itl", "ttfo": "ttft"}
 _SENT_TO_INTENDED = {"ttft_sent": "ttft", "e2e_sent": "e2e"}
 
 
-def present(result: RunResult, names: Sequence[str]) -> list[tuple[str, Distribution]]:
+def present(result: RunResult, names: Sequence[str]) -> list[tuple[str, MetricDistribution]]:
     """Those of the metrics that were measured, in this order.
 
     A metric that says the same as another one (one token per chunk, no reasoning) is left out.
@@ -24,7 +24,7 @@ def present(result: RunResult, names: Sequence[str]) -> list[tuple[str, Distribu
     ]
 
 
-def all_metrics(result: RunResult) -> list[tuple[str, Distribution]]:
+def all_metrics(result: RunResult) -> list[tuple[str, MetricDistribution]]:
     """Every metric that was measured: the main ones, then the others, then those not known here."""
     known = (*MAIN_METRICS, *SECONDARY_METRICS, *TOKEN_METRICS)
     return present(result, [*known, *(name for name in result.metrics if name not in known)])
@@ -52,6 +52,6 @@ def title(name: str, both_clocks: bool) -> str:
     return f"{plain} from intended send" if both_clocks and name in _SENT_TO_INTENDED.values() else plain
 
 
-def _equal(values: Distribution, others: Distribution | None) -> bool:
+def _equal(values: MetricDistribution, others: MetricDistribution | None) -> bool:
     """Whether two distributions cannot be told apart."""
     return others is not None and values.percentiles == others.percentiles and values.mean == others.mean

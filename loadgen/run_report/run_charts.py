@@ -9,14 +9,14 @@ from loadgen.report.chart import (
     Line,
     LineChart,
     ScatterChart,
-    Trace,
+    ScatterTrace,
     compact,
     compact_all,
     percentile_position,
 )
 from loadgen.report.numbers import duration, share
 from loadgen.report.numbers import limit as limit_text
-from loadgen.result import Distribution, RunResult, TimelinePoint
+from loadgen.result import MetricDistribution, RunResult, TimelinePoint
 from loadgen.run_report.names import METRIC_TITLES
 
 TIME_GROUP = "time"
@@ -98,7 +98,7 @@ def _has_curve(result: RunResult, metric: str) -> bool:
 
 
 def _percentile_chart(
-    name: str, title: str, found: Sequence[tuple[str, Distribution]], limit: float | None
+    name: str, title: str, found: Sequence[tuple[str, MetricDistribution]], limit: float | None
 ) -> LineChart:
     """Curves of one or two distributions; a second one is dashed behind the first."""
     placed = [
@@ -242,9 +242,9 @@ def _input_tokens(record: RequestRecord) -> int | None:
     return record.planned_input_tokens if record.input_tokens is None else record.input_tokens
 
 
-def _dots(name: str, records: Sequence[RequestRecord], color: str) -> Trace:
+def _dots(name: str, records: Sequence[RequestRecord], color: str) -> ScatterTrace:
     """One dot per request."""
-    return Trace(
+    return ScatterTrace(
         name=name,
         xs=[float(_input_tokens(record) or 0) for record in records],
         ys=[compact(record.chunks()[0] - (record.started_s or 0.0)) or 0.0 for record in records],

@@ -3,7 +3,7 @@
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, details, element, join
 from loadgen.report.table import Cell, columns, html_table, table_of
-from loadgen.result import Distribution, RunResult
+from loadgen.result import MetricDistribution, RunResult
 from loadgen.run_report.latency_table import (
     TOKEN_METRICS,
     all_metrics,
@@ -150,7 +150,7 @@ def repetitions_table(result: RunResult) -> Html:
     return html_table(table_of(columns(*head), rows))
 
 
-def _metric_table(metrics: list[tuple[str, Distribution]], percentiles: list[str], both: bool) -> Html:
+def _metric_table(metrics: list[tuple[str, MetricDistribution]], percentiles: list[str], both: bool) -> Html:
     """Mean with its interval, percentiles and the maximum of each metric."""
     rows = [
         [
@@ -166,7 +166,7 @@ def _metric_table(metrics: list[tuple[str, Distribution]], percentiles: list[str
     return html_table(table_of(heads, rows))
 
 
-def _failure_table(metrics: list[tuple[str, Distribution]], percentiles: list[str], both: bool) -> Html:
+def _failure_table(metrics: list[tuple[str, MetricDistribution]], percentiles: list[str], both: bool) -> Html:
     """Percentiles when a failed request counts as one that never came."""
     rows = [
         [title(name, both), *(_with_failure(values, column) for column in percentiles)]
@@ -178,13 +178,13 @@ def _failure_table(metrics: list[tuple[str, Distribution]], percentiles: list[st
     return join([element("p", text, "soft"), html_table(table_of(heads, rows))])
 
 
-def _with_failure(values: Distribution, column: str) -> object:
+def _with_failure(values: MetricDistribution, column: str) -> object:
     """A percentile; infinity where failures reach it."""
     value = values.with_failures.get(column)
     return numbers.quantity(value, values.unit) if value is not None else Cell("∞", "bad")
 
 
-def _interval(values: Distribution, unit: str) -> object:
+def _interval(values: MetricDistribution, unit: str) -> object:
     """The interval of the mean, as half its width."""
     if values.ci95 is None:
         return numbers.MISSING
@@ -192,7 +192,7 @@ def _interval(values: Distribution, unit: str) -> object:
     return element("span", f"{numbers.quantity(low, unit)} … {numbers.quantity(high, unit)}", "soft")
 
 
-def _unit(name: str, values: Distribution) -> str:
+def _unit(name: str, values: MetricDistribution) -> str:
     """Tokens stand in the metric's name already."""
     return "" if name in TOKEN_METRICS else values.unit
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from loadgen.report.chart import Axis, Limit, Line, LineChart, ScatterChart, Trace, compact, compact_all
+from loadgen.report.chart import Axis, Limit, Line, LineChart, ScatterChart, ScatterTrace, compact, compact_all
 from loadgen.report.numbers import limit, percentile_name, share
 from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_report.names import METRIC_TITLES
@@ -150,14 +150,14 @@ def _by_load(
     )
 
 
-def _trade_off(sweep: SweepResult, metric: str, percentile: str) -> Trace:
+def _trade_off(sweep: SweepResult, metric: str, percentile: str) -> ScatterTrace:
     """One curve of throughput against latency."""
     points = [
         (point, value)
         for point, value in zip(sweep.points, _values(sweep, metric, percentile), strict=True)
         if value is not None
     ]
-    return Trace(
+    return ScatterTrace(
         name=percentile_name(percentile),
         xs=[compact(point.result.throughput.output_tokens_per_s) or 0.0 for point, _ in points],
         ys=[value for _, value in points],

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from loadgen import json_text
 from loadgen.trace.lines import check_count, check_lengths, checked_ids, decoded, empty, numbered_lines
 from loadgen.trace.request import TraceRecord
-from loadgen.trace.times import Clock
+from loadgen.trace.times import TraceTimes
 
 BAILIAN_BLOCK_TOKENS = 16
 """Of the published traces, which have it in their names."""
@@ -56,7 +56,7 @@ class BailianTrace:
 
     def requests(self) -> Iterator[TraceRecord]:
         """See `Trace`. Memory: two numbers for each chat."""
-        seconds = Clock(self.path, self.notes).seconds
+        seconds = TraceTimes(self.path, self.notes).seconds
         hasher = PrefixHasher()
         roots: dict[int, int] = {}
         number = 0

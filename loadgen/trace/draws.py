@@ -63,7 +63,7 @@ def stationary_events(gaps: Gaps, shape: float, expected: float, rng: np.random.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Histogram:
+class LengthHistogram:
     """Lengths with their probabilities. `values`: [n] int64; `cumulative`: [n] float64, the last is 1."""
 
     values: IntArray
@@ -75,7 +75,7 @@ class Histogram:
         return self.values[np.minimum(places, len(self.values) - 1)]
 
 
-def histogram(values: Sequence[float], weights: Sequence[float]) -> Histogram:
+def histogram(values: Sequence[float], weights: Sequence[float]) -> LengthHistogram:
     """A histogram of lengths, rounded to whole tokens and at least 1.
 
     Raises: ValueError for no lengths, or weights that are negative, not finite, or nothing in sum.
@@ -86,4 +86,4 @@ def histogram(values: Sequence[float], weights: Sequence[float]) -> Histogram:
     if not all(math.isfinite(value) for value in values):
         raise ValueError("lengths must be finite")
     whole = np.maximum(1, np.rint(np.array(values, np.float64))).astype(np.int64)
-    return Histogram(whole, np.cumsum(np.array(weights, np.float64)) / total)
+    return LengthHistogram(whole, np.cumsum(np.array(weights, np.float64)) / total)

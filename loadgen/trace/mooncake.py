@@ -17,7 +17,7 @@ import msgspec
 from loadgen import json_text
 from loadgen.trace.lines import check_count, check_lengths, checked_ids, decoded, empty, numbered_lines, trace_error
 from loadgen.trace.request import TraceRecord
-from loadgen.trace.times import Clock
+from loadgen.trace.times import TraceTimes
 
 MOONCAKE_BLOCK_TOKENS = 512
 """Of the published traces. Source: the trace's documentation, and every line of it."""
@@ -51,7 +51,7 @@ class MooncakeTrace:
     def requests(self) -> Iterator[TraceRecord]:
         """See `Trace`."""
         path, block_tokens = self.path, self.block_tokens
-        seconds = Clock(path, self.notes, per_s=1000.0).seconds
+        seconds = TraceTimes(path, self.notes, per_s=1000.0).seconds
         due_s: dict[str | int, float] = {}
         number, think_s = 0, 0.0
         for number, text in numbered_lines(path):

@@ -19,7 +19,7 @@ import msgspec
 from loadgen import json_text
 from loadgen.errors import TraceFormatError
 from loadgen.regular_file import check_regular
-from loadgen.trace.draws import Gaps, Histogram, histogram
+from loadgen.trace.draws import Gaps, LengthHistogram, histogram
 from loadgen.trace.lines import numbered_lines, trace_error, unreadable
 from loadgen.trace.times import LONGEST_S
 
@@ -56,9 +56,9 @@ class Client:
     windows: dict[float, Window]
     dataset: Path
     _texts: list[tuple[float, _Lengths]] | None = None
-    _found: dict[int, tuple[Histogram, Histogram]] = field(default_factory=dict)
+    _found: dict[int, tuple[LengthHistogram, LengthHistogram]] = field(default_factory=dict)
 
-    def lengths(self, at_s: float) -> tuple[Histogram, Histogram]:
+    def lengths(self, at_s: float) -> tuple[LengthHistogram, LengthHistogram]:
         """Lengths of prompts and of answers at a time: of the latest window that has some, else of the first.
 
         Raises: TraceFormatError if the file cannot be read or holds no such thing.
@@ -160,7 +160,7 @@ def _has_any(written: str | dict[str, float]) -> bool:
     return ":" in written if isinstance(written, str) else bool(written)
 
 
-def _parsed(written: str | dict[str, float]) -> Histogram:
+def _parsed(written: str | dict[str, float]) -> LengthHistogram:
     """Raises: ValueError."""
     if not isinstance(written, str):
         return histogram([float(length) for length in written], list(written.values()))

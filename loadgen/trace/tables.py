@@ -23,11 +23,11 @@ from loadgen.errors import TraceFormatError
 from loadgen.regular_file import check_regular
 from loadgen.trace.lines import check_lengths, empty, trace_error, unreadable
 from loadgen.trace.request import TraceRecord
-from loadgen.trace.times import LATEST_FIRST_S, Clock
+from loadgen.trace.times import LATEST_FIRST_S, TraceTimes
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CsvFormat:
     """One kind of CSV.
 
     Attributes:
@@ -41,9 +41,9 @@ class Table:
     header: tuple[str, ...] = ()
 
 
-AZURE = Table(("TIMESTAMP", "ContextTokens", "GeneratedTokens"), dates=True)
-PLAIN = Table(("arrival_s", "prompt_tokens", "output_tokens"))
-BURSTGPT = Table(
+AZURE = CsvFormat(("TIMESTAMP", "ContextTokens", "GeneratedTokens"), dates=True)
+PLAIN = CsvFormat(("arrival_s", "prompt_tokens", "output_tokens"))
+BURSTGPT = CsvFormat(
     ("Timestamp", "Request tokens", "Response tokens"),
     failed=True,
     header=("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type"),
@@ -59,14 +59,14 @@ class TableTrace:
     """Reader of one file. `block_tokens`: None, since there are no prefix ids."""
 
     path: Path
-    table: Table
+    table: CsvFormat
     block_tokens: None = None
     interleaved: bool = False
     notes: dict[str, str] = field(default_factory=dict, compare=False)
 
     def requests(self) -> Iterator[TraceRecord]:
         """See `Trace`."""
-        seconds = Clock(self.path, self.notes, dates_expected=self.table.dates).seconds
+        seconds = TraceTimes(self.path, self.notes, dates_expected=self.table.dates).seconds
         dates, count, failed = self.table.dates, 0, 0
         whole, arrival_s = not dates and not self.table.failed, 0.0
         for number, at, input_tokens, output_tokens in self._rows():
@@ -137,7 +137,7 @@ def _time(text: str) -> float | str:
         return text
 
 
-def table_lines(table: Table, requests: Iterable[TraceRecord]) -> Iterator[str]:
+def table_lines(table: CsvFormat, requests: Iterable[TraceRecord]) -> Iterator[str]:
     """A trace as CSV: times, lengths, nothing else."""
     yield ",".join(table.header or table.columns)
     row = _ROWS[table.columns]

@@ -22,7 +22,7 @@ _EPOCH_FROM_S, _EPOCH_TO_S = 1e9, 4e9
 _UNITS = {1.0: "seconds", 1000.0: "milliseconds"}
 
 
-class Clock:
+class TraceTimes:
     """Reads the times of one file, in the order of its lines."""
 
     def __init__(self, path: Path, notes: dict[str, str], *, per_s: float = 1.0, dates_expected: bool = False) -> None:

@@ -9,7 +9,7 @@ from serving.errors import DecisionLogError
 from serving.values.decision_log import SUFFIX
 
 if TYPE_CHECKING:
-    from serving.tools.replay import Replay
+    from serving.tools.replay import ReplayResult
 
 EXIT_DIFFERENT = 1
 EXIT_INCOMPLETE = 3
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(result["complete"] for result in results) else EXIT_INCOMPLETE
 
 
-def _row(path: Path, result: "Replay | None") -> dict[str, Any]:
+def _row(path: Path, result: "ReplayResult | None") -> dict[str, Any]:
     """One log in the JSON answer; None = it could not be replayed."""
     difference = result.difference if result is not None else None
     return {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hardware.faults import Fault
     from serving.config.serve import ServeConfig
     from serving.virtual.result import SimResult
-    from serving.virtual.workload.request import Workload
+    from serving.virtual.workload.request import RequestStream
 
 DESCRIPTION = """\
 Play a trace of requests on simulated supernodes: the live gateway's, scheduler's and KV-cache pool's decisions, with
@@ -167,7 +167,7 @@ def _with_flags(config: "ServeConfig", arguments: argparse.Namespace) -> "ServeC
     return replace(config, simulation=replace(config.simulation, **changes))
 
 
-def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: int, count: int) -> "Workload":
+def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: int, count: int) -> "RequestStream":
     """The workload of one supernode, as the flags describe it; called in the process that simulates it.
 
     Raises: TraceError for a bad trace, ConfigError for impossible numbers.
@@ -204,11 +204,13 @@ def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: i
     )
 
 
-def _step_s(whole: "Workload") -> float | None:
+def _step_s(whole: "RequestStream") -> float | None:
     return None if whole.duration_s is None else max(0.1, whole.duration_s / 600)
 
 
-def _faults(arguments: argparse.Namespace, config: "ServeConfig", whole: "Workload") -> "tuple[tuple[Fault, ...], ...]":
+def _faults(
+    arguments: argparse.Namespace, config: "ServeConfig", whole: "RequestStream"
+) -> "tuple[tuple[Fault, ...], ...]":
     from hardware.errors import HardwareError
     from hardware.faults import FaultRates, FaultUnits, fault_schedule, read_faults
     from hardware.spec.catalog import CLOUDMATRIX384

@@ -47,7 +47,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayResult:
     """Result of replaying one log.
 
     Args:
@@ -81,7 +81,7 @@ class Replay:
         return sum(self.calls.values())
 
 
-def replay(path: Path) -> Replay:
+def replay(path: Path) -> ReplayResult:
     """Replay one file from its beginning.
 
     Raises: DecisionLogError if it cannot be read, is no decision log or is damaged.
@@ -94,7 +94,7 @@ def replay(path: Path) -> Replay:
     return replay_log(data, str(path))
 
 
-def replay_log(data: bytes, path: str) -> Replay:
+def replay_log(data: bytes, path: str) -> ReplayResult:
     """The same for a file that was read.
 
     Args:
@@ -119,7 +119,7 @@ def replay_log(data: bytes, path: str) -> Replay:
             ending = f"not one call is in it; {ending}"
     else:
         ending = end.reason if end is not None else ""
-    return Replay(kind, header.name, header.version, dict(counts.most_common()), difference, ending)
+    return ReplayResult(kind, header.name, header.version, dict(counts.most_common()), difference, ending)
 
 
 def _engine(header: EngineHeader, path: str) -> InstanceEngine:

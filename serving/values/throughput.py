@@ -16,7 +16,7 @@ FORGET_HALF_LIVES = 3.0
 
 
 @dataclass(slots=True)
-class Throughput:
+class BusyThroughput:
     """Tokens per second of busy time."""
 
     half_life_s: float = 10.0

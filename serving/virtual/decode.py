@@ -23,7 +23,7 @@ from serving.instance.core.settings import EngineSettings
 from serving.values.orders import Add, Adopt, Cancel, Order, Release
 from serving.values.sequence import SequenceSpec
 from serving.virtual.decode_group import DecodeGroup
-from serving.virtual.meter import Done, InstanceMeter
+from serving.virtual.meter import InstanceMeter, WorkDone
 from serving.virtual.seat import EngineSeat, Surroundings, WakeTimer
 
 REFRESH_STEPS = 64
@@ -209,12 +209,12 @@ class DecodeInstance:
         inside = self._balance.sequences
         return sum([pool.num_used for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences])
 
-    def done(self) -> Done:
+    def done(self) -> WorkDone:
         """Work done so far."""
         meter = self.meter
         passed_s = self._queue.now - self._at_s if self.step_s else 0.0
         fed = int(passed_s / self.step_s * self._fed * (1 + self._drafts)) if self.step_s else 0
-        return Done(meter.busy_s + passed_s, meter.prompt_tokens, meter.forward_tokens + fed)
+        return WorkDone(meter.busy_s + passed_s, meter.prompt_tokens, meter.forward_tokens + fed)
 
     def preemptions(self) -> int:
         """Preemptions so far."""

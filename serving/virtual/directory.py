@@ -2,16 +2,16 @@
 
 from serving.ids import ReplicaId
 from serving.values.orders import Order
-from serving.virtual.ports import Instance
+from serving.virtual.ports import InstancePort
 
 
 class Directory:
     """Orders to instances; those to an instance that is gone are told so."""
 
     def __init__(self) -> None:
-        self._instances: dict[ReplicaId, Instance] = {}
+        self._instances: dict[ReplicaId, InstancePort] = {}
 
-    def put(self, instance: Instance) -> None:
+    def put(self, instance: InstancePort) -> None:
         """Add an instance that is up."""
         self._instances[instance.name] = instance
 
@@ -20,7 +20,7 @@ class Directory:
         self._instances.pop(name, None)
 
     def give(self, name: ReplicaId, order: Order) -> bool:
-        """`Instance.take`. Returns: whether it is there."""
+        """`InstancePort.take`. Returns: whether it is there."""
         instance = self._instances.get(name)
         if instance is None:
             return False

@@ -22,7 +22,7 @@ from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.virtual.directory import Directory
 from serving.virtual.events import EventQueue
 from serving.virtual.journal_book import Book
-from serving.virtual.ports import Instance
+from serving.virtual.ports import InstancePort
 from serving.virtual.result import Outcome
 
 _NO_NODE = NodeId("")
@@ -58,7 +58,7 @@ class VirtualGateway:
         self._gateways = gateways
         self._timeout_s = timeout_s
         self._seed = seed
-        self._instances: dict[ReplicaId, Instance] = {}
+        self._instances: dict[ReplicaId, InstancePort] = {}
         self._reported_at: dict[ReplicaId, float] = {}
         self._oldest_report = math.inf
         self._wake_at = math.inf
@@ -95,14 +95,14 @@ class VirtualGateway:
                 self._book.decided(self._queue.now, "refuse", base, one.kind.value, one.reason)
         self._tell(e.InstanceSays(replica, news))
 
-    def learn(self, instance: Instance) -> None:
+    def learn(self, instance: InstancePort) -> None:
         """An instance has come up."""
         self._instances[instance.name] = instance
         self._do(e.InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
         self.report(instance)
         self._set_alarm()
 
-    def report(self, instance: Instance) -> None:
+    def report(self, instance: InstancePort) -> None:
         """An instance tells its load now."""
         tokens, inside, free = instance.status()
         status = Status(

@@ -17,7 +17,7 @@ from serving.values.namespaces import server_quotas
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState
 from serving.virtual.memory_migration import DRAIN_RETRY_S, RETRY_S, Migration
 from serving.virtual.memory_server import Kept, VirtualServer
-from serving.virtual.memory_timers import Timers
+from serving.virtual.memory_timers import ActionTimers
 from serving.virtual.memory_values import PoolCounters, ServerFacts
 
 EXPIRY_S = 5.0
@@ -48,7 +48,7 @@ class Members:
         self.ring = HashRing(())
         self.steady = True
         self.changes = 0
-        self.timers = Timers()
+        self.timers = ActionTimers()
         self._config = config
         self._settings = settings
         self._quotas = [NamespaceRecord(name, nbytes) for name, nbytes in sorted(quotas.items())]

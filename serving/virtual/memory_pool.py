@@ -29,7 +29,7 @@ from serving.virtual.memory_members import Members
 from serving.virtual.memory_migration import BYTES_PER_S
 from serving.virtual.memory_server import VirtualServer, manager_settings
 from serving.virtual.memory_timers import NEVER
-from serving.virtual.memory_values import Found, Hold, PoolCounters, ServerFacts
+from serving.virtual.memory_values import BlockHold, LongestPrefix, PoolCounters, ServerFacts
 
 SSD_BYTES_PER_S = 400e9 / 8
 """One server's reads and writes on its SSD tier.
@@ -111,7 +111,7 @@ class VirtualPool:
         self._with_ssd = config.ssd_mib > 0
         self._members = Members(config, settings, quotas or {}, migration_bytes_per_s, ssd_bytes_per_s)
         self._timers = self._members.timers
-        self._holds: deque[Hold] = deque()  # by `until`: the lease is the same for all
+        self._holds: deque[BlockHold] = deque()  # by `until`: the lease is the same for all
         self._counted = PoolCounters()
         self._routes: dict[str, _Routes] = {}
         self._routes_of = -1
@@ -119,7 +119,7 @@ class VirtualPool:
 
     # Readers
 
-    def lookup_and_hold(self, namespace: str, hashes: Sequence[BlockHash], client: int, now: float) -> Found:
+    def lookup_and_hold(self, namespace: str, hashes: Sequence[BlockHash], client: int, now: float) -> LongestPrefix:
         """The longest prefix of these blocks that the pool has. It stays for `lease_s`, or until it is released.
 
         Args:
@@ -147,7 +147,9 @@ class VirtualPool:
                 holders.clear()
         return self._hold(run, holders, len(hashes), now)
 
-    def _hold(self, run: list[tuple[Shelf, Entry]], holders: list[VirtualServer], asked: int, now: float) -> Found:
+    def _hold(
+        self, run: list[tuple[Shelf, Entry]], holders: list[VirtualServer], asked: int, now: float
+    ) -> LongestPrefix:
         on_ssd = 0
         for shelf, entry in run:
             shelf.lend(entry)
@@ -158,8 +160,8 @@ class VirtualPool:
         counted.blocks_asked += asked
         counted.blocks_memory += len(run) - on_ssd
         counted.blocks_ssd += on_ssd
-        hold = Hold(run, holders, now + self._lease_s)
-        found = Found(len(run), len(run) - on_ssd, on_ssd, hold)
+        hold = BlockHold(run, holders, now + self._lease_s)
+        found = LongestPrefix(len(run), len(run) - on_ssd, on_ssd, hold)
         if run:
             self._holds.append(hold)
         if on_ssd:
@@ -175,7 +177,7 @@ class VirtualPool:
             pairs[0][0].bring([entry for _shelf, entry in pairs], now)
             self._members.work(server, now)
 
-    def release(self, handle: Hold, now: float) -> None:
+    def release(self, handle: BlockHold, now: float) -> None:
         """The bytes have arrived, or are not wanted any more. Nothing happens if the hold has ended already.
 
         Effects: its blocks may be evicted again.
@@ -183,7 +185,7 @@ class VirtualPool:
         self.tick(now)
         self._end(handle)
 
-    def _end(self, hold: Hold) -> None:
+    def _end(self, hold: BlockHold) -> None:
         for shelf, entry in hold.blocks:
             shelf.give_back(entry)
         hold.blocks.clear()

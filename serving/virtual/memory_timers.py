@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 NEVER = float("inf")
 
 
-class Timers:
+class ActionTimers:
     """Actions with their times. An action is told the time for which it was set."""
 
     __slots__ = ("_heap", "_number", "due")

@@ -15,7 +15,7 @@ class Named(Protocol):
     name: str
 
 
-class Hold:
+class BlockHold:
     """Blocks that a lookup found, which stay where they are until they are released or `until` has come."""
 
     __slots__ = ("blocks", "holders", "until")
@@ -31,7 +31,7 @@ class Hold:
         self.until = until
 
 
-class Found(NamedTuple):
+class LongestPrefix(NamedTuple):
     """The longest prefix that the pool has.
 
     Attributes:
@@ -42,7 +42,7 @@ class Found(NamedTuple):
     blocks: int
     from_memory: int
     from_ssd: int
-    handle: Hold
+    handle: BlockHold
 
     @property
     def servers(self) -> dict[str, int]:

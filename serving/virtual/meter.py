@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Done(NamedTuple):
+class WorkDone(NamedTuple):
     """Work of an instance up to a moment, the running step as far as it is. Fields: see `InstanceMeter`."""
 
     busy_s: float

@@ -5,7 +5,7 @@ from serving.ids import ReplicaId
 from serving.instance.core.events import FetchOrder, PullOrder, StoreOrder
 from serving.values.pool_outcome import FetchReport
 from serving.virtual.memory_pool import VirtualPool
-from serving.virtual.memory_values import Found
+from serving.virtual.memory_values import LongestPrefix
 from serving.virtual.network import Network
 from serving.virtual.ports import Done
 
@@ -67,7 +67,7 @@ class VirtualMovers:
         latency_s = asked - ASK_S - now + LOOKUP_S
         self._network.from_pool(instance, nbytes, latency_s, self._fetched, (order, found, nbytes, done))
 
-    def _fetched(self, move: tuple[FetchOrder, Found, int, Done]) -> None:
+    def _fetched(self, move: tuple[FetchOrder, LongestPrefix, int, Done]) -> None:
         order, found, nbytes, done = move
         assert self._pool is not None
         self._pool.release(found.handle, self._network.now)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hardware.topology import DieId, NpuId, Topology
 
 
-class Placement:
+class NpuPlacement:
     """The NPUs of one supernode: free, taken, or broken."""
 
     def __init__(self, topology: Topology, npus: int) -> None:

@@ -9,7 +9,7 @@ from serving.values.news import News
 from serving.values.orders import Order
 
 
-class StepTimes(Protocol):
+class StepDurations(Protocol):
     """Durations of steps [s]."""
 
     def prefill(self, tokens: float, attended_tokens: float) -> float:
@@ -52,7 +52,7 @@ class Movers(Protocol):
         ...
 
 
-class Instance(Protocol):
+class InstancePort(Protocol):
     """One prefill, decode or aggregated instance, as gateways and the cluster see it."""
 
     name: ReplicaId

@@ -10,8 +10,8 @@ from serving.instance.core.sequence_phase import SequencePhase
 from serving.instance.core.settings import EngineSettings
 from serving.values.orders import Add, Order, Release
 from serving.values.step_plan import SequenceResult, StepPlan, StepResult
-from serving.values.throughput import Throughput
-from serving.virtual.meter import Done, InstanceMeter
+from serving.values.throughput import BusyThroughput
+from serving.virtual.meter import InstanceMeter, WorkDone
 from serving.virtual.seat import EngineSeat, Surroundings, WakeTimer
 
 _TOKEN = (0,)
@@ -55,7 +55,7 @@ class PrefillInstance:
         self._timer = WakeTimer(around.queue, self._turn)
         self._plan: StepPlan | None = None
         self._kicked = False
-        self._speed = Throughput()
+        self._speed = BusyThroughput()
         self._attention_tokens = attention_tokens
         self._ready_s = 0.0
         """When the running step ends, or the instance no longer stands still, whatever is later."""
@@ -117,15 +117,15 @@ class PrefillInstance:
         """Blocks in use."""
         return self._engine.scheduler.blocks.pool.num_used
 
-    def done(self) -> Done:
+    def done(self) -> WorkDone:
         """Work done so far."""
         meter = self.meter
         if self._plan is None:
-            return Done(meter.busy_s, meter.prompt_tokens, meter.forward_tokens)
+            return WorkDone(meter.busy_s, meter.prompt_tokens, meter.forward_tokens)
         begun_s, duration, tokens, busy_s = self._step
         passed_s = self._queue.now - begun_s
         left = tokens - int(tokens * passed_s / duration) if duration else 0
-        return Done(busy_s + passed_s, meter.prompt_tokens - left, meter.forward_tokens - left)
+        return WorkDone(busy_s + passed_s, meter.prompt_tokens - left, meter.forward_tokens - left)
 
     def preemptions(self) -> int:
         """Preemptions so far."""

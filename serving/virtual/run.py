@@ -13,12 +13,12 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.scaling.core.decision import Scaler
 from serving.virtual.result import ScaleRecord, SimResult, Totals
-from serving.virtual.scaling import Scaling, configured_scaler
+from serving.virtual.scaling import ScalingDriver, configured_scaler
 from serving.virtual.scaling_signals import SignalReader
 from serving.virtual.supernode import Supernode
 from serving.virtual.timeline import Timeline
 from serving.virtual.troubles import Troubles
-from serving.virtual.workload.request import Workload
+from serving.virtual.workload.request import RequestStream
 
 Progress = Callable[[float, int], None]
 """Told the virtual time [s] and the requests that have arrived so far."""
@@ -42,7 +42,7 @@ def cost_model(config: ServeConfig) -> CostModel:
 
 def simulate(
     config: ServeConfig,
-    workload: Workload,
+    workload: RequestStream,
     *,
     faults: tuple[Fault, ...] = (),
     timeline_step_s: float | None = None,
@@ -93,10 +93,10 @@ def simulate(
     return _result(config, workload, node, timeline, troubles, records, seed, time.perf_counter() - begun)
 
 
-def _scaling(node: Supernode, scaler: Scaler | None) -> Scaling | None:
+def _scaling(node: Supernode, scaler: Scaler | None) -> ScalingDriver | None:
     if scaler is None:
         return None
-    return Scaling(node, scaler, SignalReader(node))
+    return ScalingDriver(node, scaler, SignalReader(node))
 
 
 def _run(node: Supernode, stop_s: float, progress: Progress | None) -> None:
@@ -137,7 +137,7 @@ def _check(node: Supernode) -> None:
 
 def _result(
     config: ServeConfig,
-    workload: Workload,
+    workload: RequestStream,
     node: Supernode,
     timeline: Timeline,
     troubles: Troubles,

@@ -17,7 +17,7 @@ def configured_scaler(slo: SloConfig, config: AutoscalerConfig) -> Scaler | None
     return None if config.policy == "none" else make_scaler(config.policy, slo, config)
 
 
-class Scaling:
+class ScalingDriver:
     """Asks a scaler, and does what it says.
 
     Attributes:

@@ -10,7 +10,7 @@ from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD, Decod
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_sizes import MemorySizes
-from serving.virtual.ports import StepTimes
+from serving.virtual.ports import StepDurations
 from serving.virtual.supernode import Supernode
 
 TYPICAL_PROMPT = 4096.0
@@ -124,20 +124,20 @@ def _cache_signals(pool: VirtualPool, sizes: MemorySizes, node: Supernode) -> Ca
     )
 
 
-def prompt_rate(config: ServeConfig, times: StepTimes) -> float:
+def prompt_rate(config: ServeConfig, times: StepDurations) -> float:
     """Prompt tokens that one prefill instance computes per second, by the cost model."""
     tokens = float(config.prefill.max_step_tokens)
     return tokens / times.prefill(tokens, tokens * TYPICAL_PROMPT / 2)
 
 
-def expected_decode(config: ServeConfig, times: StepTimes) -> Expected:
+def expected_decode(config: ServeConfig, times: StepDurations) -> Expected:
     """Load that one decode instance can carry by the cost model."""
     most = _sequences_in_time(config, times)
     slope_s = (_token_s(config, times, most) - _token_s(config, times, most / 2)) / (most / 2)
     return Expected(most, slope_s)
 
 
-def _sequences_in_time(config: ServeConfig, times: StepTimes) -> int:
+def _sequences_in_time(config: ServeConfig, times: StepDurations) -> int:
     """Most sequences of an instance at which tokens still come often enough."""
     limit_s = config.slo.tpot_s / TPOT_SPREAD
 
@@ -147,7 +147,7 @@ def _sequences_in_time(config: ServeConfig, times: StepTimes) -> int:
     return max(1, bisect_left(range(config.decode.max_sequences), True, key=lambda count: late(count + 1)))
 
 
-def _token_s(config: ServeConfig, times: StepTimes, sequences: float) -> float:
+def _token_s(config: ServeConfig, times: StepDurations, sequences: float) -> float:
     """Mean time per token with so many sequences in an instance, by its fullest die [s]."""
     simulation = config.simulation
     mean = sequences / config.decode.dies_per_instance

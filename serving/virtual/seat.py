@@ -14,7 +14,7 @@ from serving.values.orders import Add, Adopt, Cancel, Order
 from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import BlockExtent, HandoffTicket
 from serving.virtual.events import EventQueue
-from serving.virtual.ports import Movers, Owner, StepTimes
+from serving.virtual.ports import Movers, Owner, StepDurations
 
 _NO_HASH = BlockHash(b"")
 _NO_NODE = NodeId("")
@@ -67,7 +67,7 @@ class Surroundings:
     """
 
     queue: EventQueue
-    times: StepTimes
+    times: StepDurations
     owner_of: Callable[[SequenceId], Owner]
     movers: Movers
     block_bytes: int

@@ -23,7 +23,7 @@ from serving.virtual import shard_reports
 from serving.virtual.merge import merge_results
 from serving.virtual.result import SimResult
 from serving.virtual.run import simulate
-from serving.virtual.workload.request import Workload
+from serving.virtual.workload.request import RequestStream
 
 Progress = Callable[[int, float, int], None]
 """Told the number of a supernode, its virtual time [s] and the requests that have arrived there."""
@@ -41,7 +41,7 @@ class Plan:
     """
 
     config: ServeConfig
-    open_shard: Callable[[int, int], Workload]
+    open_shard: Callable[[int, int], RequestStream]
     faults: tuple[tuple[Fault, ...], ...] = ()
     timeline_step_s: float | None = None
     stop_s: float | None = None

@@ -24,14 +24,14 @@ from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_sizes import MemorySizes
 from serving.virtual.movers import VirtualMovers
 from serving.virtual.network import Network
-from serving.virtual.placement import Placement
+from serving.virtual.placement import NpuPlacement
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.result import InstanceTotals
 from serving.virtual.seat import Surroundings
 from serving.virtual.slowdown import JITTER_STEPS, Slowdown
 from serving.virtual.times import TableTimes
 from serving.virtual.workload.block_names import BlockNames
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 
 MODEL_LEN = 131_072
 """Longest prompt plus output of the model where the configuration names none [tokens]. Source: R1's own limit."""
@@ -58,7 +58,7 @@ class Supernode:
         self._attention_tokens = shape.linear_flops_per_token / (shape.layers * shape.prefill_core_flops)
         self.block_bytes = self.token_bytes * config.engine.block_tokens
         topology = Topology(CLOUDMATRIX384)
-        self.placement = Placement(topology, config.cluster.npus)
+        self.placement = NpuPlacement(topology, config.cluster.npus)
         measured = CLOUDMATRIX384.ub_measures.npu_cpu_read_inter.bytes_per_s * CLOUDMATRIX384.node.npu.dies
         self.network = Network(self.queue, topology, config.simulation.pool_gb_per_s * 1e9 or measured)
         has_pool = config.kvcache.replicas > 0 and config.engine.prefix_reuse
@@ -251,7 +251,7 @@ class Supernode:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def feed(self, workload: Workload) -> None:
+    def feed(self, workload: RequestStream) -> None:
         """Let a workload's requests arrive, each when its time comes. Effects: one event is always ahead."""
         self._more = True
         # A gateway needs a moment for each request; it is spared an event of its own.

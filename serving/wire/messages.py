@@ -1,7 +1,7 @@
 """Frames of a link, as values. Encoded with msgspec (MessagePack), decoded into exactly these types.
 
-Gateway to instance: `Hello` first, then `Add`, `Adopt`, `Cancel`, `Release`.
-Instance to gateway: `Welcome` first, then one `Frame` per engine step at most, and `Status`.
+Gateway to instance: `GatewayHello` first, then `Add`, `Adopt`, `Cancel`, `Release`.
+Instance to gateway: `InstanceWelcome` first, then one `Frame` per engine step at most, and `Status`.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ MAX_FRAME_BYTES = 32 << 20
 """Larger frames are refused: a 1 M token prompt takes 5 MiB."""
 
 
-class Hello(Value, frozen=True, gc=False):
+class GatewayHello(Value, frozen=True, gc=False, tag="Hello"):
     """A gateway introduces itself. `secret` is the cluster's shared secret."""
 
     gateway: GatewayId
@@ -25,7 +25,7 @@ class Hello(Value, frozen=True, gc=False):
     protocol: int = PROTOCOL
 
 
-class Welcome(Value, frozen=True, gc=False):
+class InstanceWelcome(Value, frozen=True, gc=False, tag="Welcome"):
     """The instance introduces itself."""
 
     replica: ReplicaId
@@ -62,8 +62,8 @@ def _mostly_answer(message: Adopt | Prefilled) -> bool:
     return len(_encoder.encode(beside)) > len(_encoder.encode(message.ticket))
 
 
-ToInstance = Hello | Add | Adopt | Cancel | Release
-ToGateway = Welcome | Frame | Status
+ToInstance = GatewayHello | Add | Adopt | Cancel | Release
+ToGateway = InstanceWelcome | Frame | Status
 
 _encoder = msgspec.msgpack.Encoder()
 _to_instance: msgspec.msgpack.Decoder[ToInstance] = msgspec.msgpack.Decoder(ToInstance)

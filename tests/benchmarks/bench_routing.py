@@ -29,7 +29,7 @@ from serving.virtual.report.summary import summarize
 from serving.virtual.result import SimResult
 from serving.virtual.run import simulate
 from serving.virtual.workload.open import open_workload
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 from tests.benchmarks.conditions import ROOT, Figure, conditions, make_parser, report, show_conditions
 
 TRACES = (
@@ -99,7 +99,7 @@ def burst(rule: Rule) -> float:
     later = [TraceRequest(0.06 + n * 1e-5, 1000, 1, ()) for n in range(BURST)]
     with without_memory(rule) as routing:
         config = system(routing, cache=False, period_s=0.05, prefills=INSTANCES)
-        result = simulate(config, Workload("burst", before + later, count=len(before) + BURST, duration_s=1.0))
+        result = simulate(config, RequestStream("burst", before + later, count=len(before) + BURST, duration_s=1.0))
     sent = Counter(one.choice for one in result.decisions if one.kind == "route prefill" and one.at_s >= 0.06)
     assert sum(sent.values()) == BURST, "every decision is kept"
     return max(sent.values()) * INSTANCES / BURST

@@ -17,7 +17,7 @@ from serving.cli import main
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, HandoffError, OverloadedError
-from serving.tools.replay import Replay, replay, replay_log
+from serving.tools.replay import ReplayResult, replay, replay_log
 from serving.values.decision_log import SUFFIX
 from serving.values.sequence import SamplingParams
 from tests.instance.decision_logs import doctored, gateway_kinds, pairs
@@ -108,7 +108,7 @@ def logs(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def results(folder: Path) -> dict[str, Replay]:
+def results(folder: Path) -> dict[str, ReplayResult]:
     return {path.name: replay(path) for path in sorted(folder.iterdir())}
 
 

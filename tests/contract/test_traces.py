@@ -22,7 +22,7 @@ from serving.cli.plan import order_of
 from serving.cli.simulate import open_shard
 from serving.errors import ConfigError
 from serving.virtual.workload.errors import TraceError
-from serving.virtual.workload.request import Workload
+from serving.virtual.workload.request import RequestStream
 from tests.benchmarks.autoscaling.play import chosen_loads
 from tests.benchmarks.bench_autoscaler import command_line
 from tests.benchmarks.conditions import ROOT
@@ -46,7 +46,7 @@ def known(requests: Iterable[tuple[float, int, int, Sequence[int]]]) -> Read:
     return found
 
 
-def of_workload(workload: Workload) -> Read:
+def of_workload(workload: RequestStream) -> Read:
     return known((one.arrival_s, one.prompt_tokens, one.output_tokens, one.blocks) for one in workload.requests)
 
 

@@ -48,7 +48,7 @@ async def test_a_gateway_that_was_frozen_beyond_every_timeout_connects_again(mon
     greeted, ended = asyncio.Queue[c.Connection](), asyncio.Queue[str]()
 
     def greet(connection: c.Connection, body: bytes) -> None:
-        assert isinstance(m.decode_to_instance(body), m.Hello)
+        assert isinstance(m.decode_to_instance(body), m.GatewayHello)
         connection.send(WELCOME)
         greeted.put_nowait(connection)
 

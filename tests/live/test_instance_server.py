@@ -68,10 +68,10 @@ async def connect(instance: Instance, name: str = "raw") -> RawGateway:
 @pytest.mark.parametrize(
     "first",
     [
-        m.encode(m.Hello(GatewayId("g"), "a guess")),
-        m.encode(m.Hello(GatewayId("g"), "")),
-        m.encode(m.Hello(GatewayId("g"), "é")),
-        m.encode(m.Hello(GatewayId("g"), SECRET, protocol=99)),
+        m.encode(m.GatewayHello(GatewayId("g"), "a guess")),
+        m.encode(m.GatewayHello(GatewayId("g"), "")),
+        m.encode(m.GatewayHello(GatewayId("g"), "é")),
+        m.encode(m.GatewayHello(GatewayId("g"), SECRET, protocol=99)),
         m.encode(Cancel(SequenceId("before the hello"))),
         (5).to_bytes(4, "big") + b"\x00junk",
         b"GET /v1/models HTTP/1.1\r\n\r\n",
@@ -113,7 +113,7 @@ async def test_silent_ones_do_not_keep_gateways_out(pools: Pools) -> None:
 async def test_a_second_hello_ends_the_link(pools: Pools) -> None:
     gateway = await connect(pools.instances[0])
     assert isinstance(await gateway.read(), Status), "the first report comes with the welcome"
-    gateway.send(m.Hello(GatewayId("again"), SECRET))
+    gateway.send(m.GatewayHello(GatewayId("again"), SECRET))
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
         await gateway.news()
     await gateway.close()
@@ -273,7 +273,7 @@ class _Frames:
 
 
 def _served(*names: str) -> tuple[InstanceServer, _Frames]:
-    welcome = m.Welcome(ReplicaId("p#0"), "prefill", NodeId("n"), "l", 4, 32, 128)
+    welcome = m.InstanceWelcome(ReplicaId("p#0"), "prefill", NodeId("n"), "l", 4, 32, 128)
     server, frames = InstanceServer(welcome, SECRET), _Frames()
     server._owner.update(dict.fromkeys(map(SequenceId, names), cast(Any, frames)))
     return server, frames
@@ -327,7 +327,7 @@ async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> No
         snapshot=inside, unseen=(1, 40), time_scale=1.0, progress_age_s=lambda: 0.0, step_limit_s=lambda: 1.0
     )
     server._engine_loop = cast(Any, loop)
-    server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
+    server._gateways[cast(Any, frames)] = m.GatewayHello(GatewayId("g"), SECRET)
     server._send_status()
     assert [(report.waiting, report.running) for report in frames.reports] == [(2, 9)], "and who has just come"
 
@@ -337,7 +337,7 @@ async def test_a_request_has_as_long_as_the_gateway_says_in_the_gateways_time() 
     server, frames = _served()
     told: list[Add | Adopt] = []
     server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0, post=told.append))
-    server._gateways[cast(Any, frames)] = m.Hello(GatewayId("g"), SECRET)
+    server._gateways[cast(Any, frames)] = m.GatewayHello(GatewayId("g"), SECRET)
     ticket = HandoffTicket("t", ReplicaId("p#1"), NodeId("n"), "/s", "l", 40, ())
     for message in (Add(spec("a@1")), Adopt(spec("b@1"), ticket)):
         server._on_frame(cast(Any, frames), m.encode(message)[4:])

@@ -15,7 +15,7 @@ from serving.config.serve import ServeConfig
 from serving.ids import SequenceId
 from serving.values.orders import Cancel
 from serving.values.sequence import PoolUse, SamplingParams
-from serving.values.throughput import Throughput
+from serving.values.throughput import BusyThroughput
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.server_process import ServerProcess
 from tests.live.harness import SECRET, Pools, Told, small_config, until
@@ -267,7 +267,7 @@ async def test_prompts_of_an_idle_system_take_turns(
     config: ServeConfig, shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A pause of the machine in one instance's step makes a straggler, which rightly gets nothing while others are idle.
-    monkeypatch.setattr(Throughput, "tokens_per_s", 1000.0)
+    monkeypatch.setattr(BusyThroughput, "tokens_per_s", 1000.0)
     async with Pools(replace(config, kvcache=KvCacheConfig()), shm) as pools:
         await pools.start("prefill", "prefill", "decode")
         for turn in range(6):

@@ -56,7 +56,7 @@ class Wire:
         node.wires.append(self)
         gate.links._links[self.replica] = cast(Any, self)
         gate._on_up(cast(Any, self))
-        node.server._gateways[self.far_end] = m.Hello(GatewayId("g"), "")
+        node.server._gateways[self.far_end] = m.GatewayHello(GatewayId("g"), "")
         node.server._send_status()
 
     def send(self, message: Value) -> bool:
@@ -122,7 +122,7 @@ class Node:
             SETTINGS, role=EngineRole(pool), handoff_lease_s=30.0, max_waiting=waiting, max_sequences=running
         )
         self.inside = FakeInstance(self.replica, settings, blocks, path.fabric, FakePool())
-        self.welcome = m.Welcome(self.replica, pool, NodeId("n"), "l", settings.block_tokens, blocks, 64)
+        self.welcome = m.InstanceWelcome(self.replica, pool, NodeId("n"), "l", settings.block_tokens, blocks, 64)
         self.server = InstanceServer(self.welcome, "", None, lambda: cast(Any, SimpleNamespace(lost=(), late=())))
         self.server._engine_loop = cast(Any, self)
         self._posted: deque[EngineEvent] = deque()

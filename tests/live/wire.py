@@ -10,7 +10,7 @@ from serving.values.news import News, Value
 from serving.wire import messages as m
 from tests.live.harness import SECRET
 
-WELCOME = m.Welcome(ReplicaId("decode#1"), "decode", NodeId("node"), "layout", 16, 100, 1024)
+WELCOME = m.InstanceWelcome(ReplicaId("decode#1"), "decode", NodeId("node"), "layout", 16, 100, 1024)
 STATUS = Status(0, 0, 0, 100, draining=False, progress_age_s=0.0, tokens_per_s=0.0)
 
 
@@ -26,8 +26,8 @@ class RawGateway:
         """Connect; with a name, introduce itself and read the welcome."""
         gateway = cls(*await asyncio.open_connection(*address))
         if name is not None:
-            gateway.send(m.Hello(GatewayId(name), SECRET))
-            assert isinstance(await gateway.read(), m.Welcome)
+            gateway.send(m.GatewayHello(GatewayId(name), SECRET))
+            assert isinstance(await gateway.read(), m.InstanceWelcome)
         return gateway
 
     def send(self, *messages: Value) -> None:

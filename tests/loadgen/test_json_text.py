@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import NOT_JSON
-from loadgen.json_text import LARGEST_DEPTH, Decoder, NestedTooDeeply, check_depth, decode
+from loadgen.json_text import LARGEST_DEPTH, Decoder, JsonTooDeep, check_depth, decode
 from tests.nested import BRACKETS_IN_TEXT, VALUES, arrays, depth, wrapped
 
 
@@ -23,7 +23,7 @@ class Known(msgspec.Struct):
 def test_json_is_read_to_the_limit_and_no_further(value: Any, levels: int, binary: bool) -> None:
     text = wrapped(value, levels)
     if levels + depth(value) > LARGEST_DEPTH:
-        with pytest.raises(NestedTooDeeply):
+        with pytest.raises(JsonTooDeep):
             check_depth(text.encode() if binary else text)
     else:
         check_depth(text.encode() if binary else text)
@@ -33,7 +33,7 @@ def test_json_is_read_to_the_limit_and_no_further(value: Any, levels: int, binar
 def test_brackets_in_strings_are_no_arrays(text: str) -> None:
     many = [{text: text}, [text]] * 200
     assert decode(json.dumps(many)) == many
-    with pytest.raises(NestedTooDeeply):
+    with pytest.raises(JsonTooDeep):
         decode(json.dumps([{text: text}])[:-1] + "," + arrays(LARGEST_DEPTH) + "]")
 
 
@@ -48,5 +48,5 @@ def test_fields_that_are_skipped_count(levels: int) -> None:
 
 
 def test_surrogates_are_no_obstacle() -> None:
-    with pytest.raises(NestedTooDeeply):
+    with pytest.raises(JsonTooDeep):
         check_depth('["\udcff",' + arrays(LARGEST_DEPTH) + "]")

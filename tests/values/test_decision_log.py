@@ -13,7 +13,7 @@ from serving.gateway.core.gateway_admission import AdmissionLimits
 from serving.gateway.core.record import GatewayCall, noted
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import BlockHash, NodeId, ReplicaId, RequestId, SequenceId
-from serving.tools.replay import Replay, replay_log
+from serving.tools.replay import ReplayResult, replay_log
 from serving.values.decision_log import (
     CallRecord,
     End,
@@ -172,7 +172,7 @@ def log(*life: tuple[e.GatewayEvent, float]) -> bytes:
     return data + encoder.pair(End(), None)
 
 
-def replayed(data: bytes) -> Replay:
+def replayed(data: bytes) -> ReplayResult:
     """What comes of it."""
     return replay_log(data, "log")
 

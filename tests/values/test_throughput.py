@@ -4,11 +4,11 @@ import pytest
 
 from serving.gateway.core.router import InstanceView, route_prefill
 from serving.ids import NodeId, ReplicaId
-from serving.values.throughput import FORGET_HALF_LIVES, UNKNOWN_RETRY_S, Throughput, retry_after_s
+from serving.values.throughput import FORGET_HALF_LIVES, UNKNOWN_RETRY_S, BusyThroughput, retry_after_s
 
 
 def test_recent_steps_count_for_more() -> None:
-    rate = Throughput(half_life_s=1.0)
+    rate = BusyThroughput(half_life_s=1.0)
     assert rate.tokens_per_s == 0
     rate.observe(100, 1.0)
     assert rate.tokens_per_s == 100
@@ -24,7 +24,7 @@ def test_a_retry_is_told_within_sensible_bounds() -> None:
 
 
 def test_an_idle_instance_that_looked_slow_is_asked_again_in_the_end() -> None:
-    paused, usual = Throughput(), Throughput()
+    paused, usual = BusyThroughput(), BusyThroughput()
     paused.observe(20, 2.0)
     usual.observe(20, 0.002)
     forgotten_s = FORGET_HALF_LIVES * paused.half_life_s

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import TraceFormatError, UsageError
-from loadgen.json_text import NestedTooDeeply, check_depth
+from loadgen.json_text import JsonTooDeep, check_depth
 from loadgen.regular_file import check_regular
 
 _FIRST_READ = 1 << 20
@@ -54,8 +54,8 @@ def _entries(path: Path, read: Callable[[int], str]) -> Iterator[tuple[int, Any]
         try:
             value, end = decode(buffer, at)
             check_depth(buffer[at:end])
-        except (NestedTooDeeply, RecursionError):
-            raise TraceFormatError(f"{path}:{line + buffer.count(_NEWLINE, 0, at)}: {NestedTooDeeply()}") from None
+        except (JsonTooDeep, RecursionError):
+            raise TraceFormatError(f"{path}:{line + buffer.count(_NEWLINE, 0, at)}: {JsonTooDeep()}") from None
         except json.JSONDecodeError as error:
             more = "" if ended or len(buffer) - at > _LONGEST_ENTRY else read(size)
             if not more:

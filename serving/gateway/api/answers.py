@@ -79,7 +79,7 @@ class ModelList(Answer):
     data: list[ModelCard]
 
 
-class Tokens(Answer):
+class Tokenized(Answer):
     """POST /tokenize."""
 
     count: Count

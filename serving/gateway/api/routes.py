@@ -20,7 +20,7 @@ from serving.gateway.api.answers import (
     ModelCard,
     ModelList,
     Ready,
-    Tokens,
+    Tokenized,
     Version,
 )
 from serving.gateway.api.backend import GenerationBackend
@@ -201,7 +201,7 @@ def info_router(endpoint: RouteServices) -> APIRouter:
         return json_response(endpoint.model_card(name))
 
     @router.post(
-        "/tokenize", openapi_extra=request_body("TokenizeRequest"), responses=answers(Tokens, 404, 429, *BODY_ERRORS)
+        "/tokenize", openapi_extra=request_body("TokenizeRequest"), responses=answers(Tokenized, 404, 429, *BODY_ERRORS)
     )
     async def tokenize(request: Request) -> Response:
         """Token ids of a prompt or a conversation."""

@@ -37,7 +37,7 @@ class InstanceLink:
     ) -> None:
         self.replica = replica
         self.incarnation = incarnation
-        self.welcome: m.Welcome | None = None
+        self.welcome: m.InstanceWelcome | None = None
         self.status: Status | None = None
         self.heard_at = 0.0
         self.still_since: float | None = None
@@ -63,7 +63,7 @@ class InstanceLink:
                     lambda: Connection(self._receive, self._closed), host, port
                 )
                 self._connection = connection
-                connection.send(m.Hello(gateway, secret))
+                connection.send(m.GatewayHello(gateway, secret))
                 await self._welcomed
         except (OSError, TimeoutError, LinkError) as error:
             self._give_up()
@@ -112,7 +112,7 @@ class InstanceLink:
             case Status():
                 self.status = message
                 self._on_status(self, message)
-            case m.Welcome():
+            case m.InstanceWelcome():
                 self.welcome = message
                 if self._welcomed is not None and not self._welcomed.done():
                     self._welcomed.set_result(None)

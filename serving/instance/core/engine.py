@@ -37,7 +37,7 @@ from serving.values.news import Adopted, Lost, Tokens, refusal
 from serving.values.orders import Add, Adopt, Cancel, Release
 from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec
 from serving.values.step_plan import SequenceResult, SequenceStep, StepResult
-from serving.values.throughput import Throughput
+from serving.values.throughput import BusyThroughput
 
 
 class InstanceEngine:
@@ -62,7 +62,7 @@ class InstanceEngine:
         self._out: list[e.EngineEffect] = []
         self._in_flight: PlannedStep | None = None
         self._foreseen: PlannedStep | None = None
-        self._throughput = Throughput()
+        self._throughput = BusyThroughput()
         self._pool = PoolOrders(settings, self._blocks)
         self._counters = EngineCounters()
         self._holds = settings.role is EngineRole.PREFILL

@@ -9,7 +9,7 @@ from serving.instance.core.sequence import LiveSequence
 from serving.instance.core.sequence_blocks import blocks_for
 from serving.instance.core.settings import EngineRole
 from serving.values.sequence import HandoffTicket, SequenceSpec
-from serving.values.throughput import Throughput, retry_after_s
+from serving.values.throughput import BusyThroughput, retry_after_s
 
 
 def check_spec(spec: SequenceSpec, max_len: int) -> None:
@@ -35,7 +35,7 @@ def check_spec(spec: SequenceSpec, max_len: int) -> None:
         )
 
 
-def check_room(scheduler: Scheduler, max_waiting: int, throughput: Throughput) -> None:
+def check_room(scheduler: Scheduler, max_waiting: int, throughput: BusyThroughput) -> None:
     """Refuse a further sequence while the queue is full.
 
     Raises: OverloadedError with the time after which the queue will have moved.

@@ -9,7 +9,7 @@ from serving.instance.core.handoffs import HeldHandoffs
 from serving.instance.core.pool_orders import PoolOrders
 from serving.instance.core.scheduler import Scheduler
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS
-from serving.values.throughput import Throughput
+from serving.values.throughput import BusyThroughput
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ def take_snapshot(
     scheduler: Scheduler,
     handoffs: HeldHandoffs,
     orders: PoolOrders,
-    throughput: Throughput,
+    throughput: BusyThroughput,
     drafts: DraftPlanner | None,
     *,
     has_work: bool,

@@ -26,7 +26,7 @@ from serving.telemetry.decision_writer import writer_in
 from serving.values.health import StepLimits
 from serving.values.link_health import LinkLimits
 from serving.values.pool_view import PoolView
-from serving.wire.messages import Welcome
+from serving.wire.messages import InstanceWelcome
 
 __all__ = ["Instance", "InstancePlace"]
 
@@ -190,8 +190,8 @@ class Instance:
             faults=faults,
         )
 
-    def _welcome(self, attached: Attached) -> Welcome:
-        return Welcome(
+    def _welcome(self, attached: Attached) -> InstanceWelcome:
+        return InstanceWelcome(
             replica=self.place.replica,
             pool=self.place.pool,
             node=self.place.node,

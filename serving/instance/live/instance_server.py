@@ -46,7 +46,7 @@ class InstanceServer:
 
     def __init__(
         self,
-        welcome: m.Welcome,
+        welcome: m.InstanceWelcome,
         secret: str,
         status_period_s: float | None = None,
         trouble: Callable[[], PathTrouble] = PathTrouble,
@@ -60,7 +60,7 @@ class InstanceServer:
         self._status_period_s = STATUS_PERIOD_S if status_period_s is None else status_period_s
         self._welcome = welcome
         self._secret = secret.encode()
-        self._gateways: dict[Connection, m.Hello | None] = {}
+        self._gateways: dict[Connection, m.GatewayHello | None] = {}
         self._strangers: dict[Connection, None] = {}
         """Connected, but did not say Hello yet."""
         self._owner: dict[SequenceId, Connection] = {}
@@ -176,12 +176,12 @@ class InstanceServer:
                 loop.post(message)
             case Release():
                 loop.post(message)
-            case m.Hello():
+            case m.GatewayHello():
                 raise LinkError("a second Hello")
         return None
 
     def _greet(self, connection: Connection, message: m.ToInstance) -> None:
-        if not isinstance(message, m.Hello) or not hmac.compare_digest(message.secret.encode(), self._secret):
+        if not isinstance(message, m.GatewayHello) or not hmac.compare_digest(message.secret.encode(), self._secret):
             raise LinkError("the first frame must be a Hello with the cluster's secret")
         if message.protocol != m.PROTOCOL:
             raise LinkError(f"protocol {message.protocol}, this instance speaks {m.PROTOCOL}")

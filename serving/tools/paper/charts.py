@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loadgen.report import numbers
-from loadgen.report.chart import Axis, Bar, BarChart, Chart, Key, Limit, ScatterChart, Trace, compact
+from loadgen.report.chart import Axis, Bar, BarChart, Chart, Key, Limit, ScatterChart, ScatterTrace, compact
 from serving.tools.paper import texts
 from serving.tools.paper.reproduction import Reproduced
 from serving.tools.paper.rows import Curve, Plot, Row
@@ -65,8 +65,8 @@ def _curves(chart_id: str, plot: Plot) -> ScatterChart:
     )
 
 
-def _trace(curve: Curve, color: str) -> Trace:
-    return Trace(
+def _trace(curve: Curve, color: str) -> ScatterTrace:
+    return ScatterTrace(
         name=curve.name,
         xs=[compact(x) or 0.0 for x in curve.xs],
         ys=[compact(y) or 0.0 for y in curve.ys],

@@ -24,7 +24,7 @@ from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.virtual.events import EventQueue
 from serving.virtual.memory_pool import VirtualPool
-from serving.virtual.memory_values import Found
+from serving.virtual.memory_values import LongestPrefix
 from serving.virtual.ports import Done
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.seat import Surroundings
@@ -117,7 +117,7 @@ class _Loads:
     pool: VirtualPool
     block_bytes: int
     fabric: Fabric
-    under_way: dict[TransferId, tuple[FetchOrder, Found, Done]] = field(default_factory=dict)
+    under_way: dict[TransferId, tuple[FetchOrder, LongestPrefix, Done]] = field(default_factory=dict)
     watched: float = -1.0
     serial: int = 0
 

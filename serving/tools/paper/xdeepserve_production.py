@@ -16,13 +16,13 @@ from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
 from serving.tools.paper.setting import Setting
 from serving.virtual.result import Outcome
 from serving.virtual.run import simulate
-from serving.virtual.workload.synthetic import LogNormal, synthetic_workload
+from serving.virtual.workload.synthetic import LogNormalLengths, synthetic_workload
 
 _SOURCE = "xDeepServe 7.2"
 _MODEL = Path(__file__).resolve().parents[3] / "deploy" / "models" / "deepseek-r1-shape"
 _PROMPT_MEAN, _OUTPUT_MEAN = 13_000.0, 2_100.0
-_PROMPTS = LogNormal(mean=_PROMPT_MEAN, cv=1.0, low=16, high=65_536)
-_OUTPUTS = LogNormal(mean=_OUTPUT_MEAN, cv=1.0, low=16, high=32_768)
+_PROMPTS = LogNormalLengths(mean=_PROMPT_MEAN, cv=1.0, low=16, high=65_536)
+_OUTPUTS = LogNormalLengths(mean=_OUTPUT_MEAN, cv=1.0, low=16, high=32_768)
 _TTFT_S = 0.9
 _DECODE_NPUS = 64
 _GREEDY_ACCEPTANCE = 0.9

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from loadgen.report import numbers
-from loadgen.report.chart import Axis, ScatterChart, Trace
+from loadgen.report.chart import Axis, ScatterChart, ScatterTrace
 from serving.tools.planning.plan import CapacityPlan, Option
 
 _MARGIN = 0.06
@@ -18,7 +18,7 @@ def plans_chart(plan: CapacityPlan) -> ScatterChart | None:
         return None
     front = pareto_front(options)
     traces = [
-        Trace(
+        ScatterTrace(
             name="nothing cheaper gives more", color="grey", joined=True, steps=True, bare=True,
             xs=[float(one.candidate.npus) for one in front], ys=[one.verdict.goodput_per_s for one in front],
         )
@@ -52,9 +52,9 @@ def _kind(one: Option, plan: CapacityPlan) -> str:
     return "best" if one is plan.best else "holds the SLOs" if one.holds else "misses them"
 
 
-def _trace(name: str, color: str, members: Sequence[Option], *, best: bool) -> Trace:
+def _trace(name: str, color: str, members: Sequence[Option], *, best: bool) -> ScatterTrace:
     """Points of one kind; the best one has its name beside it."""
-    return Trace(
+    return ScatterTrace(
         name=name, color=color, large=best,
         xs=[float(one.candidate.npus) for one in members],
         ys=[one.verdict.goodput_per_s for one in members],

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.virtual.workload.errors import TraceError
-from serving.virtual.workload.request import Workload
+from serving.virtual.workload.request import RequestStream
 
 READ_AT_MOST = 200_000
 """Requests that bounds are computed from."""
@@ -40,7 +40,7 @@ class PlanDemand:
         return self.prompt - self.reused
 
 
-def demand(workload: Workload, *, reuse: bool, most: int = READ_AT_MOST) -> PlanDemand:
+def demand(workload: RequestStream, *, reuse: bool, most: int = READ_AT_MOST) -> PlanDemand:
     """Read a workload.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 
 from serving.virtual.workload.errors import TraceError
 from serving.virtual.workload.open import open_workload
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 
 _PARTS = 6
 """The short stretch is about this part of the trace, but not shorter than `_LEAST_S`."""
@@ -29,7 +29,7 @@ class TraceChoice:
     seed: int = 0
     block_tokens: int | None = None
 
-    def open(self) -> Workload:
+    def open(self) -> RequestStream:
         """Read it. Raises: TraceError."""
         return open_workload(
             self.path, rate=self.rate, limit=self.limit, start_s=self.start_s, duration_s=self.duration_s,
@@ -74,7 +74,7 @@ class TraceFacts:
 
 
 @lru_cache(maxsize=4)
-def opened(trace: TraceChoice) -> tuple[Workload, TraceFacts]:
+def opened(trace: TraceChoice) -> tuple[RequestStream, TraceFacts]:
     """A trace, read once in each process. Raises: TraceError."""
     workload = trace.open()
     return workload, _facts(workload.requests)

@@ -21,7 +21,7 @@ PERCENTILES = (50.0, 90.0, 99.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
+class LatencyFigures:
     """Figures of one metric; every one is nan if nothing was counted."""
 
     count: int
@@ -73,13 +73,13 @@ def latencies(requests: RequestColumns) -> Latencies:
     )
 
 
-def distribution(values: Floats) -> Distribution:
+def distribution(values: Floats) -> LatencyFigures:
     """Mean and percentiles of the values that are there; linear between neighbours, as numpy's default."""
     present = values[~np.isnan(values)]
     if not len(present):
-        return Distribution(0, math.nan, math.nan, math.nan, math.nan, math.nan)
+        return LatencyFigures(0, math.nan, math.nan, math.nan, math.nan, math.nan)
     p50, p90, p99 = (float(value) for value in np.percentile(present, PERCENTILES))
-    return Distribution(len(present), float(present.mean()), p50, p90, p99, float(present.max()))
+    return LatencyFigures(len(present), float(present.mean()), p50, p90, p99, float(present.max()))
 
 
 def floats(column: "array[float]") -> Floats:

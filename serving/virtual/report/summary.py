@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from serving.virtual.report.goodput import Goodput, Slo, goodput
-from serving.virtual.report.latencies import Distribution, Latencies, distribution, ints, latencies
+from serving.virtual.report.latencies import Latencies, LatencyFigures, distribution, ints, latencies
 from serving.virtual.report.pools import (
     SECONDS_PER_HOUR,
     FaultSummary,
@@ -20,7 +20,7 @@ from serving.virtual.result import Outcome, SimResult
 
 
 @dataclass(frozen=True, slots=True)
-class Throughput:
+class RunThroughput:
     """Rates over the whole run [1/s]: requests that finished, tokens of their prompts and tokens that reached clients.
 
     `output_tokens_per_npu_s`: per NPU of every pool together.
@@ -65,12 +65,12 @@ class Summary:
     requests: int
     outcomes: dict[str, int]
     retried: int
-    ttft_s: Distribution
-    tpot_s: Distribution
-    e2e_s: Distribution
+    ttft_s: LatencyFigures
+    tpot_s: LatencyFigures
+    e2e_s: LatencyFigures
     one_token: int
     goodput: Goodput | None
-    throughput: Throughput
+    throughput: RunThroughput
     cache: CacheSummary
     pools: list[PoolSummary]
     planes: list[PlaneSummary]
@@ -111,11 +111,11 @@ def summarize(result: SimResult, slo: Slo | None = None, *, times: Latencies | N
     )
 
 
-def _throughput(result: SimResult, times: Latencies) -> Throughput:
+def _throughput(result: SimResult, times: Latencies) -> RunThroughput:
     totals = result.totals
     finished = int(np.count_nonzero(times.finished))
     prompt_tokens = int(ints(result.requests.prompt_tokens)[times.finished].sum())
-    return Throughput(
+    return RunThroughput(
         requests_per_s=ratio(finished, totals.end_s),
         input_tokens_per_s=ratio(prompt_tokens, totals.end_s),
         output_tokens_per_s=ratio(totals.tokens_out, totals.end_s),

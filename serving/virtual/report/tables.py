@@ -6,7 +6,7 @@ from hardware.cost.loads import PredictedStep
 from loadgen.report import numbers
 from loadgen.report.table import Table, TableRow, columns, table_of
 from serving.virtual.report.gantt import layer_parts, stream_name
-from serving.virtual.report.latencies import Distribution
+from serving.virtual.report.latencies import LatencyFigures
 from serving.virtual.report.pools import life_s
 from serving.virtual.report.summary import Summary
 from serving.virtual.result import DecisionRecord, SimResult
@@ -28,7 +28,7 @@ def latency_table(summary: Summary) -> Table:
     )
 
 
-def latency_cells(of: Distribution) -> list[str]:
+def latency_cells(of: LatencyFigures) -> list[str]:
     """Mean, p50, p90, p99 and the largest, as durations."""
     return [numbers.duration(value) for value in (of.mean, of.p50, of.p90, of.p99, of.maximum)]
 

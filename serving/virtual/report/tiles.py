@@ -3,7 +3,7 @@
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, tile
 from serving.virtual.report.goodput import Goodput, Slo
-from serving.virtual.report.latencies import Distribution
+from serving.virtual.report.latencies import LatencyFigures
 from serving.virtual.report.summary import Summary
 
 
@@ -61,7 +61,7 @@ def _goodput(goodput: Goodput) -> Html:
     return tile("Within the SLOs", numbers.share(goodput.attainment), "", [rate, *limits])
 
 
-def _latency(name: str, of: Distribution, limit_s: float | None) -> Html:
+def _latency(name: str, of: LatencyFigures, limit_s: float | None) -> Html:
     figure, _, unit = numbers.duration(of.p50).partition(" ")
     lines = [f"p90 {numbers.duration(of.p90)}", f"p99 {numbers.duration(of.p99)}"]
     if limit_s is not None:

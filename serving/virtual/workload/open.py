@@ -10,7 +10,7 @@ from serving.virtual.workload.columns import Columns
 from serving.virtual.workload.errors import TraceError, refused_in_our_terms
 from serving.virtual.workload.reading import batches
 from serving.virtual.workload.replay import Portion, Replay, Stretch
-from serving.virtual.workload.request import Workload
+from serving.virtual.workload.request import RequestStream
 from serving.virtual.workload.scaling import Scaling
 from serving.virtual.workload.sharding import sharded
 
@@ -41,7 +41,7 @@ def open_workload(
     token_s: float = 0.0,
     block_tokens: int | None = None,
     kept_bytes: int = KEPT_BYTES,
-) -> Workload:
+) -> RequestStream:
     """A trace as a workload that can be read any number of times.
 
     Args:
@@ -78,7 +78,7 @@ def open_workload(
     count, last_s = replay.measure() if keeps else (None, replay.ends_s())
     if not keeps:
         _look_at_the_first(trace)
-    return Workload(
+    return RequestStream(
         _name(path, replay, volume), replay, count=count, duration_s=last_s, block_tokens=scaled_block,
         notes=trace.notes,
     )  # fmt: skip

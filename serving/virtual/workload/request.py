@@ -12,9 +12,9 @@ class TraceRequest(NamedTuple):
         arrival_s: from the start of the trace [s]; requests come in order of arrival.
         prompt_tokens: at least 1.
         output_tokens: at least 1.
-        blocks: prefix identity of each of the prompt's leading blocks of `Workload.block_tokens` tokens (the last may
-            be partly filled): equal numbers at equal places mean an equal prompt up to there. Empty = nothing known,
-            hence nothing shared.
+        blocks: prefix identity of each of the prompt's leading blocks of `RequestStream.block_tokens` tokens (the last
+            may be partly filled): equal numbers at equal places mean an equal prompt up to there. Empty = nothing
+            known, hence nothing shared.
     """
 
     arrival_s: float
@@ -24,7 +24,7 @@ class TraceRequest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class RequestStream:
     """A stream of requests, read once from its beginning to its end.
 
     Attributes:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.trace.draws import Gaps, Histogram, histogram, random_stream
+from loadgen.trace.draws import Gaps, LengthHistogram, histogram, random_stream
 from serving.errors import ConfigError
 from serving.virtual.workload.columns import BATCH, FloatArray, IntArray
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 
 
 @dataclass(frozen=True, slots=True)
-class LogNormal:
+class LogNormalLengths:
     """Lengths as chats have them: many short ones, few very long ones.
 
     Attributes:
@@ -37,7 +37,7 @@ class LogNormal:
         return np.clip(np.rint(drawn), self.low, self.high).astype(np.int64)
 
 
-Lengths = int | Sequence[int] | LogNormal
+Lengths = int | Sequence[int] | LogNormalLengths
 """One length for all; lengths to draw from, each as likely as the others; or a distribution. [tokens]"""
 
 SYNTHETIC_BLOCK_TOKENS = 128
@@ -54,7 +54,7 @@ def synthetic_workload(
     seed: int = 0,
     *,
     block_tokens: int = SYNTHETIC_BLOCK_TOKENS,
-) -> Workload:
+) -> RequestStream:
     """Requests of a steady load, drawn lazily, the same each time they are read.
 
     Args:
@@ -74,17 +74,17 @@ def synthetic_workload(
     )  # fmt: skip
     parts = [f"{rate_per_s:g} requests/s", f"prompts {_said(prompt_tokens)}", f"answers {_said(output_tokens)}"]
     parts += [f"cv {cv:g}"] * (cv != 1) + [f"reuse {reuse:.0%}"] * (reuse > 0)
-    return Workload(
+    return RequestStream(
         f"synthetic, {', '.join(parts)}", stream, count=None, duration_s=duration_s, block_tokens=block_tokens
     )
 
 
-def _draws(name: str, lengths: Lengths) -> Histogram | LogNormal:
+def _draws(name: str, lengths: Lengths) -> LengthHistogram | LogNormalLengths:
     """The distribution to draw lengths from.
 
     Raises: ConfigError.
     """
-    if isinstance(lengths, LogNormal):
+    if isinstance(lengths, LogNormalLengths):
         return lengths
     values = [lengths] if isinstance(lengths, int) else list(lengths)
     if not values or min(values) < 1:
@@ -94,7 +94,7 @@ def _draws(name: str, lengths: Lengths) -> Histogram | LogNormal:
 
 def _said(lengths: Lengths) -> str:
     """Lengths for the name."""
-    if isinstance(lengths, LogNormal):
+    if isinstance(lengths, LogNormalLengths):
         return f"{lengths.mean:g} on average"
     return str(lengths) if isinstance(lengths, int) else f"of {len(lengths)} lengths"
 
@@ -105,8 +105,8 @@ class _Stream:
 
     rate_per_s: float
     duration_s: float
-    prompt: Histogram | LogNormal
-    output: Histogram | LogNormal
+    prompt: LengthHistogram | LogNormalLengths
+    output: LengthHistogram | LogNormalLengths
     cv: float
     reuse: float
     seed: int

@@ -9,7 +9,7 @@ from loadgen.trace import Reading, open_trace
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
 from serving.virtual.workload.open import open_workload
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 from serving.virtual.workload.synthetic import synthetic_workload
 from tests.benchmarks.conditions import ROOT
 
@@ -36,7 +36,7 @@ class Load:
     name: str
     said: str
     config: ServeConfig
-    open: Callable[[], Workload]
+    open: Callable[[], RequestStream]
     requests_per_instance: float = 240.0
     searched: bool = True
 
@@ -95,11 +95,11 @@ def steady_loads(hours: float) -> list[Load]:
     ]
 
 
-def idle_hour() -> Workload:
+def idle_hour() -> RequestStream:
     """A little work, an hour of silence, and one more request."""
     times = [0.5 * n for n in range(100)] + [_IDLE_HOUR_S]
     requests = [TraceRequest(at, 1200, 400) for at in times]
-    return Workload("an idle hour", requests, count=len(requests), duration_s=_IDLE_HOUR_S)
+    return RequestStream("an idle hour", requests, count=len(requests), duration_s=_IDLE_HOUR_S)
 
 
 def resized(load: Load, decode_npus: int) -> Load:

@@ -132,7 +132,7 @@ def test_answers_with_everything_in_them(whole: Harness, document: dict[str, Any
     conforms(document, "ChatCompletion", chat(whole.app, **{**FULL, "logprobs": True, "top_logprobs": 2}).json())
     conforms(document, "ChatCompletion", chat(whole.app, stop=["up"]).json())
     body = {"prompt": "a dog", "return_token_strs": True}
-    conforms(document, "Tokens", post(whole.app, "/tokenize", body).json())
+    conforms(document, "Tokenized", post(whole.app, "/tokenize", body).json())
     change = post(whole.app, "/pool/namespaces/acme", {"quota_mib": 5}).json()
     conforms(document, "NamespaceChanged", change)
     conforms(document, "PoolDeleted", request(whole.app, "DELETE", "/pool/namespaces/acme").json())

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.gateway.core.drain_rate import DrainRate
-from serving.values.throughput import MAX_RETRY_S, MIN_RETRY_S, UNKNOWN_RETRY_S, Throughput, retry_after_s
+from serving.values.throughput import MAX_RETRY_S, MIN_RETRY_S, UNKNOWN_RETRY_S, BusyThroughput, retry_after_s
 
 
 def test_the_estimate_is_bounded_and_honest_about_not_knowing() -> None:
@@ -13,7 +13,7 @@ def test_the_estimate_is_bounded_and_honest_about_not_knowing() -> None:
 
 
 def test_throughput_follows_a_change() -> None:
-    rate = Throughput(half_life_s=1.0)
+    rate = BusyThroughput(half_life_s=1.0)
     assert rate.tokens_per_s == 0.0
     for _ in range(100):
         rate.observe(10, 0.1)

@@ -21,7 +21,7 @@ from loadgen.report.chart import (
     LineChart,
     Marks,
     ScatterChart,
-    Trace,
+    ScatterTrace,
 )
 from loadgen.report.fragments import element
 from loadgen.report.html import render
@@ -47,8 +47,10 @@ LOG = LineChart(
 FRONT = ScatterChart(
     id="front", title="Front", x=Axis(unit="number", low=10.0, high=90.0), y=Axis(unit="per_s"),
     traces=[
-        Trace(name="front", xs=[20.0, 60.0], ys=[1.0, 5.0], color="grey", joined=True, steps=True, bare=True),
-        Trace(name="best", xs=[60.0], ys=[5.0], color="green", large=True, marks=["4 x 16"], labels=["the best"]),
+        ScatterTrace(name="front", xs=[20.0, 60.0], ys=[1.0, 5.0], color="grey", joined=True, steps=True, bare=True),
+        ScatterTrace(
+            name="best", xs=[60.0], ys=[5.0], color="green", large=True, marks=["4 x 16"], labels=["the best"]
+        ),
     ],
 )  # fmt: skip
 SIDES = BarChart(

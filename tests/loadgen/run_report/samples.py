@@ -10,9 +10,9 @@ import numpy as np
 from loadgen.record import FAILURES, SUCCESSES, RequestOutcome, RequestRecord
 from loadgen.result import (
     CacheUse,
-    Distribution,
     ErrorCount,
     Generator,
+    MetricDistribution,
     RunResult,
     SloResult,
     SteadyState,
@@ -77,10 +77,10 @@ def _fail(record: RequestRecord, index: int) -> None:
         record.ended_s = times[min(9, len(times) - 1)]
 
 
-def distribution(values: Sequence[float], unit: str = "s", failed: int = 0) -> Distribution:
+def distribution(values: Sequence[float], unit: str = "s", failed: int = 0) -> MetricDistribution:
     """All that is known of some values."""
     if not len(values):
-        return Distribution(unit=unit, count=0)
+        return MetricDistribution(unit=unit, count=0)
     sample = np.asarray(values, dtype=float)
     half = 1.96 * float(sample.std()) / len(sample) ** 0.5
     names = ("50", "90", "95", "99")
@@ -90,7 +90,7 @@ def distribution(values: Sequence[float], unit: str = "s", failed: int = 0) -> D
         for name in names
         for value in [np.percentile(late, float(name), method="higher")]
     }
-    return Distribution(
+    return MetricDistribution(
         unit=unit, count=len(sample), mean=float(sample.mean()), std=float(sample.std()), min=float(sample.min()),
         max=float(sample.max()), percentiles={name: float(np.percentile(sample, float(name))) for name in names},
         with_failures=with_failures if unit == "s" else {},
@@ -99,7 +99,7 @@ def distribution(values: Sequence[float], unit: str = "s", failed: int = 0) -> D
     )  # fmt: skip
 
 
-def make_metrics(records: Sequence[RequestRecord], failed: int) -> dict[str, Distribution]:
+def make_metrics(records: Sequence[RequestRecord], failed: int) -> dict[str, MetricDistribution]:
     """The main metrics of records that went well."""
     done = [(record, record.chunks()) for record in records]
     values: dict[str, list[float]] = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.report.chart import compact, percentile_position
-from loadgen.result import Distribution, SweepResult, TimelinePoint
+from loadgen.result import MetricDistribution, SweepResult, TimelinePoint
 from loadgen.run_report.run_charts import bin_width, percentile_charts, prompt_length_chart, time_charts
 from loadgen.run_report.server_charts import main_server_charts, other_server_charts
 from loadgen.run_report.sweep_charts import sweep_charts, sweep_warnings
@@ -57,8 +57,8 @@ def test_percentile_curves_of_both_clocks_and_the_slo() -> None:
 def test_curves_with_other_positions_are_aligned() -> None:
     result = make_result(RECORDS)
     result.metrics = {
-        "ttft": Distribution(unit="s", count=2, curve=[(0, 1.0), (100, 3.0)]),
-        "ttft_sent": Distribution(unit="s", count=4, curve=[(0, 0.5), (50, 1.0), (100, 2.0)]),
+        "ttft": MetricDistribution(unit="s", count=2, curve=[(0, 1.0), (100, 3.0)]),
+        "ttft_sent": MetricDistribution(unit="s", count=4, curve=[(0, 0.5), (50, 1.0), (100, 2.0)]),
     }
     chart = percentile_charts(result)[0]
     assert chart.lines[0].values == [1.0, None, 3.0, None]

@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.errors import TraceFormatError
 from loadgen.trace import in_sessions, open_trace
-from loadgen.trace.times import Clock
+from loadgen.trace.times import TraceTimes
 from tests.cases.traces import line, mooncake, recorded, written
 
 
@@ -47,7 +47,7 @@ def test_sessions_that_lie_between_others_keep_the_order_of_their_beginnings(tmp
 
 def test_offsets_within_a_day_are_taken_as_they_stand(tmp_path: Path) -> None:
     notes: dict[str, str] = {}
-    clock = Clock(tmp_path, notes, per_s=1000.0)
+    clock = TraceTimes(tmp_path, notes, per_s=1000.0)
     assert [clock.seconds(number, at) for number, at in enumerate([86_399_999.0, 86_400_000.5])] == [
         86_399_999.0 / 1000,
         86_400_000.5 / 1000,
@@ -64,7 +64,7 @@ def test_times_of_another_zero_count_from_the_first(
     tmp_path: Path, per_s: float, first: float, second: float, gap_s: float
 ) -> None:
     notes: dict[str, str] = {}
-    clock = Clock(tmp_path, notes, per_s=per_s)
+    clock = TraceTimes(tmp_path, notes, per_s=per_s)
     assert clock.seconds(1, first) == 0.0
     assert clock.seconds(2, second) == pytest.approx(gap_s, abs=1e-6)
     assert "count from" in notes["times"]

@@ -14,7 +14,7 @@ from serving.tools.planning.feasible import SearchLimits, SearchStart, capacity_
 from serving.tools.planning.verdict import PlanTarget
 from serving.virtual.run import cost_model
 from serving.virtual.workload.errors import TraceError
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 from tests.tools.planning.traces import config
 
 CONFIG = config()
@@ -123,13 +123,13 @@ def test_demand_counts_what_an_ideal_cache_saves() -> None:
         TraceRequest(1.0, 1024, 5, (1, 2)),
         TraceRequest(2.0, 600, 5, (1, 9)),
     ]
-    found = demand(Workload("three", requests), reuse=True)
+    found = demand(RequestStream("three", requests), reuse=True)
     assert found.reused.tolist() == [0, 1023, 512]
     assert found.uncached.tolist() == [1100, 1, 88]
-    assert demand(Workload("three", requests), reuse=False).reused.tolist() == [0, 0, 0]
-    assert not demand(Workload("three", requests), reuse=True, most=2).complete
+    assert demand(RequestStream("three", requests), reuse=False).reused.tolist() == [0, 0, 0]
+    assert not demand(RequestStream("three", requests), reuse=True, most=2).complete
 
 
 def test_a_workload_without_requests_is_one_line() -> None:
     with pytest.raises(TraceError, match="no request in it"):
-        demand(Workload("none", []), reuse=True)
+        demand(RequestStream("none", []), reuse=True)

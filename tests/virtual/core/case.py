@@ -7,7 +7,7 @@ from typing import Any
 
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 
 CONFIG = Path(__file__).parents[3] / "deploy" / "cloudmatrix384.toml"
 SHIPPED = load_config(CONFIG)
@@ -19,16 +19,16 @@ def config(**sections: dict[str, Any]) -> ServeConfig:
     return replace(SHIPPED, **{name: replace(getattr(SHIPPED, name), **values) for name, values in changed.items()})
 
 
-def workload(requests: Sequence[tuple[float, int, int]], blocks: Sequence[Sequence[int]] = ()) -> Workload:
+def workload(requests: Sequence[tuple[float, int, int]], blocks: Sequence[Sequence[int]] = ()) -> RequestStream:
     """Requests as (arrival, prompt tokens, answer tokens), with prefix ids if there are any."""
     made = [
         TraceRequest(*request, tuple(blocks[index]) if index < len(blocks) else ())
         for index, request in enumerate(requests)
     ]
     last = made[-1].arrival_s if made else 0.0
-    return Workload("by hand", made, count=len(made), duration_s=last)
+    return RequestStream("by hand", made, count=len(made), duration_s=last)
 
 
-def burst(count: int, prompt: int = 4096, output: int = 64, every_s: float = 0.05) -> Workload:
+def burst(count: int, prompt: int = 4096, output: int = 64, every_s: float = 0.05) -> RequestStream:
     """Equal requests, evenly spaced."""
     return workload([(every_s * n, prompt, output) for n in range(count)])

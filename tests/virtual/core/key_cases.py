@@ -10,7 +10,7 @@ from serving.virtual.report.goodput import Slo
 from serving.virtual.report.result_json import result_json
 from serving.virtual.report.summary import summarize
 from serving.virtual.run import simulate
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 from tests.virtual.core.case import burst, config
 from tests.virtual.core.scripted_scaler import ScriptedScaler
 
@@ -20,7 +20,7 @@ class Case:
     """A configuration, its load, and the pools' sizes over time if no policy sets them."""
 
     config: ServeConfig
-    load: Callable[[], Workload]
+    load: Callable[[], RequestStream]
     script: tuple[tuple[float, str, int], ...] = ()
 
     def result(self, config: ServeConfig) -> bytes:
@@ -48,11 +48,11 @@ def changed(config: ServeConfig, values: dict[str, Any]) -> ServeConfig:
     return config
 
 
-def _made(requests: list[TraceRequest], duration_s: float) -> Workload:
-    return Workload("by hand", requests, count=len(requests), duration_s=duration_s)
+def _made(requests: list[TraceRequest], duration_s: float) -> RequestStream:
+    return RequestStream("by hand", requests, count=len(requests), duration_s=duration_s)
 
 
-def crowd() -> Workload:
+def crowd() -> RequestStream:
     """More prompts than fit into one prefill instance, of three lengths, that share beginnings."""
     lengths = (900, 2600, 7000)
     made = [
@@ -63,7 +63,7 @@ def crowd() -> Workload:
     return _made(made, 15.0)
 
 
-def steady() -> Workload:
+def steady() -> RequestStream:
     """A few answers last long."""
     made = [
         TraceRequest(n / 8, 3000 + 600 * (n % 3), (30, 600)[n % 8 == 0], (n % 5, 50 + n % 12, 100 + n))
@@ -73,7 +73,7 @@ def steady() -> Workload:
     return _made(made, 28.0)
 
 
-def wave() -> Workload:
+def wave() -> RequestStream:
     """Many prompts at once, silence, then long answers."""
     made = [TraceRequest(n / 40, 8192, 16 + n % 90, (n % 12, 50 + n % 12, 100 + n)) for n in range(120)]
     made += [TraceRequest(30 + n / 3, 6048, 1500) for n in range(60)]

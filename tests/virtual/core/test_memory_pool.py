@@ -14,7 +14,7 @@ from serving.kvpool.live import settler as live_settler
 from serving.virtual import memory_migration
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_server import manager_settings
-from serving.virtual.memory_timers import Timers
+from serving.virtual.memory_timers import ActionTimers
 
 MIB = 1 << 20
 R1_BLOCK_BYTES = 35_979_264
@@ -336,7 +336,7 @@ def test_migration_is_paced_as_in_live_servers() -> None:
 
 
 def test_timers_keep_the_order_in_which_they_were_set() -> None:
-    timers = Timers()
+    timers = ActionTimers()
     done: list[str] = []
     for time, word in ((2.0, "c"), (1.0, "a"), (1.0, "b")):
         timers.at(time, lambda now, word=word: done.append(f"{word}{now:g}"))  # type: ignore[misc]

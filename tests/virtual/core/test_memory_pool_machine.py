@@ -12,7 +12,7 @@ from serving.ids import BlockHash
 from serving.kvpool.core.ring import HashRing, RingServer
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_server import manager_settings
-from serving.virtual.memory_values import Found
+from serving.virtual.memory_values import LongestPrefix
 from tests.virtual.core.pool_reference import Lease, ReferencePool
 
 MIB = 1 << 20
@@ -50,7 +50,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.reference = ReferencePool(names, manager_settings(config, self.nbytes), ring)
         for manager in self.reference.servers.values():
             manager.set_quotas({"red": max(1, quotas["red"] // servers)} if quota else {})
-        self.open: list[tuple[int, list[Lease], Found]] = []
+        self.open: list[tuple[int, list[Lease], LongestPrefix]] = []
         self.now = 0.0
 
     @rule(namespace=NAMESPACE, chain=st.sampled_from(CHAINS), blocks=st.integers(1, 10), keep=st.booleans())

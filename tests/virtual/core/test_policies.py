@@ -6,18 +6,18 @@ from serving.scaling.core.decision import ScaleKind
 from serving.virtual.result import Outcome
 from serving.virtual.run import simulate
 from serving.virtual.scaling import configured_scaler
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 from tests.virtual.core.case import config
 
 KINDS = {kind.value for kind in ScaleKind}
 
 
-def wave() -> Workload:
+def wave() -> RequestStream:
     """Half a minute of little, one of much, four of little again."""
     made = []
     for start, end, rate in ((0.0, 30.0, 2.0), (30.0, 90.0, 25.0), (90.0, 330.0, 1.0)):
         made += [TraceRequest(start + n / rate, 8192, 32) for n in range(int((end - start) * rate))]
-    return Workload("wave", made, count=len(made), duration_s=330.0)
+    return RequestStream("wave", made, count=len(made), duration_s=330.0)
 
 
 @pytest.mark.parametrize("model_load", ["prewarmed", "pool"])
@@ -51,7 +51,7 @@ def test_no_policy_means_no_scaler() -> None:
 
 def test_a_pool_does_not_grow_beyond_the_supernode() -> None:
     made = [TraceRequest(n / 50, 16_384, 8) for n in range(800)]
-    load = Workload("too much", made, count=len(made), duration_s=16.0)
+    load = RequestStream("too much", made, count=len(made), duration_s=16.0)
     result = simulate(config(autoscaler={"policy": "slo"}, simulation={"model_load": "prewarmed"}), load, check=True)
     assert max(point.prefill_npus + point.decode_npus for point in result.timeline) <= 384
     assert set(result.requests.outcome) == {Outcome.FINISHED}

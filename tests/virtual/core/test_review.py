@@ -19,7 +19,7 @@ from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.virtual.events import EventQueue
 from serving.virtual.network import Network
-from serving.virtual.placement import Placement
+from serving.virtual.placement import NpuPlacement
 from serving.virtual.ports import Done
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.report.pools import PoolSummary
@@ -27,7 +27,7 @@ from serving.virtual.report.summary import summarize
 from serving.virtual.result import Outcome, SimResult
 from serving.virtual.run import simulate
 from serving.virtual.seat import Surroundings
-from serving.virtual.workload.request import Workload
+from serving.virtual.workload.request import RequestStream
 from tests.virtual.core.case import burst, config, workload
 from tests.virtual.core.decode_case import Listener, Steady, play
 
@@ -38,11 +38,11 @@ def fault(kind: FaultKind, target: str, at_s: float, duration_s: float = 5.0, fa
     return Fault(Seconds(at_s), kind, target, Seconds(duration_s), factor)
 
 
-def run(load: Workload, *faults: Fault, **sections: dict[str, object]) -> SimResult:
+def run(load: RequestStream, *faults: Fault, **sections: dict[str, object]) -> SimResult:
     return simulate(config(**sections), load, faults=faults, check=True)
 
 
-def lone(at_s: float, output: int = 64, prompt: int = 4096) -> Workload:
+def lone(at_s: float, output: int = 64, prompt: int = 4096) -> RequestStream:
     return workload([(at_s, prompt, output)])
 
 
@@ -116,7 +116,7 @@ def test_a_link_that_two_faults_thinned_is_whole_when_both_are_over() -> None:
 
 
 def test_a_node_that_failed_twice_is_repaired_once_both_faults_are_over() -> None:
-    placement = Placement(Topology(CLOUDMATRIX384), 8)
+    placement = NpuPlacement(Topology(CLOUDMATRIX384), 8)
     (npu,) = placement.npus[:1]
     placement.fail(npu)
     placement.fail(npu)

@@ -11,12 +11,12 @@ from serving.virtual.report.result_json import result_json
 from serving.virtual.report.summary import summarize
 from serving.virtual.run import simulate
 from serving.virtual.shards import Plan, simulate_supernodes
-from serving.virtual.workload.request import Workload
+from serving.virtual.workload.request import RequestStream
 from serving.virtual.workload.synthetic import synthetic_workload
 from tests.virtual.core.case import burst, config
 
 
-def share(rate: float, number: int, count: int) -> Workload:
+def share(rate: float, number: int, count: int) -> RequestStream:
     return synthetic_workload(rate / count, 5.0, 2048, 40, seed=number)
 
 

@@ -12,7 +12,7 @@ from serving.virtual.report.result_json import result_json
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import Outcome, SimResult
 from serving.virtual.run import simulate
-from serving.virtual.workload.request import Workload
+from serving.virtual.workload.request import RequestStream
 from serving.virtual.workload.synthetic import synthetic_workload
 from tests.virtual.core.case import burst, config, workload
 
@@ -76,7 +76,7 @@ def test_another_seed_gives_another_history() -> None:
     assert list(first.requests.finish_s) != list(second.requests.finish_s)
 
 
-def goodput(load: Workload, prefills: int, decodes: int = 1) -> float:
+def goodput(load: RequestStream, prefills: int, decodes: int = 1) -> float:
     result = simulate(config(prefill={"replicas": prefills}, decode={"replicas": decodes}), load)
     found = summarize(result, Slo(1.0, 0.05)).goodput
     assert found is not None

@@ -8,7 +8,7 @@ from hardware.faults import Fault, FaultKind
 from hardware.units import Seconds
 from serving.virtual.result import Outcome, SimResult
 from serving.virtual.run import simulate
-from serving.virtual.workload.request import Workload
+from serving.virtual.workload.request import RequestStream
 from tests.virtual.core.case import burst, config, workload
 
 LOAD = 60
@@ -18,7 +18,7 @@ def fault(kind: FaultKind, target: str, duration_s: float = 5.0, factor: float =
     return Fault(Seconds(at_s), kind, target, Seconds(duration_s), factor)
 
 
-def run(*faults: Fault, load: Workload | None = None, **sections: dict[str, object]) -> SimResult:
+def run(*faults: Fault, load: RequestStream | None = None, **sections: dict[str, object]) -> SimResult:
     return simulate(config(**sections), load or burst(LOAD, output=200), faults=faults, check=True)
 
 

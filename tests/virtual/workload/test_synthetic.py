@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.trace.draws import Gaps, histogram, random_stream, stationary_events
 from serving.errors import ConfigError
-from serving.virtual.workload.synthetic import Lengths, LogNormal, synthetic_workload
+from serving.virtual.workload.synthetic import Lengths, LogNormalLengths, synthetic_workload
 from tests.virtual.workload.traces import listed
 
 
@@ -34,19 +34,19 @@ def test_arrivals_end_with_the_duration() -> None:
 
 
 def test_the_seed_decides_everything_and_reading_again_gives_the_same() -> None:
-    workload = synthetic_workload(10, 100, LogNormal(100, 1), [1, 2, 3], seed=5)
+    workload = synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2, 3], seed=5)
     assert (
         listed(workload)
         == listed(workload)
-        == listed(synthetic_workload(10, 100, LogNormal(100, 1), [1, 2, 3], seed=5))
+        == listed(synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2, 3], seed=5))
     )
-    assert listed(workload) != listed(synthetic_workload(10, 100, LogNormal(100, 1), [1, 2, 3], seed=6))
+    assert listed(workload) != listed(synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2, 3], seed=6))
 
 
 def test_the_same_requests_whatever_their_lengths() -> None:
     """Streams are apart: what lengths draw does not move arrivals."""
     plain = listed(synthetic_workload(10, 100, 50, 10))
-    drawn = listed(synthetic_workload(10, 100, LogNormal(100, 1), [1, 2]))
+    drawn = listed(synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2]))
     assert [r.arrival_s for r in plain] == [r.arrival_s for r in drawn]
 
 
@@ -55,8 +55,8 @@ def test_the_same_requests_whatever_their_lengths() -> None:
     [
         (4096, 4096, {4096}),
         ([10, 20, 20, 30], 20, {10, 20, 30}),
-        (LogNormal(1000, 0.5), 1000, None),
-        (LogNormal(7, 0), 7, {7}),
+        (LogNormalLengths(1000, 0.5), 1000, None),
+        (LogNormalLengths(7, 0), 7, {7}),
     ],
 )
 def test_lengths(lengths: Lengths, mean: float, among: set[int] | None) -> None:
@@ -67,7 +67,7 @@ def test_lengths(lengths: Lengths, mean: float, among: set[int] | None) -> None:
 
 
 def test_log_normal_lengths_are_cut() -> None:
-    drawn = LogNormal(100, 3, low=20, high=200).draw(1000, random_stream(0, "test"))
+    drawn = LogNormalLengths(100, 3, low=20, high=200).draw(1000, random_stream(0, "test"))
     assert (drawn.min(), drawn.max()) == (20, 200)
 
 
@@ -79,13 +79,13 @@ def test_a_common_prefix_of_whole_blocks(reuse: float, blocks: int) -> None:
 
 
 def test_a_common_prefix_never_ends_in_a_partial_block() -> None:
-    for request in synthetic_workload(10, 100, LogNormal(300, 1), 1, reuse=1.0, block_tokens=100).requests:
+    for request in synthetic_workload(10, 100, LogNormalLengths(300, 1), 1, reuse=1.0, block_tokens=100).requests:
         assert len(request.blocks) == request.prompt_tokens // 100
 
 
 def test_the_name_says_what_it_is() -> None:
     assert synthetic_workload(2, 10, 5, [1, 2]).name == "synthetic, 2 requests/s, prompts 5, answers of 2 lengths"
-    name = synthetic_workload(2, 10, LogNormal(9, 1), 1, cv=2, reuse=0.5).name
+    name = synthetic_workload(2, 10, LogNormalLengths(9, 1), 1, cv=2, reuse=0.5).name
     assert name == "synthetic, 2 requests/s, prompts 9 on average, answers 1, cv 2, reuse 50%"
 
 
@@ -109,7 +109,7 @@ def test_what_cannot_be(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("wrong", [(0, 1, 1, 2), (1, -1, 1, 2), (1, 1, 0, 2), (1, 1, 3, 2)])
 def test_no_distribution(wrong: tuple[float, float, int, int]) -> None:
     with pytest.raises(ConfigError, match="no distribution of lengths"):
-        LogNormal(*wrong)
+        LogNormalLengths(*wrong)
 
 
 @pytest.mark.parametrize("gaps", Gaps)

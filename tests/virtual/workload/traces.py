@@ -1,8 +1,8 @@
 """What the tests of workloads share."""
 
-from serving.virtual.workload.request import TraceRequest, Workload
+from serving.virtual.workload.request import RequestStream, TraceRequest
 
 
-def listed(workload: Workload) -> list[TraceRequest]:
+def listed(workload: RequestStream) -> list[TraceRequest]:
     """All requests."""
     return list(workload.requests)
