@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
-from serving.cli.address import server_address
+from serving.server_address import server_address
 
 if TYPE_CHECKING:
     from serving.tools.chaos.result import ChaosRun
@@ -146,7 +146,7 @@ def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s:
 
 
 def _pools_at(arguments: argparse.Namespace) -> tuple[str, ...]:
-    from serving.cli.http_client import ask_gateway
+    from serving.http_client import ask_gateway
     from serving.tools.chaos.targets import sizes
 
     return tuple(sizes(ask_gateway(arguments.url, "/cluster", arguments.api_key)))

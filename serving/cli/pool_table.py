@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hardware.units import MIB
-from serving.cli.http_client import ask_again, ask_gateway
 from serving.cli.status_table import plain_table, server_table
+from serving.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
 
 AUDIT_DEADLINE_S = 330.0

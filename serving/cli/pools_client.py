@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from serving.cli.http_client import RefusedError, ask_again, ask_dashboard
 from serving.cluster.session import running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
+from serving.http_client import RefusedError, ask_again, ask_dashboard
 from serving.values.scaling import ReadDecisions, ScalePool
 
 POLL_S = 0.1

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from hardware.units import MIB
-from serving.cli.http_client import ask_again, ask_gateway
+from serving.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
 
 NAME_WIDTH = 14

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serving.cli.address import server_address
+from serving.server_address import server_address
 
 if TYPE_CHECKING:
     from serving.cli.pools_client import PoolsClient

@@ -19,12 +19,12 @@ from typing import TextIO
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from serving.cli.http_client import fetch
 from serving.cluster.farewell import FAREWELL_S, close_logs, farewell
-from serving.cluster.sealing import salt_of, sealed
 from serving.cluster.session import SystemSession
 from serving.config.serve import ServeConfig
 from serving.errors import ServingError
+from serving.gateway.live.sealing import salt_of, sealed
+from serving.http_client import fetch
 from serving.kvpool.live.pool_control import control_settings, pool_control
 from serving.launch.app import APP_NAME, GATEWAY, KVCACHE, build
 from serving.launch.cluster import LocalCluster

@@ -9,11 +9,11 @@ from safetensors import SafetensorError
 
 from hardware.cost.device_file import load_device
 from hardware.units import MIB
+from serving.accounted_kv import accounted_kv
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
-from serving.instance.live.accounted import accounted_kv
 from serving.instance.live.npu_of import npu_of
 from serving.launch.ports import GATEWAY_PORT, require_free
 from serving.model.config import Architecture

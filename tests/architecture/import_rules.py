@@ -138,15 +138,38 @@ def reached_outside(sources: Sequence[Source], package: str, whole: str, allowed
 
 def import_circles(sources: Sequence[Source]) -> list[str]:
     """Circles of imports, those inside functions included, each as the shortest way from a module back to itself."""
+    paths = {source.module: source.path for source in sources}
+    return _circles(paths, _targets(sources))
+
+
+def folder_circles(sources: Sequence[Source]) -> list[str]:
+    """Circles of imports among folders, a folder and those around it apart: around it lie leaves that it shares."""
+    folders = {source.module: source.path.rpartition("/")[0] for source in sources}
+    targets: dict[str, list[str]] = {}
+    for module, found in _targets(sources).items():
+        own = folders[module]
+        targets.setdefault(own, []).extend(
+            folder
+            for folder in map(folders.__getitem__, found)
+            if not f"{own}/".startswith(f"{folder}/") and not folder.startswith(f"{own}/")
+        )
+    return _circles({folder: folder for folder in targets}, targets)
+
+
+def _targets(sources: Sequence[Source]) -> dict[str, list[str]]:
+    """Modules of ours that each module imports."""
     modules = {source.module: source for source in sources}
-    targets = {
+    return {
         source.module: [found for name in source.imports if (found := known_module(name, modules))]
         for source in sources
     }
+
+
+def _circles(paths: Mapping[str, str], targets: Mapping[str, Sequence[str]]) -> list[str]:
     circles: dict[frozenset[str], str] = {}
-    for source in sources:
-        if way := _way_back(source.module, targets):
-            circles.setdefault(frozenset(way), f"{source.path}: {' -> '.join(way)}")
+    for name, path in paths.items():
+        if way := _way_back(name, targets):
+            circles.setdefault(frozenset(way), f"{path}: {' -> '.join(way)}")
     return list(circles.values())
 
 

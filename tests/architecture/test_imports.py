@@ -4,6 +4,7 @@ import pytest
 
 from tests.architecture.import_rules import (
     banned_imports,
+    folder_circles,
     foreign_imports,
     import_circles,
     importers_outside,
@@ -44,12 +45,13 @@ LAYERS = (
     "serving.values",
     "serving.terminal",
     "serving.allocator",
-    "serving.cli.address",
-    "serving.cli.http_client",
+    "serving.server_address",
+    "serving.http_client",
     "serving.host_names",
     "serving.regular_file",
     "serving.injected_faults",
     "serving.config",
+    "serving.accounted_kv",
     "serving.telemetry",
     "serving.kvpool.core",
     "serving.scaling.core",
@@ -108,7 +110,6 @@ ROOTS = ("hardware", "serving", *PARTIES, "serving.tools", "loadgen")
 
 OFFERED = {
     "serving.gateway.api.tokenizer": "simulated instances answer in words",
-    "serving.instance.live.accounted": "KV that is counted, not filled, has one size for all",
     "serving.kvpool.core.entry": "reasons of misses, for status pages",
     "serving.kvpool.core.ring": "shares of the ring, for status pages",
     "serving.kvpool.live.batch_write": "the pool's client, for status pages",
@@ -174,6 +175,10 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert import_circles(SOURCES) == []
 
 
+def test_no_folder_imports_itself_by_way_of_others() -> None:
+    assert folder_circles(SOURCES) == []
+
+
 def test_parties_import_of_each_other_only_what_is_offered() -> None:
     taken = imports_across(SOURCES, PARTIES)
     assert {path: names for path, names in taken.items() if not names <= set(OFFERED)} == {}
@@ -231,6 +236,18 @@ def test_the_checker_sees_a_circle_once_wherever_it_is_entered() -> None:
         pkg__c="import pkg.b\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pkg.a\nthing = 1\n",
     )
     assert import_circles(bad) == ["pkg/b.py: pkg.b -> pkg.c -> pkg.b"]
+
+
+def test_the_checker_sees_a_circle_of_folders() -> None:
+    bad = sample(
+        tool__a__one="from tool.b import two\n",
+        tool__b__two="from tool import leaf\n",
+        tool__b__three="from tool.a import four\n",
+        tool__a__four="",
+        tool__leaf="import tool.a.four\n",
+    )
+    assert folder_circles(bad) == ["tool/a: tool/a -> tool/b -> tool/a"]
+    assert import_circles(bad) == []
 
 
 def test_the_checker_follows_imports_to_a_banned_module() -> None:

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from serving.cli import http_client, main
-from serving.cli.address import server_address
-from serving.cli.http_client import RefusedError, ask_again, ask_dashboard, ask_gateway
+from serving import http_client
+from serving.cli import main
 from serving.cli.pools_client import PoolsClient
 from serving.cli.status_table import fetch_status
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.errors import SilentError, UnavailableError
+from serving.http_client import RefusedError, ask_again, ask_dashboard, ask_gateway
 from serving.launch import launch
+from serving.server_address import server_address
 
 
 class Answering(BaseHTTPRequestHandler):

@@ -190,7 +190,7 @@ def test_what_no_code_of_a_running_system_reads_is_listed_for_it() -> None:
         ),
         (("short_weights", "workspace_share"), {"instance/live/compute_torch.py", "launch/preflight.py"}),
         (("least_step_s",), {"instance/live/faulty_ports.py"}),
-        (("kv_shrink", "output_tokens"), {"instance/live/accounted.py", "instance/live/compute_simulated.py"}),
+        (("kv_shrink", "output_tokens"), {"accounted_kv.py", "instance/live/compute_simulated.py"}),
     ],
 )
 def test_keys_of_a_part_are_read_by_that_part_alone(names: Sequence[str], files: set[str]) -> None:

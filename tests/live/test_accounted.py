@@ -1,6 +1,6 @@
 """Facts of a memory server, scaled up to the system that is simulated."""
 
-from serving.instance.live.accounted import AccountedKv
+from serving.accounted_kv import AccountedKv
 
 
 def test_everything_that_counts_bytes_is_scaled_and_nothing_else() -> None:

@@ -11,12 +11,12 @@ from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
 from hardware.errors import SpecError
 from hardware.topology import NpuId
+from serving.accounted_kv import LEAST_BYTES, accounted_kv
 from serving.config.serve import ServeConfig
 from serving.config.simulation import SimulationConfig
 from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.ids import NodeId, ReplicaId
-from serving.instance.live.accounted import LEAST_BYTES, accounted_kv
 from serving.instance.live.compute import InstancePlace, blocks_in_ub
 from serving.instance.live.compute_simulated import plain_words
 from serving.instance.live.make_compute import make_compute

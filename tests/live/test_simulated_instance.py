@@ -11,10 +11,10 @@ from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
 from hardware.cost.loads import DecodeLoad, PrefillLoad
 from hardware.cost.model_shape import load_shape
+from serving.accounted_kv import accounted_kv
 from serving.config.serve import ServeConfig
 from serving.errors import HandoffError
 from serving.ids import BlockId
-from serving.instance.live.accounted import accounted_kv
 from serving.values.sequence import FinishReason, SamplingParams
 from tests.live.harness import Pools, small_config, until
 from tests.live.workload import Ask

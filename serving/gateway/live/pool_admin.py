@@ -14,10 +14,10 @@ from dataclasses import replace
 from threading import Thread
 from typing import Protocol
 
+from serving.accounted_kv import AccountedKv
 from serving.errors import PoolError
 from serving.gateway.api.pool_admin import ServerAnswers
 from serving.ids import NodeId
-from serving.instance.live.accounted import AccountedKv
 from serving.kvpool.core.messages import Audit, Data, Forget, Message, Usage
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord

@@ -10,12 +10,12 @@ import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from serving.accounted_kv import accounted_kv
 from serving.cluster.farewell import FAREWELL_S
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Member, MemberReader
 from serving.cluster.nodes import link_host
-from serving.cluster.sealing import unsealed
 from serving.config.serve import ServeConfig
 from serving.gateway.api.access import WithoutRequestId
 from serving.gateway.api.app import create_app
@@ -31,11 +31,11 @@ from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.metered_backend import MeteredBackend
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import CHECK_PERIOD_S
+from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, instance_stats
 from serving.gateway.live.traffic_report import TrafficReporter
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
-from serving.instance.live.accounted import accounted_kv
 from serving.kvpool.live.pool_control import NamespaceChanges, PoolViewFollower
 from serving.model.config import Architecture
 from serving.telemetry.metrics import GatewayMetrics

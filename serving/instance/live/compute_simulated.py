@@ -16,6 +16,7 @@ from hardware.device.instance import WEIGHTS, WORKSPACE, VirtualInstance
 from hardware.device.npu import VirtualNpu
 from hardware.spec.plane import Plane
 from hardware.units import MIB
+from serving.accounted_kv import AccountedKv, accounted_kv
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
@@ -24,7 +25,6 @@ from serving.instance.core.settings import EngineRole
 from serving.instance.executors.simulated_answers import SimulatedAnswers
 from serving.instance.executors.simulated_dies import DecodeDies
 from serving.instance.executors.simulated_executor import BlockStamps, SimulatedExecutor, StepTimes
-from serving.instance.live.accounted import AccountedKv, accounted_kv
 from serving.instance.live.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
 from serving.instance.live.npu_of import npu_of
 from serving.instance.live.pace import Pace

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from hardware.cost.cost_model import CostModel
+from serving.accounted_kv import AccountedKv
 from serving.ids import BlockHash, BlockId
-from serving.instance.live.accounted import AccountedKv
 from serving.instance.live.pace import Pace
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache

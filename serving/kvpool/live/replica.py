@@ -20,6 +20,7 @@ import ray
 
 from hardware.ray_resources import NODE_LABEL, UB_MEMORY
 from hardware.units import MIB
+from serving.accounted_kv import LEAST_BYTES, AccountedKv, accounted_kv
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY, link_host, sweep_forever
@@ -28,7 +29,6 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.ids import NodeId
 from serving.injected_faults import FaultReader, faults_path
-from serving.instance.live.accounted import LEAST_BYTES, AccountedKv, accounted_kv
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.pool_control import CALL_DEADLINE_S, VIEW_PERIOD_S, PoolAnnouncer, control_settings
 from serving.kvpool.live.server import MemoryServer

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from serving.cli.http_client import ask_gateway
 from serving.errors import UnavailableError
+from serving.http_client import ask_gateway
 from serving.tools.chaos.result import Leaks
 from serving.tools.chaos.targets import (
     Target,

@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from serving.cli.http_client import ask_gateway
 from serving.errors import UnavailableError
+from serving.http_client import ask_gateway
 from serving.tools.chaos.result import ChaosRun, Down
 
 PERIOD_S = 0.25

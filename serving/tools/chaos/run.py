@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from serving.cli.http_client import ask_gateway
 from serving.errors import ConfigError
+from serving.http_client import ask_gateway
 from serving.injected_faults import FaultWriter, faults_path
 from serving.terminal import ending_signals, leave_closed_terminal
 from serving.tools.chaos.asks import make_asks

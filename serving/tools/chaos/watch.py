@@ -5,8 +5,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from serving.cli.http_client import ask_gateway
 from serving.errors import UnavailableError
+from serving.http_client import ask_gateway
 from serving.tools.chaos.load import ChaosLoad
 from serving.tools.chaos.parts import find_parts
 from serving.tools.chaos.result import ChaosRun, Event, Sample

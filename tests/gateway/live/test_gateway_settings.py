@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from serving.cluster.sealing import salt_of, sealed
 from serving.config.engine import EngineConfig
 from serving.config.gateway import GatewayConfig
 from serving.config.kvcache import KvCacheConfig, NamespaceConfig
@@ -16,6 +15,7 @@ from serving.config.simulation import Executor
 from serving.errors import AuthenticationError
 from serving.gateway.api.tenant import KeyRing
 from serving.gateway.live.replica import _api_settings, _served_model
+from serving.gateway.live.sealing import salt_of, sealed
 from serving.values.namespaces import namespace_salt
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.random_tokenizer import write_tokenizer

@@ -53,7 +53,7 @@ def test_waiting_outlasts_a_board_that_is_started_again(
 ) -> None:
     dashboard.wish(silent=True)
     pauses = iter((lambda: None, lambda: dashboard.wish(silent=False)))
-    monkeypatch.setattr("serving.cli.http_client.time.sleep", lambda _: next(pauses, lambda: None)())
+    monkeypatch.setattr("serving.http_client.time.sleep", lambda _: next(pauses, lambda: None)())
     assert ask(dashboard, "scale", "decode", "4", "--wait") == 0
     told = capsys.readouterr()
     assert "decode: 4 serve after " in told.out
@@ -169,7 +169,7 @@ def test_a_wrong_token_and_a_wrong_address(dashboard: FakeDashboard, capsys: pyt
 def test_a_system_that_stays_silent(
     dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.cli.http_client.PATIENCE_S", 0.0)
+    monkeypatch.setattr("serving.http_client.PATIENCE_S", 0.0)
     dashboard.wish(silent=True)
     assert ask(dashboard, "scale", "decode", "3") == 2
     assert "the scaling board does not answer" in capsys.readouterr().err

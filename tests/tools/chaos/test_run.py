@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from serving.cli.http_client import ask_gateway
 from serving.errors import ConfigError, UnavailableError
+from serving.http_client import ask_gateway
 from serving.tools.chaos.console import verdict
 from serving.tools.chaos.findings import ChaosFindings, find
 from serving.tools.chaos.result import ChaosRun, Event

@@ -24,8 +24,8 @@ from typing import IO, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from hardware.nesting import parse_json
-from serving.cli.address import server_address
 from serving.errors import SilentError, UnavailableError
+from serving.server_address import server_address
 
 MOST_ANSWER_BYTES = 256 << 20
 """Far more than the decisions and pools of the largest system; who sends more is something else."""
