@@ -20,6 +20,7 @@ from typing import NamedTuple
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
 from serving.ids import BlockHash
+from serving.kvpool.core.batch_write import NO_SERVER
 from serving.kvpool.core.entries import Entry
 from serving.kvpool.core.entry import GrantStatus
 from serving.kvpool.core.shelf import Shelf
@@ -36,7 +37,6 @@ SSD_BYTES_PER_S = 400e9 / 8
 
 Source: the EVS volumes of a node are reached over the VPC plane, 400 Gbit/s.
 """
-NO_SERVER = "no server"
 
 
 class Place(NamedTuple):

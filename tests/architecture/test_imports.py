@@ -112,7 +112,7 @@ OFFERED = {
     "serving.gateway.api.tokenizer": "simulated instances answer in words",
     "serving.kvpool.core.entry": "reasons of misses, for status pages",
     "serving.kvpool.core.ring": "shares of the ring, for status pages",
-    "serving.kvpool.live.batch_write": "the pool's client, for status pages",
+    "serving.kvpool.core.batch_write": "the pool's client, for status pages",
     "serving.kvpool.live.client": "the pool's client",
     "serving.kvpool.live.context_cache": "the pool's client",
     "serving.kvpool.core.messages": "the pool's client",

@@ -26,8 +26,8 @@ from hardware.units import KIB, MIB
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Space
 from serving.kvpool.core.messages import Data, Forget
+from serving.kvpool.live.block_copies import map_of
 from serving.kvpool.live.client import PoolClient
-from serving.kvpool.live.prefix_read import map_of
 from serving.values.pool_outcome import FetchReport
 from serving.values.pool_view import PoolView, ViewServer
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions

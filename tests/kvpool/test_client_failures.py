@@ -7,7 +7,7 @@ import pytest
 
 from serving.kvpool.core.messages import Committed, Drop
 from serving.values.pool_outcome import MissReason
-from tests.kvpool.client_case import BLOCK, KIB, SPACE, chain, client_of, entries_of, flip_bit, freeze, get, put, soon
+from tests.kvpool.client_case import BLOCK, SPACE, chain, client_of, entries_of, flip_bit, freeze, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
 
 
@@ -126,20 +126,6 @@ def test_a_server_that_freezes_with_an_answer_owed_does_not_keep_the_others_wait
         client.close()
 
 
-def test_put_to_a_frozen_server_drops_and_no_more() -> None:
-    hashes = chain(20)
-    with PoolCluster(2) as pool:
-        client = client_of(pool)
-        client.warm(soon())
-        freeze(pool, 0)
-        report = put(client, hashes, deadline_s=1.0)
-        dropped = dict(report.dropped)
-        assert report.stored == sum(client.placement.ring.primary(block) == "kv-1" for block in hashes)
-        assert dropped == {"timeout": 20 - report.stored}
-        assert dict(put(client, hashes).dropped).keys() == {"unreachable"}, "skipped for a while"
-        client.close()
-
-
 @pytest.mark.parametrize("settled", [1, 2])
 def test_adding_a_server_loses_nothing(settled: int) -> None:
     hashes = chain(60)
@@ -227,25 +213,4 @@ def test_without_time_nothing_is_begun_and_nobody_is_blamed() -> None:
         assert put(client, chain(3, "late"), deadline_s=0.0).dropped == (("timeout", 3),)
         assert client.placement.skipped() == []
         assert get(client, hashes).blocks == 5
-        client.close()
-
-
-@pytest.mark.real_time
-def test_a_slow_disk_is_a_timeout(tmp_path: Path) -> None:
-    """A frozen server cannot promote: the blocks before the first on disk are good."""
-    hashes, nbytes = chain(60), 64 * KIB
-    with PoolCluster(1, capacity_bytes=2 << 20, slab_bytes=256 * KIB, ssd_folder=tmp_path, ssd_bytes=1 << 26) as pool:
-        client = client_of(pool)
-        for start in range(0, 60, 4):
-            until = soon()
-            while put(client, hashes[start : start + 4], nbytes).dropped:
-                assert time.monotonic() < until
-        newest_first = hashes[::-1]
-        find = client.lookup(SPACE, newest_first, soon())
-        in_memory = next(i for i, found in enumerate(find.found) if found.offset < 0)
-        freeze(pool, 0)
-        start_s = time.monotonic()
-        report = client.read(find, [memoryview(bytearray(nbytes)) for _ in hashes], soon(0.4))
-        assert time.monotonic() - start_s < 1.0
-        assert (report.blocks, report.reason) == (in_memory, MissReason.TIMEOUT)
         client.close()

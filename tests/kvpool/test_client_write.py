@@ -1,53 +1,11 @@
 """Writes that cannot be: each is dropped with its reason, and leaves nothing behind."""
 
-import time
-from collections.abc import Sequence
-
-import pytest
-
-from serving.kvpool.core.entry import Grant, Kind
+from serving.kvpool.core.batch_write import NewEntry
+from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.messages import Done, SetNamespaces
-from serving.kvpool.live.batch_write import BatchWrite, NewEntry
-from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_view import NamespaceRecord
 from tests.kvpool.client_case import BLOCK, MIB, SPACE, chain, client_of, content, entries_of, facts_of, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
-
-
-class SlowWrite(BatchWrite):
-    """A writer that falls asleep between being granted room and using it."""
-
-    def _copy(self, link: ServerLink, grants: Sequence[tuple[int, Grant]]) -> list[tuple[int, int, int]]:
-        time.sleep(0.5)
-        return super()._copy(link, grants)
-
-
-@pytest.mark.parametrize("node", ["n0", "n1"])
-def test_a_writer_that_is_too_late(node: str) -> None:
-    hashes = chain(3)
-    with PoolCluster(1, node=node, write_lease_s=0.1) as pool:
-        client = client_of(pool)
-        client.warm(soon())
-        entries = [NewEntry(block, memoryview(content(block))) for block in hashes]
-        late = SlowWrite(client.segments, client.placement.primary, entries, soon())
-        assert late.run(SPACE, Kind.CONTEXT) == ["expired"] * 3
-        assert facts_of(client, "kv-0")["ledger"]["writing"] == 0
-        assert put(client, hashes).stored == 3
-        assert get(client, hashes).blocks == 3
-        client.close()
-
-
-def test_a_writer_whose_time_is_over_gives_its_room_back() -> None:
-    hashes = chain(3)
-    with PoolCluster(1) as pool:
-        client = client_of(pool)
-        client.warm(soon())
-        entries = [NewEntry(block, memoryview(content(block))) for block in hashes]
-        late = SlowWrite(client.segments, client.placement.primary, entries, soon(0.3))
-        assert late.run(SPACE, Kind.CONTEXT) == ["timeout"] * 3
-        assert facts_of(client, "kv-0")["ledger"]["writing"] == 0
-        assert entries_of(client, "kv-0") == ()
-        client.close()
 
 
 def test_bytes_that_are_not_what_they_should_be_are_not_stored() -> None:
@@ -55,27 +13,12 @@ def test_bytes_that_are_not_what_they_should_be_are_not_stored() -> None:
     with PoolCluster(1) as pool:
         client = client_of(pool)
         client.placement.refresh()
-        entries = [NewEntry(good, memoryview(content(good))), NewEntry(bad, memoryview(content(bad)), expected=1)]
-        assert client.write_to(client.placement.primary, SPACE, entries, soon()) == ["stored", "checksum"]
+        data = [memoryview(content(block)) for block in (good, bad)]
+        entries = [NewEntry(good, BLOCK, "kv-0"), NewEntry(bad, BLOCK, "kv-0", expected=1)]
+        outcomes = client.write_entries(SPACE, Kind.CONTEXT, entries, data.__getitem__, soon())
+        assert outcomes == ["stored", "checksum"]
         assert [entry.hash for entry in entries_of(client, "kv-0")] == [good]
         assert facts_of(client, "kv-0")["ledger"]["writing"] == 0
-        client.close()
-
-
-def test_a_killed_server_between_reserve_and_commit() -> None:
-    hashes = chain(3)
-    with PoolCluster(1) as pool:
-        client = client_of(pool)
-        client.warm(soon())
-
-        class Interrupted(BatchWrite):
-            def _copy(self, link: ServerLink, grants: Sequence[tuple[int, Grant]]) -> list[tuple[int, int, int]]:
-                pool.kill(0, listed=True)
-                return super()._copy(link, grants)
-
-        entries = [NewEntry(block, memoryview(content(block))) for block in hashes]
-        write = Interrupted(client.segments, client.placement.primary, entries, soon())
-        assert write.run(SPACE, Kind.CONTEXT) == ["unreachable"] * 3
         client.close()
 
 

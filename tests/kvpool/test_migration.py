@@ -129,6 +129,7 @@ def test_entries_in_use_stay_and_go_later() -> None:
         report = settle(pool, 0)
         assert (report.moved, report.left) == (15, 5)
         client.release(find, soon())
+        assert len(entries_of(client, "kv-0")) == 5  # asked on the same connection: the leases have ended by now
         assert settle(pool, 0) == Settled(5, 0, 5 * BLOCK)
         assert get(client, hashes).blocks == 20
         client.close()

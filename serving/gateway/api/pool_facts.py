@@ -7,8 +7,8 @@ there before it hears how they are. What is missing counts as nothing.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from serving.kvpool.core.batch_write import EXPIRED, NO_SERVER
 from serving.kvpool.core.entry import GrantStatus
-from serving.kvpool.live.batch_write import EXPIRED, NO_SERVER
 from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
 from serving.values.pool_outcome import MissReason
 from serving.values.pool_view import PoolView, ViewServer

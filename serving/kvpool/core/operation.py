@@ -12,11 +12,11 @@ by `PoolClose`; leases and reservations are booked under a connection and end wi
 An operation that has its result still takes events. What comes too late gives its leases and reservations back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 from serving.errors import PoolError, PoolTimeoutError, PoolUnreachableError
-from serving.kvpool.core.entry import GrantStatus
+from serving.kvpool.core.entry import Found, Grant, GrantStatus
 from serving.kvpool.core.messages import Abort, Looked, Message, Release, Reserved
 from serving.values.news import Value
 from serving.values.pool_outcome import MissReason
@@ -49,7 +49,34 @@ class PoolClose(Value, frozen=True):
     server: str
 
 
-PoolEffect = PoolAsk | PoolPost | PoolClose
+class PoolRead(Value, frozen=True):
+    """Copy found blocks to their places, in order, up to the first that fails; each is to be verified.
+
+    Args:
+        indices: of the places; `servers` and `found` begin with as many.
+        until: nothing is begun from then on.
+    """
+
+    indices: Sequence[int]
+    servers: Sequence[str]
+    found: Sequence[Found]
+    until: float
+
+
+class PoolWrite(Value, frozen=True):
+    """Copy entries into room that a server granted.
+
+    Args:
+        grants: each with the index of its entry.
+        until: nothing is begun from then on: no byte may be written after the reservation, which lasts longer, ended.
+    """
+
+    server: str
+    grants: Sequence[tuple[int, Grant]]
+    until: float
+
+
+PoolEffect = PoolAsk | PoolPost | PoolClose | PoolRead | PoolWrite
 
 # ---- events --------------------------------------------------------------------------------------------------------
 
@@ -68,7 +95,21 @@ class PoolFailure(Value, frozen=True):
     reason: MissReason
 
 
-PoolEvent = PoolAnswer | PoolFailure
+class PoolReadDone(Value, frozen=True):
+    """The end of a `PoolRead`: so many blocks are in place and verified, and why the next one is not."""
+
+    good: int
+    reason: MissReason | None = None
+
+
+class PoolWritten(Value, frozen=True):
+    """The end of a `PoolWrite`: for each grant the checksum of what was written, or in one word why it was not."""
+
+    server: str
+    digests: Sequence[int | str]
+
+
+PoolEvent = PoolAnswer | PoolFailure | PoolReadDone | PoolWritten
 
 
 class ClientOperation(Protocol):
@@ -93,13 +134,17 @@ def reason_of(error: PoolError) -> MissReason:
     return MissReason.UNREACHABLE if isinstance(error, PoolUnreachableError) else MissReason.ERROR
 
 
-def undo(event: PoolEvent, until: float) -> list[PoolEffect]:
-    """What an event calls for that an operation did not wait for: nothing stays leased or reserved.
+def undo(event: PoolEvent, until: float, given_up: Container[str]) -> list[PoolEffect]:
+    """What an event calls for that an operation does not wait for: nothing stays leased or reserved.
 
+    Args:
+        given_up: servers whose answers will not be used; those of others came twice.
     Effects: none.
     """
     if isinstance(event, PoolFailure):
         return [PoolClose(event.server)]
+    if not isinstance(event, PoolAnswer) or event.server not in given_up:
+        return []
     match event.message:
         case Looked(found):
             leased = tuple([one.version for one in found if one is not None])

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Found, Space, Tier
 from serving.kvpool.core.messages import Looked, Lookup, Release
-from serving.kvpool.core.operation import PoolAnswer, PoolAsk, PoolClose, PoolEffect, PoolEvent, PoolPost, undo
+from serving.kvpool.core.operation import (
+    PoolAnswer,
+    PoolAsk,
+    PoolClose,
+    PoolEffect,
+    PoolEvent,
+    PoolPost,
+    PoolReadDone,
+    PoolWritten,
+    undo,
+)
 from serving.kvpool.core.ring import HashRing
 from serving.values.pool_outcome import MissReason
 
@@ -93,16 +103,18 @@ class PrefixFind:
         Returns: releases of what is of no use.
         """
         del now
+        if isinstance(event, PoolReadDone | PoolWritten):
+            return []  # nothing is copied
         server = event.server
         indices = self._asked.pop(server, None)
         if indices is None:
-            return undo(event, self._until)
+            return undo(event, self._until, self._failed)
         effects: list[PoolEffect] = []
         if not isinstance(event, PoolAnswer):
             self._failed[server] = event.reason
         elif isinstance(event.message, Looked) and len(event.message.found) == len(indices):
-            self._answers.append((server, indices, event.message.found))
             self._compare(server, indices, event.message.found)
+            self._answers.append((server, indices, event.message.found))
         else:
             self._failed[server] = MissReason.ERROR
             effects.append(PoolClose(server))
@@ -122,6 +134,10 @@ class PrefixFind:
 
     def _compare(self, server: str, indices: Sequence[int], found: Sequence[Found | None]) -> None:
         """For each hash keeps the copy to read: memory before SSD, then the likelier holder."""
+        if not self._answers and len(indices) == len(self._best):  # as most often: there is nothing to compare with
+            self._best = [*found]
+            self._who = [None if item is None else server for item in found]
+            return
         best, who = self._best, self._who
         for index, item in zip(indices, found, strict=True):
             if item is None:

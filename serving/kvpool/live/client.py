@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 
 from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
+from serving.kvpool.core.batch_write import PRESENT, STORED, BatchWrite, NewEntry
 from serving.kvpool.core.entry import Kind, Space
 from serving.kvpool.core.messages import MAX_ITEMS
 from serving.kvpool.core.prefix_find import PrefixFind
-from serving.kvpool.live.batch_write import PRESENT, STORED, BatchWrite, NewEntry
+from serving.kvpool.core.prefix_read import PrefixRead
+from serving.kvpool.live.block_copies import BlockCopies, map_of
 from serving.kvpool.live.leased_prefix import LeasedPrefix
 from serving.kvpool.live.link_driver import LinkDriver
 from serving.kvpool.live.placement import Placement, Scope
-from serving.kvpool.live.prefix_read import PrefixRead, map_of
 from serving.kvpool.live.segments import Segments
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.values.pool_outcome import FetchReport, StoreReport
@@ -90,7 +91,11 @@ class PoolClient:
         Returns: how many leading targets are good; those behind them hold anything.
         Effects: fills targets; the leases of `find` are ended; wrong bytes are reported to their server.
         """
-        return PrefixRead(self._segments, find, targets, deadline).run()
+        read = PrefixRead(find.prefix, len(targets), lambda name: find.links[name].record.capacity_bytes, deadline)
+        copies = BlockCopies(self._segments, find.links, targets.__getitem__)
+        LinkDriver(find.links, copies, find.connections).drive(read)
+        assert read.result is not None
+        return read.result
 
     def release(self, find: LeasedPrefix, deadline: float) -> None:
         """Ends the leases of a find that will not be read.
@@ -114,27 +119,35 @@ class PoolClient:
         Effects: new entries are visible to everybody from now on.
         """
         self._placement.refresh()
-        entries = [NewEntry(block, data) for block, data in items[:MAX_ITEMS]]
-        outcomes = self.write_to(self._placement.primary, space, entries, deadline, kind)
+        items = items[:MAX_ITEMS]
+        owner = self._placement.ring.primary
+        entries = [NewEntry(block, data.nbytes, owner(block)) for block, data in items]
+        outcomes = self.write_entries(space, kind, entries, lambda index: items[index][1], deadline)
         counts = Counter(outcomes)
-        nbytes = sum(entry.data.nbytes for entry, what in zip(entries, outcomes, strict=True) if what == STORED)
+        nbytes = sum([entry.nbytes for entry, what in zip(entries, outcomes, strict=True) if what == STORED])
         stored, present = counts.pop(STORED, 0), counts.pop(PRESENT, 0)
         return StoreReport(stored, present, tuple(sorted(counts.items())), nbytes)
 
-    def write_to(
+    def write_entries(
         self,
-        route: Callable[[BlockHash], ServerLink | None],
         space: Space,
+        kind: Kind,
         entries: Sequence[NewEntry],
+        data: Callable[[int], memoryview],
         deadline: float,
-        kind: Kind = Kind.CONTEXT,
     ) -> list[str]:
         """As `write`, to servers of the caller's choice.
 
+        Args:
+            data: the bytes of the entry of an index.
         Returns: for each entry `stored`, `present`, or why it was dropped.
         Effects: as `write`.
         """
-        return BatchWrite(self._segments, route, entries, deadline).run(space, kind)
+        links = self._placement.links
+        write = BatchWrite(space, kind, entries, deadline)
+        LinkDriver(links, BlockCopies(self._segments, links, data)).drive(write)
+        assert write.result is not None
+        return write.result
 
     def warm(self, deadline: float) -> int:
         """Connects to all servers and maps their segments, so that the first request does not have to.

@@ -1,7 +1,7 @@
 """Drives an operation on the pool over blocking connections: one round trip for all that is asked at once."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from serving.errors import PoolError
 from serving.kvpool.core.messages import ANSWERS, Abort, Message, Release, Report
@@ -13,8 +13,11 @@ from serving.kvpool.core.operation import (
     PoolEffect,
     PoolEvent,
     PoolFailure,
+    PoolRead,
+    PoolWrite,
     reason_of,
 )
+from serving.kvpool.live.block_copies import BlockCopies
 from serving.kvpool.live.server_link import ServerLink
 
 BOOKED = (Release, Report, Abort)
@@ -26,11 +29,18 @@ class LinkDriver:
 
     Args:
         links: by server.
+        copies: for operations that move blocks.
         connections: under which connection of its link something is booked at a server; absent = the present one.
     """
 
-    def __init__(self, links: Mapping[str, ServerLink], connections: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        links: Mapping[str, ServerLink],
+        copies: BlockCopies | None = None,
+        connections: Mapping[str, int] | None = None,
+    ) -> None:
         self._links = links
+        self._copies = copies
         self._connections = connections or {}
 
     def drive(self, operation: ClientOperation) -> None:
@@ -42,42 +52,46 @@ class LinkDriver:
         try:
             effects = operation.start(time.monotonic())
             while effects:
-                effects = self._carry_out(operation, effects)
+                effects = [
+                    effect for event in self._carry_out(effects) for effect in operation.on(event, time.monotonic())
+                ]
         except BaseException:
             for link in self._links.values():
                 link.close()
             raise
 
-    def _carry_out(self, operation: ClientOperation, effects: Sequence[PoolEffect]) -> list[PoolEffect]:
-        """Returns what is to be done next."""
-        then: list[PoolEffect] = []
-
-        def tell(event: PoolEvent) -> None:
-            then.extend(operation.on(event, time.monotonic()))
-
+    def _carry_out(self, effects: Sequence[PoolEffect]) -> Iterator[PoolEvent]:
+        """What comes of effects, as it comes."""
         failed: set[str] = set()
         asks: list[PoolAsk] = []
+        writes: list[PoolWrite] = []
         alone = len(effects) == 1
         for effect in effects:
-            if effect.server in failed:
-                continue
-            link = self._links[effect.server]
-            try:
-                if isinstance(effect, PoolAsk):
-                    asks.append(effect)
-                    if not alone:
-                        link.prepare(effect.until)  # greetings of all new connections are under way at once
-                elif isinstance(effect, PoolClose):
-                    link.close()
-                elif self._is_booked_there(link, effect.message):
-                    link.post(effect.message, effect.until)
-            except PoolError as error:
-                failed.add(effect.server)
-                tell(PoolFailure(effect.server, reason_of(error)))
-        self._ask([ask for ask in asks if ask.server not in failed], tell)
-        return then
+            if isinstance(effect, PoolRead):
+                yield self._copying.read(effect)
+            elif isinstance(effect, PoolWrite):
+                writes.append(effect)
+            elif effect.server not in failed:
+                link = self._links[effect.server]
+                try:
+                    if isinstance(effect, PoolAsk):
+                        if not alone:
+                            link.prepare(effect.until)  # greetings of all new connections are under way at once
+                        asks.append(effect)
+                    elif isinstance(effect, PoolClose):
+                        link.close()
+                    elif self._is_booked_there(link, effect.message):
+                        link.post(effect.message, effect.until)
+                except PoolError as error:
+                    failed.add(effect.server)
+                    yield PoolFailure(effect.server, reason_of(error))
+        if asks:
+            yield from self._ask(asks)
+        # Local ones first: a slow connection then costs only its own blocks.
+        for order in sorted(writes, key=lambda order: not self._links[order.server].local):
+            yield self._copying.write(order)
 
-    def _ask(self, asks: list[PoolAsk], tell: Callable[[PoolEvent], None]) -> None:
+    def _ask(self, asks: list[PoolAsk]) -> Iterator[PoolEvent]:
         if len(asks) > 1:
             # Those that can be asked at once come first: they answer while others are waited for.
             asks.sort(key=lambda ask: not self._links[ask.server].prompt)
@@ -87,14 +101,19 @@ class LinkDriver:
                 self._links[ask.server].send(ask.message, ask.until)
                 waited.append(ask)
             except PoolError as error:
-                tell(PoolFailure(ask.server, reason_of(error)))
+                yield PoolFailure(ask.server, reason_of(error))
         for ask in waited:
             try:
                 answer = self._links[ask.server].receive(ANSWERS[type(ask.message)], ask.until)
             except PoolError as error:
-                tell(PoolFailure(ask.server, reason_of(error)))
+                yield PoolFailure(ask.server, reason_of(error))
             else:
-                tell(PoolAnswer(ask.server, answer))
+                yield PoolAnswer(ask.server, answer)
+
+    @property
+    def _copying(self) -> BlockCopies:
+        assert self._copies is not None, "an operation that moves blocks needs a way to copy them"
+        return self._copies
 
     def _is_booked_there(self, link: ServerLink, message: Message) -> bool:
         """Whether the connection under which something is booked still is."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from serving.errors import PoolError
 from serving.ids import BlockHash
+from serving.kvpool.core.batch_write import PRESENT, STORED, NewEntry
 from serving.kvpool.core.entry import Found, Kind, Space, Tier
 from serving.kvpool.core.messages import (
     Committed,
@@ -28,10 +29,10 @@ from serving.kvpool.core.messages import (
     Release,
     Report,
 )
+from serving.kvpool.core.prefix_read import SSD_GROUP_SHARE
 from serving.kvpool.core.ring import HashRing
-from serving.kvpool.live.batch_write import PRESENT, STORED, NewEntry
+from serving.kvpool.live.block_copies import map_of
 from serving.kvpool.live.client import PoolClient
-from serving.kvpool.live.prefix_read import SSD_GROUP_SHARE, map_of
 from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_outcome import MissReason
 
@@ -174,12 +175,15 @@ class Migrator:
                 return []
             ready = [(entry, found[entry.version]) for entry in batch if entry.version in found]
             owners = {entry.hash: self._owner(entry, ring) for entry, _ in ready}
-            outcomes = self._client.write_to(
-                lambda block: owners[block],
+            outcomes = self._client.write_entries(
                 batch[0].space,
-                [NewEntry(e.hash, mapped.view(f.offset, f.nbytes), f.checksum) for e, f in ready],
-                deadline,
                 batch[0].kind,
+                [
+                    NewEntry(e.hash, f.nbytes, None if (o := owners[e.hash]) is None else o.name, f.checksum)
+                    for e, f in ready
+                ],
+                lambda index: mapped.view(ready[index][1].offset, ready[index][1].nbytes),
+                deadline,
             )
             return self._drop(home, ready, self._confirmed(batch[0].space, ready, outcomes, owners, deadline), deadline)
         except PoolError as error:

@@ -8,6 +8,8 @@ from itertools import count
 
 from serving.ids import BlockHash
 from serving.kvpool.core import messages as m
+from serving.kvpool.core.entries import EntryView
+from serving.kvpool.core.entry import Found, GrantStatus, Tier
 from serving.kvpool.core.operation import (
     ClientOperation,
     PoolAnswer,
@@ -17,6 +19,10 @@ from serving.kvpool.core.operation import (
     PoolEvent,
     PoolFailure,
     PoolPost,
+    PoolRead,
+    PoolReadDone,
+    PoolWrite,
+    PoolWritten,
 )
 from serving.kvpool.core.ring import HashRing, RingServer
 from serving.values.pool_outcome import MissReason
@@ -58,6 +64,7 @@ class QueueServer:
         first = 1000 * next(numbers)
         self.ledger = LedgerDriver(small_manager(slabs, ssd_bytes=ssd_pages * PAGE, first_version=first))
         self.manager = self.ledger.manager
+        self.disk_works = True
         self._numbers = numbers
         self._connection = next(numbers)
 
@@ -68,8 +75,11 @@ class QueueServer:
 
     def put(self, hashes: Sequence[BlockHash], now: float = 0.0) -> None:
         """Blocks of one page each, whose checksum is their last byte."""
-        grants = self.manager.reserve(SPACE, [(one, PAGE) for one in hashes], 0, now)
-        for block, grant in zip(hashes, grants, strict=True):
+        for block in hashes:
+            (grant,) = self.manager.reserve(SPACE, [(block, PAGE)], 0, now)
+            if grant.status is not GrantStatus.GRANTED:
+                self.ledger.do_all(now)  # others go to disk
+                (grant,) = self.manager.reserve(SPACE, [(block, PAGE)], 0, now)
             self.ledger.write(grant.offset, PAGE, block[-1])
             assert self.manager.commit(grant.version, block[-1], 0, now)
 
@@ -81,8 +91,39 @@ class QueueServer:
                 return m.Looked(manager.lookup(space, hashes, client, now, lease_s))
             case m.Release(versions):
                 manager.release(versions, client, now)
-                return m.Done()
-        raise AssertionError(f"no server knows {message}")
+            case m.Promote(versions, _):
+                manager.promote(versions, client, now)
+                if self.disk_works:
+                    self.ledger.do_all(now)
+                return m.Promoted(tuple([self._in_dram(version) for version in versions]))
+            case m.Report(versions):
+                for version in versions:
+                    found = self._in_dram(version)
+                    if found is not None and not self.ledger.holds(found):
+                        manager.distrust(version, now)
+            case m.Reserve(space, kind, items):
+                return m.Reserved(manager.reserve(space, items, client, now, kind))
+            case m.Commit(items):
+                return m.Committed(tuple([manager.commit(version, digest, client, now) for version, digest in items]))
+            case m.Abort(versions):
+                for version in versions:
+                    manager.abort(version, client, now)
+            case m.List(after, limit):
+                return m.Listed(tuple([self._listed(view, now) for view in manager.entries(after)][:limit]))
+            case m.Drop(versions):
+                return m.Committed(tuple([manager.remove(version, now) for version in versions]))
+            case _:
+                raise AssertionError(f"no server knows {message}")
+        return m.Done()
+
+    def _in_dram(self, version: int) -> Found | None:
+        found = self.manager.found(version)
+        return found if found is not None and found.tier is Tier.DRAM else None
+
+    @staticmethod
+    def _listed(view: EntryView, now: float) -> m.Entry:
+        age_s = now - view.last_use
+        return m.Entry(view.version, view.space, view.hash, view.kind, view.nbytes, view.in_dram, view.on_ssd, age_s)
 
     @property
     def in_use(self) -> int:
@@ -92,6 +133,8 @@ class QueueServer:
 
 
 Judge = Callable[[str, m.Message], Fate]
+CopyJudge = Callable[[str, int], str | None]
+"""Why the copy of the block of an index from or to a server fails; None = it does not."""
 
 
 class QueueDriver:
@@ -102,7 +145,9 @@ class QueueDriver:
         judge: the fate of each message.
 
     Attributes:
-        said: what was sent, by server, also what did not arrive.
+        said: what was sent, by server, also what did not arrive. closed: connections that an operation ended.
+        contents: of what is written, by index. got: of what was read, by index.
+        copy_s: how long the copy of a block takes.
     """
 
     def __init__(self, servers: int, judge: Judge | None = None, **settings: int) -> None:
@@ -113,6 +158,10 @@ class QueueDriver:
         self.now = 100.0
         self.said: list[tuple[str, m.Message]] = []
         self.closed: list[str] = []
+        self.contents: Sequence[int] = ()
+        self.got: dict[int, int | None] = {}
+        self.copy_s = 0.0
+        self.judge_copy: CopyJudge = lambda _server, _index: None
         self._queue: list[tuple[float, int, PoolEvent]] = []
         self._order = count()
 
@@ -144,9 +193,14 @@ class QueueDriver:
     def _carry_out(self, operation: ClientOperation, effects: Sequence[PoolEffect]) -> None:
         failed: set[str] = set()
         for effect in effects:
+            if isinstance(effect, PoolRead):
+                self._read(effect)
+                continue
             if effect.server in failed:
                 continue
             match effect:
+                case PoolWrite():
+                    self._write(effect)
                 case PoolClose():
                     self.closed.append(effect.server)
                     self.servers[effect.server].close(self.now)
@@ -155,6 +209,36 @@ class QueueDriver:
                     if reason is not None:
                         failed.add(effect.server)
                         self._later(self.now, PoolFailure(effect.server, reason))
+
+    def _read(self, order: PoolRead) -> None:
+        at = self.now
+        for good, (index, name, found) in enumerate(zip(order.indices, order.servers, order.found, strict=False)):
+            word = MissReason.TIMEOUT.value if at >= order.until else self._copy_failure(name, index)
+            (self.got[index],) = self.servers[name].ledger.read(found.offset, found.nbytes)
+            at += self.copy_s
+            if word is None and self.got[index] != found.checksum:
+                word = MissReason.CHECKSUM.value
+            if word is not None:
+                self._later(at, PoolReadDone(good, MissReason(word)))
+                return
+        self._later(at, PoolReadDone(len(order.indices)))
+
+    def _write(self, order: PoolWrite) -> None:
+        at, server = self.now, self.servers[order.server]
+        digests: list[int | str] = []
+        for index, grant in order.grants:
+            word = MissReason.TIMEOUT.value if at >= order.until else self._copy_failure(order.server, index)
+            if word is None:
+                server.ledger.write(grant.offset, PAGE, self.contents[index])
+            digests.append(self.contents[index] if word is None else word)
+            at += self.copy_s
+        self._later(at, PoolWritten(order.server, digests))
+
+    def _copy_failure(self, server: str, index: int) -> str | None:
+        word = self.judge_copy(server, index)
+        if word in (MissReason.UNREACHABLE.value, MissReason.TIMEOUT.value):
+            self.servers[server].close(self.now)
+        return word
 
     def _send(self, effect: PoolAsk | PoolPost) -> MissReason | None:
         """Send one message. Returns: why it could not be sent."""
@@ -167,9 +251,8 @@ class QueueDriver:
         if fate is Fate.UNSENT or effect.until < self.now:
             return MissReason.TIMEOUT
         asked = isinstance(effect, PoolAsk)
-        if fate is Fate.REFUSED:
-            if asked:
-                self._later(self.now, PoolFailure(effect.server, MissReason.ERROR))
+        if fate is Fate.REFUSED and asked:  # what needs no answer is never refused
+            self._later(self.now, PoolFailure(effect.server, MissReason.ERROR))
             return None
         answer = server.handle(effect.message, self.now)
         if not asked:
@@ -203,6 +286,12 @@ def shortened(answer: m.Message) -> m.Message:
     match answer:
         case m.Looked(found):
             return m.Looked(found[:-1])
+        case m.Promoted(found):
+            return m.Promoted(found[:-1])
+        case m.Reserved(grants):
+            return m.Reserved(grants[:-1])
+        case m.Committed(ok):
+            return m.Committed(ok[:-1])
     return answer
 
 

@@ -1,12 +1,22 @@
 """The pool as live clients use it, their own operations over the same ledgers: what the virtual one must match."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from serving.ids import BlockHash
 from serving.kvpool.core import messages as m
-from serving.kvpool.core.entry import GrantStatus, Space, Tier
+from serving.kvpool.core.batch_write import BatchWrite, NewEntry
+from serving.kvpool.core.entry import Kind, Space, Tier
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
-from serving.kvpool.core.operation import ClientOperation, PoolAnswer, PoolAsk, PoolClose
+from serving.kvpool.core.operation import (
+    ClientOperation,
+    PoolAnswer,
+    PoolAsk,
+    PoolClose,
+    PoolRead,
+    PoolWrite,
+    PoolWritten,
+)
 from serving.kvpool.core.prefix_find import PrefixFind
 from serving.kvpool.core.ring import HashRing
 from serving.virtual.memory_server import LAYOUT
@@ -43,7 +53,10 @@ class ReferencePool:
         effects = [*operation.start(now)]
         while effects:
             effect = effects.pop(0)
-            assert not isinstance(effect, PoolClose), "nothing fails"
+            assert not isinstance(effect, PoolClose | PoolRead), "nothing fails, nothing is read"
+            if isinstance(effect, PoolWrite):
+                effects += operation.on(PoolWritten(effect.server, [0] * len(effect.grants)), now)
+                continue
             answer = self.answer(self.servers[effect.server], effect.message, client, now)
             if isinstance(effect, PoolAsk):
                 effects += operation.on(PoolAnswer(effect.server, answer), now)
@@ -55,6 +68,10 @@ class ReferencePool:
             case m.Release(versions):
                 manager.release(versions, client, now)
                 return m.Done()
+            case m.Reserve(space, kind, items):
+                return m.Reserved(manager.reserve(space, items, client, now, kind))
+            case m.Commit(items):
+                return m.Committed(tuple([manager.commit(version, digest, client, now) for version, digest in items]))
         raise AssertionError(f"no server knows {message}")
 
     def release(self, client: int, leases: Sequence[Lease], now: float) -> None:
@@ -62,21 +79,9 @@ class ReferencePool:
             self.servers[name].release([version], client, now)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], nbytes: int, now: float) -> dict[str, int]:
-        """What became of how many: reserve on all servers, then commit on all servers, the last block first."""
-        by_server: dict[str, list[BlockHash]] = {}
-        for block in hashes:
-            by_server.setdefault(self.ring.primary(block) or "", []).append(block)
-        space = Space(namespace, LAYOUT)
-        outcomes: dict[str, int] = {}
-        granted = {
-            name: self.servers[name].reserve(space, [(one, nbytes) for one in blocks], 0, now)
-            for name, blocks in by_server.items()
-        }
-        for name, grants in granted.items():
-            for grant in reversed(grants):
-                word = grant.status.value
-                if grant.status is GrantStatus.GRANTED:
-                    assert self.servers[name].commit(grant.version, 0, 0, now)
-                    word = "stored"
-                outcomes[word] = outcomes.get(word, 0) + 1
-        return outcomes
+        """What became of how many."""
+        entries = [NewEntry(block, nbytes, self.ring.primary(block)) for block in hashes]
+        write = BatchWrite(Space(namespace, LAYOUT), Kind.CONTEXT, entries, now + 1.0)
+        self.drive(write, 0, now)
+        assert write.result is not None
+        return dict(Counter(write.result))

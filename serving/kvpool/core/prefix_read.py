@@ -1,0 +1,214 @@
+"""Reading found blocks into their places, each verified; the first that fails ends the prefix.
+
+    hint SSD blocks ─► copy those in memory ─► promote some ─► copy them ─► promote more ... ─► release all leases
+         (the server loads them meanwhile)
+
+Blocks on SSD come in small groups, and a group is released before the next is asked for: a server with less memory
+than the prefix is long needs the room again.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+
+from serving.kvpool.core.entry import Found, Tier
+from serving.kvpool.core.messages import Promote, Promoted, Release, Report
+from serving.kvpool.core.operation import (
+    LAST_WORD_S,
+    PoolAnswer,
+    PoolAsk,
+    PoolClose,
+    PoolEffect,
+    PoolEvent,
+    PoolFailure,
+    PoolPost,
+    PoolRead,
+    PoolReadDone,
+    PoolWritten,
+    undo,
+)
+from serving.kvpool.core.prefix_find import FoundPrefix
+from serving.values.pool_outcome import FetchReport, MissReason
+
+SSD_GROUP_BYTES = 8 << 20
+SSD_GROUP_BLOCKS = 32
+SSD_GROUP_SHARE = 0.125
+"""Of a server's memory: what one reader may ask it to have loaded at one time; there are others."""
+_ANSWER_SHARE = 0.9  # of the time left a server may wait for its disk; the rest is for its answer to reach us
+
+
+class PrefixRead:
+    """One read. Its result is there when nothing but the ends of its leases is left to be told.
+
+    Args:
+        find: what was found, leased.
+        wanted: leading blocks to be read; 0 = only the leases are to be ended.
+        capacity: bytes of a server's memory.
+        until: when the last byte is due.
+    """
+
+    def __init__(self, find: FoundPrefix, wanted: int, capacity: Callable[[str], int], until: float) -> None:
+        self.result: FetchReport | None = None
+        self._find = find
+        self._capacity = capacity
+        self._until = until
+        self._wanted = self._end = min(len(find.found), wanted)
+        self._reason: MissReason | None = None
+        self._on_ssd = [index for index, found in enumerate(find.found[: self._end]) if found.tier is Tier.SSD]
+        self._groups = self._in_groups()
+        self._promoting: dict[str, list[int]] = {}
+        self._ready: dict[int, Found] = {}
+        self._copying: Sequence[int] = ()
+        self._read: dict[str, list[int]] = defaultdict(list)
+        self._wrong: dict[str, list[int]] = defaultdict(list)
+        self._releasing: dict[str, list[int]] = {}
+        self._released: set[int] = set()
+
+    def start(self, now: float) -> Sequence[PoolEffect]:
+        """Reads what is in memory; tells servers first what will be wanted, so that their disks work meanwhile."""
+        on_ssd, end, found = self._on_ssd, self._end, self._find.found
+        if len(on_ssd) == end:
+            return self._next_group(now)
+        if not on_ssd:
+            return [self._copy(range(end), self._find.servers, found)]
+        hints: list[PoolEffect] = [
+            PoolPost(server, Promote(self._versions(indices), 0.0), self._until)
+            for server, indices in self._by_server(on_ssd).items()
+        ]
+        disk = set(on_ssd)
+        return [*hints, self._copy_some({index: found[index] for index in range(end) if index not in disk})]
+
+    def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
+        """Takes an answer, a failure, or the end of copying.
+
+        Returns: what comes next; at last reports and releases.
+        """
+        if isinstance(event, PoolReadDone):
+            return self._copied(event, now)
+        indices = self._promoting.pop(event.server, None)
+        if indices is None or isinstance(event, PoolWritten):
+            return self._unasked(event)
+        effects: list[PoolEffect] = []
+        if isinstance(event, PoolFailure):
+            self._fail(indices[0], event.reason)
+        elif isinstance(event.message, Promoted):
+            self._released.update(self._releasing.pop(event.server, ()))
+            self._promoted(indices, event.message, now)
+        else:
+            self._fail(indices[0], MissReason.ERROR)
+            effects.append(PoolClose(event.server))
+        if not self._promoting:
+            effects += self._copy_group(now)
+        return effects
+
+    def _unasked(self, event: PoolAnswer | PoolFailure | PoolWritten) -> Sequence[PoolEffect]:
+        """Takes a hint or a last word that did not arrive, or an answer that is not waited for any more."""
+        if isinstance(event, PoolFailure) and self.result is None:
+            for index in self._on_ssd:
+                if self._find.servers[index] == event.server:
+                    self._fail(index, event.reason)
+                    break
+            return []
+        return undo(event, self._until, ())
+
+    def _fail(self, index: int, reason: MissReason) -> None:
+        if index < self._end:
+            self._end = index
+            self._reason = reason
+
+    def _copy(self, indices: Sequence[int], servers: Sequence[str], found: Sequence[Found]) -> PoolRead:
+        self._copying = indices
+        return PoolRead(indices, servers, found, self._until)
+
+    def _copy_some(self, found: Mapping[int, Found]) -> PoolRead:
+        return self._copy([*found], [self._find.servers[index] for index in found], [*found.values()])
+
+    def _copied(self, event: PoolReadDone, now: float) -> Sequence[PoolEffect]:
+        copying, self._copying = self._copying, ()
+        if not copying:
+            return []  # told twice
+        find = self._find
+        if self._on_ssd:
+            for index in copying[: event.good]:
+                self._read[find.servers[index]].append(find.found[index].version)
+        if event.reason is not None:
+            index = copying[event.good]
+            if event.reason is MissReason.CHECKSUM:
+                self._wrong[find.servers[index]].append(find.found[index].version)
+            self._fail(index, event.reason)
+        return self._next_group(now)
+
+    def _next_group(self, now: float) -> Sequence[PoolEffect]:
+        """Asks for the next blocks on SSD; room that was read from is given back first."""
+        group = next(self._groups, None)
+        if group is None or group[0] >= self._end:
+            return self._last_words(now)
+        self._promoting = self._by_server(group)
+        wait_s = max((self._until - now) * _ANSWER_SHARE, 0.0)
+        effects: list[PoolEffect] = []
+        for server, indices in self._promoting.items():
+            done = self._read.pop(server, None)
+            if done:
+                self._releasing[server] = done
+                effects.append(PoolPost(server, Release(tuple(done)), self._until))
+            effects.append(PoolAsk(server, Promote(self._versions(indices), wait_s), self._until))
+        return effects
+
+    def _in_groups(self) -> Iterator[list[int]]:
+        group: list[int] = []
+        nbytes = 0
+        servers = {self._find.servers[index] for index in self._on_ssd}
+        smallest = min(map(self._capacity, servers), default=0)
+        limit = min(SSD_GROUP_BYTES, int(smallest * SSD_GROUP_SHARE))
+        for index in self._on_ssd:
+            size = self._find.found[index].nbytes
+            if group and (len(group) == SSD_GROUP_BLOCKS or nbytes + size > limit):
+                yield group
+                group, nbytes = [], 0
+            group.append(index)
+            nbytes += size
+        if group:
+            yield group
+
+    def _promoted(self, indices: Sequence[int], answer: Promoted, now: float) -> None:
+        late = self._until - now < LAST_WORD_S
+        for index, found in zip_longest(indices, answer.found[: len(indices)]):  # too short an answer: all gone
+            if found is None:
+                self._fail(index, MissReason.TIMEOUT if late else MissReason.GONE)
+            else:
+                self._ready[index] = found
+
+    def _copy_group(self, now: float) -> Sequence[PoolEffect]:
+        ready, self._ready = self._ready, {}
+        wanted = {index: ready[index] for index in sorted(ready) if index < self._end}
+        return [self._copy_some(wanted)] if wanted else self._next_group(now)
+
+    def _by_server(self, indices: Sequence[int]) -> dict[str, list[int]]:
+        by_server: dict[str, list[int]] = defaultdict(list)
+        for index in indices:
+            by_server[self._find.servers[index]].append(index)
+        return dict(by_server)
+
+    def _versions(self, indices: Sequence[int]) -> tuple[int, ...]:
+        return tuple([self._find.found[index].version for index in indices])
+
+    def _last_words(self, now: float) -> Sequence[PoolEffect]:
+        """Reports what was wrong and ends all leases."""
+        find = self._find
+        good = find.found[: self._end]
+        self.result = FetchReport(
+            blocks=self._end,
+            from_ssd=sum([found.tier is Tier.SSD for found in good]) if self._on_ssd else 0,
+            lost_blocks=self._wanted - self._end + find.lost_blocks,
+            reason=self._reason or find.reason,
+            nbytes=sum([found.nbytes for found in good]),
+        )
+        leased: dict[str, list[int]] = defaultdict(list)
+        released = self._released
+        for server, found in zip(find.servers, find.found, strict=True):
+            if not released or found.version not in released:
+                leased[server].append(found.version)
+        until = max(self._until, now + LAST_WORD_S)
+        effects: list[PoolEffect] = [PoolPost(s, Report(tuple(wrong)), until) for s, wrong in self._wrong.items()]
+        effects += [PoolPost(server, Release(tuple(versions)), until) for server, versions in leased.items()]
+        return effects
