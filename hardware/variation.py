@@ -1,4 +1,4 @@
-"""How far real times stray from predicted ones: jitter and spikes of steps, slow dies.
+"""How far real times stray from predicted ones: jitter and spikes of steps.
 
 Every draw is a function of (seed, name, number) and of nothing else: step 1,000 of an instance has the same factor
 whether or not steps before it were drawn, and whatever other instances draw. So a change somewhere in a simulation
@@ -62,23 +62,6 @@ class StepVariation:
         draw = _mix(self._key + step * _GAMMA)
         factor = self._factors[draw & 4095]
         return factor * self._spike if draw < self._cut else factor
-
-
-def straggler_factor(
-    die: str, seed: int, sigma: float = 0.0, slow_share: float = 0.0, slow_factor: float = 1.5
-) -> float:
-    """How much slower than its peers one die is, for a whole run.
-
-    Args:
-        die: its name; the draw depends on nothing but this and the seed, so a fleet may grow without others changing.
-        sigma: spread of healthy dies; their factors are log-normal with mean 1.
-        slow_share: of dies that are slow, 0..1.
-        slow_factor: what a slow die's factor is multiplied with; at least 1.
-    Returns: a factor on step times; a synchronous group is as slow as its largest.
-    Raises: SpecError if a number is out of its range.
-    Effects: none.
-    """
-    return StepVariation(sigma, slow_share, slow_factor, seed, f"straggler/{die}").factor(0)
 
 
 def _stream(seed: int, name: str) -> int:

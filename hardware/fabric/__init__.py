@@ -2,7 +2,7 @@
 
 from hardware.errors import FabricError
 from hardware.fabric.fabric import Fabric
-from hardware.fabric.link import Link, LinkId, Route, TransferId, bundle
+from hardware.fabric.link import Link, LinkId, Route, TransferId
 from hardware.fabric.usage import PlaneReading
 
-__all__ = ["Fabric", "FabricError", "Link", "LinkId", "PlaneReading", "Route", "TransferId", "bundle"]
+__all__ = ["Fabric", "FabricError", "Link", "LinkId", "PlaneReading", "Route", "TransferId"]

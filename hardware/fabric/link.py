@@ -1,7 +1,6 @@
 """A link: one direction of one port, with a capacity that its transfers share."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType
 
@@ -32,21 +31,3 @@ class Link:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s >= 0):
             raise FabricError(f"link {self.name} has {self.bytes_per_s} bytes/s; it must be finite and not negative")
-
-
-def bundle(name: LinkId, links: Sequence[Link]) -> Link:
-    """Several links used evenly, as one: the UB ports of an instance's NPUs, the sockets of a striped memory pool.
-
-    One fluid transfer over a bundle costs as much to follow as one over a link, where striping it would cost one
-    transfer per member.
-
-    Args:
-        links: at least one, all of one plane.
-    Returns: a link with the sum of their capacities.
-    Raises: FabricError if there is none, or if they lie in different planes.
-    Effects: none.
-    """
-    planes = {link.plane for link in links}
-    if len(planes) != 1:
-        raise FabricError(f"bundle {name} needs links of one plane, got {len(links)} links in {len(planes)} planes")
-    return Link(name, links[0].plane, sum(link.bytes_per_s for link in links))

@@ -1,7 +1,7 @@
 """When requests are sent: seeded schedules drawn up front, without a notion of content."""
 
-from loadgen.arrivals.process import Arrivals, draw, each
-from loadgen.arrivals.replay import RecordedArrivals, ReplayedArrivals
+from loadgen.arrivals.process import Arrivals, each
+from loadgen.arrivals.replay import ReplayedArrivals
 from loadgen.arrivals.steady import Steady
 from loadgen.arrivals.streams import stream
 from loadgen.arrivals.varying import Ramp, RampShape, Steps
@@ -10,11 +10,9 @@ __all__ = [
     "Arrivals",
     "Ramp",
     "RampShape",
-    "RecordedArrivals",
     "ReplayedArrivals",
     "Steady",
     "Steps",
-    "draw",
     "each",
     "stream",
 ]

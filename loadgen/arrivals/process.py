@@ -55,27 +55,6 @@ def events(burstiness: float, rng: np.random.Generator) -> Iterator[FloatArray]:
         yield times
 
 
-def draw(
-    arrivals: Arrivals, rng: np.random.Generator, *, count: int | None = None, until_s: float = math.inf
-) -> FloatArray:
-    """The first `count` times, or those before `until_s`, whichever is less, as one array.
-
-    Raises: UsageError if neither bounds it.
-    Effects: advances `rng`.
-    """
-    if count is None and math.isinf(until_s):
-        raise UsageError("a schedule needs a number of requests or a duration")
-    parts: list[FloatArray] = []
-    have = 0
-    for block in arrivals.blocks(rng):
-        kept = block[: int(np.searchsorted(block, until_s))]
-        parts.append(kept)
-        have += len(kept)
-        if len(kept) < len(block) or (count is not None and have >= count):
-            break
-    return np.concatenate([*parts, np.empty(0)])[:count]
-
-
 def each(arrivals: Arrivals, rng: np.random.Generator) -> Iterator[float]:
     """The times one by one, as Python floats."""
     for block in arrivals.blocks(rng):

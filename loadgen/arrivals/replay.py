@@ -1,12 +1,8 @@
 """Arrivals as they were recorded, at their own pace or another, whole or cut out."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from loadgen.arrivals.process import BLOCK, FloatArray
 from loadgen.errors import UsageError
 
 
@@ -41,28 +37,3 @@ class ReplayedArrivals:
     def is_over(self, recorded_s: float) -> bool:
         """Whether nothing at this time or later can be in the window."""
         return recorded_s >= self.to_s
-
-
-@dataclass(frozen=True)
-class RecordedArrivals:
-    """A recorded list of times as an arrival process, to be joined with any workload. Draws nothing.
-
-    Attributes:
-        times_s: recorded times, ascending.
-        replay: pace and window.
-    """
-
-    times_s: tuple[float, ...]
-    replay: ReplayedArrivals = ReplayedArrivals()
-
-    def __post_init__(self) -> None:
-        """Raises: UsageError if the times do not ascend."""
-        if any(later < earlier for earlier, later in zip(self.times_s, self.times_s[1:], strict=False)):
-            raise UsageError("recorded times must ascend")
-
-    def blocks(self, rng: np.random.Generator) -> Iterator[FloatArray]:
-        """Ends with the recording or its window; see `Arrivals`."""
-        times = np.array(self.times_s, dtype=np.float64)
-        inside = times[(times >= self.replay.from_s) & (times < self.replay.to_s)]
-        for first in range(0, len(inside), BLOCK):
-            yield (inside[first : first + BLOCK] - self.replay.from_s) / self.replay.rate_scale

@@ -1,11 +1,11 @@
 """Sends requests, stamps what comes back, makes sense of it afterwards."""
 
 from loadgen.client.client import LoadClient
-from loadgen.client.digest import Digest, digest, fill_record
+from loadgen.client.digest import Digest, fill_record
 from loadgen.client.digester import Digester
 from loadgen.client.exchange import Exchange, Failure, Keep
 from loadgen.client.malformed import MALFORMATIONS
-from loadgen.client.request import PreparedRequest, prepare
+from loadgen.client.request import PreparedRequest
 
 __all__ = [
     "MALFORMATIONS",
@@ -16,7 +16,5 @@ __all__ = [
     "Keep",
     "LoadClient",
     "PreparedRequest",
-    "digest",
     "fill_record",
-    "prepare",
 ]

@@ -44,19 +44,6 @@ class Digest(msgspec.Struct, kw_only=True):
     text: str = ""
 
 
-def digest(exchange: Exchange, expected_tokens: int | None = None) -> Digest:
-    """Interpret an exchange that has ended.
-
-    Args:
-        expected_tokens: tokens that the answer must have (asked for, with `ignore_eos`); fewer make it SHORT. None if
-            the model may stop where it likes.
-    Effects: takes the exchange's parts.
-    """
-    reader = reader_of(exchange)
-    reader.feed(*exchange.take_parts())
-    return conclude(exchange, reader, expected_tokens)
-
-
 def fill_record(record: RequestRecord, exchange: Exchange, found: Digest, keep: Keep) -> None:
     """Write an exchange and its digest into a record.
 

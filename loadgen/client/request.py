@@ -58,8 +58,3 @@ class RequestWriter:
             request_id.encode("latin-1"),
         )
         return PreparedRequest(head + body, len(head), request_id)
-
-
-def prepare(endpoint: Endpoint, body: bytes, request_id: str) -> PreparedRequest:
-    """Render one request of an endpoint; for many of them `Client.prepare` is faster."""
-    return RequestWriter(endpoint).prepare(body, request_id)

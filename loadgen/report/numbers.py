@@ -53,11 +53,6 @@ def limit(seconds: float) -> str:
     return f"{seconds / factor:.6g} {unit}"
 
 
-def milliseconds(seconds: float | None) -> str:
-    """A duration as milliseconds without the unit, two digits after the point, as `vllm bench serve` prints it."""
-    return fixed(None if seconds is None else seconds * 1e3, 2)
-
-
 def count(value: int | None) -> str:
     """A whole number with separators."""
     return MISSING if value is None else f"{value:,}"

@@ -35,7 +35,7 @@ from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
-from serving.model.native.library import available
+from serving.model.native import library
 from serving.values.news import Tokens
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.fakes.engine_calls import EngineCalls
@@ -72,7 +72,7 @@ def make_executor(
         kv_dtype: as the setting `[engine] kv_dtype`.
     Returns: the executor, and the model below it.
     """
-    native = kind == "native" or (kind == "auto" and device == "cpu" and available())
+    native = kind == "native" or (kind == "auto" and device == "cpu" and library.load() is not None)
     coarse = native and drafts > 0
     loaded = load_model(model, device=device, dtype=dtype, native=native, coarse_drafts=coarse, short=short)
     layers = loaded.config.num_hidden_layers + (drafts > 0)

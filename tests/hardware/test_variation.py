@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware.errors import SpecError
-from hardware.variation import StepVariation, straggler_factor
+from hardware.variation import StepVariation
 
 STEPS = range(50_000)
 
@@ -73,16 +73,6 @@ def test_streams_with_other_seeds_or_names_have_nothing_to_do_with_one_another()
         assert abs(statistics.correlation(base[1:], base[:-1])) < 0.09
 
 
-def test_stragglers_are_few_slow_and_always_the_same() -> None:
-    dies = [f"n{node}.npu{npu}.die{die}" for node in range(48) for npu in range(8) for die in range(2)]
-    factors = {die: straggler_factor(die, 5, sigma=0.01, slow_share=0.05, slow_factor=2.0) for die in dies}
-    slow = [die for die, factor in factors.items() if factor > 1.5]
-    assert 20 <= len(slow) <= 60
-    assert all(0.95 < factor < 1.05 or 1.9 < factor < 2.1 for factor in factors.values())
-    assert factors[dies[700]] == straggler_factor(dies[700], 5, sigma=0.01, slow_share=0.05, slow_factor=2.0)
-    assert straggler_factor("n0.npu0.die0", 5) == 1.0
-
-
 @pytest.mark.parametrize(
     ("sigma", "share", "factor"),
     [(-0.1, 0, 1), (1.1, 0, 1), (math.nan, 0, 1), (0, -0.1, 1), (0, 1.1, 1), (0, 0, 0.9), (0, 0, math.inf)],
@@ -90,5 +80,3 @@ def test_stragglers_are_few_slow_and_always_the_same() -> None:
 def test_impossible_variation_is_refused(sigma: float, share: float, factor: float) -> None:
     with pytest.raises(SpecError, match="step variation"):
         StepVariation(sigma, share, factor, 0, "x")
-    with pytest.raises(SpecError, match="step variation"):
-        straggler_factor("n0.npu0.die0", 0, sigma, share, factor)

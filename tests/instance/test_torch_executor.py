@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def models(folder: Path) -> dict[str, DeepseekModel]:
     """By the executor that they are for."""
     found = {"torch": load_model(folder)}
-    if library.available():
+    if library.load() is not None:
         found["native"] = load_model(folder, native=True)
     return found
 

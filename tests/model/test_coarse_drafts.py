@@ -10,12 +10,12 @@ from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.linear import LinearWeight
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
-from serving.model.native.library import available
+from serving.model.native import library
 from serving.model.native.panels import PanelLinear
 from tests.model.image_shelf import ImageShelf
 from tests.model.random_checkpoint import write_random_checkpoint
 
-pytestmark = pytest.mark.skipif(not available(), reason="needs the native library")
+pytestmark = pytest.mark.skipif(library.load() is None, reason="needs the native library")
 
 
 def forms(model: DeepseekModel) -> dict[str, int]:

@@ -13,13 +13,13 @@ from serving.errors import ModelError
 from serving.model.checkpoint import Checkpoint, dequantise
 from serving.model.loader import load_model
 from serving.model.model import DeepseekModel
-from serving.model.native.library import available
+from serving.model.native import library
 from tests.model.int8_checkpoint import round_to_int8
 from tests.model.paged import PagedRunner
 from tests.model.random_checkpoint import write_random_checkpoint
 
 TOKENS = list(range(6, 40))
-needs_native = pytest.mark.skipif(not available(), reason="needs the native library")
+needs_native = pytest.mark.skipif(library.load() is None, reason="needs the native library")
 
 
 def logits(model: DeepseekModel) -> Tensor:

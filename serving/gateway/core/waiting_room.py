@@ -53,10 +53,6 @@ class WaitingRoom:
         """The job that was just given a place."""
         self._waiting[job.number] = job
 
-    def forsake(self, number: int) -> None:
-        """The place of a job that never came to be."""
-        self._queue.withdraw(number)
-
     def find(self, number: int) -> Job | None:
         """A job that waits."""
         return self._waiting.get(number)

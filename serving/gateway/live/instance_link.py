@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 
 from serving.errors import LinkError
@@ -13,8 +12,6 @@ from serving.values.news import Value
 from serving.values.orders import Add, Adopt
 from serving.wire import messages as m
 from serving.wire.connection import Connection
-
-logger = logging.getLogger(__name__)
 
 CONNECT_DEADLINE_S = 5.0
 

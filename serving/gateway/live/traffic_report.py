@@ -1,7 +1,6 @@
 """A gateway's reports to the scaling board: twice a second, and at once when a request waits for an empty pool."""
 
 import asyncio
-import logging
 
 import ray
 from msgspec.structs import replace
@@ -10,8 +9,6 @@ from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.metered_backend import MeteredBackend
 from serving.kvpool.live.pool_control import Complaint
 from serving.scaling.live.scaling_board import BoardClient
-
-logger = logging.getLogger(__name__)
 
 PERIOD_S = 0.5
 TICK_S = 0.1

@@ -3,7 +3,6 @@
 One actor per source node, made by whoever reads from it first. Chunks bound what lies in the object store at a time.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -18,8 +17,6 @@ from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAMESPACE
 from serving.errors import HandoffError, HandoffExpiredError, HandoffTimeoutError
 from serving.ids import NodeId
-
-logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 << 20
 CHUNK_DEADLINE_S = 10.0

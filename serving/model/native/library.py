@@ -118,11 +118,6 @@ def trusted(library: Library) -> Library:
     return library
 
 
-def available() -> bool:
-    """Whether there is a library. Effects: as `load`."""
-    return load() is not None
-
-
 def instructions() -> str | None:
     """Instruction set of the library; None = there is none. Effects: as `load`."""
     library = load()

@@ -5,7 +5,6 @@ again within minutes.
 """
 
 import asyncio
-import logging
 from typing import Any
 
 import ray
@@ -20,8 +19,6 @@ from serving.scaling.core.decision import Scaler
 from serving.scaling.live.policy_time import PolicyTime
 from serving.scaling.live.scaling_board import BoardClient
 from serving.values.signals import ScalingSignals, Traffic
-
-logger = logging.getLogger(__name__)
 
 GAUGES = frozenset({"queued", "queued_tokens", "oldest_wait_s"})
 RETRY_S = 0.5

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware.errors import HardwareError
-from hardware.fabric import Fabric, FabricError, Link, LinkId, TransferId, bundle
+from hardware.fabric import Fabric, FabricError, Link, LinkId, TransferId
 from hardware.spec.plane import Plane
 
 A, B, C = LinkId("a"), LinkId("b"), LinkId("c")
@@ -242,15 +242,6 @@ def test_check_sees_a_link_over_its_capacity_and_an_unfair_share() -> None:
     flow.rate = 40
     with pytest.raises(AssertionError, match="could have more"):
         links.check()
-
-
-def test_a_bundle_has_the_sum_of_its_links() -> None:
-    ports = [Link(LinkId(f"p{number}"), Plane.UB, 392e9) for number in range(16)]
-    assert bundle(LinkId("instance"), ports) == Link(LinkId("instance"), Plane.UB, 16 * 392e9)
-    with pytest.raises(FabricError, match="one plane"):
-        bundle(LinkId("mixed"), [ports[0], Link(A, Plane.VPC, 1)])
-    with pytest.raises(FabricError, match="one plane"):
-        bundle(LinkId("none"), [])
 
 
 def test_impossible_links_are_refused() -> None:

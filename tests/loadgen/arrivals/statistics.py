@@ -1,11 +1,27 @@
-"""Comparing a sample with an exact law."""
+"""Samples of arrival processes, and their comparison with an exact law."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-from loadgen.arrivals.process import FloatArray
+from loadgen.arrivals.process import Arrivals, FloatArray
+
+
+def draw(
+    arrivals: Arrivals, rng: np.random.Generator, *, count: int | None = None, until_s: float = math.inf
+) -> FloatArray:
+    """The first `count` times, or those before `until_s`, whichever is less, as one array. Effects: advances `rng`."""
+    assert count is not None or until_s < math.inf
+    parts: list[FloatArray] = []
+    have = 0
+    for block in arrivals.blocks(rng):
+        kept = block[: int(np.searchsorted(block, until_s))]
+        parts.append(kept)
+        have += len(kept)
+        if len(kept) < len(block) or (count is not None and have >= count):
+            break
+    return np.concatenate([*parts, np.empty(0)])[:count]
 
 
 def ks_distance(sample: FloatArray, cdf: Callable[[FloatArray], FloatArray]) -> float:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.arrivals import RecordedArrivals, ReplayedArrivals, draw, stream
-from loadgen.arrivals.process import BLOCK
+from loadgen.arrivals import ReplayedArrivals
 from loadgen.errors import UsageError
 
 
@@ -23,13 +22,6 @@ def test_the_window_is_cut_out_and_scaled() -> None:
     assert replay.is_over(20.0)
 
 
-def test_recorded_times_are_an_arrival_process() -> None:
-    times = tuple(index / 8 for index in range(2 * BLOCK))
-    assert draw(RecordedArrivals(times), stream(0), until_s=1e9).tolist() == list(times)
-    window = RecordedArrivals(times, ReplayedArrivals(rate_scale=2.0, from_s=1.0, to_s=2.0))
-    assert draw(window, stream(0), until_s=1e9).tolist() == [index / 16 for index in range(8)]
-
-
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
 def test_the_scale_must_be_above_zero(scale: float) -> None:
     with pytest.raises(UsageError, match="scale"):
@@ -40,8 +32,3 @@ def test_the_scale_must_be_above_zero(scale: float) -> None:
 def test_the_window_must_hold_something(window: tuple[float, float]) -> None:
     with pytest.raises(UsageError, match="holds nothing"):
         ReplayedArrivals(from_s=window[0], to_s=window[1])
-
-
-def test_recorded_times_must_ascend() -> None:
-    with pytest.raises(UsageError, match="ascend"):
-        RecordedArrivals((0.0, 2.0, 1.0))

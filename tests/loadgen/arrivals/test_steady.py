@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from loadgen.arrivals import Steady, draw, each, stream
+from loadgen.arrivals import Steady, each, stream
 from loadgen.arrivals.process import BLOCK
 from loadgen.errors import UsageError
-from tests.loadgen.arrivals.statistics import exponential_cdf, ks_distance, ks_limit, variation
+from tests.loadgen.arrivals.statistics import draw, exponential_cdf, ks_distance, ks_limit, variation
 
 MANY = 20_000
 
@@ -65,11 +65,6 @@ def test_draw_ends_at_a_time_or_a_count_whichever_comes_first() -> None:
     assert until[-1] < 2.0
     assert len(draw(Steady(10.0, math.inf), stream(0), count=5, until_s=2.0)) == 5
     assert len(draw(Steady(10.0), stream(0), until_s=1e-9)) == 0
-
-
-def test_draw_needs_a_bound() -> None:
-    with pytest.raises(UsageError, match="number of requests or a duration"):
-        draw(Steady(1.0), stream(0))
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, -math.inf])

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.arrivals import Ramp, RampShape, Steady, Steps, draw, stream
+from loadgen.arrivals import Ramp, RampShape, Steady, Steps, stream
 from loadgen.errors import UsageError
-from tests.loadgen.arrivals.statistics import exponential_cdf, ks_distance, ks_limit
+from tests.loadgen.arrivals.statistics import draw, exponential_cdf, ks_distance, ks_limit
 
 RAMPS = [
     Ramp(2.0, 20.0, 60.0),

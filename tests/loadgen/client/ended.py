@@ -1,5 +1,6 @@
 """Exchanges that have ended, as a test describes them."""
 
+from loadgen.client.digest import Digest, conclude, reader_of
 from loadgen.client.exchange import Exchange, Failure
 from loadgen.plan import Behaviour
 
@@ -21,3 +22,10 @@ def exchange(
     made.first_byte_s, made.ended_s = 0.9, float(len(parts))
     made.failure, made.error = failure, "what went wrong" if failure else ""
     return made
+
+
+def digest(exchange: Exchange, expected_tokens: int | None = None) -> Digest:
+    """An ended exchange, read all at once. Effects: takes its parts."""
+    reader = reader_of(exchange)
+    reader.feed(*exchange.take_parts())
+    return conclude(exchange, reader, expected_tokens)

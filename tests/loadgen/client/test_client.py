@@ -3,10 +3,11 @@ import socket
 
 import pytest
 
-from loadgen.client import Exchange, Failure, Keep, LoadClient, digest
+from loadgen.client import Exchange, Failure, Keep, LoadClient
 from loadgen.endpoint import Endpoint
 from loadgen.errors import UsageError
 from loadgen.record import RequestOutcome
+from tests.loadgen.client.ended import digest
 from tests.loadgen.client.events import CHAT, DONE, chunked, frame, plain, text
 from tests.loadgen.client.loops import on_both_loops
 from tests.loadgen.client.scripted import CLOSE, HANG, READ, RESET, Script, client_of, scripted

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.client import Exchange, Failure, LoadClient, digest
+from loadgen.client import Exchange, Failure, LoadClient
 from loadgen.client.conduct import limit_of
 from loadgen.plan import Behaviour, Conduct
 from loadgen.record import RequestOutcome
+from tests.loadgen.client.ended import digest
 from tests.loadgen.client.events import CHAT, DONE, chunked, frame, plain, text
 from tests.loadgen.client.loops import on_both_loops
 from tests.loadgen.client.scripted import HANG, READ, client_of, scripted

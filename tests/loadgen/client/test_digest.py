@@ -2,11 +2,11 @@ from array import array
 
 import pytest
 
-from loadgen.client.digest import Digest, digest, fill_record, read_ahead, read_some
+from loadgen.client.digest import Digest, fill_record, read_ahead, read_some
 from loadgen.client.exchange import Failure, Keep
 from loadgen.plan import Behaviour, Conduct
 from loadgen.record import RequestOutcome, RequestRecord
-from tests.loadgen.client.ended import SSE, exchange
+from tests.loadgen.client.ended import SSE, digest, exchange
 from tests.loadgen.client.events import CHAT, DONE, delta, event, text, usage
 
 JSON = "application/json"

@@ -3,11 +3,10 @@ import contextlib
 
 import pytest
 
-from loadgen.client.digest import digest
 from loadgen.client.digester import BATCH_BYTES, Digester
 from loadgen.client.exchange import Exchange
 from loadgen.record import RequestOutcome
-from tests.loadgen.client.ended import exchange
+from tests.loadgen.client.ended import digest, exchange
 from tests.loadgen.client.events import CHAT, DONE, text
 
 pytestmark = pytest.mark.asyncio

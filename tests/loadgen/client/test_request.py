@@ -1,7 +1,7 @@
 import pytest
 
 from loadgen.client.address import ServerAddress, parse_address, tls_context
-from loadgen.client.request import prepare
+from loadgen.client.request import RequestWriter
 from loadgen.endpoint import Endpoint
 from loadgen.errors import UsageError
 from tests.loadgen.client.wire_reading import read_request
@@ -32,7 +32,9 @@ def test_no_address(url: str) -> None:
 
 
 def test_head_and_body() -> None:
-    made = prepare(endpoint("http://h:1/base", headers=[("Authorization", "Bearer k"), ("X-Own", "é")]), b"{}", "r-1")
+    made = RequestWriter(endpoint("http://h:1/base", headers=[("Authorization", "Bearer k"), ("X-Own", "é")])).prepare(
+        b"{}", "r-1"
+    )
     headers, body = read_request(made.wire)
     assert body == made.body == b"{}"
     assert headers == {
@@ -50,7 +52,7 @@ def test_head_and_body() -> None:
 
 def test_given_headers_replace_ours_but_never_the_framing() -> None:
     given = [("host", "other"), ("Accept", "text/event-stream"), ("Content-Length", "7"), ("X-Request-Id", "mine")]
-    headers, _ = read_request(prepare(endpoint(headers=given), b"{}", "r-1").wire)
+    headers, _ = read_request(RequestWriter(endpoint(headers=given)).prepare(b"{}", "r-1").wire)
     assert headers["host"] == "other"
     assert headers["accept"] == "text/event-stream"
     assert headers["content-length"] == "2"

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from loadgen.client import Digest, Exchange, LoadClient, digest
+from loadgen.client import Digest, Exchange, LoadClient
 from loadgen.endpoint import DEFAULT_PATHS, Backend, Endpoint
 from loadgen.errors import LoadgenError
 from loadgen.plan import Behaviour, Conduct, Turn
 from loadgen.record import RequestOutcome
 from loadgen.selftest import BlastServer, start_blast_server
+from tests.loadgen.client.ended import digest
 
 pytestmark = pytest.mark.real_time
 
