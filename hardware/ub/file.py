@@ -47,17 +47,16 @@ class SegmentHeader:
         return self.data_start + self.capacity_bytes
 
 
-def open_file(path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+def open_file(path: Path, *, create: bool = False) -> int:
     """Opens a segment's file for reading and writing; a link is never followed.
 
     Returns: the descriptor, which the caller closes.
-    Raises: UbMissingError if it (or its directory) is not there; UbExistsError if `exclusive` and it is; UbCorruptError
-        if it cannot be opened, is no plain file or is another user's.
-    Effects: with `create`, an empty file of mode 600 where there was none.
+    Raises: UbMissingError if it is not there, or with `create` its directory is not; UbExistsError if it is to be
+        created and is there; UbCorruptError if it cannot be opened, is no plain file or is another user's.
+    Effects: with `create`, an empty file of mode 600.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-    flags |= os.O_CREAT if create else 0
-    flags |= os.O_EXCL if exclusive else 0
+    flags |= os.O_CREAT | os.O_EXCL if create else 0
     try:
         fd = os.open(path, flags, 0o600)
     except FileNotFoundError:

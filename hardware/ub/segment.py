@@ -1,6 +1,6 @@
 """A node's UB segment: one file of shared memory that every process of the node maps by path.
 
-    with UbSegment.create_or_attach("/dev/shm/ub_n0", 256 * MIB) as segment:
+    with UbSegment.create("/dev/shm/ub_n0", 256 * MIB) as segment:
         region = segment.allocate(nbytes, owner="prefill-0")
         segment.view(region)[:] = kv_bytes            # the holder writes
         ...                                           # a message carries (offset, nbytes, generation)
@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hardware.errors import SpecError, UbBusyError, UbClosedError, UbCorruptError, UbExistsError, UbRangeError
+from hardware.errors import SpecError, UbBusyError, UbClosedError, UbCorruptError, UbRangeError
 from hardware.ub import file as segment_file
 from hardware.ub.file import SegmentHeader
 from hardware.ub.layout import ENTRY, HEADER, PAGE, round_up
@@ -60,7 +60,7 @@ class _Mapped:
 
 
 class UbSegment:
-    """One process's mapping of a segment. Safe for threads; make it with `create`, `attach` or `create_or_attach`."""
+    """One process's mapping of a segment. Safe for threads; make it with `create` or `attach`."""
 
     def __init__(self, path: Path, fd: int, header: SegmentHeader) -> None:
         """Takes over `fd`, an open file whose header was read under its lock."""
@@ -85,7 +85,7 @@ class UbSegment:
         Effects: a file of mode 600 and its memory.
         """
         spec = _new_header(size_bytes, owner_pid, max_regions)
-        return cls._open(Path(path), spec, exclusive=True)
+        return cls._make(Path(path), spec)
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str]) -> Self:
@@ -110,40 +110,24 @@ class UbSegment:
             raise
 
     @classmethod
-    def create_or_attach(
-        cls, path: str | os.PathLike[str], size_bytes: int, owner_pid: int | None = None, max_regions: int = MAX_REGIONS
-    ) -> Self:
-        """The segment at `path`, made by whichever process comes first.
-
-        A segment that a crash left behind (see `remove_stale`) is replaced, a half-made one is finished.
-
-        Args:
-            path, size_bytes, owner_pid, max_regions: as for `create`.
-        Raises: UbExistsError if a live segment has another size; otherwise as `create` and `attach`.
-        Effects: as `create` for the first process, as `attach` for the others.
-        """
-        spec = _new_header(size_bytes, owner_pid, max_regions)
-        return cls._open(Path(path), spec, exclusive=False)
-
-    @classmethod
-    def _open(cls, path: Path, spec: SegmentHeader, *, exclusive: bool) -> Self:
+    def _make(cls, path: Path, spec: SegmentHeader) -> Self:
         for _ in range(_ATTEMPTS):
-            fd = segment_file.open_file(path, create=True, exclusive=exclusive)
-            header = None
+            fd = segment_file.open_file(path, create=True)
+            made = False
             try:
                 with locked(fd, str(path)):
-                    header = _claim(fd, path, spec, exclusive=exclusive)
-                if header is not None:
-                    return cls(path, fd, header)
+                    if os.fstat(fd).st_nlink > 0:
+                        segment_file.initialise(fd, path, spec)
+                        made = True
+                if made:
+                    return cls(path, fd, spec)
             except BaseException:
-                if header is spec:  # made, and not to be mapped: its memory would be nobody's
+                if made:  # and not to be mapped: its memory would be nobody's
                     segment_file.unlink_if_same(fd, path)
                 os.close(fd)
                 raise
             os.close(fd)
-        raise UbBusyError(
-            f"{path} was removed {_ATTEMPTS} times while it was being opened; end the process that does it"
-        )
+        raise UbBusyError(f"{path} was removed {_ATTEMPTS} times while it was being made; end the process that does it")
 
     @property
     def path(self) -> Path:
@@ -195,14 +179,6 @@ class UbSegment:
         Effects: its bytes may be given out again.
         """
         self._under_lock(lambda mapped: mapped.table.release(region))
-
-    def reclaim_dead(self) -> tuple[UbRegion, ...]:
-        """Gives back what dead processes held.
-
-        Returns: the regions that were given back.
-        Effects: their bytes may be given out again.
-        """
-        return self._under_lock(_reclaim_dead)
 
     def regions(self) -> tuple[UbRegion, ...]:
         """Regions held now, in order of offset; those of dead processes are still among them.
@@ -338,12 +314,11 @@ def _allocate(mapped: _Mapped, nbytes: int, owner: str, align: int) -> UbRegion:
     return mapped.table.allocate(nbytes, owner, align, ProcessStamp.own(), generation)
 
 
-def _reclaim_dead(mapped: _Mapped) -> tuple[UbRegion, ...]:
+def _reclaim_dead(mapped: _Mapped) -> None:
     dead = {process for process in mapped.table.holders() if not process.is_alive()}
-    gone = tuple(region for region in mapped.table.regions() if region.process in dead) if dead else ()
-    for region in gone:
-        mapped.table.release(region)
-    return gone
+    for region in mapped.table.regions() if dead else ():
+        if region.process in dead:
+            mapped.table.release(region)
 
 
 def _new_header(size_bytes: int, owner_pid: int | None, max_regions: int) -> SegmentHeader:
@@ -356,24 +331,3 @@ def _new_header(size_bytes: int, owner_pid: int | None, max_regions: int) -> Seg
         raise SpecError(f"process {owner_pid} does not run, so it cannot own a segment; name a living process")
     session = int.from_bytes(os.urandom(8), "little")
     return SegmentHeader(max_regions, Bytes(round_up(size_bytes, PAGE)), owner, session)
-
-
-def _claim(fd: int, path: Path, spec: SegmentHeader, *, exclusive: bool) -> SegmentHeader | None:
-    """Under the lock: makes, finishes or accepts the segment; None if the file went away and has to be opened anew."""
-    if os.fstat(fd).st_nlink == 0:
-        return None
-    header = segment_file.read_header(fd, path)
-    if header is None:
-        segment_file.initialise(fd, path, spec)
-        return spec
-    if exclusive:
-        raise UbExistsError(f"{path} was just made by another process; attach to it instead")
-    if segment_file.is_stale(fd, header):
-        segment_file.discard(fd, path)
-        return None
-    if (header.capacity_bytes, header.max_regions) != (spec.capacity_bytes, spec.max_regions):
-        raise UbExistsError(
-            f"{path} is in use with {format_bytes(header.capacity_bytes)} and {header.max_regions} regions, not "
-            f"{format_bytes(spec.capacity_bytes)} and {spec.max_regions}; end what uses it or take another path"
-        )
-    return header

@@ -48,16 +48,6 @@ def create(path: str, size_bytes: int) -> Outcome:
     return {"session": segment.session}
 
 
-def create_or_attach(path: str, size_bytes: int, owner_pid: int, at: float) -> Outcome:
-    """Waits for the moment `at`, then opens the segment at the same time as others."""
-    while time.monotonic() < at:
-        pass
-    segment = UbSegment.create_or_attach(path, size_bytes, owner_pid=owner_pid)
-    region = segment.allocate(64, "racer")
-    _KEEP.append(segment)
-    return {"session": segment.session, "offset": region.offset}
-
-
 def hold_lock(path: str) -> Outcome:
     """Takes the segment's lock and keeps it."""
     stack = ExitStack()
@@ -103,7 +93,7 @@ def _churn(segment: UbSegment, rounds: int, seed: int) -> int:
 
 _ACTIONS: dict[str, Callable[..., Outcome]] = {
     action.__name__: action
-    for action in (allocate, read, create, create_or_attach, hold_lock, keep_bytes, churn, churn_with_forked_child)
+    for action in (allocate, read, create, hold_lock, keep_bytes, churn, churn_with_forked_child)
 }
 
 

@@ -34,8 +34,6 @@ def test_missing_and_present_files(shm: Path) -> None:
         UbSegment.attach(shm / "ub")
     with pytest.raises(UbMissingError, match=r"directory .* does not exist"):
         UbSegment.create(shm / "no" / "ub", MIB)
-    with pytest.raises(UbMissingError, match=r"directory .* does not exist"):
-        UbSegment.create_or_attach(shm / "no" / "ub", MIB)
     UbSegment.create(shm / "ub", MIB).close()
     with pytest.raises(UbExistsError, match="already there"):
         UbSegment.create(shm / "ub", MIB)
@@ -61,8 +59,8 @@ def test_a_file_that_is_something_else_is_left_alone(shm: Path, content: bytes) 
     (shm / "ub").write_bytes(content)
     with pytest.raises(UbCorruptError, match="is no UB segment"):
         UbSegment.attach(shm / "ub")
-    with pytest.raises(UbCorruptError, match="is no UB segment"):
-        UbSegment.create_or_attach(shm / "ub", MIB)
+    with pytest.raises(UbExistsError, match="already there"):
+        UbSegment.create(shm / "ub", MIB)
     assert remove_stale(shm, "ub") == []
     assert (shm / "ub").read_bytes() == content
 
@@ -93,15 +91,11 @@ def test_a_cut_file_is_found(shm: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 5, b"\0" * 100_000])
-def test_a_half_made_file_is_finished_refused_or_removed(shm: Path, content: bytes) -> None:
-    for name in ("ub_a", "ub_b", "ub_c"):
-        (shm / name).write_bytes(content)
+def test_a_half_made_file_is_refused_and_removed(shm: Path, content: bytes) -> None:
+    (shm / "ub").write_bytes(content)
     with pytest.raises(UbCorruptError, match="half made"):
-        UbSegment.attach(shm / "ub_a")
-    with UbSegment.create_or_attach(shm / "ub_b", MIB) as segment:
-        segment.check()
-        assert bytes(segment.view(segment.allocate(MIB, "a"))) == bytes(MIB)
-    assert remove_stale(shm, "ub") == [shm / "ub_a", shm / "ub_c"]
+        UbSegment.attach(shm / "ub")
+    assert remove_stale(shm, "ub") == [shm / "ub"]
 
 
 @pytest.mark.parametrize("written", range(3))
@@ -117,24 +111,20 @@ def test_a_maker_that_is_killed_between_two_writes_blocks_nobody(
         left -= 1
         return pwrite(fd, content, offset)
 
-    for name in ("ub_a", "ub_b"):
-        left = written
-        with monkeypatch.context() as dying, contextlib.suppress(KeyboardInterrupt):
-            dying.setattr(os, "pwrite", killed_later)
-            UbSegment.create(shm / name, MIB).close()
-    with UbSegment.create_or_attach(shm / "ub_a", MIB) as segment:
-        segment.check()
-    assert remove_stale(shm, "ub_b") == [shm / "ub_b"] or UbSegment.attach(shm / "ub_b").capacity_bytes == MIB
+    left = written
+    with monkeypatch.context() as dying, contextlib.suppress(KeyboardInterrupt):
+        dying.setattr(os, "pwrite", killed_later)
+        UbSegment.create(shm / "ub", MIB).close()
+    assert remove_stale(shm, "ub") == [shm / "ub"] or UbSegment.attach(shm / "ub").capacity_bytes == MIB
 
 
 def test_no_room_leaves_no_file(shm: Path) -> None:
     where = os.statvfs(shm)
     if where.f_blocks == 0:
         pytest.skip("this shared memory has no limit")
-    for make in (UbSegment.create, UbSegment.create_or_attach):
-        with pytest.raises(UbFullError, match="ask for less UB memory"):
-            make(shm / "ub", 2 * where.f_blocks * where.f_frsize)
-        assert not (shm / "ub").exists()
+    with pytest.raises(UbFullError, match="ask for less UB memory"):
+        UbSegment.create(shm / "ub", 2 * where.f_blocks * where.f_frsize)
+    assert not (shm / "ub").exists()
 
 
 def test_a_crash_leaves_a_stale_segment_that_the_next_start_removes(shm: Path, processes: Processes) -> None:
@@ -183,14 +173,6 @@ def test_remove_stale_passes_over_what_it_cannot_open(shm: Path) -> None:
     (shm / "ub_folder").mkdir()
     (shm / "ub_link").symlink_to(shm / "nowhere")
     assert remove_stale(shm, "ub_") == []
-
-
-def test_a_stale_segment_is_replaced_by_a_new_one(shm: Path, processes: Processes) -> None:
-    pid, made = processes.run("create", path=str(shm / "ub"), size_bytes=2 * MIB)
-    processes.kill(pid)
-    with UbSegment.create_or_attach(shm / "ub", MIB) as segment:
-        assert segment.session != made["session"]
-        assert segment.capacity_bytes == MIB
 
 
 def test_remove_stale_wants_a_prefix_and_a_directory(shm: Path) -> None:

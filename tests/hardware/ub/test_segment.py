@@ -4,7 +4,6 @@ import errno
 import mmap
 import os
 import resource
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +14,14 @@ from hardware.errors import (
     UbBusyError,
     UbClosedError,
     UbCorruptError,
-    UbExistsError,
     UbFullError,
     UbRangeError,
     UbStaleError,
 )
 from hardware.ub import UbSegment, checksum
+from hardware.ub import file as segment_file
 from hardware.ub import segment as segment_module
+from hardware.ub.file import open_file, remove_stale
 from hardware.ub.layout import PAGE
 from hardware.ub.process import ProcessStamp
 from hardware.units import MIB
@@ -121,45 +121,38 @@ def test_ranges_outside_are_refused(shm: Path) -> None:
 
 
 def test_sizes_owners_and_alignments_that_cannot_be(shm: Path) -> None:
-    for make in (UbSegment.create, UbSegment.create_or_attach):
-        for size, regions in ((0, 1), (-1, 1), (1, 0)):
-            with pytest.raises(SpecError, match="above zero"):
-                make(shm / "ub", size, max_regions=regions)
-        with pytest.raises(SpecError, match="cannot own a segment"):
-            make(shm / "ub", MIB, owner_pid=int(Path("/proc/sys/kernel/pid_max").read_text()) + 1)
+    for size, regions in ((0, 1), (-1, 1), (1, 0)):
+        with pytest.raises(SpecError, match="above zero"):
+            UbSegment.create(shm / "ub", size, max_regions=regions)
+    with pytest.raises(SpecError, match="cannot own a segment"):
+        UbSegment.create(shm / "ub", MIB, owner_pid=int(Path("/proc/sys/kernel/pid_max").read_text()) + 1)
     with UbSegment.create(shm / "ub", MIB) as segment, pytest.raises(UbRangeError):
         segment.allocate(1, "a", align=3)
 
 
-def test_create_or_attach_wants_the_same_size(shm: Path) -> None:
-    with UbSegment.create_or_attach(shm / "ub", MIB) as one, UbSegment.create_or_attach(shm / "ub", MIB) as other:
-        assert one.session == other.session
-        with pytest.raises(UbExistsError, match="is in use with 1 MiB"):
-            UbSegment.create_or_attach(shm / "ub", 2 * MIB)
-        with pytest.raises(UbExistsError, match="1024 regions"):
-            UbSegment.create_or_attach(shm / "ub", MIB, max_regions=8)
+def test_a_file_that_is_removed_while_it_is_made_is_made_anew(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another start looks for stale files: an empty one looks half made until we have its lock."""
+    made: list[Path] = []
 
+    def open_then_remove(path: Path, *, create: bool = False) -> int:
+        fd = open_file(path, create=create)
+        if create:
+            made.append(path)
+            if len(made) < removals:
+                assert remove_stale(shm, "ub") == [path]
+        return fd
 
-def test_create_yields_to_whoever_made_it_first(shm: Path) -> None:
-    """The narrow race: our exclusive open made the file, another process took its lock first and finished it."""
-    UbSegment.create(shm / "ub", MIB).close()
-    fd = os.open(shm / "ub", os.O_RDWR)
-    with pytest.raises(UbExistsError, match="just made by another"):
-        segment_module._claim(fd, shm / "ub", segment_module._new_header(MIB, None, 1024), exclusive=True)
-    os.close(fd)
-
-
-def test_a_file_that_keeps_vanishing_ends_in_an_error(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "_claim", lambda *_args, **_kwargs: None)
+    monkeypatch.setattr(segment_file, "open_file", open_then_remove)
+    removals = 3
+    with UbSegment.create(shm / "ub", MIB) as segment:
+        segment.check()
+        assert len(made) == removals
+        segment.remove()
+    made.clear()
+    removals = 100
     with pytest.raises(UbBusyError, match="removed 16 times"):
-        UbSegment.create_or_attach(shm / "ub", MIB)
-
-
-def test_a_removed_file_is_not_claimed(shm: Path) -> None:
-    fd = os.open(shm / "ub", os.O_RDWR | os.O_CREAT)
-    (shm / "ub").unlink()
-    assert segment_module._claim(fd, shm / "ub", segment_module._new_header(MIB, None, 8), exclusive=False) is None
-    os.close(fd)
+        UbSegment.create(shm / "ub", MIB)
+    assert list(shm.iterdir()) == []
 
 
 def test_after_close_nothing_works_but_views(shm: Path) -> None:
@@ -176,7 +169,6 @@ def test_after_close_nothing_works_but_views(shm: Path) -> None:
         lambda: segment.read(region.offset, 1),
         lambda: segment.used_bytes,
         segment.regions,
-        segment.reclaim_dead,
         segment.check,
         segment.snapshot,
     ):
@@ -188,8 +180,9 @@ def test_after_close_nothing_works_but_views(shm: Path) -> None:
 
 def test_close_gives_the_descriptors_and_the_mapping_back(shm: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
+    UbSegment.create(shm / "ub", MIB).close()
     for _ in range(20):
-        with UbSegment.create_or_attach(shm / "ub", MIB) as segment:
+        with UbSegment.attach(shm / "ub") as segment:
             segment.release(segment.allocate(1, "a"))
     assert len(os.listdir("/proc/self/fd")) == before
     assert str(shm) not in Path("/proc/self/maps").read_text()
@@ -235,10 +228,7 @@ def test_a_snapshot_names_the_owners(shm: Path) -> None:
         assert int(state["session"], 16) == segment.session
 
 
-@pytest.mark.parametrize("make", [UbSegment.create, UbSegment.create_or_attach])
-def test_a_segment_that_cannot_be_mapped_is_not_left_behind(
-    shm: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., UbSegment]
-) -> None:
+def test_a_segment_that_cannot_be_mapped_is_not_left_behind(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under a limit of addresses: its memory would be held for as long as this process lives."""
 
     def no_addresses(_mapping: mmap.mmap) -> bool:
@@ -247,10 +237,10 @@ def test_a_segment_that_cannot_be_mapped_is_not_left_behind(
     with monkeypatch.context() as limited:
         limited.setattr(segment_module, "populate", no_addresses)
         with pytest.raises(OSError, match="Cannot allocate memory"):
-            make(shm / "segment", MIB)
+            UbSegment.create(shm / "segment", MIB)
         assert list(shm.iterdir()) == []
     with UbSegment.create(shm / "segment", MIB) as segment, monkeypatch.context() as limited:
         limited.setattr(segment_module, "populate", no_addresses)
         with pytest.raises(OSError, match="Cannot allocate memory"):
-            UbSegment.create_or_attach(segment.path, MIB)
+            UbSegment.attach(segment.path)
         assert list(shm.iterdir()) == [segment.path], "another one's"
