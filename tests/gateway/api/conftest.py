@@ -1,4 +1,4 @@
-"""Fixtures of the HTTP surface: one tiny tokenizer for all tests, one application per test."""
+"""Fixtures of the HTTP surface: one tiny tokenizer for all tests, one application per test that changes it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +22,18 @@ def served(model_folder: Path) -> ServedModel:
 @pytest.fixture
 def harness(served: ServedModel) -> Harness:
     return Harness(served)
+
+
+@pytest.fixture(scope="module")
+def application(served: ServedModel) -> Harness:
+    return Harness(served)
+
+
+@pytest.fixture
+def refusing(application: Harness) -> Harness:
+    """One application for many requests that are refused: they leave nothing in it. To build one takes longer."""
+    application.backend.jobs.clear()
+    return application
 
 
 @pytest.fixture

@@ -78,9 +78,9 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         ({"model": 5}, "model"),
     ],
 )
-def test_wrong_and_impossible_parameters(harness: Harness, fields: dict[str, Any], param: str) -> None:
-    check(chat(harness.app, **fields), 400, param)
-    assert harness.backend.jobs == []
+def test_wrong_and_impossible_parameters(refusing: Harness, fields: dict[str, Any], param: str) -> None:
+    check(chat(refusing.app, **fields), 400, param)
+    assert refusing.backend.jobs == []
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_wrong_and_impossible_parameters(harness: Harness, fields: dict[str, Any
         ({"echo": True}, "echo"),
     ],
 )
-def test_unsupported_fields_are_refused_not_ignored(harness: Harness, fields: dict[str, Any], param: str) -> None:
-    check(chat(harness.app, **fields), 400, param, "unsupported_parameter", "not supported")
+def test_unsupported_fields_are_refused_not_ignored(refusing: Harness, fields: dict[str, Any], param: str) -> None:
+    check(chat(refusing.app, **fields), 400, param, "unsupported_parameter", "not supported")
 
 
 @pytest.mark.parametrize(
@@ -137,17 +137,17 @@ def test_unsupported_fields_are_refused_not_ignored(harness: Harness, fields: di
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
-def test_completion_parameters(harness: Harness, fields: dict[str, Any], param: str) -> None:
-    check(complete(harness.app, **fields), 400, param)
-    assert harness.backend.jobs == []
+def test_completion_parameters(refusing: Harness, fields: dict[str, Any], param: str) -> None:
+    check(complete(refusing.app, **fields), 400, param)
+    assert refusing.backend.jobs == []
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[1]", b"null", b'"x"', b"\xff\xfe", b"{" * 5000, b'{"messages": ["\\ud800"]}']
 )
-def test_bodies_that_are_no_json_object(harness: Harness, body: bytes) -> None:
+def test_bodies_that_are_no_json_object(refusing: Harness, body: bytes) -> None:
     reply = request(
-        harness.app, "POST", "/v1/chat/completions", content=body, headers={"content-type": "application/json"}
+        refusing.app, "POST", "/v1/chat/completions", content=body, headers={"content-type": "application/json"}
     )
     check(reply, 400)
 

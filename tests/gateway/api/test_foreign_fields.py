@@ -17,17 +17,17 @@ SETS_SOMETHING = {"x": 1}
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_fields_that_change_the_answer_elsewhere_are_refused(harness: Harness, name: str) -> None:
+def test_fields_that_change_the_answer_elsewhere_are_refused(refusing: Harness, name: str) -> None:
     beside = {"repetition_penalty": 1.1} if "repetition_penalty" in REFUSED[name].idle else {}
     for route, fields in (
         (chat, ChatCompletionRequest.model_fields),
         (complete, CompletionRequest.model_fields),
     ):
         if name not in fields:
-            reply = route(harness.app, **{name: SETS_SOMETHING}, **beside)
+            reply = route(refusing.app, **{name: SETS_SOMETHING}, **beside)
             check(reply, 400, name, "unsupported_parameter", "not supported")
-            assert route(harness.app, **{name: None}).status_code == 200
-    assert len(harness.backend.jobs) <= 2
+            assert route(refusing.app, **{name: None}).status_code == 200
+    assert len(refusing.backend.jobs) <= 2
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_fields_that_change_the_answer_elsewhere_are_refused(harness: Harness, n
         ({"return_routed_experts": True}, "leave it out"),
     ],
 )
-def test_the_error_names_the_field_of_this_server(harness: Harness, fields: dict[str, Any], ours: str) -> None:
-    check(chat(harness.app, **fields), 400, next(iter(fields)), "unsupported_parameter", ours)
-    assert not harness.backend.jobs
+def test_the_error_names_the_field_of_this_server(refusing: Harness, fields: dict[str, Any], ours: str) -> None:
+    check(chat(refusing.app, **fields), 400, next(iter(fields)), "unsupported_parameter", ours)
+    assert not refusing.backend.jobs
 
 
 def test_a_field_of_the_other_route_is_foreign(harness: Harness) -> None:
@@ -82,9 +82,9 @@ def test_neutral_values_pass_without_a_warning(harness: Harness) -> None:
         ("presence_penality", "presence_penalty"), ("stop_token_id", "stop_token_ids"), ("N", "n"),
     ],
 )  # fmt: skip
-def test_a_misspelt_field_gets_a_suggestion(harness: Harness, name: str, meant: str) -> None:
-    check(chat(harness.app, **{name: 1}), 400, name, "unknown_parameter", f"did you mean '{meant}'?")
-    assert chat(harness.app, **{name: None}).status_code == 200
+def test_a_misspelt_field_gets_a_suggestion(refusing: Harness, name: str, meant: str) -> None:
+    check(chat(refusing.app, **{name: 1}), 400, name, "unknown_parameter", f"did you mean '{meant}'?")
+    assert chat(refusing.app, **{name: None}).status_code == 200
 
 
 def test_misspelt_fields_of_inner_objects(harness: Harness) -> None:
