@@ -22,7 +22,7 @@ async def grow_and_shrink_by_hand(server: Server, browser: Chromium) -> None:
     async with browser.page() as page:
         await page.log_in(url, token)
         assert await page.go(f"{url}/pools") == 200
-        await page.wait("document.querySelectorAll('.pool').length === 2", PATIENCE_S)
+        await page.wait("document.querySelectorAll('.pool').length === 3", PATIENCE_S)
         assert "1 running" in await page.run(DECODE)
         await page.click("[aria-label='One replica of decode more']")
         await page.wait(f"{DECODE}.includes('2 running')", PATIENCE_S)

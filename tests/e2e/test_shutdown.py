@@ -4,15 +4,21 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from serving.values.sequence import SamplingParams
 from tests.e2e.server import STOP_S, Server, wait_for
-from tests.e2e.topology import small
+from tests.e2e.streams import order
+from tests.e2e.topology import DEPLOY, small
+from tests.live.workload import Ask, Reference
 
 pytestmark = pytest.mark.slow
 
+DEMO = DEPLOY / "models/storyteller"
 GONE_S = 20.0
 """Ten seconds, and as many for a busy machine."""
 
@@ -20,6 +26,15 @@ GONE_S = 20.0
 @pytest.fixture
 def config(tmp_path: Path, checkpoint: Path) -> Path:
     return small(tmp_path, checkpoint, prefill=1, decode=1)
+
+
+@pytest.fixture(scope="module")
+def guessing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The system that will be killed first. It serves before, with speculation as a user switches it on."""
+    config = small(tmp_path_factory.mktemp("guessing"), DEMO, prefill=1, decode=1)
+    config.write_text(config.read_text().replace("[engine]", "[engine]\ndraft_tokens = 3"))
+    with Server(config) as running:
+        yield running
 
 
 @pytest.mark.parametrize("moment", ["starting Ray", "deploying"])
@@ -40,6 +55,35 @@ def test_interrupted_during_start(config: Path, moment: str) -> None:
         server.end()
 
 
+def test_guesses_in_tokens_usage_and_metrics(guessing: Server) -> None:
+    """The same tokens as without."""
+    ask = Ask((1, 300, 41, 507, 99), SamplingParams(temperature=0.0, max_tokens=60))
+    answer = guessing.post("/v1/completions", order(ask))
+    assert [choice["token_ids"] for choice in answer["choices"]] == Reference(DEMO).outputs(ask)
+    details = answer["usage"]["completion_tokens_details"]
+    positions = details["prediction_positions"]
+    accepted, rejected = details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]
+    assert accepted == sum(one["accepted"] for one in positions) > 0
+    assert rejected == sum(one["rejected"] for one in positions)
+    guessing.wait_idle()
+    wait_for(lambda: counters(guessing).get("vllm:spec_decode_num_accepted_tokens_total") == accepted, "counted")
+    seen = counters(guessing)
+    assert seen["vllm:spec_decode_num_draft_tokens_total"] == accepted + rejected
+    assert seen["vllm:spec_decode_num_drafts_total"] > 0
+    by_position = [seen[f"vllm:spec_decode_num_accepted_tokens_per_pos_total {at}"] for at in range(len(positions))]
+    assert by_position == [one["accepted"] for one in positions]
+
+
+def counters(server: Server) -> dict[str, float]:
+    """The decode instance's counters of guesses, by name and position."""
+    found = {}
+    for family in text_string_to_metric_families(server.get("/metrics")):
+        for sample in family.samples:
+            if sample.name.startswith("vllm:spec_decode") and sample.labels["pool"] == "decode":
+                found[" ".join((sample.name, *filter(None, [sample.labels.get("position")])))] = sample.value
+    return found
+
+
 def kill_launcher(server: Server) -> list[Path]:
     """Returns: the segments of what it served."""
     segments = server.segments()
@@ -49,24 +93,18 @@ def kill_launcher(server: Server) -> list[Path]:
     return segments
 
 
-def test_what_a_killed_launcher_leaves_is_removed(config: Path) -> None:
+def test_what_a_killed_launcher_leaves_is_removed(guessing: Server, config: Path) -> None:
     """By the small process beside it, within seconds; if that was killed too, by the next start."""
-    first = Server(config)
-    try:
-        first.launch()
-        first.wait_ready()
-        (reaper,) = (pid for pid, title in first.processes().items() if "reaper.py" in title)
-        os.kill(reaper, signal.SIGKILL)
-        left = kill_launcher(first)
-        wait_for(lambda: not first.processes(), "all has ended", 60, first.processes)
-        assert all(segment.exists() for segment in left), "nobody was left to remove them"
-        with Server(config) as second:
-            assert not any(segment.exists() for segment in left)
-            left = kill_launcher(second)
-            begun = time.monotonic()
-            wait_for(lambda: not any(segment.exists() for segment in left), "its memory is free", 60)
-            wait_for(lambda: not second.processes(), "all has ended", 60, second.processes)
-            assert time.monotonic() - begun < GONE_S
-            assert not second.segments()
-    finally:
-        first.end()
+    (reaper,) = (pid for pid, title in guessing.processes().items() if "reaper.py" in title)
+    os.kill(reaper, signal.SIGKILL)
+    left = kill_launcher(guessing)
+    wait_for(lambda: not guessing.processes(), "all has ended", 60, guessing.processes)
+    assert all(segment.exists() for segment in left), "nobody was left to remove them"
+    with Server(config) as second:
+        assert not any(segment.exists() for segment in left)
+        left = kill_launcher(second)
+        begun = time.monotonic()
+        wait_for(lambda: not any(segment.exists() for segment in left), "its memory is free", 60)
+        wait_for(lambda: not second.processes(), "all has ended", 60, second.processes)
+        assert time.monotonic() - begun < GONE_S
+        assert not second.segments()

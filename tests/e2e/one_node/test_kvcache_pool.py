@@ -1,14 +1,12 @@
 """The pool of memory servers as a user sees it: up, growing, shrinking, losing a server or its controller, and gone.
 
-One system for the whole file; each test leaves one memory server behind.
+Each test leaves one memory server behind, and room in it for what the next one stores.
 """
 
 import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,42 +14,11 @@ import pytest
 from hardware.ub.segment import UbSegment
 from hardware.units import MIB
 from serving.kvpool.core.roster import FOUNDING_S
-from tests.e2e.server import SHARED_MEMORY, STOP_S, Server, wait_for
-from tests.e2e.topology import small
+from tests.e2e.one_node.case import RAMP_S, UB_MIB, segments
+from tests.e2e.server import Server, wait_for
 from tests.live.workload import tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-UB_MIB = 8
-POOL = f"""
-[kvcache]
-replicas = 1
-ub_memory_mib = {UB_MIB}
-ssd_mib = 32
-slab_kib = 64
-write_through = true
-ramp_s = 4
-"""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Server]:
-    config = small(tmp_path_factory.mktemp("config"), checkpoint, prefill=1, decode=1)
-    config.write_text(config.read_text() + POOL)
-    with Server(config) as running:
-        session = running.session
-        yield running
-        took = running.interrupt()
-        assert running.process.returncode == 0
-        running.assert_nothing_left()
-        assert not segments(session)
-        assert running.err == ""
-        assert took < STOP_S
-
-
-def segments(session: str) -> list[Path]:
-    """UB segments of memory servers."""
-    return sorted(SHARED_MEMORY.glob(f"cloudmatrix-ub-{session}-*-kvcache-*"))
 
 
 def servers(server: Server) -> list[dict[str, Any]]:
@@ -122,7 +89,8 @@ def test_a_memory_server_takes_exactly_what_it_says(server: Server) -> None:
 
 def test_the_pool_grows_and_shrinks_and_keeps_what_it_holds(server: Server) -> None:
     fill(server, 1)
-    time.sleep(max(0.0, FOUNDING_S - servers(server)[0]["uptime_s"]))  # after that a server counts as a newcomer
+    founding_s = min(FOUNDING_S, RAMP_S)  # after that a server counts as a newcomer
+    time.sleep(max(0.0, founding_s - servers(server)[0]["uptime_s"]))
     held = settled(server)
     scale(server, 2)
     wait_for(lambda: len(servers(server)) == 2, "the second server is listed", state=lambda: servers(server))

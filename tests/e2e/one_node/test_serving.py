@@ -1,4 +1,4 @@
-"""One node with a prefill and a decode instance, from start to Ctrl-C; then its decode pool grows and shrinks."""
+"""One node with a prefill and a decode instance as its users meet it; then its decode pool grows and shrinks."""
 
 import asyncio
 import json
@@ -6,7 +6,6 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from msgspec import structs
 from serving.gateway.api.tokenizer import Tokenizer
 from tests.e2e.listeners import addresses
 from tests.e2e.pools_page import grow_and_shrink_by_hand
-from tests.e2e.server import STOP_S, Server, wait_for
+from tests.e2e.server import Server, wait_for
 from tests.e2e.streams import Streams, fickle_request, order
-from tests.e2e.topology import small
 from tests.examples.run_example import run_example
 from tests.live.workload import GREEDY, Ask, Reference, tokens, varied_asks
 from tests.scaling.dashboard.chromium import Chromium
@@ -27,18 +25,6 @@ from tests.scaling.dashboard.chromium import Chromium
 pytestmark = pytest.mark.slow
 
 TEXT = "Once upon a time there was a virtual machine that could "
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Server]:
-    config = small(tmp_path_factory.mktemp("config"), checkpoint, prefill=1, decode=1)
-    with Server(config) as running:
-        yield running
-        took = running.interrupt()
-        assert running.process.returncode == 0
-        running.assert_nothing_left()
-        assert running.err == ""
-        assert took < STOP_S
 
 
 def expected_text(text: str, reference: Reference, tokenizer: Tokenizer) -> str:
