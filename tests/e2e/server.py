@@ -244,19 +244,18 @@ class Server:
 
     def busy(self) -> dict[str, Any]:
         """Everything that is held or queued anywhere; empty at rest."""
-        status = self.cluster()
-        left = {f"gateway {name}": count for name, count in status["gateway"].items() if count}
-        for replica in (replica for pool in status["pools"] for replica in pool["replicas"]):
-            for name in ("kv_blocks_used", "waiting", "held", "pulling", "fetching", "running", "queued_tokens"):
-                if replica[name]:
-                    left[f"{replica['replica']} {name}"] = replica[name]
-        return left
+        return held_in(self.cluster())
 
     def wait_idle(self) -> None:
-        """Wait until nothing is held or queued anywhere, by two listings that were announced apart."""
-        wait_for(lambda: not self.busy(), "all at rest", state=self.busy)
-        time.sleep(1.5)  # announcements come once a second: the next one must agree
-        wait_for(lambda: not self.busy(), "all at rest", state=self.busy)
+        """Wait until nothing is held or queued anywhere, by what each replica has announced from now on."""
+        asked = time.monotonic()  # the clock of all processes of this machine
+
+        def at_rest() -> bool:
+            status = self.cluster()
+            announced = [one["told_s"] for pool in status["pools"] for one in pool["replicas"]]
+            return not held_in(status) and all(at > asked for at in announced)
+
+        wait_for(at_rest, "all at rest", state=self.cluster)
 
     def _headers(self, headers: dict[str, str] | None) -> dict[str, str]:
         own = {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -267,6 +266,16 @@ class Server:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             body: bytes = response.read()
             return body.decode()
+
+
+def held_in(status: dict[str, Any]) -> dict[str, Any]:
+    """Everything that is held or queued by what `GET /cluster` tells."""
+    left = {f"gateway {name}": count for name, count in status["gateway"].items() if count}
+    for replica in (replica for pool in status["pools"] for replica in pool["replicas"]):
+        for name in ("kv_blocks_used", "waiting", "held", "pulling", "fetching", "running", "queued_tokens"):
+            if replica[name]:
+                left[f"{replica['replica']} {name}"] = replica[name]
+    return left
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ _REPLICA_FIELDS = (
     "time_scale",
     "late_steps_total",
     "draining",
+    "told_s",
 )
 
 
