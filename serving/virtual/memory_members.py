@@ -11,11 +11,12 @@ from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError
 from serving.ids import BlockHash
 from serving.kvpool.core.memory_manager import ManagerSettings
+from serving.kvpool.core.migration_plan import DRAIN_RETRY_S, RETRY_S
 from serving.kvpool.core.ring import HashRing, ring_of
 from serving.kvpool.core.roster import STEPS, PoolRoster
 from serving.values.namespaces import server_quotas
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState
-from serving.virtual.memory_migration import DRAIN_RETRY_S, RETRY_S, Migration
+from serving.virtual.memory_migration import Migration
 from serving.virtual.memory_server import Kept, VirtualServer
 from serving.virtual.memory_timers import ActionTimers
 from serving.virtual.memory_values import PoolCounters, ServerFacts

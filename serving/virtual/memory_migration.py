@@ -6,24 +6,15 @@ entry on SSD goes straight to its owner, without the detour through its server's
 since no client with an old view can have written to the wrong server.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from serving.ids import BlockHash
 from serving.kvpool.core.entries import Entry, EntryView
-from serving.kvpool.core.entry import GrantStatus, Space
+from serving.kvpool.core.entry import GrantStatus
+from serving.kvpool.core.migration_plan import ROUND_S, planned_batches
 from serving.kvpool.core.ring import HashRing
 from serving.virtual.memory_server import VirtualServer
 
-# As in `serving.kvpool.live.migration` and `serving.kvpool.live.settler`; a test holds them equal.
-BATCH_BYTES = 4 << 20
-BATCH_ENTRIES = 64
-SSD_GROUP_SHARE = 0.125
-BYTES_PER_S = 256 << 20
-ROUND_BYTES = 1 << 30
-ROUND_S = 10.0
-RETRY_S = 3.0
-DRAIN_RETRY_S = 0.2
 _MIGRATOR = -1
 """Under which number its writes are booked."""
 
@@ -63,8 +54,8 @@ class Migration:
         ]
         self.left = len(strays)
         self._round_ends = now + ROUND_S
-        limit = min(BATCH_BYTES, int(self.server.manager.settings.capacity_bytes * SSD_GROUP_SHARE))
-        self._batches = _batches(_first(strays), limit)
+        capacity_bytes = self.server.manager.settings.capacity_bytes
+        self._batches = planned_batches(strays, lambda one: -one.last_use, capacity_bytes)
         self.due = now if strays else None
 
     def step(self, now: float, retry_s: float) -> None:
@@ -116,29 +107,3 @@ class Migration:
             self.moved += 1
         self.moved_bytes += copied
         return copied
-
-
-def _first(strays: Sequence[EntryView]) -> list[EntryView]:
-    """Those that go in this round: the last used first, as many as the round may move."""
-    chosen: list[EntryView] = []
-    nbytes = 0
-    for one in sorted(strays, key=lambda one: (-one.last_use, one.version)):
-        nbytes += one.nbytes
-        if chosen and nbytes > ROUND_BYTES:
-            break
-        chosen.append(one)
-    return chosen
-
-
-def _batches(entries: Sequence[EntryView], limit_bytes: int) -> Iterator[list[EntryView]]:
-    """Groups of one space, of bounded size (at least one entry), in order of their first entries."""
-    open_batches: dict[Space, list[EntryView]] = defaultdict(list)
-    sizes: dict[Space, int] = defaultdict(int)
-    for entry in entries:
-        batch = open_batches[entry.space]
-        if batch and (len(batch) == BATCH_ENTRIES or sizes[entry.space] + entry.nbytes > limit_bytes):
-            yield batch
-            open_batches[entry.space], sizes[entry.space] = [], 0
-        open_batches[entry.space].append(entry)
-        sizes[entry.space] += entry.nbytes
-    yield from (batch for batch in open_batches.values() if batch)

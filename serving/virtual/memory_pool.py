@@ -23,11 +23,11 @@ from serving.ids import BlockHash
 from serving.kvpool.core.batch_write import NO_SERVER
 from serving.kvpool.core.entries import Entry
 from serving.kvpool.core.entry import GrantStatus
+from serving.kvpool.core.migration_plan import BYTES_PER_S
 from serving.kvpool.core.shelf import Shelf
 from serving.values.pool_outcome import MissReason, StoreReport
 from serving.values.pool_view import ServerState
 from serving.virtual.memory_members import Members
-from serving.virtual.memory_migration import BYTES_PER_S
 from serving.virtual.memory_server import VirtualServer, manager_settings
 from serving.virtual.memory_timers import NEVER
 from serving.virtual.memory_values import BlockHold, LongestPrefix, PoolCounters, ServerFacts

@@ -1,25 +1,9 @@
 """Writes that cannot be: each is dropped with its reason, and leaves nothing behind."""
 
-from serving.kvpool.core.batch_write import NewEntry
-from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.messages import Done, SetNamespaces
 from serving.values.pool_view import NamespaceRecord
-from tests.kvpool.client_case import BLOCK, MIB, SPACE, chain, client_of, content, entries_of, facts_of, get, put, soon
+from tests.kvpool.client_case import BLOCK, MIB, SPACE, chain, client_of, facts_of, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
-
-
-def test_bytes_that_are_not_what_they_should_be_are_not_stored() -> None:
-    good, bad = chain(2)
-    with PoolCluster(1) as pool:
-        client = client_of(pool)
-        client.placement.refresh()
-        data = [memoryview(content(block)) for block in (good, bad)]
-        entries = [NewEntry(good, BLOCK, "kv-0"), NewEntry(bad, BLOCK, "kv-0", expected=1)]
-        outcomes = client.write_entries(SPACE, Kind.CONTEXT, entries, data.__getitem__, soon())
-        assert outcomes == ["stored", "checksum"]
-        assert [entry.hash for entry in entries_of(client, "kv-0")] == [good]
-        assert facts_of(client, "kv-0")["ledger"]["writing"] == 0
-        client.close()
 
 
 def test_the_same_hash_twice_in_one_batch() -> None:

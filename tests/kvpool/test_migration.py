@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 
 from serving.ids import BlockHash
-from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.ring import HashRing, RingServer, ring_of
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.migration import Migrator, Settled
-from tests.kvpool.client_case import BLOCK, KIB, MIB, SPACE, chain, client_of, entries_of, flip_bit, get, put, soon
+from tests.kvpool.client_case import BLOCK, KIB, MIB, chain, client_of, entries_of, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
-from tests.kvpool.raw_client import RawClient
 
 
 def settle(pool: PoolCluster, number: int, node: str = "n0", leaving: bool = False, rounds: int = 20) -> Settled:
@@ -106,45 +104,15 @@ def test_the_pace_and_the_bound_of_a_round() -> None:
         pool.add()
         ring = HashRing([RingServer("kv-1", 1.0)])
         mover = client_of(pool)
-        bounded = Migrator(mover, "kv-0", bytes_per_s=1e6, round_bytes=10 * BLOCK, pause=pauses.append)
-        report = bounded.settle(ring, soon())
+        bounded = Migrator(mover, "kv-0", bytes_per_s=1e4, round_bytes=10 * BLOCK, pause=pauses.append)
+        report = bounded.settle(ring, soon(1000))
         assert (report.moved, report.left) == (10, 120)
-        assert sum(pauses) == pytest.approx(10 * BLOCK / 1e6, rel=0.5)
+        assert sum(pauses) == pytest.approx(10 * BLOCK / 1e4, rel=0.5)
         assert held(client, 1) == set(hashes[120:]), "the last used go first"
         stopped = Migrator(mover, "kv-0", pause=lambda _: True)
         assert 0 < stopped.settle(ring, soon()).left < 120, "one batch, then the caller wants to stop"
         assert get(client, hashes).blocks == 130
         mover.close()
-        client.close()
-
-
-def test_entries_in_use_stay_and_go_later() -> None:
-    hashes = chain(20)
-    with PoolCluster(1, lease_s=60.0) as pool:  # longer than a server takes to start on a busy machine
-        client = client_of(pool)
-        put(client, hashes)
-        find = client.lookup(SPACE, hashes[:5], soon())
-        pool.add()
-        pool.drain(0)
-        report = settle(pool, 0)
-        assert (report.moved, report.left) == (15, 5)
-        client.release(find, soon())
-        assert len(entries_of(client, "kv-0")) == 5  # asked on the same connection: the leases have ended by now
-        assert settle(pool, 0) == Settled(5, 0, 5 * BLOCK)
-        assert get(client, hashes).blocks == 20
-        client.close()
-
-
-def test_wrong_bytes_are_not_moved() -> None:
-    hashes = chain(10)
-    with PoolCluster(1) as pool:
-        client = client_of(pool)
-        put(client, hashes)
-        flip_bit(pool, client, hashes, 4)
-        pool.add()
-        pool.drain(0)
-        settle(pool, 0)
-        assert (held(client, 0), held(client, 1)) == (set(), set(hashes) - {hashes[4]})
         client.close()
 
 
@@ -166,23 +134,5 @@ def test_without_a_target_nothing_moves_and_nothing_is_lost() -> None:
         assert Migrator(mover, "kv-7").settle(ring, soon()) == Settled(left=1), "nobody knows what kv-7 has"
         pool.process(0).kill()
         assert Migrator(mover, "kv-0").settle(ring, soon()).left == 1
-        mover.close()
-        client.close()
-
-
-def test_what_somebody_only_begins_to_write_at_the_owner_is_kept() -> None:
-    hashes = chain(20)
-    with PoolCluster(1) as pool:
-        client, mover = client_of(pool), client_of(pool)
-        put(client, hashes)
-        pool.add()
-        pool.drain(0)
-        with RawClient(pool.process(1).record) as other:
-            wish = m.Reserve(SPACE, Kind.CONTEXT, tuple((block, BLOCK) for block in hashes))
-            other.ask(wish, m.Reserved)
-            settled = Migrator(mover, "kv-0").settle(ring_of(pool.view()), soon(), leaving=True)
-        assert settled == Settled(0, 20)
-        assert held(client, 0) == set(hashes)
-        assert get(client, hashes).blocks == 20
         mover.close()
         client.close()

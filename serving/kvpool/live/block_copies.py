@@ -76,8 +76,8 @@ class BlockCopies:
             if lost is not None:
                 digests.append(lost)
                 continue
-            data = self._place(index)
             try:
+                data = self._place(index)
                 if mapped is not None:
                     target = mapped.view(grant.offset, data.nbytes)
                     digests.append(copy_checked(target, data, hashed=Hashed.SOURCE))

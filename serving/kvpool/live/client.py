@@ -122,32 +122,14 @@ class PoolClient:
         items = items[:MAX_ITEMS]
         owner = self._placement.ring.primary
         entries = [NewEntry(block, data.nbytes, owner(block)) for block, data in items]
-        outcomes = self.write_entries(space, kind, entries, lambda index: items[index][1], deadline)
-        counts = Counter(outcomes)
-        nbytes = sum([entry.nbytes for entry, what in zip(entries, outcomes, strict=True) if what == STORED])
+        write = BatchWrite(space, kind, entries, deadline)
+        links = self._placement.links
+        LinkDriver(links, BlockCopies(self._segments, links, lambda index: items[index][1])).drive(write)
+        assert write.result is not None
+        counts = Counter(write.result)
+        nbytes = sum([entry.nbytes for entry, what in zip(entries, write.result, strict=True) if what == STORED])
         stored, present = counts.pop(STORED, 0), counts.pop(PRESENT, 0)
         return StoreReport(stored, present, tuple(sorted(counts.items())), nbytes)
-
-    def write_entries(
-        self,
-        space: Space,
-        kind: Kind,
-        entries: Sequence[NewEntry],
-        data: Callable[[int], memoryview],
-        deadline: float,
-    ) -> list[str]:
-        """As `write`, to servers of the caller's choice.
-
-        Args:
-            data: the bytes of the entry of an index.
-        Returns: for each entry `stored`, `present`, or why it was dropped.
-        Effects: as `write`.
-        """
-        links = self._placement.links
-        write = BatchWrite(space, kind, entries, deadline)
-        LinkDriver(links, BlockCopies(self._segments, links, data)).drive(write)
-        assert write.result is not None
-        return write.result
 
     def warm(self, deadline: float) -> int:
         """Connects to all servers and maps their segments, so that the first request does not have to.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from serving.ids import NodeId
+from serving.kvpool.core.migration_plan import DRAIN_RETRY_S, RETRY_S, ROUND_S
 from serving.kvpool.core.ring import ring_of
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.migration import Migrator, Settled
@@ -14,13 +15,8 @@ from serving.values.pool_view import PoolView
 
 logger = logging.getLogger(__name__)
 
-ROUND_S = 10.0
-"""Longest round: then the ring is looked at again."""
-RETRY_S = 3.0
-"""After a round that left entries behind: they were in use, or there was no room for them."""
 IDLE_S = 30.0
 """Also without a new view: clients with an old one may have written here meanwhile."""
-DRAIN_RETRY_S = 0.2
 
 
 class Settler:

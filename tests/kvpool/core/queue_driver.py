@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from hashlib import blake2b
 from itertools import count
+from typing import Any
 
 from serving.ids import BlockHash
 from serving.kvpool.core import messages as m
+from serving.kvpool.core.batch_move import BatchMove
 from serving.kvpool.core.entries import EntryView
 from serving.kvpool.core.entry import Found, GrantStatus, Tier
 from serving.kvpool.core.operation import (
@@ -177,6 +179,12 @@ class QueueDriver:
             self.now, _, event = heapq.heappop(self._queue)
             self._carry_out(operation, operation.on(event, self.now))
 
+    def content_of(self, name: str, found: Found) -> int:
+        """What lies in a server's memory."""
+        (content,) = self.servers[name].ledger.read(found.offset, found.nbytes)
+        assert content is not None
+        return content
+
     @property
     def in_use(self) -> int:
         """Leases and reservations at all servers."""
@@ -298,3 +306,36 @@ def shortened(answer: m.Message) -> m.Message:
 def chain(count: int) -> list[BlockHash]:
     """Hashes of consecutive blocks: digests whose last byte, their content, differs."""
     return [BlockHash(blake2b(bytes([i]), digest_size=15).digest() + bytes([i + 1])) for i in range(count)]
+
+
+def held_by(driver: QueueDriver) -> dict[str, set[BlockHash]]:
+    """Hashes that each server holds."""
+    return {name: {view.hash for view in one.manager.entries()} for name, one in driver.servers.items()}
+
+
+def moved(driver: QueueDriver, home: str, seconds: float = 8.0) -> list[m.Entry]:
+    """Have a server's first entries moved to the other ones. Returns: those that are gone from it."""
+    listed = driver.servers[home].handle(m.List(0, 8), driver.now)
+    assert isinstance(listed, m.Listed)
+    if not listed.entries:
+        return []
+    others = HashRing([RingServer(name, 1.0) for name in driver.servers if name != home])
+    move = BatchMove(home, listed.entries, lambda entry: others.primary(entry.hash), driver.now + seconds)
+    driver.contents = Contents(lambda index: driver.content_of(home, move.ready[index][1]))
+    driver.drive(move)
+    driver.check()
+    assert move.result is not None
+    return move.result
+
+
+class Contents(Sequence[int]):
+    """Contents that are found out when they are copied."""
+
+    def __init__(self, of: Callable[[int], int]) -> None:
+        self._of = of
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._of(index)
+
+    def __len__(self) -> int:
+        return 1 << 30

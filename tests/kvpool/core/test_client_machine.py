@@ -6,13 +6,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from serving.ids import BlockHash
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.batch_write import BatchWrite, NewEntry
 from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.prefix_find import FoundPrefix, PrefixFind
 from serving.kvpool.core.prefix_read import PrefixRead
 from tests.kvpool.core.ledger_driver import PAGE, SPACE
-from tests.kvpool.core.queue_driver import Fate, QueueDriver, chain
+from tests.kvpool.core.queue_driver import Fate, QueueDriver, chain, held_by, moved
 
 CHAIN = chain(30)
 FATES = [fate for fate in Fate if fate is not Fate.WELL]
@@ -26,6 +27,7 @@ class ClientMachine(RuleBasedStateMachine):
     def build(self, servers: int, memory: int, disk: bool, seed: int) -> None:
         self.driver = QueueDriver(servers, slabs=memory, ssd_pages=40 if disk else 0)
         self.disk = disk
+        self.spoilt: set[BlockHash] = set()
         self.rng = Random(seed)
         self.trouble = 0.0
         self.found: FoundPrefix | None = None
@@ -86,6 +88,19 @@ class ClientMachine(RuleBasedStateMachine):
         assert blocks + read.result.lost_blocks == min(wanted, len(found.found)) + found.lost_blocks
         assert (read.result.reason is None) == (read.result.lost_blocks == 0)
 
+    @precondition(lambda self: self.found is None)
+    @rule(home=st.integers(0, 3), seconds=st.sampled_from([0.0, 0.3, 2.0, 8.0]))
+    def move(self, home: int, seconds: float) -> None:
+        """A server gives away what it has, as one that leaves does."""
+        if len(self.driver.servers) < 2:
+            return
+        name = [*self.driver.servers][home % len(self.driver.servers)]
+        before = held_by(self.driver)
+        gone = moved(self.driver, name, seconds)
+        after = held_by(self.driver)
+        assert {entry.hash for entry in gone} <= before[name] - after[name]
+        assert before[name] - after[name] <= set().union(*after.values()) | self.spoilt, "it is at its owner by now"
+
     @precondition(lambda self: not self.disk)
     @rule(which=st.integers(0, 29))
     def flip(self, which: int) -> None:
@@ -94,6 +109,7 @@ class ClientMachine(RuleBasedStateMachine):
             for view in server.manager.entries():
                 if view.hash == CHAIN[which]:
                     server.ledger.write(view.offset, PAGE, 200)
+                    self.spoilt.add(view.hash)
                     return
 
     @invariant()

@@ -9,9 +9,6 @@ import pytest
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
 from serving.ids import BlockHash
-from serving.kvpool.live import migration as live_migration
-from serving.kvpool.live import settler as live_settler
-from serving.virtual import memory_migration
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_server import manager_settings
 from serving.virtual.memory_timers import ActionTimers
@@ -323,16 +320,6 @@ def test_the_same_history_gives_the_same_pool() -> None:
         return pool.counters, pool.servers()
 
     assert play() == play()
-
-
-def test_migration_is_paced_as_in_live_servers() -> None:
-    for name in ("BATCH_BYTES", "BATCH_ENTRIES", "SSD_GROUP_SHARE"):
-        assert getattr(memory_migration, name) == getattr(live_migration, name)
-    for name in ("ROUND_S", "RETRY_S", "DRAIN_RETRY_S"):
-        assert getattr(memory_migration, name) == getattr(live_settler, name)
-    defaults = live_migration.Migrator.__init__.__defaults__
-    assert defaults is not None
-    assert defaults[:2] == (memory_migration.BYTES_PER_S, memory_migration.ROUND_BYTES)
 
 
 def test_timers_keep_the_order_in_which_they_were_set() -> None:

@@ -1,0 +1,184 @@
+"""Moving entries of one server to the servers that own them, as an ordinary client of both.
+
+    look up at home ─► load those on SSD ─► write to the owners ─► ask owners that said "present" ─► drop at home
+
+An entry is dropped only when its owner has it for sure: "present" may mean that somebody only begins to write it.
+Readers find the entry all the time, since they ask both.
+"""
+
+from collections.abc import Callable, Sequence
+
+from serving.kvpool.core.batch_write import PRESENT, STORED, BatchWrite, NewEntry
+from serving.kvpool.core.entry import Found, Tier
+from serving.kvpool.core.messages import (
+    Committed,
+    Drop,
+    Entry,
+    Looked,
+    Lookup,
+    Message,
+    Promote,
+    Promoted,
+    Release,
+    Report,
+)
+from serving.kvpool.core.operation import (
+    LAST_WORD_S,
+    PoolAnswer,
+    PoolAsk,
+    PoolClose,
+    PoolEffect,
+    PoolEvent,
+    PoolFailure,
+    PoolPost,
+    PoolReadDone,
+    PoolWritten,
+    undo,
+)
+from serving.values.pool_outcome import MissReason
+
+LEASE_S = 30.0
+"""Longer than any batch may take."""
+_SSD_WAIT_S = 5.0
+
+
+class BatchMove:
+    """One batch. Its result, the entries that are gone from home, is there when all servers have answered or failed.
+
+    Args:
+        home: the server whose entries they are.
+        batch: entries of one space and kind.
+        owner: the server that an entry should move to; None = it cannot move now.
+        until: when all should be done.
+    """
+
+    def __init__(self, home: str, batch: Sequence[Entry], owner: Callable[[Entry], str | None], until: float) -> None:
+        self.result: list[Entry] | None = None
+        self.ready: list[tuple[Entry, Found]] = []
+        """Entries in memory at home, leased: what is written, by index."""
+        self._home = home
+        self._batch = batch
+        self._owner = owner
+        self._until = until
+        self._space = batch[0].space
+        self._found: dict[int, Found] = {}
+        self._write: BatchWrite | None = None
+        self._outcomes: list[str] = []
+        self._confirming: dict[str, list[int]] = {}
+        self._safe: list[Entry] = []
+        self._await: type[Message] | None = Looked
+        """The answer that home owes; None while others work."""
+        self._failed: set[str] = set()
+
+    def start(self, now: float) -> Sequence[PoolEffect]:
+        """Looks its entries up at home, so that they stay."""
+        del now
+        hashes = tuple([entry.hash for entry in self._batch])
+        return [PoolAsk(self._home, Lookup(self._space, hashes, LEASE_S), self._until)]
+
+    def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
+        """Takes an answer, a failure, or the end of copying.
+
+        Returns: what comes next.
+        """
+        if isinstance(event, PoolReadDone):
+            return []  # nothing is read
+        if self._await is not None and event.server == self._home and not isinstance(event, PoolWritten):
+            return self._home_answered(event, now)
+        if self._write is not None and self._write.result is None:
+            effects = [*self._write.on(event, now)]
+            return [*effects, *self._written(now)]
+        if event.server in self._confirming and not isinstance(event, PoolWritten):
+            return self._confirmed(event, now)
+        if self._write is not None and not (isinstance(event, PoolAnswer) and isinstance(event.message, Looked)):
+            return self._write.on(event, now)  # too late for it: it gives back what was reserved
+        return undo(event, self._until + LAST_WORD_S, self._failed)
+
+    def _home_answered(self, event: PoolAnswer | PoolFailure, now: float) -> Sequence[PoolEffect]:
+        message = event.message if isinstance(event, PoolAnswer) else None
+        short = isinstance(message, Looked) and len(message.found) != len(self._batch)
+        if self._await is None or not isinstance(message, self._await) or short:
+            self._failed.add(self._home)
+            self._await, self.result = None, []
+            return [PoolClose(self._home)]
+        if isinstance(message, Looked):
+            self._found = {one.version: one for one in message.found if one is not None}
+            on_ssd = tuple([version for version, one in self._found.items() if one.tier is Tier.SSD])
+            if on_ssd:
+                self._await = Promoted
+                wait_s = max(0.0, min(_SSD_WAIT_S, (self._until - now) / 2))
+                return [PoolAsk(self._home, Promote(on_ssd, wait_s), self._until)]
+        elif isinstance(message, Promoted):
+            loaded = {one.version: one for one in message.found if one is not None}
+            self._found = {v: loaded.get(v, one) for v, one in self._found.items()}
+        elif isinstance(message, Committed):
+            self._await = None
+            self.result = [entry for entry, good in zip(self._safe, message.ok, strict=False) if good]
+            return []
+        self._await = None
+        return self._write_all(now)
+
+    def _write_all(self, now: float) -> Sequence[PoolEffect]:
+        found = self._found
+        self.ready = [
+            (entry, found[entry.version])
+            for entry in self._batch
+            if entry.version in found and found[entry.version].tier is Tier.DRAM
+        ]
+        entries = [NewEntry(one.hash, at.nbytes, self._owner(one), at.checksum) for one, at in self.ready]
+        self._write = BatchWrite(self._space, self._batch[0].kind, entries, self._until)
+        effects = [*self._write.start(now)]
+        return [*effects, *self._written(now)]
+
+    def _written(self, now: float) -> Sequence[PoolEffect]:
+        """After each step of the write: once it has ended, asks owners for what they said was present."""
+        if self._write is None or self._write.result is None:
+            return []
+        self._outcomes = self._write.result
+        for index, ((entry, _), what) in enumerate(zip(self.ready, self._outcomes, strict=True)):
+            owner = self._owner(entry)
+            if what == PRESENT and owner is not None:
+                self._confirming.setdefault(owner, []).append(index)
+        if not self._confirming:
+            return self._drop(now)
+        effects: list[PoolEffect] = []
+        for owner, indices in self._confirming.items():
+            hashes = tuple([self.ready[index][0].hash for index in indices])
+            effects.append(PoolAsk(owner, Lookup(self._space, hashes, LEASE_S), self._until))
+        return effects
+
+    def _confirmed(self, event: PoolAnswer | PoolFailure, now: float) -> Sequence[PoolEffect]:
+        indices = self._confirming.pop(event.server)
+        effects: list[PoolEffect] = []
+        found: Sequence[Found | None] = ()
+        if isinstance(event, PoolAnswer) and isinstance(event.message, Looked):
+            found = event.message.found
+            there = tuple([one.version for one in found if one is not None])
+            if there:
+                effects.append(PoolPost(event.server, Release(there), self._until))
+        if len(found) != len(indices):
+            self._failed.add(event.server)
+            effects = [PoolClose(event.server)]
+            found = [None] * len(indices)
+        for index, one in zip(indices, found, strict=True):
+            if one is None:
+                self._outcomes[index] = "not yet written"
+        if not self._confirming:
+            effects += self._drop(now)
+        return effects
+
+    def _drop(self, now: float) -> list[PoolEffect]:
+        """Reports wrong bytes, ends all leases, and drops what its owner has."""
+        until = max(self._until, now + LAST_WORD_S)
+        pairs = [(entry, what) for (entry, _), what in zip(self.ready, self._outcomes, strict=True)]
+        wrong = tuple([entry.version for entry, what in pairs if what == MissReason.CHECKSUM.value])
+        self._safe = [entry for entry, what in pairs if what in (STORED, PRESENT)]
+        effects: list[PoolEffect] = [PoolPost(self._home, Report(wrong), until)] if wrong else []
+        if self._found:
+            effects.append(PoolPost(self._home, Release(tuple(self._found)), until))
+        if self._safe:
+            self._await = Committed
+            effects.append(PoolAsk(self._home, Drop(tuple([entry.version for entry in self._safe])), until))
+        else:
+            self.result = []
+        return effects

@@ -1,0 +1,90 @@
+"""What a round of migration moves, in which order and at which pace: the same live and in virtual time."""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from serving.kvpool.core.entry import Kind, Space
+from serving.kvpool.core.prefix_read import SSD_GROUP_SHARE
+
+BATCH_BYTES = 4 << 20
+BATCH_ENTRIES = 64
+BYTES_PER_S = 256 << 20
+"""Pace of one server: the same memory serves requests."""
+ROUND_BYTES = 1 << 30
+ROUND_S = 10.0
+"""Longest round: then the ring is looked at again."""
+RETRY_S = 3.0
+"""Pause after a round that left entries behind: they were in use, or there was no room for them."""
+DRAIN_RETRY_S = 0.2
+"""The same, of a server that leaves."""
+
+
+class MovingEntry(Protocol):
+    """What is to be known of an entry that moves."""
+
+    @property
+    def version(self) -> int:
+        """Names this copy on its server."""
+        ...
+
+    @property
+    def space(self) -> Space:
+        """What its hash is relative to."""
+        ...
+
+    @property
+    def kind(self) -> Kind:
+        """What it is for."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        ...
+
+
+_E = TypeVar("_E", bound=MovingEntry)
+
+
+def planned_batches(
+    strays: Sequence[_E], age: Callable[[_E], float], capacity_bytes: int, round_bytes: int = ROUND_BYTES
+) -> Iterator[list[_E]]:
+    """Batches of one space and kind, of bounded size (at least one entry), in order of their first entries.
+
+    Those used last go first, as many as the round may move. Entries on SSD are loaded into the memory that serves
+    requests, so few at a time.
+
+    Args:
+        strays: entries that should be elsewhere.
+        age: time since the last use of one, from any common origin.
+        capacity_bytes: of the server's memory.
+        round_bytes: at most this much in the round (at least one entry).
+    """
+    limit_bytes = min(BATCH_BYTES, int(capacity_bytes * SSD_GROUP_SHARE))
+    open_batches: dict[tuple[Space, Kind], list[_E]] = defaultdict(list)
+    sizes: dict[tuple[Space, Kind], int] = defaultdict(int)
+    for entry in _first(strays, age, round_bytes):
+        key = (entry.space, entry.kind)
+        batch = open_batches[key]
+        if batch and (len(batch) == BATCH_ENTRIES or sizes[key] + entry.nbytes > limit_bytes):
+            yield batch
+            open_batches[key], sizes[key] = [], 0
+        open_batches[key].append(entry)
+        sizes[key] += entry.nbytes
+    yield from (batch for batch in open_batches.values() if batch)
+
+
+def _first(strays: Sequence[_E], age: Callable[[_E], float], round_bytes: int) -> list[_E]:
+    chosen: list[_E] = []
+    nbytes = 0
+    order = [(age(entry), entry.version, index) for index, entry in enumerate(strays)]
+    heapq.heapify(order)
+    while order:
+        entry = strays[heapq.heappop(order)[2]]
+        nbytes += entry.nbytes
+        if chosen and nbytes > round_bytes:
+            break
+        chosen.append(entry)
+    return chosen
