@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from serving.config.kvcache import KvCacheConfig
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.core.entry import Kind, Load, Order, Space, Spill, Unlink
+from serving.kvpool.core.entry import Kind, LoadFromSsd, Order, Space, Spill, Unlink
 from serving.kvpool.core.inventory import SLABS
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
 from serving.kvpool.core.shelf import Shelf
@@ -89,7 +89,7 @@ class VirtualServer:
         self.manager = MemoryManager(settings, first_version=incarnation * _VERSIONS + 1)
         self._shelves: dict[str, Shelf] = {}
         self._ssd_bytes_per_s = ssd_bytes_per_s
-        self._disk: deque[tuple[float, Spill | Load]] = deque()
+        self._disk: deque[tuple[float, Spill | LoadFromSsd]] = deque()
         self._disk_free_at = now
 
     def record(self, now: float) -> ServerRecord:

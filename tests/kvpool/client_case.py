@@ -10,7 +10,7 @@ import numpy as np
 from hardware.ub.segment import UbSegment
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Kind, Space
-from serving.kvpool.core.messages import Data, Entry, List, Listed, Stats
+from serving.kvpool.core.messages import Data, List, Listed, ListedEntry, Stats
 from serving.kvpool.live.client import PoolClient
 from serving.values.pool_outcome import FetchReport, StoreReport
 from tests.kvpool.pool_cluster import PoolCluster
@@ -68,7 +68,7 @@ def get(
     return report
 
 
-def entries_of(client: PoolClient, server: str) -> tuple[Entry, ...]:
+def entries_of(client: PoolClient, server: str) -> tuple[ListedEntry, ...]:
     """What one server holds."""
     client.placement.refresh()
     return client.placement.links[server].ask(Listed, List(0, 4096), soon()).entries

@@ -9,7 +9,7 @@ from hardware.ub.process import ProcessStamp
 from hardware.ub.segment import UbSegment
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core import messages as m
-from serving.kvpool.core.entry import Found, Grant, GrantStatus, Kind, Space, Tier
+from serving.kvpool.core.entry import EntryTier, Found, Grant, GrantStatus, Kind, Space
 from serving.kvpool.live.frames import receive, send, tune
 from serving.values.pool_view import ServerRecord
 
@@ -84,12 +84,12 @@ class RawClient:
     def get(self, block_hash: BlockHash, space: Space = SPACE, wait_s: float = 10.0) -> bytes | None:
         """The bytes, verified; None if they are not there or wrong."""
         (found,) = self.lookup(block_hash, space=space)
-        if found is not None and found.tier is Tier.SSD:
+        if found is not None and found.tier is EntryTier.SSD:
             (found,) = self.ask(m.Promote((found.version,), wait_s), m.Promoted).found
         if found is None:
             return None
         data = bytes(self.at(found.offset, found.nbytes))
-        self.ask(m.Release((found.version,)), m.Done)
+        self.ask(m.ReleaseLeases((found.version,)), m.Done)
         return data if checksum(data) == found.checksum else None
 
     def at(self, offset: int, nbytes: int) -> memoryview:

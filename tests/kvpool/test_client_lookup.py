@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.kvpool.core.entry import Kind, Tier
+from serving.kvpool.core.entry import EntryTier, Kind
 from serving.kvpool.live.client import PoolClient
 from serving.values.pool_outcome import StoreReport
 from tests.kvpool.client_case import (
@@ -83,7 +83,7 @@ def test_memory_and_ssd_mixed_in_one_prefix(tmp_path: Path) -> None:
         for start in range(0, 100, 5):  # more than the servers' memory: the older go to disk
             assert put_all(client, hashes[start : start + 5], nbytes)
         tiers = {found.tier for found in client.lookup(SPACE, hashes, soon()).found}
-        assert tiers == {Tier.DRAM, Tier.SSD}
+        assert tiers == {EntryTier.DRAM, EntryTier.SSD}
         report = get(client, hashes, nbytes)
         assert report.blocks == 100
         assert 0 < report.from_ssd < 100

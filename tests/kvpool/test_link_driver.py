@@ -109,7 +109,7 @@ def test_a_failure_at_a_server_ends_what_else_the_list_wants_of_it() -> None:
 
 def test_leases_of_another_connection_are_not_released() -> None:
     log: list[str] = []
-    release = PoolPost("a", m.Release((1,)), 1.0)
+    release = PoolPost("a", m.ReleaseLeases((1,)), 1.0)
     assert drive([FakeLink("a", log)], Script(release), {"a": 7}) == []
     link = FakeLink("a", log)
     link.welcome = None

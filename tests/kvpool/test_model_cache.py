@@ -11,7 +11,7 @@ import pytest
 
 from serving.errors import PoolError, PoolTimeoutError
 from serving.ids import NodeId
-from serving.kvpool.core.entry import Tier
+from serving.kvpool.core.entry import EntryTier
 from serving.kvpool.core.messages import Unhold
 from serving.kvpool.live.extent_map import ExtentMap
 from serving.kvpool.live.model_cache import MappedModel, ModelCache
@@ -59,7 +59,7 @@ def place(view: PoolView, key: str, node: NodeId = N0) -> str:
         with contextlib.closing(ServerLink(record, hello_of("observer", node, "secret"))) as link:
             with contextlib.suppress(PoolError):
                 if (found := look(link, ModelEntry.of(key))) is not None:
-                    near = "memory" if found.tier is Tier.DRAM else "ssd"
+                    near = "memory" if found.tier is EntryTier.DRAM else "ssd"
                     places.append(near if record.node == node else "peer")
     return min(places, key=("memory", "ssd", "peer", "nowhere").index)
 

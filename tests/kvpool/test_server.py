@@ -181,7 +181,7 @@ def test_a_hold_can_be_ended(client: RawClient) -> None:
     client.ask(m.Hold((found.version,)), m.Done)
     client.ask(m.Hold((found.version,)), m.Done)
     client.ask(m.Unhold((found.version, 4711)), m.Done)
-    client.ask(m.Release((found.version,)), m.Done)
+    client.ask(m.ReleaseLeases((found.version,)), m.Done)
     assert client.ask(m.Drop((found.version,)), m.Committed).ok == (True,)
     assert client.lookup(hash_of(1)) == (None,)
 
@@ -189,7 +189,7 @@ def test_a_hold_can_be_ended(client: RawClient) -> None:
 def test_listing_goes_page_by_page(client: RawClient) -> None:
     for number in range(25):
         client.put(hash_of(number), b"x" * KIB)
-    seen: list[m.Entry] = []
+    seen: list[m.ListedEntry] = []
     while True:
         page = client.ask(m.List(seen[-1].version if seen else 0, 10), m.Listed).entries
         seen += page
@@ -208,7 +208,7 @@ def test_namespaces_have_quotas_usage_and_an_end(client: RawClient) -> None:
     for number in range(4):
         assert client.put(hash_of(number), b"y" * KIB, space=other) is GrantStatus.GRANTED
     assert client.reserve((hash_of(9), 5 * KIB), space=other)[0].status in (GrantStatus.QUOTA, GrantStatus.TOO_LARGE)
-    usage = client.ask(m.Usage(), m.Data).value
+    usage = client.ask(m.AskUsage(), m.Data).value
     assert usage["other"]["entries"] == 4
     assert usage["other"]["dram_bytes"] >= 4 * KIB
     assert client.ask(m.Forget("other"), m.Data).value == {"bytes": 4 * KIB, "entries": 4}

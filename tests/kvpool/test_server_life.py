@@ -13,7 +13,7 @@ import pytest
 from hardware.errors import UbFullError, UbMissingError
 from serving.errors import PoolUnreachableError
 from serving.kvpool.core import messages as m
-from serving.kvpool.core.entry import Kind, Tier
+from serving.kvpool.core.entry import EntryTier, Kind
 from serving.kvpool.live.server import MemoryServer
 from serving.kvpool.live.ssd_files import SsdFiles
 from serving.kvpool.live.ssd_slot import SsdSlot
@@ -112,7 +112,7 @@ def test_a_smaller_quota_makes_a_tenant_shrink(server: MemoryServer) -> None:
         for number in range(8):
             client.put(hash_of(number), bytes(BLOCK))
         server.set_namespaces((NamespaceRecord("default", 3 * BLOCK),))
-        assert eventually(lambda: client.ask(m.Usage(), m.Data).value["default"]["entries"] == 3)
+        assert eventually(lambda: client.ask(m.AskUsage(), m.Data).value["default"]["entries"] == 3)
         assert client.get(hash_of(7)) == bytes(BLOCK)
 
 
@@ -180,8 +180,8 @@ def fill_beyond_memory(client: RawClient) -> list[Any]:
             time.sleep(0.01)
     for _ in range(200):
         found = client.lookup(*(hash_of(number) for number in range(40)))
-        client.ask(m.Release(tuple(one.version for one in found if one is not None)), m.Done)
-        on_ssd = [one.hash for one in found if one is not None and one.tier is Tier.SSD]
+        client.ask(m.ReleaseLeases(tuple(one.version for one in found if one is not None)), m.Done)
+        on_ssd = [one.hash for one in found if one is not None and one.tier is EntryTier.SSD]
         if len(on_ssd) > 2:
             return on_ssd[:2]
         time.sleep(0.02)

@@ -114,9 +114,9 @@ def test_posted_answers_are_read_before_the_next_request() -> None:
     with serving(polite) as server:
         link = server.link()
         for _ in range(3):
-            link.post(m.Release((1,)), soon())
+            link.post(m.ReleaseLeases((1,)), soon())
         assert link.ask(m.Data, m.Stats(), soon()).value == {"n": 1}
-        assert [type(message) for message in server.asked] == [m.Hello, *[m.Release] * 3, m.Stats]
+        assert [type(message) for message in server.asked] == [m.Hello, *[m.ReleaseLeases] * 3, m.Stats]
         link.close()
 
 
@@ -145,7 +145,7 @@ def test_a_late_answer_is_never_taken_for_anothers() -> None:
             link.ask(m.Data, m.Stats(), soon(0.1))
         assert link.welcome is None, "the connection is closed"
         with pytest.raises(PoolUnreachableError, match=r"skipped.*no whole frame"):
-            link.ask(m.Done, m.Release(()), soon())
+            link.ask(m.Done, m.ReleaseLeases(()), soon())
         time.sleep(0.4)
         assert after_greeting(link) == m.Done()
         assert server.connections == 2
@@ -157,7 +157,7 @@ def after_greeting(link: ServerLink) -> m.Done:
     until = soon(2.0)
     while True:
         try:
-            return link.ask(m.Done, m.Release(()), soon())
+            return link.ask(m.Done, m.ReleaseLeases(()), soon())
         except PoolUnreachableError:
             assert time.monotonic() < until
             time.sleep(0.005)
@@ -180,7 +180,7 @@ def test_nobody_waits_for_the_greeting_of_a_server_that_failed() -> None:
         start = time.monotonic()
         for _ in range(3):
             with pytest.raises(PoolUnreachableError, match="not greeted"):
-                link.ask(m.Done, m.Release(()), soon())
+                link.ask(m.Done, m.ReleaseLeases(()), soon())
         assert time.monotonic() - start < 0.1
         assert after_greeting(link) == m.Done()
         assert server.connections == 2
@@ -190,7 +190,7 @@ def test_nobody_waits_for_the_greeting_of_a_server_that_failed() -> None:
 def test_a_caller_that_was_interrupted_between_question_and_answer() -> None:
     with serving(polite) as server:
         link = server.link()
-        link.send(m.Release((1,)), soon())
+        link.send(m.ReleaseLeases((1,)), soon())
         assert link.ask(m.Data, m.Stats(), soon()).value == {"n": 1}
         assert server.connections == 2, "the answer to the first is not waited for"
         link.close()
@@ -200,7 +200,7 @@ def test_an_answer_of_another_type_closes_the_connection() -> None:
     with serving(polite) as server:
         link = server.link()
         with pytest.raises(PoolError, match="Done where Looked"):
-            link.ask(m.Looked, m.Release(()), soon())
+            link.ask(m.Looked, m.ReleaseLeases(()), soon())
         assert link.skipped(time.monotonic())
         link.close()
 
@@ -229,7 +229,7 @@ def test_a_good_answer_ends_the_doubling() -> None:
     with serving(sometimes) as server:
         link = server.link()
         for _ in range(2):
-            link.ask(m.Done, m.Release(()), soon())
+            link.ask(m.Done, m.ReleaseLeases(()), soon())
             with pytest.raises(PoolTimeoutError):
                 link.ask(m.Data, m.Stats(), soon(0.05))
             assert link._pause_s == pytest.approx(0.2)
@@ -243,7 +243,7 @@ def test_a_server_that_does_not_take_us(greeting: m.Message) -> None:
     with serving(lambda _, __: greeting) as server:
         link = server.link()
         with pytest.raises(PoolUnreachableError, match="does not take us"):
-            link.ask(m.Done, m.Release(()), soon())
+            link.ask(m.Done, m.ReleaseLeases(()), soon())
         assert link.skipped(time.monotonic())
 
 
@@ -252,7 +252,7 @@ def test_a_server_that_never_greets() -> None:
         link = server.link()
         start = time.monotonic()
         with pytest.raises(PoolTimeoutError):
-            link.ask(m.Done, m.Release(()), soon(5.0))
+            link.ask(m.Done, m.ReleaseLeases(()), soon(5.0))
         assert time.monotonic() - start < 1.0, "a greeting is given less time than an answer"
 
 
@@ -266,7 +266,7 @@ def test_nonsense_closes_the_connection() -> None:
     with serving(garbage) as server:
         link = server.link()
         with pytest.raises(PoolError):
-            link.ask(m.Done, m.Release(()), soon(1.0))
+            link.ask(m.Done, m.ReleaseLeases(()), soon(1.0))
         assert link.welcome is None
 
 
@@ -274,10 +274,10 @@ def test_without_time_nothing_is_begun() -> None:
     with serving(polite) as server:
         link = server.link()
         with pytest.raises(PoolTimeoutError, match="no time"):
-            link.ask(m.Done, m.Release(()), soon(0.001))
-        link.ask(m.Done, m.Release(()), soon())
+            link.ask(m.Done, m.ReleaseLeases(()), soon(0.001))
+        link.ask(m.Done, m.ReleaseLeases(()), soon())
         with pytest.raises(PoolTimeoutError, match="no time"):
-            link.ask(m.Done, m.Release(()), soon(0.001))
+            link.ask(m.Done, m.ReleaseLeases(()), soon(0.001))
         assert (link.connection, link.skipped(time.monotonic())) == (1, False)
         link.close()
 
@@ -285,8 +285,8 @@ def test_without_time_nothing_is_begun() -> None:
 def test_a_retired_link_stays_closed() -> None:
     with serving(polite) as server:
         link = server.link()
-        link.ask(m.Done, m.Release(()), soon())
+        link.ask(m.Done, m.ReleaseLeases(()), soon())
         link.retire()
         with pytest.raises(PoolUnreachableError, match="left the pool"):
-            link.ask(m.Done, m.Release(()), soon())
+            link.ask(m.Done, m.ReleaseLeases(()), soon())
         assert server.connections == 1

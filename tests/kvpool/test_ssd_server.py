@@ -12,7 +12,7 @@ import pytest
 from hardware.ub import remove_stale
 from serving.ids import NodeId
 from serving.kvpool.core import messages as m
-from serving.kvpool.core.entry import GrantStatus, Kind, Tier
+from serving.kvpool.core.entry import EntryTier, GrantStatus, Kind
 from serving.kvpool.live import ssd_files, ssd_worker
 from serving.kvpool.live.server import MemoryServer
 from serving.kvpool.live.server_settings import ServerSettings
@@ -58,8 +58,8 @@ def test_more_than_memory_holds_goes_to_disk_and_comes_back(segments: Path, tmp_
         found = client.lookup(*(hash_of(number) for number in range(80)))
         tiers = [one.tier for one in found if one is not None]
         assert len(tiers) == 80
-        assert tiers.count(Tier.SSD) >= 80 - 32
-        client.ask(m.Release(tuple(one.version for one in found if one is not None)), m.Done)
+        assert tiers.count(EntryTier.SSD) >= 80 - 32
+        client.ask(m.ReleaseLeases(tuple(one.version for one in found if one is not None)), m.Done)
         assert all(client.get(hash_of(number)) == data_of(number) for number in range(80))
         proof = client.audit()
         assert proof["problems"] == []
@@ -174,7 +174,7 @@ def test_damage_in_memory_does_not_reach_the_disk(segments: Path, tmp_path: Path
         (found,) = client.lookup(hash_of(0))
         assert found is not None
         client.at(found.offset, found.nbytes)[77] ^= 2
-        client.ask(m.Release((found.version,)), m.Done)
+        client.ask(m.ReleaseLeases((found.version,)), m.Done)
         for number in range(1, 40):
             put_patiently(client, number)
         for _ in range(200):
@@ -243,7 +243,7 @@ def test_a_slow_disk_delays_nobody_who_does_not_need_it(
                 start = time.monotonic()
                 full += client.put(hash_of(number), data_of(number)) is GrantStatus.FULL
                 found = client.lookup(hash_of(number), hash_of(0))
-                client.ask(m.Release(tuple(one.version for one in found if one is not None)), m.Done)
+                client.ask(m.ReleaseLeases(tuple(one.version for one in found if one is not None)), m.Done)
                 longest = max(longest, time.monotonic() - start)
             assert longest < 1.0
             assert full > 0, "memory is full of what waits for the disk: writers are told at once"
@@ -272,7 +272,7 @@ def test_a_load_that_takes_too_long_is_not_waited_for(
                 put_patiently(client, number)
             (found,) = client.lookup(hash_of(0))
             assert found is not None
-            assert found.tier is Tier.SSD
+            assert found.tier is EntryTier.SSD
             start = time.monotonic()
             assert client.ask(m.Promote((found.version,), 0.2), m.Promoted).found == (None,)
             assert 0.15 < time.monotonic() - start < 2

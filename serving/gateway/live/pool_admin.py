@@ -18,7 +18,7 @@ from serving.accounted_kv import AccountedKv
 from serving.errors import PoolError
 from serving.gateway.api.pool_admin import ServerAnswers
 from serving.ids import NodeId
-from serving.kvpool.core.messages import Audit, Data, Forget, Message, Usage
+from serving.kvpool.core.messages import AskUsage, Audit, Data, Forget, Message
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
 
@@ -89,7 +89,7 @@ class LivePoolAdmin:
         """Implements `PoolAdmin.usage`; at most `USAGE_AGE_S` old."""
         async with self._usage_lock:
             if time.monotonic() - self._usage_at > USAGE_AGE_S:
-                answers = await self._ask_all(Usage(), USAGE_DEADLINE_S)
+                answers = await self._ask_all(AskUsage(), USAGE_DEADLINE_S)
                 if self._accounted is not None:
                     answers = replace(answers, by_server=self._accounted.accounted_facts(answers.by_server))
                 self._usage = answers

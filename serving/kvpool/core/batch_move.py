@@ -9,17 +9,17 @@ Readers find the entry all the time, since they ask both.
 from collections.abc import Callable, Sequence
 
 from serving.kvpool.core.batch_write import PRESENT, STORED, BatchWrite, NewEntry
-from serving.kvpool.core.entry import Found, Tier
+from serving.kvpool.core.entry import EntryTier, Found
 from serving.kvpool.core.messages import (
     Committed,
     Drop,
-    Entry,
+    ListedEntry,
     Looked,
     Lookup,
     Message,
     Promote,
     Promoted,
-    Release,
+    ReleaseLeases,
     Report,
 )
 from serving.kvpool.core.operation import (
@@ -52,9 +52,11 @@ class BatchMove:
         until: when all should be done.
     """
 
-    def __init__(self, home: str, batch: Sequence[Entry], owner: Callable[[Entry], str | None], until: float) -> None:
-        self.result: list[Entry] | None = None
-        self.ready: list[tuple[Entry, Found]] = []
+    def __init__(
+        self, home: str, batch: Sequence[ListedEntry], owner: Callable[[ListedEntry], str | None], until: float
+    ) -> None:
+        self.result: list[ListedEntry] | None = None
+        self.ready: list[tuple[ListedEntry, Found]] = []
         """Entries in memory at home, leased: what is written, by index."""
         self._home = home
         self._batch = batch
@@ -65,7 +67,7 @@ class BatchMove:
         self._write: BatchWrite | None = None
         self._outcomes: list[str] = []
         self._confirming: dict[str, list[int]] = {}
-        self._safe: list[Entry] = []
+        self._safe: list[ListedEntry] = []
         self._await: type[Message] | None = Looked
         """The answer that home owes; None while others work."""
         self._failed: set[str] = set()
@@ -103,7 +105,7 @@ class BatchMove:
             return [PoolClose(self._home)]
         if isinstance(message, Looked):
             self._found = {one.version: one for one in message.found if one is not None}
-            on_ssd = tuple([version for version, one in self._found.items() if one.tier is Tier.SSD])
+            on_ssd = tuple([version for version, one in self._found.items() if one.tier is EntryTier.SSD])
             if on_ssd:
                 self._await = Promoted
                 wait_s = max(0.0, min(_SSD_WAIT_S, (self._until - now) / 2))
@@ -123,7 +125,7 @@ class BatchMove:
         self.ready = [
             (entry, found[entry.version])
             for entry in self._batch
-            if entry.version in found and found[entry.version].tier is Tier.DRAM
+            if entry.version in found and found[entry.version].tier is EntryTier.DRAM
         ]
         entries = [NewEntry(one.hash, at.nbytes, self._owner(one), at.checksum) for one, at in self.ready]
         self._write = BatchWrite(self._space, self._batch[0].kind, entries, self._until)
@@ -155,7 +157,7 @@ class BatchMove:
             found = event.message.found
             there = tuple([one.version for one in found if one is not None])
             if there:
-                effects.append(PoolPost(event.server, Release(there), self._until))
+                effects.append(PoolPost(event.server, ReleaseLeases(there), self._until))
         if len(found) != len(indices):
             self._failed.add(event.server)
             effects = [PoolClose(event.server)]
@@ -175,7 +177,7 @@ class BatchMove:
         self._safe = [entry for entry, what in pairs if what in (STORED, PRESENT)]
         effects: list[PoolEffect] = [PoolPost(self._home, Report(wrong), until)] if wrong else []
         if self._found:
-            effects.append(PoolPost(self._home, Release(tuple(self._found)), until))
+            effects.append(PoolPost(self._home, ReleaseLeases(tuple(self._found)), until))
         if self._safe:
             self._await = Committed
             effects.append(PoolAsk(self._home, Drop(tuple([entry.version for entry in self._safe])), until))

@@ -37,7 +37,7 @@ EXPIRED = "expired"
 
 @dataclass(frozen=True, slots=True)
 class NewEntry:
-    """Something to be written.
+    """Entry to be written.
 
     Args:
         owner: the server that it goes to; None = there is none.

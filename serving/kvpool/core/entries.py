@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Found, Kind, Space, Tier
+from serving.kvpool.core.entry import EntryTier, Found, Kind, Space
 from serving.kvpool.core.quotas import Account
 
 
@@ -61,12 +61,12 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         )
 
     def told(self, base_offset: int) -> Found:
-        """What a lookup answers. Made when it is asked for, which of most entries nobody does.
+        """Answer of a lookup. Made when it is asked for, which for most entries is never.
 
         Effects: remembered in `answer`; whoever changes its tier forgets that.
         """
         if self.answer is None:
-            tier, offset = (Tier.DRAM, base_offset + self.offset) if self.in_dram else (Tier.SSD, -1)
+            tier, offset = (EntryTier.DRAM, base_offset + self.offset) if self.in_dram else (EntryTier.SSD, -1)
             self.answer = Found(self.hash, self.version, tier, offset, self.nbytes, self.checksum)
         return self.answer
 
@@ -97,7 +97,7 @@ class EntryView:
 
 
 def view_of(entry: Entry, base_offset: int) -> EntryView:
-    """What the outside may know of an entry."""
+    """Public view of an entry."""
     return EntryView(
         version=entry.version,
         space=entry.space,

@@ -1,4 +1,4 @@
-"""What a memory server holds, as values: the words that its ledger, its wire and its clients share.
+"""Entries of a memory server as values: the words that its ledger, its wire and its clients share.
 
 Those that are sent for every block are msgspec structs, because they are encoded and decoded by the hundred.
 """
@@ -12,7 +12,7 @@ from serving.ids import BlockHash
 
 
 class Space(msgspec.Struct, frozen=True, array_like=True):
-    """What a hash is relative to. Equal hashes of different spaces are different entries.
+    """Space of hashes. Equal hashes of different spaces are different entries.
 
     Args:
         namespace: the tenant; quotas and usage count per namespace.
@@ -24,7 +24,7 @@ class Space(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Kind(Enum):
-    """What an entry is for; readers treat all alike, statistics and eviction do not."""
+    """Purpose of an entry; readers treat all alike, statistics and eviction do not."""
 
     CONTEXT = "context"
     """KV blocks."""
@@ -32,7 +32,7 @@ class Kind(Enum):
     """A model's weights, one entry a version: evicted whole, and only when nobody maps it."""
 
 
-class Tier(Enum):
+class EntryTier(Enum):
     """Where an entry's bytes can be had."""
 
     DRAM = "dram"
@@ -50,14 +50,14 @@ class Found(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     hash: BlockHash
     version: int
-    tier: Tier
+    tier: EntryTier
     offset: int
     nbytes: int
     checksum: int
 
 
 class GrantStatus(Enum):
-    """What became of a wish to write."""
+    """Outcome of a wish to write."""
 
     GRANTED = "granted"
     """Write to `offset`, then commit before the lease ends."""
@@ -93,7 +93,7 @@ class Spill:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadFromSsd:
     """Read this entry from SSD into the extent, verify its checksum, then report `loaded`."""
 
     version: int
@@ -114,5 +114,5 @@ class Unlink:
     kind: Kind
 
 
-Order = Spill | Load | Unlink
+Order = Spill | LoadFromSsd | Unlink
 """What a memory server's ledger asks its driver to do. Orders of one entry are given in the order to be kept."""

@@ -33,10 +33,10 @@ class EvictionPolicy(Protocol):
         """These were used now, the last of them last."""
 
     def use(self, version: int) -> None:
-        """As `touch` of this one alone."""
+        """Touch this one alone; see `touch`."""
 
     def remove(self, version: int) -> None:
-        """It is gone."""
+        """Forget a version that is gone."""
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
         """The first `limit` that may leave, first one first. Sets aside those met that may not."""
@@ -48,7 +48,7 @@ class EvictionPolicy(Protocol):
         """If it was set aside, it takes part again."""
 
     def rank(self, version: int) -> Rank:
-        """Its place in the order, set aside or not."""
+        """Place of a version in the order, set aside or not."""
 
     def __len__(self) -> int:
         """Versions that it holds, with those set aside."""
@@ -173,7 +173,7 @@ class QueueOrder:
 
 
 class _Weighed:
-    """What a heap order knows of one version."""
+    """Weight of one version in a heap order."""
 
     __slots__ = ("aside", "born", "rank", "uses", "value")
 

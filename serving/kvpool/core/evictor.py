@@ -1,4 +1,4 @@
-"""Who leaves DRAM, and when: on demand for one extent, and ahead of demand between the water marks.
+"""Eviction from DRAM: on demand for one extent, and ahead of demand between the water marks.
 
 An entry that is on SSD as well, or that SSD could not take, leaves at once. Any other one is written to SSD first, and
 its extent is free when that has ended: whoever wanted room is told FULL meanwhile, nobody waits.
@@ -228,7 +228,7 @@ class Evictor:
                     self._inventory.hide(entry)
 
     def _filled(self) -> int:
-        """What is given out and will not be free by itself soon."""
+        """Bytes that are given out and will not be free by themselves soon."""
         return self._allocator.charged_bytes - self._spills.leaving_bytes
 
     # One entry

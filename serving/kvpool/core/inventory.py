@@ -62,7 +62,7 @@ class Inventory:
         return self._spaces.get(space, _NOTHING)
 
     def home(self, space: Space) -> dict[BlockHash, Entry]:
-        """As `of`, but always the same map, which shows what comes and goes later on. Read only."""
+        """Implements `of`, but always gives the same map, which shows what comes and goes later on. Read only."""
         if space is self._last_space:  # nearly always: hashing a space takes longer than all the rest
             return self._last_home
         home = self._homes.get(space)
@@ -110,7 +110,7 @@ class Inventory:
         return entry
 
     def give_extent(self, entry: Entry, offset: int) -> None:
-        """It has an extent now, whose bytes mean nothing yet."""
+        """Give an entry an extent, whose bytes mean nothing yet."""
         entry.offset = offset
         self.at[offset] = entry
         entry.account.dram_bytes += entry.nbytes
@@ -125,7 +125,7 @@ class Inventory:
         self.policy.insert(entry.version, nbytes, nbytes if entry.kind is _MODEL else _MIB)
 
     def onto_ssd(self, entry: Entry) -> None:
-        """Its file is complete. The bytes were counted when the file was begun."""
+        """Count an entry as on SSD: its file is complete. The bytes were counted when the file was begun."""
         entry.on_ssd = True
         entry.account.ssd_bytes += entry.nbytes
         self.ssd_order[entry.version] = entry
@@ -133,7 +133,7 @@ class Inventory:
             entry.answer = None
 
     def show(self, entry: Entry) -> None:
-        """Its bytes are somewhere by now, and lookups find it from here on."""
+        """Let lookups find an entry from here on: its bytes are somewhere by now."""
         entry.shown = True
         self.shown += 1
         account, version = entry.account, entry.version
@@ -159,7 +159,7 @@ class Inventory:
         self.policy.touch([entry.version for entry in entries])
 
     def touch_one(self, entry: Entry, now: float) -> None:
-        """As `touch` of this one alone."""
+        """Touch one entry alone."""
         entry.last_use = now
         if entry.account.quota_bytes:
             entry.account.order.move_to_end(entry.version)
@@ -170,7 +170,7 @@ class Inventory:
         self.policy.use(entry.version)
 
     def unpinned(self, entry: Entry) -> None:
-        """Something that kept its extent has ended."""
+        """Note that something that kept an entry's extent has ended."""
         if entry.hidden:
             self._settle(entry)
         elif entry.in_dram and not entry.pinned:
@@ -202,7 +202,7 @@ class Inventory:
             self.hide(entry)
 
     def make_way(self, entry: Entry, nbytes: int) -> int:
-        """As `leave_dram` of an entry that nobody uses, but its extent goes to another one of its size class.
+        """Evict an entry that nobody uses; its extent goes to another one of its size class.
 
         Returns: the extent's offset, to be given with `give_extent` at once.
         """

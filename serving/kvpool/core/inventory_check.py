@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from serving.errors import LedgerError
 from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import Kind, Tier
+from serving.kvpool.core.entry import EntryTier, Kind
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.promotions import Promotions
 from serving.kvpool.core.quotas import Account
@@ -84,7 +84,7 @@ def _check_found(inventory: Inventory, entry: Entry) -> None:
     found = entry.answer
     if found is None:
         return
-    tier, offset = (Tier.DRAM, inventory.base_offset + entry.offset) if entry.in_dram else (Tier.SSD, -1)
+    tier, offset = (EntryTier.DRAM, inventory.base_offset + entry.offset) if entry.in_dram else (EntryTier.SSD, -1)
     told = (found.hash, found.version, found.tier, found.offset, found.nbytes, found.checksum)
     if told != (entry.hash, entry.version, tier, offset, entry.nbytes, entry.checksum):
         raise LedgerError(f"lookups answer {found} for version {entry.version}")

@@ -1,4 +1,4 @@
-"""Who reads what, and until when: leases end when they are given back, when their client goes, or by themselves.
+"""Leases of readers: they end when they are given back, when their client goes, or by themselves.
 
 A client has at most one lease of an entry; looking it up again makes the lease longer. All leases of one lookup share
 one item in the queue of expiries.
@@ -116,7 +116,7 @@ class LeaseBook:
 
 
 class ReservationBook:
-    """Who writes what, and until when. `Entry.writer` says who; an entry without writer is no reservation any more."""
+    """Reservations of writers. `Entry.writer` names the writer; an entry without one is no reservation any more."""
 
     __slots__ = ("_due", "_of")
 
@@ -138,7 +138,7 @@ class ReservationBook:
         heappush(self._due, (until, entry.version, entry))
 
     def end(self, entry: Entry) -> None:
-        """It is written, or will not be."""
+        """End a reservation: the entry is written, or will not be."""
         assert entry.writer is not None, "an entry that is reserved has a writer"
         mine = self._of[entry.writer]
         del mine[entry.version]
@@ -147,7 +147,7 @@ class ReservationBook:
         entry.writer = None
 
     def of(self, client: int) -> Iterable[Entry]:
-        """What a client writes."""
+        """Entries that a client writes."""
         return list(self._of.get(client, {}).values())
 
     def take_due(self, now: float) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""What a memory server's ledger counted since it began, and what it holds now."""
+"""Counters of a memory server's ledger since it began, and its present holdings."""
 
 from dataclasses import dataclass, field
 

@@ -148,7 +148,7 @@ class MemoryManager:
             self._promotions.want(entry, now)
 
     def found(self, version: int) -> Found | None:
-        """What a lookup would answer for this very copy now; None = gone."""
+        """Answer of a lookup for this very copy now; None = gone."""
         entry = self._inventory.visible(version)
         return entry.told(self._inventory.base_offset) if entry is not None else None
 
@@ -198,7 +198,7 @@ class MemoryManager:
         self.release(self._leases.versions_of(client), client, now)
 
     def distrust(self, version: int, now: float) -> bool:
-        """Its bytes are wrong: no lookup finds it from now on. Its extent is free when nobody leases or holds it.
+        """Hide an entry whose bytes are wrong from every lookup. Its extent is free when nobody leases or holds it.
 
         Returns: False if it was not there.
         """
@@ -210,7 +210,7 @@ class MemoryManager:
         return True
 
     def remove(self, version: int, now: float) -> bool:
-        """It lives elsewhere now: remove it, unless somebody leases or holds it.
+        """Remove an entry that lives elsewhere now, unless somebody leases or holds it.
 
         Returns: whether it was removed.
         """
@@ -224,7 +224,7 @@ class MemoryManager:
     # Background
 
     def tick(self, now: float) -> None:
-        """What time brings: expiries, evictions between the water marks, promotions that waited for room."""
+        """Let time pass: expiries, evictions between the water marks, promotions that waited for room."""
         self._last_tick = now
         self._expire(now)
         self._evictor.trim()
@@ -244,7 +244,7 @@ class MemoryManager:
         return max(now, due) if due is not None else None
 
     def take_orders(self) -> tuple[Order, ...]:
-        """What to do on disk. Those of one (space, hash) must be done in the order given, over all calls."""
+        """Orders for the disk. Those of one (space, hash) must be done in the order given, over all calls."""
         if not self._inventory.orders:
             return ()
         orders = tuple(self._inventory.orders)
@@ -339,7 +339,7 @@ class MemoryManager:
         return tuple(view_of(entry, self._inventory.base_offset) for entry in self._inventory.models.values())
 
     def usage(self) -> dict[str, NamespaceUsage]:
-        """What each namespace holds; those with nothing are left out."""
+        """Holdings of each namespace; those with nothing are left out."""
         return self._inventory.accounts.usage()
 
     def fragmentation(self) -> Fragmentation:
@@ -348,12 +348,12 @@ class MemoryManager:
 
     @property
     def dram_used_bytes(self) -> int:
-        """As in `stats`, which costs more."""
+        """Bytes of DRAM in use, without the cost of `stats`."""
         return self._inventory.allocator.charged_bytes
 
     @property
     def dram_capacity_bytes(self) -> int:
-        """As in `stats`."""
+        """Bytes of DRAM in all."""
         return self._inventory.allocator.capacity_bytes
 
     def stats(self) -> ManagerStats:

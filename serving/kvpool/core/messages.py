@@ -78,7 +78,7 @@ class Promoted(Message, frozen=True):
     found: tuple[Found | None, ...]
 
 
-class Release(Message, frozen=True):
+class ReleaseLeases(Message, frozen=True, tag="Release"):
     """The leases of these versions are not needed any more. Answered by `Done`."""
 
     versions: tuple[int, ...]
@@ -156,7 +156,7 @@ class Write(Message, frozen=True):
     start: int
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class ListedEntry(msgspec.Struct, frozen=True, array_like=True):
     """One committed entry of a listing. `last_use_age_s` counts back from now."""
 
     version: int
@@ -179,7 +179,7 @@ class List(Message, frozen=True):
 class Listed(Message, frozen=True):
     """Answer to `List`; fewer than the limit = that was all."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ListedEntry, ...]
 
 
 class Drop(Message, frozen=True):
@@ -188,8 +188,8 @@ class Drop(Message, frozen=True):
     versions: tuple[int, ...]
 
 
-class Usage(Message, frozen=True):
-    """What does each namespace hold here? Answered by `Data` ({namespace: {dram_bytes, ssd_bytes, entries}})."""
+class AskUsage(Message, frozen=True, tag="Usage"):
+    """Ask for each namespace's holdings here. Answered by `Data` ({namespace: {dram_bytes, ssd_bytes, entries}})."""
 
 
 class Forget(Message, frozen=True):
@@ -215,7 +215,7 @@ class Audit(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """It is done."""
+    """Answer: done."""
 
 
 class Data(Message, frozen=True):
@@ -225,7 +225,7 @@ class Data(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """It could not be done."""
+    """Answer: not done."""
 
     reason: str
 
@@ -234,7 +234,7 @@ ToServer = (
     Hello
     | Lookup
     | Promote
-    | Release
+    | ReleaseLeases
     | Report
     | Reserve
     | Commit
@@ -245,7 +245,7 @@ ToServer = (
     | Write
     | List
     | Drop
-    | Usage
+    | AskUsage
     | Forget
     | SetNamespaces
     | Stats

@@ -1,4 +1,4 @@
-"""What a round of migration moves, in which order and at which pace: the same live and in virtual time."""
+"""Plan of a round of migration: which entries move, in which order and at which pace, live and in virtual time."""
 
 import heapq
 from collections import defaultdict
@@ -22,7 +22,7 @@ DRAIN_RETRY_S = 0.2
 
 
 class MovingEntry(Protocol):
-    """What is to be known of an entry that moves."""
+    """Facts of an entry that moves."""
 
     @property
     def version(self) -> int:
@@ -31,17 +31,17 @@ class MovingEntry(Protocol):
 
     @property
     def space(self) -> Space:
-        """What its hash is relative to."""
+        """Space of its hash."""
         ...
 
     @property
     def kind(self) -> Kind:
-        """What it is for."""
+        """Purpose of the entry."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Size of the entry."""
         ...
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from serving.errors import PoolError, PoolTimeoutError, PoolUnreachableError
 from serving.kvpool.core.entry import Found, Grant, GrantStatus
-from serving.kvpool.core.messages import Abort, Looked, Message, Release, Reserved
+from serving.kvpool.core.messages import Abort, Looked, Message, ReleaseLeases, Reserved
 from serving.values.news import Value
 from serving.values.pool_outcome import MissReason
 
@@ -82,7 +82,7 @@ PoolEffect = PoolAsk | PoolPost | PoolClose | PoolRead | PoolWrite
 
 
 class PoolAnswer(Value, frozen=True):
-    """What a server answered."""
+    """Answer of a server."""
 
     server: str
     message: Message
@@ -113,14 +113,14 @@ PoolEvent = PoolAnswer | PoolFailure | PoolReadDone | PoolWritten
 
 
 class ClientOperation(Protocol):
-    """What a driver can drive."""
+    """Interface of an operation, as a driver uses it."""
 
     def start(self, now: float) -> Sequence[PoolEffect]:
-        """What is to be done first. Called once."""
+        """First effects. Called once."""
         ...
 
     def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
-        """What is to be done after an event."""
+        """Effects of an event."""
         ...
 
 
@@ -135,7 +135,7 @@ def reason_of(error: PoolError) -> MissReason:
 
 
 def undo(event: PoolEvent, until: float, given_up: Container[str]) -> list[PoolEffect]:
-    """What an event calls for that an operation does not wait for: nothing stays leased or reserved.
+    """Effects of an event that an operation does not wait for: nothing stays leased or reserved.
 
     Args:
         given_up: servers whose answers will not be used; those of others came twice.
@@ -148,7 +148,7 @@ def undo(event: PoolEvent, until: float, given_up: Container[str]) -> list[PoolE
     match event.message:
         case Looked(found):
             leased = tuple([one.version for one in found if one is not None])
-            return [PoolPost(event.server, Release(leased), until)] if leased else []
+            return [PoolPost(event.server, ReleaseLeases(leased), until)] if leased else []
         case Reserved(grants):
             granted = tuple([one.version for one in grants if one.status is GrantStatus.GRANTED])
             return [PoolPost(event.server, Abort(granted), until)] if granted else []

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Found, Space, Tier
-from serving.kvpool.core.messages import Looked, Lookup, Release
+from serving.kvpool.core.entry import EntryTier, Found, Space
+from serving.kvpool.core.messages import Looked, Lookup, ReleaseLeases
 from serving.kvpool.core.operation import (
     PoolAnswer,
     PoolAsk,
@@ -27,7 +27,7 @@ EVERYBODY = 2
 
 @dataclass(frozen=True, slots=True)
 class FoundPrefix:
-    """What a lookup of consecutive blocks found.
+    """Result of a lookup of consecutive blocks.
 
     Args:
         found: entries of the leading blocks, without a gap.
@@ -150,7 +150,7 @@ class PrefixFind:
     def _better(self, server: str, item: Found, other: str, index: int) -> bool:
         rival = self._best[index]
         if rival is None or item.tier is not rival.tier:
-            return item.tier is Tier.DRAM
+            return item.tier is EntryTier.DRAM
         readers = self._ring.readers(self._hashes[index])
         return server in readers and (other not in readers or readers.index(server) < readers.index(other))
 
@@ -168,7 +168,7 @@ class PrefixFind:
                 if item is not None and (index >= end or who[index] != server)
             ]
             if surplus:
-                effects.append(PoolPost(server, Release(tuple(surplus)), self._until))
+                effects.append(PoolPost(server, ReleaseLeases(tuple(surplus)), self._until))
         return effects
 
     def _lost(self, end: int) -> tuple[int, MissReason | None]:

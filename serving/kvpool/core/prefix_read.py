@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
-from serving.kvpool.core.entry import Found, Tier
-from serving.kvpool.core.messages import Promote, Promoted, Release, Report
+from serving.kvpool.core.entry import EntryTier, Found
+from serving.kvpool.core.messages import Promote, Promoted, ReleaseLeases, Report
 from serving.kvpool.core.operation import (
     LAST_WORD_S,
     PoolAnswer,
@@ -54,7 +54,7 @@ class PrefixRead:
         self._until = until
         self._wanted = self._end = min(len(find.found), wanted)
         self._reason: MissReason | None = None
-        self._on_ssd = [index for index, found in enumerate(find.found[: self._end]) if found.tier is Tier.SSD]
+        self._on_ssd = [index for index, found in enumerate(find.found[: self._end]) if found.tier is EntryTier.SSD]
         self._groups = self._in_groups()
         self._promoting: dict[str, list[int]] = {}
         self._ready: dict[int, Found] = {}
@@ -150,7 +150,7 @@ class PrefixRead:
             done = self._read.pop(server, None)
             if done:
                 self._releasing[server] = done
-                effects.append(PoolPost(server, Release(tuple(done)), self._until))
+                effects.append(PoolPost(server, ReleaseLeases(tuple(done)), self._until))
             effects.append(PoolAsk(server, Promote(self._versions(indices), wait_s), self._until))
         return effects
 
@@ -198,7 +198,7 @@ class PrefixRead:
         good = find.found[: self._end]
         self.result = FetchReport(
             blocks=self._end,
-            from_ssd=sum([found.tier is Tier.SSD for found in good]) if self._on_ssd else 0,
+            from_ssd=sum([found.tier is EntryTier.SSD for found in good]) if self._on_ssd else 0,
             lost_blocks=self._wanted - self._end + find.lost_blocks,
             reason=self._reason or find.reason,
             nbytes=sum([found.nbytes for found in good]),
@@ -210,5 +210,5 @@ class PrefixRead:
                 leased[server].append(found.version)
         until = max(self._until, now + LAST_WORD_S)
         effects: list[PoolEffect] = [PoolPost(s, Report(tuple(wrong)), until) for s, wrong in self._wrong.items()]
-        effects += [PoolPost(server, Release(tuple(versions)), until) for server, versions in leased.items()]
+        effects += [PoolPost(server, ReleaseLeases(tuple(versions)), until) for server, versions in leased.items()]
         return effects

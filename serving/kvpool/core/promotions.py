@@ -2,7 +2,7 @@
 
 from serving.errors import LedgerError
 from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import Load
+from serving.kvpool.core.entry import LoadFromSsd
 from serving.kvpool.core.evictor import Evictor
 from serving.kvpool.core.inventory import Inventory
 
@@ -93,6 +93,6 @@ class Promotions:
         inventory.give_extent(entry, offset)
         self.under_way += 1
         place = inventory.base_offset + offset
-        order = Load(entry.version, entry.space, entry.hash, entry.kind, place, entry.nbytes, entry.checksum)
+        order = LoadFromSsd(entry.version, entry.space, entry.hash, entry.kind, place, entry.nbytes, entry.checksum)
         inventory.orders.append(order)
         return True

@@ -1,4 +1,4 @@
-"""Who holds how much: one account per namespace, and the order in which a namespace gives up its own entries.
+"""Quotas: one account per namespace, and the order in which a namespace gives up its own entries.
 
 DRAM and SSD count alike, each tier on its own: an entry in both counts twice.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NamespaceUsage:
-    """What one namespace holds on a server. `entries` are committed ones; bytes count those being written, too."""
+    """Holdings of one namespace on a server. `entries` are committed ones; bytes count those being written, too."""
 
     dram_bytes: int
     ssd_bytes: int
@@ -83,7 +83,7 @@ class AccountBook:
                 yield account
 
     def usage(self) -> dict[str, NamespaceUsage]:
-        """What each namespace holds; those with nothing are left out."""
+        """Holdings of each namespace; those with nothing are left out."""
         return {
             namespace: NamespaceUsage(a.dram_bytes, a.ssd_bytes, len(a.shown))
             for namespace, a in self._accounts.items()

@@ -93,7 +93,7 @@ class HashRing:
         return self._owners[self._index(hash)][0] if self._owners else None
 
     def primaries(self, hashes: Sequence[bytes]) -> list[str | None]:
-        """As `primary`, of many."""
+        """Primaries of many hashes; see `primary`."""
         if not self._owners:
             return [None] * len(hashes)
         if not self._of_arc:  # who asks for many asks often; others need not wait for the table
@@ -183,7 +183,7 @@ def _next_clockwise(names: Sequence[str], among: Collection[str]) -> list[str | 
 
 
 def _primaries_by_arc(points: Sequence[bytes], owners: Sequence[tuple[str, ...]]) -> list[str | None]:
-    """Who owns all of an arc; None for one that has a point, where the hash decides."""
+    """Owner of each whole arc; None for an arc that has a point, where the hash decides."""
     found: list[str | None] = []
     for point, (primary, *_) in zip(points, owners, strict=False):  # `owners` has one more: behind the last point
         arc = point[0] << 8 | point[1]

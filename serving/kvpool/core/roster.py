@@ -1,4 +1,4 @@
-"""Who forms the pool: memory servers announce themselves about once a second, the roster makes one view of it.
+"""Roster of the pool: memory servers announce themselves about once a second, and it makes one view of them.
 
 Nothing here needs to be kept: a roster that was lost is whole again after one round of announcements. Three questions
 are decided here.

@@ -1,4 +1,4 @@
-"""What a memory server's ledger is told once, at its start."""
+"""Settings of a memory server's ledger, given once, at its start."""
 
 from dataclasses import dataclass
 

@@ -83,7 +83,7 @@ class Shelf:
             self._promotions.want(entry, now)
 
     def use_known(self, hash: BlockHash, now: float) -> None:
-        """Somebody wishes to write this: a use, if it is there."""
+        """Count a wish to write as a use, if the entry is there."""
         known = self.entries.get(hash)
         if known is not None:
             self._writers.use(known, now)

@@ -227,7 +227,7 @@ class SlabAllocator:
         return span
 
     def charge_at(self, offset: int) -> int:
-        """What the extent there costs of the region: its block with its share of the span's waste [bytes].
+        """Cost of the extent there to the region: its block with its share of the span's waste [bytes].
 
         Raises: LedgerError if there is no span.
         """

@@ -61,7 +61,7 @@ class Writers:
         return Grant(GrantStatus.GRANTED, entry.version, inventory.base_offset + entry.offset)
 
     def use(self, entry: Entry, now: float) -> None:
-        """Somebody wishes to write what is there, or is being written: a use."""
+        """Count a wish to write what is there, or is being written, as a use."""
         if entry.shown:
             self._inventory.touch_one(entry, now)
 
@@ -110,7 +110,7 @@ class Writers:
         return True
 
     def finish(self, entry: Entry, now: float, checksum: int = 0) -> None:
-        """What was admitted is written: lookups find it."""
+        """Finish an admitted write: lookups find the entry."""
         inventory = self._inventory
         entry.writer = None
         if checksum:

@@ -112,7 +112,7 @@ def _check_ssd(ssd: SsdWorker, one: EntryView, findings: _Findings, suspects: se
 
 
 def _fault(ssd: SsdWorker, one: EntryView) -> str | None:
-    """What is wrong with the entry's file."""
+    """Fault of the entry's file."""
     try:
         right = ssd.files.verify(StoredEntry(one.space, one.hash, one.kind, one.nbytes, one.checksum))
     except SsdError as error:

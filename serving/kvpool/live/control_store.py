@@ -1,4 +1,4 @@
-"""What the pool's controller keeps outside itself, and where: a port with two sides, memory and Redis.
+"""Storage of the pool's controller outside itself: a port with two sides, memory and Redis.
 
 The controller decides from its own memory and never waits for a store. It saves its whole state about once a second, so
 that a store that was away, or came back empty, is right again with the next save; it loads only when it starts.
@@ -12,7 +12,7 @@ from serving.values.pool_view import NamespaceRecord, ServerRecord
 
 @dataclass(frozen=True, slots=True)
 class ControlState:
-    """What is kept.
+    """State that is kept.
 
     Args:
         session: the start of the system that wrote it.
@@ -29,7 +29,7 @@ class ControlStore(Protocol):
     """Where the state is kept."""
 
     def load(self) -> ControlState | None:
-        """What was kept; None if nothing was.
+        """State that was kept; None if nothing was.
 
         Raises: PoolError if the store cannot be asked now, or holds something else.
         """
@@ -56,7 +56,7 @@ class EmbeddedStore:
         self._state: ControlState | None = None
 
     def load(self) -> ControlState | None:
-        """What `save` was given last. Effects: none."""
+        """State that `save` was given last. Effects: none."""
         return self._state
 
     def save(self, state: ControlState, ttl_s: float) -> None:

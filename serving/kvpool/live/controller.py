@@ -23,7 +23,7 @@ ROUND_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ControllerAnswer:
-    """What a server that announces itself is told.
+    """Answer to a server that announces itself.
 
     Args:
         accepted: False = another server has its name now; it should stop serving.
@@ -36,7 +36,7 @@ class ControllerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """What a controller is told.
+    """Settings of a controller.
 
     Args:
         session: names this start of the system.
@@ -123,7 +123,7 @@ class PoolController:
         return self._namespaces.pop(name, None) is not None
 
     def state(self, now: float) -> ControlState:
-        """What to keep; without facts, which are told anew every second.
+        """State to keep; without facts, which are told anew every second.
 
         Effects: forgets servers that expired.
         """

@@ -1,4 +1,4 @@
-"""What a memory server tells about itself: plain values for status pages, metrics and the controller."""
+"""Facts of a memory server: plain values for status pages, metrics and the controller."""
 
 import dataclasses
 from typing import Any

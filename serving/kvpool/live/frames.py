@@ -164,7 +164,7 @@ def _more(piece: bytes) -> bytes:
 
 
 def _after(views: list[memoryview], sent: int) -> list[memoryview]:
-    """What is left of the buffers once `sent` bytes of them are gone."""
+    """Rest of the buffers once `sent` bytes of them are gone."""
     rest = []
     for view in views:
         if sent < len(view):

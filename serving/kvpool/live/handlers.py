@@ -1,4 +1,4 @@
-"""What a memory server does for each kind of request: one small function each, and the table that names them.
+"""Handlers of a memory server, one small function for each kind of request, and the table that names them.
 
 A handler takes the lock for as long as it looks into the ledger, never longer. It answers with a message, or with a
 message and a payload; what cannot be done is a `PoolError`, which becomes `Failed`.
@@ -12,7 +12,7 @@ from typing import Any
 
 from serving.errors import PoolError
 from serving.kvpool.core import messages as m
-from serving.kvpool.core.entry import Found, GrantStatus, Kind, Tier
+from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind
 from serving.kvpool.live.audit import audit
 from serving.kvpool.live.facts import usage_of
 from serving.kvpool.live.holds import Holds
@@ -29,7 +29,7 @@ HASH_BYTES = range(8, 65)
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What handlers work with. `ssd_error`: why there is no SSD tier although there should be one."""
+    """Things that handlers work with. `ssd_error`: why there is no SSD tier although there should be one."""
 
     core: ServerCore
     holds: Holds
@@ -74,7 +74,7 @@ def _found_amounts(found: Sequence[Found | None]) -> tuple[tuple[str, int], ...]
     dram = ssd = 0
     for item in found:
         if item is not None:
-            if item.tier is Tier.DRAM:
+            if item.tier is EntryTier.DRAM:
                 dram += item.nbytes
             else:
                 ssd += item.nbytes
@@ -103,7 +103,7 @@ def _promote(desk: Desk, session: Session, message: m.Promote, _payload: memoryv
     return m.Promoted(found)
 
 
-def _release(desk: Desk, session: Session, message: m.Release, _payload: memoryview) -> Answer:
+def _release(desk: Desk, session: Session, message: m.ReleaseLeases, _payload: memoryview) -> Answer:
     core = desk.core
     with core.changed:
         core.manager.release(message.versions, session.client, core.now())
@@ -218,7 +218,7 @@ def _list(desk: Desk, session: Session, message: m.List, _payload: memoryview) -
     if message.after <= 0 or not session.listing:
         session.listing = core.entries()
     start = bisect_right(session.listing, message.after, key=lambda one: one.version)
-    page: list[m.Entry] = []
+    page: list[m.ListedEntry] = []
     with core.changed:
         now = core.now()
         while start < len(session.listing) and len(page) < limit:
@@ -226,9 +226,11 @@ def _list(desk: Desk, session: Session, message: m.List, _payload: memoryview) -
             start += 1
             found = core.manager.found(one.version)
             if found is not None:
-                in_dram = found.tier is Tier.DRAM
+                in_dram = found.tier is EntryTier.DRAM
                 age_s = now - one.last_use
-                page.append(m.Entry(one.version, one.space, one.hash, one.kind, one.nbytes, in_dram, one.on_ssd, age_s))
+                page.append(
+                    m.ListedEntry(one.version, one.space, one.hash, one.kind, one.nbytes, in_dram, one.on_ssd, age_s)
+                )
     if len(page) < limit:
         session.listing = []
     return m.Listed(tuple(page))
@@ -244,7 +246,7 @@ def _drop(desk: Desk, _session: Session, message: m.Drop, _payload: memoryview) 
     return m.Committed(gone)
 
 
-def _usage(desk: Desk, _session: Session, _message: m.Usage, _payload: memoryview) -> Answer:
+def _usage(desk: Desk, _session: Session, _message: m.AskUsage, _payload: memoryview) -> Answer:
     with desk.core.changed:
         return m.Data(usage_of(desk.core.manager))
 
@@ -282,7 +284,7 @@ def _require_few(items: Sequence[object]) -> None:
 HANDLERS: dict[type[m.Message], Callable[[Desk, Session, Any, memoryview], Answer]] = {
     m.Lookup: _lookup,
     m.Promote: _promote,
-    m.Release: _release,
+    m.ReleaseLeases: _release,
     m.Report: _report,
     m.Reserve: _reserve,
     m.Commit: _commit,
@@ -293,7 +295,7 @@ HANDLERS: dict[type[m.Message], Callable[[Desk, Session, Any, memoryview], Answe
     m.Write: _write,
     m.List: _list,
     m.Drop: _drop,
-    m.Usage: _usage,
+    m.AskUsage: _usage,
     m.Forget: _forget,
     m.SetNamespaces: _set_namespaces,
     m.Stats: _stats,

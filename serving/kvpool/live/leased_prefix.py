@@ -1,4 +1,4 @@
-"""What a lookup found, with the connections under which it is leased."""
+"""Result of a lookup, with the connections under which it is leased."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

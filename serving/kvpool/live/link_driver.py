@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from serving.errors import PoolError
-from serving.kvpool.core.messages import ANSWERS, Abort, Message, Release, Report
+from serving.kvpool.core.messages import ANSWERS, Abort, Message, ReleaseLeases, Report
 from serving.kvpool.core.operation import (
     ClientOperation,
     PoolAnswer,
@@ -20,7 +20,7 @@ from serving.kvpool.core.operation import (
 from serving.kvpool.live.block_copies import BlockCopies
 from serving.kvpool.live.server_link import ServerLink
 
-BOOKED = (Release, Report, Abort)
+BOOKED = (ReleaseLeases, Report, Abort)
 """They are about what is booked under a connection, and mean nothing on another one."""
 
 
@@ -61,7 +61,7 @@ class LinkDriver:
             raise
 
     def _carry_out(self, effects: Sequence[PoolEffect]) -> Iterator[PoolEvent]:
-        """What comes of effects, as it comes."""
+        """Carry out effects, and give the events that come of them, as they come."""
         failed: set[str] = set()
         asks: list[PoolAsk] = []
         writes: list[PoolWrite] = []

@@ -1,4 +1,4 @@
-"""What a memory server counts about itself, beside what its ledger counts. Safe for threads, cheap per call."""
+"""Meters of a memory server, beside what its ledger counts. Safe for threads, cheap per call."""
 
 import threading
 from bisect import bisect_left

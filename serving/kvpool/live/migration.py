@@ -14,7 +14,7 @@ from operator import attrgetter
 from serving.errors import PoolError
 from serving.kvpool.core.batch_move import BatchMove
 from serving.kvpool.core.entry import Kind
-from serving.kvpool.core.messages import Entry, List, Listed
+from serving.kvpool.core.messages import List, Listed, ListedEntry
 from serving.kvpool.core.migration_plan import BYTES_PER_S, ROUND_BYTES, planned_batches
 from serving.kvpool.core.ring import HashRing
 from serving.kvpool.live.block_copies import BlockCopies, map_of
@@ -30,7 +30,7 @@ BATCH_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a round of migration did.
+    """Result of a round of migration.
 
     Args:
         moved: entries that are with their owner now and not here any more.
@@ -90,7 +90,7 @@ class Migrator:
             logger.warning("the own entries cannot be listed: %s", error)
             return Settled(left=1)
         moved = nbytes = 0
-        age: Callable[[Entry], float] = attrgetter("last_use_age_s")
+        age: Callable[[ListedEntry], float] = attrgetter("last_use_age_s")
         for batch in planned_batches(strays, age, home.record.capacity_bytes, self._round_bytes):
             if time.monotonic() >= deadline:
                 break
@@ -104,9 +104,9 @@ class Migrator:
                 break
         return Settled(moved, len(strays) - moved, nbytes)
 
-    def _strays(self, home: ServerLink, ring: HashRing, deadline: float) -> list[Entry]:
+    def _strays(self, home: ServerLink, ring: HashRing, deadline: float) -> list[ListedEntry]:
         """All entries that should be elsewhere."""
-        strays: list[Entry] = []
+        strays: list[ListedEntry] = []
         after = 0
         while True:
             page = home.ask(Listed, List(after, PAGE_ENTRIES), deadline).entries
@@ -115,7 +115,7 @@ class Migrator:
                 return strays
             after = page[-1].version
 
-    def _owner(self, entry: Entry, ring: HashRing) -> str | None:
+    def _owner(self, entry: ListedEntry, ring: HashRing) -> str | None:
         """The server that an entry should move to; None if it should stay, or there is none."""
         name = ring.primary(entry.hash)
         if entry.kind is Kind.MODEL:
@@ -129,7 +129,9 @@ class Migrator:
         near = [name for name, one in servers.items() if one.record.node == node and one.weight > 0]
         return min((name for name in near if name != self._server), default=otherwise)
 
-    def _move(self, home: ServerLink, batch: Sequence[Entry], ring: HashRing, deadline: float) -> list[Entry]:
+    def _move(
+        self, home: ServerLink, batch: Sequence[ListedEntry], ring: HashRing, deadline: float
+    ) -> list[ListedEntry]:
         """Moves entries of one space and kind. Returns those that are gone from here."""
         segments, links = self._client.segments, self._client.placement.links
         mapped = map_of(segments, home)

@@ -8,8 +8,8 @@ from hashlib import blake2b
 from hardware.ub.copy import checksum
 from serving.errors import PoolError
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Found, Space, Tier
-from serving.kvpool.core.messages import MAX_CHUNK_BYTES, Looked, Lookup, Promote, Promoted, Release, Report
+from serving.kvpool.core.entry import EntryTier, Found, Space
+from serving.kvpool.core.messages import MAX_CHUNK_BYTES, Looked, Lookup, Promote, Promoted, ReleaseLeases, Report
 from serving.kvpool.live.server_link import ServerLink
 
 REPLY_S = 2.0
@@ -54,7 +54,7 @@ def look_all(links: Sequence[ServerLink], entry: ModelEntry) -> list[tuple[Serve
     deadline = soon()
     asked = [link for link in links if _sent(link, entry, deadline)]
     offers = [(link, found) for link in asked if (found := _received(link, deadline)) is not None]
-    return sorted(offers, key=lambda offer: offer[1].tier is not Tier.DRAM)
+    return sorted(offers, key=lambda offer: offer[1].tier is not EntryTier.DRAM)
 
 
 def in_memory(link: ServerLink, found: Found) -> Found | None:
@@ -62,7 +62,7 @@ def in_memory(link: ServerLink, found: Found) -> Found | None:
 
     Raises: PoolError if the server does not answer.
     """
-    if found.tier is Tier.DRAM:
+    if found.tier is EntryTier.DRAM:
         return found
     return link.ask(Promoted, Promote((found.version,), DISK_S), soon(DISK_S + REPLY_S)).found[0]
 
@@ -73,7 +73,7 @@ def release(link: ServerLink, found: Found) -> None:
     Effects: as said.
     """
     try:
-        link.post(Release((found.version,)), soon())
+        link.post(ReleaseLeases((found.version,)), soon())
     except PoolError:
         return  # the lease ended with the connection
 

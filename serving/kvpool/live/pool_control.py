@@ -67,7 +67,7 @@ class PoolControlActor:
 
 
 def control_settings(config: ServeConfig, session: str, *, founding: bool = False) -> ControlSettings:
-    """What the controller is told about this start of the system.
+    """Settings of the controller for this start of the system.
 
     Args:
         founding: nothing of it has been started yet.
@@ -242,13 +242,13 @@ class Complaint:
         self._failures = 0
 
     def make(self, error: BaseException) -> None:
-        """It goes wrong (still)."""
+        """Note an error (still)."""
         self._failures += 1
         if self._failures == TROUBLE:
             logger.warning("%s (%s)", self._text, type(error).__name__)
 
     def over(self) -> None:
-        """It goes well (again)."""
+        """Note that all is well (again)."""
         if self._failures >= TROUBLE:
             logger.info("over: %s", self._text)
         self._failures = 0

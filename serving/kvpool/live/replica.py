@@ -183,7 +183,7 @@ class KvCacheDeployment:
 
 
 class _Place:
-    """What a server has on its node: a name that its replacement will have too, and a folder on disk under that name.
+    """Place of a server on its node: a name that its replacement will have too, and a folder on disk under that name.
 
     The name is held by a file lock, so that the kernel gives it back whenever and however the process ends.
     """
@@ -211,7 +211,7 @@ class _Place:
 
 
 def node_name() -> str:
-    """What this node is called at every start of the system: its number in the topology, else what Ray calls it."""
+    """Name of this node at every start of the system: its number in the topology, else what Ray calls it."""
     context = ray.get_runtime_context()
     return str(dict(context.get_node_labels()).get(NODE_LABEL) or context.get_node_id()[:12])
 

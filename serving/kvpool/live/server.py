@@ -78,7 +78,7 @@ class MemoryServer:
 
     @property
     def name(self) -> str:
-        """Its place in the ring: as set, or from node and SSD slot, so that a replacement gets the same one."""
+        """Place in the ring: as set, or from node and SSD slot, so that a replacement gets the same one."""
         if self._settings.name:
             return self._settings.name
         place = self.incarnation[:8] if self._slot is None else f"{self._slot.index}"
@@ -118,7 +118,7 @@ class MemoryServer:
         self._give_back_slot()
 
     def record(self, state: ServerState) -> ServerRecord:
-        """What to announce now.
+        """Record to announce now.
 
         Effects: none.
         """

@@ -1,4 +1,4 @@
-"""What every thread of a memory server shares: the ledger under its lock, the bytes that it speaks of, and the meters.
+"""State that every thread of a memory server shares: the ledger under its lock, its bytes, and the meters.
 
 One lock, `changed`, guards the ledger; it is a condition that is notified whenever an order was carried out, so that
 whoever waits for a promotion looks again. Nothing slow happens under it: no hashing, no disk, no socket.
@@ -14,14 +14,14 @@ from hardware.ub.copy import checksum
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.kvpool.core.entries import EntryView
-from serving.kvpool.core.entry import Found, Order, Tier
+from serving.kvpool.core.entry import EntryTier, Found, Order
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.live.meters import Meters
 from serving.kvpool.live.server_settings import ServerSettings
 
 
 class Disk(Protocol):
-    """Whoever carries out the ledger's orders."""
+    """Interface of the executor of the ledger's orders."""
 
     def submit(self, orders: Iterable[Order]) -> None:
         """Takes the orders at once and carries them out later; called under the ledger's lock."""
@@ -94,7 +94,7 @@ class ServerCore:
         Effects: none.
         """
         found = self.manager.found(version)
-        return found if found is not None and found.tier is Tier.DRAM else None
+        return found if found is not None and found.tier is EntryTier.DRAM else None
 
     def verify(self, version: int, *, remove: bool) -> bool | None:
         """Hashes an entry that lies in memory; held in place meanwhile, but not under the lock.

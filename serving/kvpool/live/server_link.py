@@ -83,7 +83,7 @@ class ServerLink:
 
     @property
     def welcome(self) -> Welcome | None:
-        """What the server said of itself on the present connection; None while there is none."""
+        """The server's introduction on the present connection; None while there is none."""
         return self._welcome
 
     @property

@@ -1,4 +1,4 @@
-"""What one memory server is told: its share of memory and disk, where it lies and whom it answers."""
+"""Settings of one memory server: its share of memory and disk, where it lies and whom it answers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

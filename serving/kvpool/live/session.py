@@ -19,7 +19,7 @@ class Writing:
 
 @dataclass(slots=True)
 class Session:
-    """What is known of a client.
+    """State of a client.
 
     Args:
         client: number under which its leases and reservations are booked.

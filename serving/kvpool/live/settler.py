@@ -51,7 +51,7 @@ class Settler:
         self._thread.start()
 
     def view_changed(self) -> None:
-        """There is a new view. Effects: a round soon, if it is another pool."""
+        """Take a new view. Effects: a round soon, if it is another pool."""
         if self._view().version != self._seen:
             self._wake.set()
 

@@ -40,7 +40,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _ANY_FILE
 
 
 class StoredEntry(msgspec.Struct, frozen=True, array_like=True):
-    """What a file says about itself."""
+    """A file's header."""
 
     space: Space
     hash: BlockHash
@@ -127,7 +127,7 @@ class SsdFiles:
             return good
 
     def verify(self, entry: StoredEntry) -> bool:
-        """As `read`, but the bytes go nowhere and the file's last use stays.
+        """Verify an entry's file as `read` does, but the bytes go nowhere and the file's last use stays.
 
         Raises: SsdError if the disk cannot read it.
         Effects: none.
@@ -213,7 +213,7 @@ class SsdFiles:
                 raise ssd_error("list", folder, error) from error
 
     def _scanned(self, path: str, fd: int, now: float) -> ScannedFile:
-        """What an open file is by its header, size and name."""
+        """Facts of an open file by its header, size and name."""
         try:
             status = os.fstat(fd)
             header = _read_header(fd) if stat.S_ISREG(status.st_mode) else None

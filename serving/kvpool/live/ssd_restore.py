@@ -44,7 +44,7 @@ def restore(core: ServerCore, files: SsdFiles) -> int:
 
 
 def _chosen(files: SsdFiles, limit_bytes: int) -> tuple[list[tuple[str, float, StoredEntry]], list[str]]:
-    """What to keep, most recently used first, and the paths of the rest."""
+    """Files to keep, most recently used first, and the paths of the rest."""
     whole: list[tuple[str, float, StoredEntry]] = []
     useless: list[str] = []
     for file in files.scan():

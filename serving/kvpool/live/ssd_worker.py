@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from hardware.ub.copy import checksum
 from serving.errors import SsdError
-from serving.kvpool.core.entry import Load, Order, Spill, Unlink
+from serving.kvpool.core.entry import LoadFromSsd, Order, Spill, Unlink
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry
 
@@ -39,7 +39,7 @@ class SsdWorker:
     def __init__(self, core: ServerCore, files: SsdFiles) -> None:
         self.files = files
         self._core = core
-        self._reads: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[LoadFromSsd | None] = queue.SimpleQueue()
         self._writes: queue.SimpleQueue[Spill | Unlink | Job | None] = queue.SimpleQueue()
         self._unlinking: Counter[str] = Counter()
         self._started = False
@@ -81,7 +81,7 @@ class SsdWorker:
         Effects: they are queued.
         """
         for order in orders:
-            if isinstance(order, Load):
+            if isinstance(order, LoadFromSsd):
                 self._reads.put(order)
                 continue
             if isinstance(order, Unlink):
@@ -179,7 +179,7 @@ class SsdWorker:
         self._core.dispatch()
         self._core.changed.notify_all()
 
-    def _load(self, order: Load) -> bool | None:
+    def _load(self, order: LoadFromSsd) -> bool | None:
         """Returns: False if what is there is something else; None if the disk cannot read, which may pass."""
         try:
             return self.files.read(_stored(order), self._core.view(order.offset, order.nbytes))
@@ -218,5 +218,5 @@ class SsdWorker:
             logger.warning("SSD tier: %s; the pool works on without it, further errors are only counted", error)
 
 
-def _stored(order: Spill | Load) -> StoredEntry:
+def _stored(order: Spill | LoadFromSsd) -> StoredEntry:
     return StoredEntry(order.space, order.hash, order.kind, order.nbytes, order.checksum)

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Any
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Found, GrantStatus, Load, Order, Space, Spill, Unlink
+from serving.kvpool.core.entry import Found, GrantStatus, LoadFromSsd, Order, Space, Spill, Unlink
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
 
 PAGE = 4096
@@ -64,7 +64,7 @@ class LedgerDriver:
                 if ok:
                     self.files[name] = (order.checksum, order.nbytes)
                 self.manager.spilled(order.version, ok, now)
-            case Load():
+            case LoadFromSsd():
                 if ok and name in self.files:
                     assert self.files[name] == (order.checksum, order.nbytes), "another entry's file"
                     self.write(order.offset, order.nbytes, order.checksum)

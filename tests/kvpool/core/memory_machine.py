@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entry import Found, GrantStatus, Kind, Space, Tier
+from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind, Space
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
 from serving.kvpool.core.writers import MODEL_LEASE_S
 from tests.kvpool.core.ledger_driver import PAGE, LedgerDriver
@@ -171,7 +171,7 @@ class MemoryMachine(RuleBasedStateMachine):
             found = self.manager.found(version)
             if found is not None:
                 self.see(client, found, self.now + 5.0)
-                assert found.tier is Tier.DRAM or self.manager.pending(version)
+                assert found.tier is EntryTier.DRAM or self.manager.pending(version)
 
     @precondition(lambda self: self.leases)
     @rule(which=st.integers(0, 100))
@@ -186,7 +186,7 @@ class MemoryMachine(RuleBasedStateMachine):
         _client, version = list(self.leases)[which % len(self.leases)]
         found = self.manager.found(version)
         held = self.manager.hold(version, holder, self.now)
-        assert held == (found is not None and found.tier is Tier.DRAM)
+        assert held == (found is not None and found.tier is EntryTier.DRAM)
         if held and found is not None:
             self.holds[holder, version] = found
 
@@ -326,12 +326,12 @@ class MemoryMachine(RuleBasedStateMachine):
             return
         self.driver.collect()
         for (_client, version), (found, until) in self.leases.items():
-            if until > self.now and found.tier is Tier.DRAM:
+            if until > self.now and found.tier is EntryTier.DRAM:
                 assert self.driver.holds(found), "a leased extent was given to somebody else"
             if until > self.now and version not in self.gone:
                 now = self.manager.found(version)
                 assert now is not None, "a leased entry is gone"
-                assert found.tier is Tier.SSD or now == found, "a leased entry left DRAM"
+                assert found.tier is EntryTier.SSD or now == found, "a leased entry left DRAM"
         for (_holder, version), found in self.holds.items():
             assert self.driver.holds(found), "a held extent was given to somebody else"
             assert version in self.gone or self.manager.found(version) == found

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from itertools import product
 
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.core.entry import Found, GrantStatus, Kind, Load, Order, Space, Spill, Tier
+from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind, LoadFromSsd, Order, Space, Spill
 from serving.kvpool.core.memory_manager import EntryView, ManagerSettings, MemoryManager
 from serving.kvpool.core.ring import HashRing, ring_of
 from serving.kvpool.core.roster import SEAT_S, PoolRoster
@@ -147,7 +147,7 @@ class Server:
 
     def _in_use(self, view: EntryView) -> bool:
         orders: list[Order] = list(self.driver.waiting.get((view.space, view.hash), ()))
-        return view.leased or any(isinstance(o, Spill | Load) and o.version == view.version for o in orders)
+        return view.leased or any(isinstance(o, Spill | LoadFromSsd) and o.version == view.version for o in orders)
 
 
 @dataclass
@@ -343,12 +343,12 @@ class Pool:
         assert found is not None
         version = found.version
         here: Found | None = found
-        if found.tier is Tier.SSD:
+        if found.tier is EntryTier.SSD:
             home.manager.promote([version], MIGRATOR, self.now)
             home.work_all(self.now)
             here = home.manager.found(version)
         stored = False
-        if target is not None and here is not None and here.tier is Tier.DRAM:
+        if target is not None and here is not None and here.tier is EntryTier.DRAM:
             assert home.driver.holds(here)
             stored = target.store(key, MIGRATOR, self.now)
         home.manager.release([version], MIGRATOR, self.now)

@@ -11,7 +11,7 @@ from serving.ids import BlockHash
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.batch_move import BatchMove
 from serving.kvpool.core.entries import EntryView
-from serving.kvpool.core.entry import Found, GrantStatus, Tier
+from serving.kvpool.core.entry import EntryTier, Found, GrantStatus
 from serving.kvpool.core.operation import (
     ClientOperation,
     PoolAnswer,
@@ -91,7 +91,7 @@ class QueueServer:
         match message:
             case m.Lookup(space, hashes, lease_s):
                 return m.Looked(manager.lookup(space, hashes, client, now, lease_s))
-            case m.Release(versions):
+            case m.ReleaseLeases(versions):
                 manager.release(versions, client, now)
             case m.Promote(versions, _):
                 manager.promote(versions, client, now)
@@ -120,12 +120,14 @@ class QueueServer:
 
     def _in_dram(self, version: int) -> Found | None:
         found = self.manager.found(version)
-        return found if found is not None and found.tier is Tier.DRAM else None
+        return found if found is not None and found.tier is EntryTier.DRAM else None
 
     @staticmethod
-    def _listed(view: EntryView, now: float) -> m.Entry:
+    def _listed(view: EntryView, now: float) -> m.ListedEntry:
         age_s = now - view.last_use
-        return m.Entry(view.version, view.space, view.hash, view.kind, view.nbytes, view.in_dram, view.on_ssd, age_s)
+        return m.ListedEntry(
+            view.version, view.space, view.hash, view.kind, view.nbytes, view.in_dram, view.on_ssd, age_s
+        )
 
     @property
     def in_use(self) -> int:
@@ -313,7 +315,7 @@ def held_by(driver: QueueDriver) -> dict[str, set[BlockHash]]:
     return {name: {view.hash for view in one.manager.entries()} for name, one in driver.servers.items()}
 
 
-def moved(driver: QueueDriver, home: str, seconds: float = 8.0) -> list[m.Entry]:
+def moved(driver: QueueDriver, home: str, seconds: float = 8.0) -> list[m.ListedEntry]:
     """Have a server's first entries moved to the other ones. Returns: those that are gone from it."""
     listed = driver.servers[home].handle(m.List(0, 8), driver.now)
     assert isinstance(listed, m.Listed)

@@ -48,7 +48,7 @@ def test_a_disk_that_does_not_load_leaves_its_entries_at_home() -> None:
 
 
 @pytest.mark.parametrize("fate", [fate for fate in Fate if fate not in (Fate.WELL, Fate.TWICE, Fate.AT_THE_EDGE)])
-@pytest.mark.parametrize("step", [m.Lookup, m.Reserve, m.Commit, m.Abort, m.Release, m.Drop, m.Report])
+@pytest.mark.parametrize("step", [m.Lookup, m.Reserve, m.Commit, m.Abort, m.ReleaseLeases, m.Drop, m.Report])
 @pytest.mark.parametrize("where", ["s0", "s1"])
 def test_nothing_is_lost_or_leased_whatever_fails(fate: Fate, step: type[m.Message], where: str) -> None:
     driver = home_of_all()
@@ -56,7 +56,7 @@ def test_nothing_is_lost_or_leased_whatever_fails(fate: Fate, step: type[m.Messa
     spoilt = driver.servers["s0"].handle(m.Lookup(SPACE, (CHAIN[7],), 1.0), driver.now)
     assert isinstance(spoilt, m.Looked)
     assert spoilt.found[0] is not None
-    driver.servers["s0"].handle(m.Release((spoilt.found[0].version,)), driver.now)
+    driver.servers["s0"].handle(m.ReleaseLeases((spoilt.found[0].version,)), driver.now)
     driver.servers["s0"].ledger.write(spoilt.found[0].offset, PAGE, 99)
     driver.judge = lambda server, message: fate if server == where and isinstance(message, step) else Fate.WELL
     gone = moved(driver, "s0")
@@ -95,11 +95,11 @@ def test_entries_in_use_stay() -> None:
     assert held_by(driver)["s0"] == set(CHAIN[:2])
 
 
-def stray(version: int, *, age_s: float = 0.0, kind: Kind = Kind.CONTEXT, nbytes: int = PAGE) -> m.Entry:
-    return m.Entry(version, SPACE, CHAIN[0], kind, nbytes, True, False, age_s)
+def stray(version: int, *, age_s: float = 0.0, kind: Kind = Kind.CONTEXT, nbytes: int = PAGE) -> m.ListedEntry:
+    return m.ListedEntry(version, SPACE, CHAIN[0], kind, nbytes, True, False, age_s)
 
 
-def plan(entries: list[m.Entry], capacity_bytes: int = 1 << 40, **settings: int) -> list[list[int]]:
+def plan(entries: list[m.ListedEntry], capacity_bytes: int = 1 << 40, **settings: int) -> list[list[int]]:
     batches = planned_batches(entries, lambda entry: entry.last_use_age_s, capacity_bytes, **settings)
     return [[entry.version for entry in batch] for batch in batches]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
-from serving.kvpool.core.entry import Kind, Tier
+from serving.kvpool.core.entry import EntryTier, Kind
 from tests.kvpool.core.ledger_driver import PAGE
 from tests.kvpool.core.memory_machine import SPACES, MemoryMachine
 
@@ -79,5 +79,5 @@ def test_long_random_walks() -> None:
         for tier, count in machine.seen.items():
             seen[tier] = seen.get(tier, 0) + count
     # Else the walk went nowhere and proved nothing.
-    assert seen[Tier.DRAM.value] > 200
-    assert seen[Tier.SSD.value] > 100
+    assert seen[EntryTier.DRAM.value] > 200
+    assert seen[EntryTier.SSD.value] > 100

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.errors import LedgerError
-from serving.kvpool.core.entry import Grant, GrantStatus, Kind, Space, Tier
+from serving.kvpool.core.entry import EntryTier, Grant, GrantStatus, Kind, Space
 from serving.kvpool.core.writers import MODEL_LEASE_S
 from tests.kvpool.core.ledger_driver import PAGE, SPACE, named, put, small_manager, tiers, try_reserve
 
@@ -19,7 +19,7 @@ def test_a_written_entry_is_found_where_it_was_written() -> None:
     assert found is not None
     assert (found.version, found.tier, found.offset, found.nbytes, found.checksum) == (
         1,
-        Tier.DRAM,
+        EntryTier.DRAM,
         77 * PAGE,
         100,
         4711,

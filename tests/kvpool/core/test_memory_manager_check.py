@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from serving.errors import LedgerError
-from serving.kvpool.core.entry import Kind, Load
+from serving.kvpool.core.entry import Kind, LoadFromSsd
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.quotas import Account
@@ -22,7 +22,7 @@ def busy_manager() -> MemoryManager:
         manager.restore(SPACE, named(index), Kind.CONTEXT, PAGE, index, 0.0, 0.0)
     manager.promote([2], 1, 0.0)
     manager.release([2], 1, 0.0)
-    assert isinstance(manager.take_orders()[0], Load)
+    assert isinstance(manager.take_orders()[0], LoadFromSsd)
     put(manager, 3, kind=Kind.MODEL)
     put(manager, 4, 5, 6)
     manager.hold(3, 1, 0.0)

@@ -1,6 +1,6 @@
 """How room comes about: ahead of demand, from other sizes, from models; and what a restart finds on disk."""
 
-from serving.kvpool.core.entry import Kind, Space, Tier, Unlink
+from serving.kvpool.core.entry import EntryTier, Kind, Space, Unlink
 from tests.kvpool.core.ledger_driver import (
     PAGE,
     SPACE,
@@ -139,7 +139,7 @@ def test_entries_on_disk_are_found_again_after_a_restart() -> None:
     assert manager.take_orders() == (Unlink(SPACE, named(1), Kind.CONTEXT),)
     (found,) = manager.lookup(SPACE, [named(2)], 1, 1.0)
     assert found is not None
-    assert (found.tier, found.checksum) == (Tier.SSD, 2)
+    assert (found.tier, found.checksum) == (EntryTier.SSD, 2)
     assert manager.stats().counters.restored == 4
     assert manager.stats().models == 1
     manager.check()

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.errors import LedgerError
-from serving.kvpool.core.entry import Kind, Load, Spill, Tier, Unlink
+from serving.kvpool.core.entry import EntryTier, Kind, LoadFromSsd, Spill, Unlink
 from serving.kvpool.core.memory_manager import MemoryManager
 from tests.kvpool.core.ledger_driver import (
     PAGE,
@@ -214,7 +214,7 @@ def test_an_entry_on_ssd_comes_back_when_there_is_room() -> None:
     manager, driver = promoted_machine()
     (found,) = manager.lookup(SPACE, [named(1)], 1, 0.0)
     assert found is not None
-    assert (found.tier, found.offset) == (Tier.SSD, -1)
+    assert (found.tier, found.offset) == (EntryTier.SSD, -1)
     manager.promote([found.version, 99], 1, 0.0)
     assert manager.pending(found.version)
     assert manager.found(found.version) == found
@@ -222,7 +222,7 @@ def test_an_entry_on_ssd_comes_back_when_there_is_room() -> None:
     assert not manager.pending(found.version)
     now = manager.found(found.version)
     assert now is not None
-    assert now.tier is Tier.DRAM
+    assert now.tier is EntryTier.DRAM
     assert driver.holds(now)
     assert tiers(manager) == {1: "both", 2: "ssd", 3: "dram", 4: "dram", 5: "dram"}
     manager.promote([found.version], 1, 0.0)  # it is there
@@ -256,7 +256,7 @@ def test_a_promotion_waits_for_readers_to_finish() -> None:
     assert spills(manager) == [2]
     manager.spilled(2, True, 0.0)
     (load,) = manager.take_orders()
-    assert load == Load(1, SPACE, named(1), Kind.CONTEXT, PAGE, PAGE, 1)
+    assert load == LoadFromSsd(1, SPACE, named(1), Kind.CONTEXT, PAGE, PAGE, 1)
     assert manager.stats().loading == 1
     manager.loaded(1, True, 0.0)
     manager.check()
@@ -283,7 +283,7 @@ def test_distrust_during_a_load_frees_its_extent_afterwards(ok: bool) -> None:
     manager.remove(2, 0.0)
     manager.promote([1], 1, 0.0)
     (load,) = manager.take_orders()
-    assert isinstance(load, Load)
+    assert isinstance(load, LoadFromSsd)
     manager.release([1], 1, 0.0)
     manager.distrust(1, 0.0)
     assert try_reserve(manager, 6) == ["full"]
@@ -322,7 +322,7 @@ def test_a_file_that_is_being_read_is_not_removed_for_room() -> None:
     manager.promote([1], 1, 0.0)
     manager.release([1], 1, 0.0)
     (load,) = manager.take_orders()
-    assert isinstance(load, Load)
+    assert isinstance(load, LoadFromSsd)
     assert manager.restore(SPACE, named(2), Kind.CONTEXT, PAGE, 2, 0.0, 0.0) is None
     manager.loaded(1, True, 0.0)
     assert tiers(manager) == {1: "both"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.kvpool.core.entry import Kind, Load, Space, Spill
+from serving.kvpool.core.entry import Kind, LoadFromSsd, Space, Spill
 from serving.kvpool.core.memory_manager import MemoryManager
 from tests.kvpool.core.ledger_driver import PAGE, SPACE, named, put, small_manager, tiers, try_reserve, with_ssd
 
@@ -16,7 +16,7 @@ def carry_out(manager: MemoryManager, now: float) -> list[int]:
         for order in orders:
             if isinstance(order, Spill):
                 manager.spilled(order.version, True, now)
-            elif isinstance(order, Load):
+            elif isinstance(order, LoadFromSsd):
                 manager.loaded(order.version, True, now)
                 loads.append(order.version)
     return loads
@@ -83,7 +83,7 @@ def test_what_the_disk_cannot_read_just_now_stays() -> None:
     for unreadable, there in ((True, {1: "ssd"}), (False, {})):
         manager.promote([version], 1, 0.0)
         (load,) = manager.take_orders()
-        assert isinstance(load, Load)
+        assert isinstance(load, LoadFromSsd)
         manager.loaded(version, False, 0.0, unreadable=unreadable)
         manager.release([version], 1, 0.0)
         assert tiers(manager) == there

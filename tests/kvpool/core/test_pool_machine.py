@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from serving.kvpool.core.entry import GrantStatus, Tier
+from serving.kvpool.core.entry import EntryTier, GrantStatus
 from serving.values.pool_view import ServerState
 from tests.kvpool.core.ledger_driver import PAGE
 from tests.kvpool.core.pool_model import (
@@ -126,7 +126,7 @@ class PoolMachine(RuleBasedStateMachine):
             for reading in answers:
                 self.read(reading)
                 chosen = reading is answers[-last]
-                if chosen and reading.found.tier is Tier.SSD:
+                if chosen and reading.found.tier is EntryTier.SSD:
                     reading.server.manager.promote([reading.found.version], client, self.pool.now)
                 elif not (chosen and keep):
                     self.end(reading)
@@ -154,10 +154,10 @@ class PoolMachine(RuleBasedStateMachine):
             return
         assert now is not None or reading.excused, "a leased entry is gone"
         for found in (was, now):
-            if found is not None and found.tier is Tier.DRAM:
+            if found is not None and found.tier is EntryTier.DRAM:
                 assert (found.checksum, found.nbytes) == (CONTENT[key], nbytes_of(key))
                 assert server.driver.read(found.offset, found.nbytes) == {CONTENT[key]}
-        promoted = was.tier is Tier.SSD and now is not None and now.tier is Tier.DRAM
+        promoted = was.tier is EntryTier.SSD and now is not None and now.tier is EntryTier.DRAM
         self.pool.seen["read after promotion" if promoted else f"read {was.tier.value}"] += 1
 
     # Disks, time, quotas

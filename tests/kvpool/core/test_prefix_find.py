@@ -6,7 +6,7 @@ import pytest
 
 from serving.ids import BlockHash
 from serving.kvpool.core import messages as m
-from serving.kvpool.core.entry import Found, Tier
+from serving.kvpool.core.entry import EntryTier, Found
 from serving.kvpool.core.operation import PoolAnswer, PoolAsk, PoolClose, PoolFailure, PoolPost
 from serving.kvpool.core.prefix_find import FoundPrefix, PrefixFind
 from serving.kvpool.core.ring import HashRing, RingServer
@@ -113,14 +113,14 @@ def test_a_late_answer_gives_its_leases_back() -> None:
     late = driver.servers["s0"].handle(m.Lookup(SPACE, tuple(CHAIN[:2]), 5.0), 101.0)
     assert isinstance(late, m.Looked)
     versions = tuple(one.version for one in late.found if one is not None)
-    assert find.on(PoolAnswer("s0", late), 101.5) == [PoolPost("s0", m.Release(versions), 101.0)]
+    assert find.on(PoolAnswer("s0", late), 101.5) == [PoolPost("s0", m.ReleaseLeases(versions), 101.0)]
     assert find.on(PoolAnswer("s0", m.Looked((None,))), 101.5) == []
     assert find.on(PoolAnswer("s0", m.Done()), 101.5) == []
 
 
 @pytest.mark.parametrize("fate", [Fate.GONE, Fate.UNSENT])
 def test_leases_that_cannot_be_released_end_with_their_connection(fate: Fate) -> None:
-    driver = QueueDriver(2, lambda _server, message: fate if isinstance(message, m.Release) else Fate.WELL)
+    driver = QueueDriver(2, lambda _server, message: fate if isinstance(message, m.ReleaseLeases) else Fate.WELL)
     driver.put(CHAIN[1:])
     assert found_in(driver).found == ()
     assert driver.in_use == 0
@@ -131,7 +131,7 @@ def answer(find: PrefixFind, server: str, *found: Found | None) -> list[object]:
     return [*find.on(PoolAnswer(server, m.Looked(found)), 100.1)]
 
 
-def entry(block: BlockHash, version: int, tier: Tier = Tier.DRAM) -> Found:
+def entry(block: BlockHash, version: int, tier: EntryTier = EntryTier.DRAM) -> Found:
     return Found(block, version, tier, 0, 4096, 0)
 
 
@@ -142,18 +142,18 @@ def test_of_several_copies_memory_comes_first_then_the_likelier_holder(order: in
     find = PrefixFind(ring, ["a", "b", "leaving"], SPACE, [owned, owned, owned], 5.0, 101.0)
     find.start(100.0)
     answers = {
-        "a": (entry(owned, 1), entry(owned, 2, Tier.SSD), None),
-        "b": (entry(owned, 11), entry(owned, 12), entry(owned, 13, Tier.SSD)),
-        "leaving": (entry(owned, 21), entry(owned, 22), entry(owned, 23, Tier.SSD)),
+        "a": (entry(owned, 1), entry(owned, 2, EntryTier.SSD), None),
+        "b": (entry(owned, 11), entry(owned, 12), entry(owned, 13, EntryTier.SSD)),
+        "leaving": (entry(owned, 21), entry(owned, 22), entry(owned, 23, EntryTier.SSD)),
     }
     effects = [one for server in [*answers][::order] for one in answer(find, server, *answers[server])]
     assert find.result is not None
     assert find.result.servers == ("a", "b", "b")
     assert [one.version for one in find.result.found] == [1, 12, 13]
     assert {one.server: one.message for one in effects if isinstance(one, PoolPost)} == {
-        "a": m.Release((2,)),
-        "b": m.Release((11,)),
-        "leaving": m.Release((21, 22, 23)),
+        "a": m.ReleaseLeases((2,)),
+        "b": m.ReleaseLeases((11,)),
+        "leaving": m.ReleaseLeases((21, 22, 23)),
     }
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.kvpool.core import messages as m
-from serving.kvpool.core.entry import Tier
+from serving.kvpool.core.entry import EntryTier
 from serving.kvpool.core.operation import PoolAnswer, PoolReadDone
 from serving.kvpool.core.prefix_find import FoundPrefix, PrefixFind
 from serving.kvpool.core.prefix_read import SSD_GROUP_BLOCKS, PrefixRead
@@ -101,7 +101,7 @@ def test_last_words_that_do_not_arrive_end_the_connection(fate: Fate, wrong: boo
     found = lookup(driver)
     if wrong:
         driver.servers[found.servers[3]].ledger.write(found.found[3].offset, PAGE, 99)
-    driver.judge = lambda _server, message: fate if isinstance(message, m.Release | m.Report) else Fate.WELL
+    driver.judge = lambda _server, message: fate if isinstance(message, m.ReleaseLeases | m.Report) else Fate.WELL
     assert read(driver, found).blocks == (3 if wrong else 12)
     assert set(driver.closed) == {"s0", "s1"}
 
@@ -110,15 +110,15 @@ def test_blocks_on_disk_come_in_groups_whose_room_is_given_back() -> None:
     driver = on_disk(12)
     found = lookup(driver)
     tiers = [one.tier for one in found.found]
-    assert Tier.DRAM in tiers
-    assert Tier.SSD in tiers
+    assert EntryTier.DRAM in tiers
+    assert EntryTier.SSD in tiers
     one = PrefixRead(found, 12, lambda _server: 16 * PAGE, driver.now + 10.0)  # so groups of two blocks
     driver.drive(one)
-    assert one.result == FetchReport(12, tiers.count(Tier.SSD), nbytes=12 * PAGE)
+    assert one.result == FetchReport(12, tiers.count(EntryTier.SSD), nbytes=12 * PAGE)
     assert driver.in_use == 0
     said = [message for _, message in driver.said if isinstance(message, m.Promote)]
     assert said[0].wait_s == 0, "a hint first"
-    assert [len(message.versions) for message in said[1:]] == [2] * (tiers.count(Tier.SSD) // 2)
+    assert [len(message.versions) for message in said[1:]] == [2] * (tiers.count(EntryTier.SSD) // 2)
     assert all(0 < message.wait_s <= 9.0 for message in said[1:])
 
 
@@ -152,7 +152,7 @@ def test_blocks_before_the_first_on_a_disk_that_fails_are_good(
 ) -> None:
     driver = on_disk(12, servers)
     found = lookup(driver)
-    disk = [index for index, one in enumerate(found.found) if one.tier is Tier.SSD]
+    disk = [index for index, one in enumerate(found.found) if one.tier is EntryTier.SSD]
     first = disk[0]
     theirs = found.servers[first]
 
@@ -176,7 +176,7 @@ def test_a_disk_that_has_not_loaded_in_time_is_a_timeout_else_the_block_is_gone(
         driver = on_disk(12)
         found = lookup(driver)
         driver.servers["s0"].disk_works = False
-        first = next(index for index, one in enumerate(found.found) if one.tier is Tier.SSD)
+        first = next(index for index, one in enumerate(found.found) if one.tier is EntryTier.SSD)
         report = read(driver, found, seconds=seconds)
         assert (report.blocks, report.reason) == (first, reason)
 
@@ -188,7 +188,7 @@ def test_room_that_cannot_be_given_back_is_given_back_at_the_end(fate: Fate) -> 
     releases: list[m.Message] = []
 
     def judge(_server: str, message: m.Message) -> Fate:
-        if isinstance(message, m.Release):
+        if isinstance(message, m.ReleaseLeases):
             releases.append(message)
             return fate if len(releases) == 1 else Fate.WELL
         return Fate.WELL

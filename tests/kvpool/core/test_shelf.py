@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import GrantStatus, Load, Spill
+from serving.kvpool.core.entry import GrantStatus, LoadFromSsd, Spill
 from serving.kvpool.core.memory_manager import MemoryManager
 from tests.kvpool.core.ledger_driver import PAGE, SPACE, named, small_manager
 
@@ -135,7 +135,7 @@ class ShelfMachine(RuleBasedStateMachine):
             for ledger in (self.told, self.shelved):
                 if isinstance(order, Spill):
                     ledger.spilled(order.version, ok, self.now)
-                elif isinstance(order, Load):
+                elif isinstance(order, LoadFromSsd):
                     ledger.loaded(order.version, ok, self.now)
 
     @rule(index=st.integers(0, 11))

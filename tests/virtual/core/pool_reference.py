@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from serving.ids import BlockHash
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.batch_write import BatchWrite, NewEntry
-from serving.kvpool.core.entry import Kind, Space, Tier
+from serving.kvpool.core.entry import EntryTier, Kind, Space
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
 from serving.kvpool.core.operation import (
     ClientOperation,
@@ -42,7 +42,7 @@ class ReferencePool:
         run = list(zip(find.result.found, find.result.servers, strict=True))
         on_ssd: dict[str, list[int]] = {}
         for item, name in run:
-            if item.tier is Tier.SSD:
+            if item.tier is EntryTier.SSD:
                 on_ssd.setdefault(name, []).append(item.version)
         for name, versions in on_ssd.items():
             self.servers[name].promote(versions, self.client, now)
@@ -65,7 +65,7 @@ class ReferencePool:
         match message:
             case m.Lookup(space, hashes, lease_s):
                 return m.Looked(manager.lookup(space, hashes, client, now, lease_s))
-            case m.Release(versions):
+            case m.ReleaseLeases(versions):
                 manager.release(versions, client, now)
                 return m.Done()
             case m.Reserve(space, kind, items):
