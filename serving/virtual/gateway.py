@@ -26,6 +26,7 @@ from serving.virtual.ports import InstancePort
 from serving.virtual.result import Outcome
 
 _NO_NODE = NodeId("")
+_ROUTE_NOTHING = (Tokens, Adopted)
 
 
 class VirtualGateway:
@@ -91,7 +92,7 @@ class VirtualGateway:
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
         """See `Owner`."""
         for one in news:
-            if isinstance(one, Refused) and (base := one.sequence_id.rpartition("@")[0]) in self._core.choices:
+            if type(one) is Refused and (base := one.sequence_id.rpartition("@")[0]) in self._core.choices:
                 self._book.decided(self._queue.now, "refuse", base, one.kind.value, one.reason)
         self._tell(e.InstanceSays(replica, news))
 
@@ -115,8 +116,8 @@ class VirtualGateway:
             tokens_per_s=instance.tokens_per_s(),
             gateways=self._gateways,
         )
-        self._reported_at[instance.name] = self._queue.now
-        self._oldest_report = min(self._reported_at.values())
+        self._reported_at[instance.name] = now = self._queue.now
+        self._oldest_report = min(self._oldest_report, now)
         self._do(e.InstanceStatus(instance.name, status))
 
     def instance_lost(self, name: ReplicaId) -> None:
@@ -164,19 +165,21 @@ class VirtualGateway:
 
     def _tell(self, event: e.GatewayEvent) -> None:
         """Deliver an event. Effects: before decisions old reports are renewed; the core is woken later."""
-        if self._oldest_report <= self._queue.now - self._period_s and self._may_route(event):
+        old = self._queue.now - self._period_s
+        if self._oldest_report <= old and self._may_route(event):
             for name, instance in self._instances.items():
-                if self._reported_at[name] <= self._queue.now - self._period_s:
+                if self._reported_at[name] <= old:
                     self.report(instance)
+            self._oldest_report = min(self._reported_at.values(), default=math.inf)
         self._do(event)
         self._set_alarm()
 
     def _may_route(self, event: e.GatewayEvent) -> bool:
         """Most news are tokens, which no instance is chosen for, unless their end lets the next request in."""
-        if not isinstance(event, e.InstanceSays) or len(self._core.room):
+        if type(event) is not e.InstanceSays or len(self._core.room):
             return True
         for one in event.news:
-            if not isinstance(one, Tokens | Adopted):
+            if type(one) not in _ROUTE_NOTHING:
                 return True
         return False
 
@@ -188,13 +191,14 @@ class VirtualGateway:
 
     def _carry_out(self, effect: e.GatewayEffect) -> None:
         now, book = self._queue.now, self._book
+        if type(effect) is Send:  # an `isinstance` that fails takes four times as long
+            self._send(effect)
+            return
         match effect:
             case SequenceUpdate(number=row, news=news):
                 book.deliver(row, news, now)
                 if news.finish_reason is not None:
                     book.end(row, Outcome.FINISHED, now)
-            case Send():
-                self._send(effect)
             case e.Routed(sequence_id=name, decision=decision):
                 kind = "route decode" if effect.decode else "route prefill"
                 book.decided(now, kind, name, decision.replica, decision.reason)
@@ -209,7 +213,7 @@ class VirtualGateway:
 
     def _send(self, effect: Send) -> None:
         order = effect.order
-        if isinstance(order, Add):
+        if type(order) is Add:
             self._book.sent(self._row(order.spec.sequence_id))
         if not self._directory.give(effect.replica, order) and isinstance(order, Add | Adopt):
             self._unsent.append(e.Unsent(effect.replica, order.spec.sequence_id))

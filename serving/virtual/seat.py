@@ -132,12 +132,15 @@ class EngineSeat:
         told: list[News] = []
         on_end = self.on_end
         for effect in effects:
+            if type(effect) is e.Run:  # the most frequent ones first: an `isinstance` that fails is slow
+                answer = effect
+                continue
             match effect:
                 case Tokens():
                     if on_end is not None and effect.finish_reason is not None:
                         on_end(effect.sequence_id)
                     told.append(effect)
-                case e.Run() | e.WakeAt():
+                case e.WakeAt():
                     answer = effect
                 case e.HandoffReady():
                     told.append(Prefilled(effect.first, self._ticket(effect)))
@@ -162,19 +165,18 @@ class EngineSeat:
 
     def take(self, order: Order) -> None:
         """An order of a gateway. Effects: unless it was refused, the engine looks again."""
-        if isinstance(order, Add | Adopt):
-            refused = self._on(order, self._queue.now)  # nothing else comes of them at once
-            if refused:
-                self._carry_out(refused)
-                return
-        if isinstance(order, Adopt):
-            pulls = self._on(e.PullsNow(), self._queue.now)
+        on, now = self._on, self._queue.now
+        effects = on(order, now)
+        if effects:
+            self._carry_out(effects)
+            if type(order) is Add or type(order) is Adopt:
+                return  # refused: nothing else comes of these at once
+        if type(order) is Adopt:
+            pulls = on(e.PullsNow(), now)
             self._carry_out(pulls)
-            if all(isinstance(one, e.PullOrder) for one in pulls):
+            if all([type(one) is e.PullOrder for one in pulls]):
                 return
-        elif not isinstance(order, Add):
-            self.tell(order)
-        if isinstance(order, Cancel) and self.on_end is not None:
+        if type(order) is Cancel and self.on_end is not None:
             self.on_end(order.sequence_id)
         self._kick(self)
 

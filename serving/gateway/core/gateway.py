@@ -99,14 +99,13 @@ class Gateway:
 
     def next_wake(self) -> float:
         """When `Look` is due [s], maybe in the past; infinite while only other events can change anything."""
-        while self._deadlines and not self._known(self._deadlines[0][1]):
-            heappop(self._deadlines)
-        wake = self._deadlines[0][0] if self._deadlines else math.inf
+        deadlines, running, waits = self._deadlines, self._running, len(self.room)
+        while deadlines and deadlines[0][1] not in running and not (waits and self._known(deadlines[0][1])):
+            heappop(deadlines)
+        wake = deadlines[0][0] if deadlines else math.inf
         if self._needy:
             wake = min(wake, min([choice.look_at for choice in self._needy.values()]))
-        if len(self.room):
-            wake = min(wake, self._looked_at + LOOK_PERIOD_S)
-        return wake
+        return min(wake, self._looked_at + LOOK_PERIOD_S) if waits else wake
 
     # ---- what is known ---------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Instances:
         self._max_age_s = max_age_s
         self._known: dict[ReplicaId, KnownInstance] = {}
         self._pools: dict[str, list[KnownInstance]] = {}
+        self._troubled: set[ReplicaId] = set()
 
     def up(self, event: InstanceUp, now: float) -> None:
         """A link is usable."""
@@ -60,6 +61,7 @@ class Instances:
         known = self._known.pop(replica, None)
         if known is not None:
             self._pools[known.pool].remove(known)
+            self._troubled.discard(replica)
         return known
 
     def heard(self, replica: ReplicaId, now: float) -> None:
@@ -77,7 +79,12 @@ class Instances:
         known.busy = status.running + status.waiting
         known.stuck = status.step_limit_s > 0 and hangs(status.progress_age_s, status.step_limit_s)
         lost, slow = status.lost_paths, status.slow_paths
-        known.trouble = PathTrouble(lost, slow) if lost or slow else _NO_TROUBLE
+        if lost or slow:
+            known.trouble = PathTrouble(lost, slow)
+            self._troubled.add(replica)
+        elif known.trouble is not _NO_TROUBLE:
+            known.trouble = _NO_TROUBLE
+            self._troubled.discard(replica)
         known.view = InstanceView(
             known.replica,
             known.pool,
@@ -127,6 +134,8 @@ class Instances:
 
         Returns: empty if no path is bad.
         """
+        if not self._troubled:  # nearly always
+            return {}
         live = self.live(pool, now)
         if all([known.trouble is _NO_TROUBLE for known in live]):
             return {}

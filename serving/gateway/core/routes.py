@@ -1,6 +1,6 @@
 """Which instance takes a sequence: `policy.router`'s rules, over what this gateway knows of its instances."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -54,7 +54,7 @@ class Routes:
 
     def decodes_nowhere(self, now: float) -> float:
         """For how long there has been no decode instance [s]. Effects: time counts from the first call of those."""
-        if self._staying(self._decode, now):
+        if self._instances.any_open((self._decode,), now):
             self._no_decode_since = None
             return 0.0
         self._no_decode_since = now if self._no_decode_since is None else self._no_decode_since
@@ -83,7 +83,7 @@ class Routes:
 
     def elsewhere(self, handoff: bool, now: float) -> bool:
         """Whether what an instance asks to have moved finds another one: a handoff, else a prompt."""
-        return bool(self._staying(self._decode, now) or (not handoff and self._staying(self._prefill, now)))
+        return self._instances.any_open((self._decode,) if handoff else self._pools, now)
 
     def computed_elsewhere(self, source: ReplicaId, now: float) -> bool:
         """Whether a stream that nobody can adopt goes on at another instance that computes it anew.
@@ -161,19 +161,20 @@ class Routes:
 
     def _holding(self, views: list[InstanceView], tokens: int) -> list[InstanceView]:
         """Those whose whole memory holds so many tokens: the others would refuse them however long they wait."""
-        return [view for view in views if view.kv_blocks_total * self._block_tokens >= tokens]
+        blocks = -(-tokens // self._block_tokens)
+        return [view for view in views if view.kv_blocks_total >= blocks]
 
     def _views(self, pool: str, now: float) -> list[InstanceView]:
-        views, reserve = [], self._reserve
+        views, blocks_of = [], self._reserve.blocks
         for known in self._instances.live(pool, now):
             view = known.view
             assert view is not None, "live ones have reported"
-            promised = reserve.blocks(known.replica)
+            promised = blocks_of(known.replica)
             if view.promised_blocks != promised:
                 view = known.view = replace(view, promised_blocks=promised)
             views.append(view)
         return views
 
 
-def _open(views: Sequence[InstanceView], closed: Collection[ReplicaId | None]) -> list[InstanceView]:
-    return [view for view in views if view.replica not in closed]
+def _open(views: list[InstanceView], closed: Collection[ReplicaId | None]) -> list[InstanceView]:
+    return [view for view in views if view.replica not in closed] if closed else views
