@@ -1,0 +1,275 @@
+"""A misfortune ends alike live and in virtual time: what is finished, failed, computed again, and how many tokens come.
+
+Both sides have the same configuration and requests. The moment is the same by what has happened, not by the clock:
+every stream has begun, none is at its end.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hardware.faults import Fault, FaultKind
+from hardware.units import Seconds
+from serving.config.kvcache import KvCacheConfig
+from serving.config.serve import ServeConfig
+from serving.errors import ServingError
+from serving.gateway.live.generation import LiveGeneration
+from serving.values.sequence import SamplingParams
+from serving.virtual.result import Outcome
+from serving.virtual.run import simulate
+from serving.virtual.workload.request import RequestStream, TraceRequest
+from tests.kvpool.pool_cluster import PoolCluster
+from tests.live import harness
+from tests.live.harness import SECRET, Pools, executor, small_config, until
+from tests.live.workload import Ask, tokens
+from tests.virtual.core.case import SHIPPED
+from tests.virtual.core.scripted_scaler import ScriptedScaler
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+
+REQUESTS, PROMPT, ANSWER = 6, 40, 300
+SAMPLING = SamplingParams(max_tokens=ANSWER, min_tokens=ANSWER, temperature=0.0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the clients of one run got."""
+
+    finished: int
+    failed: int
+    resumed: int
+    """Requests of which something was computed again, as an instance had failed them."""
+    tokens: int
+
+
+def calm(requests: int = REQUESTS) -> Seen:
+    """As if nothing had happened."""
+    return Seen(requests, 0, 0, requests * ANSWER)
+
+
+def configuration(checkpoint: Path, prefills: int = 1, decodes: int = 1, **sections: Any) -> ServeConfig:
+    """Two hosts of eight NPUs for each instance: none shares a host with another one."""
+    config = small_config(checkpoint, engine={"empty_role_s": 0.1}, autoscaler={"period_s": 0.1}, **sections)
+    node = replace(config.cluster.nodes[0], npus=16 * (prefills + decodes))
+    return replace(
+        config,
+        cluster=replace(config.cluster, nodes=(node,)),
+        prefill=replace(config.prefill, npus_per_instance=16, replicas=prefills),
+        decode=replace(config.decode, npus_per_instance=16, replicas=decodes),
+    )
+
+
+# ---- virtual ---------------------------------------------------------------------------------------------------------
+
+
+def played(
+    config: ServeConfig, *faults: Fault, late: float | None = None, scaler: ScriptedScaler | None = None
+) -> Seen:
+    """One run in virtual time.
+
+    Args:
+        late: when as many requests come again; None = they do not.
+    """
+    result = simulate(_large(config), _load(late), faults=faults, scaler=scaler, check=True)
+    rows, outcomes = result.requests, list(result.requests.outcome)
+    return Seen(
+        outcomes.count(Outcome.FINISHED),
+        outcomes.count(Outcome.FAILED),
+        sum(attempts > 1 for attempts in rows.attempts),
+        sum(rows.output_tokens),
+    )
+
+
+def _large(config: ServeConfig) -> ServeConfig:
+    """The same with the shipped model: virtual dies have all of their memory, which the small one cuts into millions
+    of blocks.
+    """
+    return replace(config, model=SHIPPED.model)
+
+
+def _load(late: float | None = None) -> RequestStream:
+    arrivals = [0.0] * REQUESTS + ([] if late is None else [late] * REQUESTS)
+    blocks = tuple((n,) for n in range(REQUESTS)) * 2
+    made = [TraceRequest(at, PROMPT, ANSWER, one) for at, one in zip(arrivals, blocks, strict=False)]
+    return RequestStream("by hand", made, count=len(made), duration_s=arrivals[-1])
+
+
+def while_all_decode(config: ServeConfig) -> float:
+    """A moment of the calm run at which every request has begun and none is near its end [s]."""
+    rows = simulate(_large(config), _load()).requests
+    begun, ended = max(rows.first_token_s), min(rows.finish_s)
+    assert begun < ended
+    return begun + 0.2 * (ended - begun)
+
+
+def fault(kind: FaultKind, target: str, at_s: float, factor: float = 0.0) -> Fault:
+    """A fault that outlasts the run."""
+    return Fault(Seconds(at_s), kind, target, Seconds(300.0), factor)
+
+
+# ---- live ------------------------------------------------------------------------------------------------------------
+
+
+def asks(seed: int = 1) -> list[Ask]:
+    """Requests of the same lengths as the virtual ones."""
+    rng = random.Random(seed)
+    return [Ask(tokens(rng, PROMPT), SAMPLING) for _ in range(REQUESTS)]
+
+
+async def _read(generation: LiveGeneration) -> tuple[bool, bool, int]:
+    """Returns: whether it was finished, and resumed, and its tokens."""
+    count, resumed = 0, False
+    try:
+        while updates := await generation.next():
+            for update in updates:
+                count += len(update.news.tokens)
+                resumed = resumed or update.resumptions > 0
+    except ServingError:
+        return False, resumed, count
+    return True, resumed, count
+
+
+async def told(generations: Sequence[LiveGeneration]) -> Seen:
+    """What comes of them in the end."""
+    async with asyncio.timeout(harness.PATIENCE_S):
+        read = await asyncio.gather(*map(_read, generations))
+    finished = sum(one[0] for one in read)
+    return Seen(finished, len(read) - finished, sum(one[1] for one in read), sum(one[2] for one in read))
+
+
+async def met_live(pools: Pools, misfortune: Callable[[Pools], Awaitable[None]]) -> Seen:
+    """The misfortune comes while every stream is being decoded."""
+    _pace(pools, 0.01)
+    generations = [pools.submit(ask) for ask in asks()]
+    await until(lambda: _decoding(pools) == REQUESTS, "all are being decoded")
+    await misfortune(pools)
+    _pace(pools, 0.0)
+    return await told(generations)
+
+
+def _decoding(pools: Pools) -> int:
+    return sum(instance.engine.snapshot(0.0).running for instance in pools.of("decode"))
+
+
+def _pace(pools: Pools, seconds: float) -> None:
+    for instance in pools.instances:
+        executor(instance).before = lambda _: time.sleep(seconds)
+
+
+# ---- the same of both ------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_happens(checkpoint: Path, shm: Path) -> None:
+    config = configuration(checkpoint)
+    async with Pools(config, shm) as pools:
+        await pools.start("prefill", "decode")
+        assert await told([pools.submit(ask) for ask in asks()]) == calm() == played(config)
+        await pools.audit()
+
+
+async def test_the_decode_pool_is_lost(checkpoint: Path, shm: Path) -> None:
+    config = configuration(checkpoint)
+    async with Pools(config, shm) as pools:
+        await pools.start("prefill", "decode")
+        live = await met_live(pools, lambda pools: pools.kill(pools.of("decode")[0]))
+        virtual = played(config, fault(FaultKind.NODE, "n2", while_all_decode(config)))
+        assert live == virtual == replace(calm(), resumed=REQUESTS)
+        await pools.audit()
+
+
+async def test_the_prefill_pool_is_lost(checkpoint: Path, shm: Path) -> None:
+    config = configuration(checkpoint)
+    async with Pools(config, shm) as pools:
+        await pools.start("prefill", "decode")
+        streams = await met_live(pools, lambda pools: pools.kill(pools.of("prefill")[0]))
+        assert streams == calm(), "those do not need it any more"
+        live = await told([pools.submit(ask) for ask in asks(2)])
+        lost_at = while_all_decode(config)
+        virtual = played(config, fault(FaultKind.NODE, "n0", lost_at), late=2 * lost_at)
+        assert virtual == calm(2 * REQUESTS)
+        assert live == calm(), "decode instances compute prompts, too"
+        await pools.audit()
+
+
+async def test_an_instance_is_drained(checkpoint: Path, shm: Path) -> None:
+    config = configuration(checkpoint, decodes=2)
+    async with Pools(config, shm) as pools:
+        await pools.start("prefill", "decode", "decode")
+        live = await met_live(pools, lambda pools: pools.retire(pools.of("decode")[0], 0.0))
+        scaler = ScriptedScaler([(0.0, "decode", 1)])
+        assert live == calm() == played(config, scaler=scaler)
+        assert scaler.seen, "it was drained while requests ran"
+        await pools.audit()
+
+
+async def test_one_gateway_of_two_is_lost(checkpoint: Path, shm: Path) -> None:
+    config = configuration(checkpoint, gateway={"replicas": 2})
+    async with Pools(config, shm) as pools:
+        await pools.start("prefill", "decode")
+        _pace(pools, 0.01)
+        other = pools.gateway("other")
+        other.links.update(pools._members.values())
+        await pools.linked(other)
+        half = REQUESTS // 2
+        generations = [pools.submit(ask) for ask in asks()[:half]]
+        generations += [other.submit(pools.job(ask)) for ask in asks()[half:]]
+        await until(lambda: _decoding(pools) == REQUESTS, "all are being decoded")
+        other.end_all("the process is gone")  # what the connections of its clients tell them
+        other.close()
+        _pace(pools, 0.0)
+        live = await told(generations)
+        virtual = played(config, fault(FaultKind.GATEWAY, "gateway1", while_all_decode(config)))
+        assert (live.finished, live.failed, live.resumed) == (half, half, 0)
+        assert (virtual.finished, virtual.failed, virtual.resumed) == (half, half, 0)
+        assert half * ANSWER <= min(live.tokens, virtual.tokens)
+        assert max(live.tokens, virtual.tokens) < REQUESTS * ANSWER
+        await pools.audit()
+
+
+async def test_a_link_is_saturated(checkpoint: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = harness.read_from
+
+    def slowly(*where: object) -> object:
+        time.sleep(0.2)
+        return read(*where)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(harness, "read_from", slowly)
+    config = configuration(checkpoint)
+    async with Pools(config, shm, nodes=("a", "b")) as pools:
+        await pools.start("prefill", "decode")
+        live = await told([pools.submit(ask) for ask in asks()])
+        dies = [
+            fault(FaultKind.RDMA_LINK, f"n{n // 8}.npu{n % 8}.die{die}", 0.0, 0.01)
+            for n in range(16)
+            for die in range(2)
+        ]
+        assert live == calm() == played(config, *dies)
+        await pools.audit()
+
+
+async def test_a_memory_server_is_lost(checkpoint: Path, shm: Path) -> None:
+    config = replace(configuration(checkpoint), kvcache=KvCacheConfig(replicas=2))
+    servers = PoolCluster(2, node="node", secret=SECRET, capacity_bytes=32 << 20)
+    with servers:
+        async with Pools(config, shm, pool_view=servers.view) as pools:
+            await pools.start("prefill", "decode")
+            live = await met_live(pools, _lose_a_server(servers))
+            again = await told([pools.submit(ask) for ask in asks()])
+            lost_at = while_all_decode(config)
+            virtual = played(config, fault(FaultKind.MEMORY_SERVER, "memory0", lost_at), late=2 * lost_at)
+            assert live == again == calm()
+            assert virtual == calm(2 * REQUESTS)
+            await pools.audit()
+
+
+def _lose_a_server(servers: PoolCluster) -> Callable[[Pools], Awaitable[None]]:
+    async def lose(_: Pools) -> None:
+        servers.kill(0)
+
+    return lose
