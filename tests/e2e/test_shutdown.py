@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.values.sequence import SamplingParams
-from tests.e2e.server import STOP_S, Server, wait_for
+from tests.e2e.server import PATIENCE_S, STOP_S, Server, wait_for
 from tests.e2e.streams import order
 from tests.e2e.topology import DEPLOY, small
 from tests.live.workload import Ask, Reference
@@ -39,7 +39,8 @@ def guessing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("moment", ["starting Ray", "deploying"])
 def test_interrupted_during_start(config: Path, moment: str) -> None:
-    # While Ray itself starts, an interrupt waits for it: a half-started Ray could not be ended.
+    # While Ray itself starts, an interrupt waits for it: a half-started Ray could not be ended. So that takes what a
+    # start takes on this machine.
     server = Server(config)
     try:
         server.launch()
@@ -49,7 +50,7 @@ def test_interrupted_during_start(config: Path, moment: str) -> None:
         took = server.interrupt()
         server.assert_nothing_left()
         assert server.process.returncode == 0
-        assert took < 2 * STOP_S
+        assert took < (PATIENCE_S if moment == "starting Ray" else 2 * STOP_S)
         assert server.err == ""
     finally:
         server.end()
