@@ -14,8 +14,17 @@ Value = Callable[[InstanceStats], float]
 _LABELS = ("model_name", "engine", "pool")
 
 
+def _waiting(stats: InstanceStats) -> int:
+    return stats.waiting + _deferred(stats)
+
+
+def _deferred(stats: InstanceStats) -> int:
+    """Sequences that are neither queued nor computing, because their KV blocks are on their way."""
+    return stats.pulling + stats.fetching
+
+
 def _kv_usage(stats: InstanceStats) -> float:
-    return stats.kv_blocks_used / stats.kv_blocks if stats.kv_blocks else 0.0
+    return stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
 
 
 _EXECUTED = "executed; failed ones are not counted"
@@ -25,12 +34,16 @@ _HANDED = "adopted from another instance"
 
 GAUGES: tuple[tuple[str, str, Value], ...] = (
     ("vllm:num_requests_running", "Sequences that are computed: each choice of a request is one", lambda s: s.running),
-    ("vllm:num_requests_waiting", "Sequences that wait, for whatever reason", lambda s: s.waiting + s.deferred),
+    (
+        "vllm:num_requests_waiting",
+        "Sequences that wait, for whatever reason",
+        _waiting,
+    ),
     ("vllm:kv_cache_usage_perc", "Share of KV blocks held by sequences, 0 to 1", _kv_usage),
-    ("cloudmatrix:kv_blocks", "KV blocks of the instance", lambda s: s.kv_blocks),
+    ("cloudmatrix:kv_blocks", "KV blocks of the instance", lambda s: s.kv_blocks_total),
     ("cloudmatrix:kv_blocks_used", "KV blocks held by sequences", lambda s: s.kv_blocks_used),
     ("cloudmatrix:kv_blocks_cached", "Free KV blocks that still hold a prefix", lambda s: s.kv_blocks_cached),
-    ("cloudmatrix:queue_tokens", "Tokens that queued sequences still have to compute", lambda s: s.queue_tokens),
+    ("cloudmatrix:queue_tokens", "Tokens that queued sequences still have to compute", lambda s: s.queued_tokens),
     ("cloudmatrix:npus", "NPUs of the instance", lambda s: s.npus),
     ("cloudmatrix:npu_hbm_used_bytes", "HBM allocated on the instance's NPUs [bytes]", lambda s: s.hbm_used_bytes),
     ("cloudmatrix:npu_hbm_capacity_bytes", "HBM of the instance's NPUs [bytes]", lambda s: s.hbm_capacity_bytes),
@@ -45,12 +58,12 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
     (
         "vllm:prefix_cache_queries",
         f"Tokens looked up in the instance's prefix cache, {_ADMITTED}",
-        lambda s: s.prefix_queries_total,
+        lambda s: s.prefix_queries_tokens_total,
     ),
     (
         "vllm:prefix_cache_hits",
         f"Tokens found in the instance's prefix cache, {_ADMITTED}",
-        lambda s: s.prefix_hits_total,
+        lambda s: s.prefix_hits_tokens_total,
     ),
     (
         "vllm:spec_decode_num_drafts",
@@ -68,25 +81,25 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
         f"Prompt tokens {_COMPUTED}, those that are computed again included",
         lambda s: s.prompt_tokens_total,
     ),
-    ("cloudmatrix:tokens_sampled", f"Output tokens {_COMPUTED}", lambda s: s.generation_tokens_total),
-    ("cloudmatrix:handoffs", f"Sequences {_HANDED}", lambda s: s.handoffs_total),
+    ("cloudmatrix:tokens_sampled", f"Output tokens {_COMPUTED}", lambda s: s.generated_tokens_total),
+    ("cloudmatrix:handoffs", f"Sequences {_HANDED}", lambda s: s.handoffs_in_total),
     (
         "cloudmatrix:handoff_failures",
         "Sequences still wanted whose KV could not be pulled from another instance",
         lambda s: s.handoff_failures_total,
     ),
-    ("cloudmatrix:handoff_bytes", f"KV bytes moved for sequences {_HANDED}", lambda s: s.handoff_bytes_total),
+    ("cloudmatrix:handoff_bytes", f"KV bytes moved for sequences {_HANDED}", lambda s: s.handoff_bytes_in_total),
     (
         "cloudmatrix:handoff_seconds",
         f"Time that it took to move KV for sequences {_HANDED} [s]",
         lambda s: s.handoff_seconds_total,
     ),
     ("cloudmatrix:steps", f"Engine steps {_EXECUTED}", lambda s: s.steps_total),
-    ("cloudmatrix:busy_seconds", f"Time spent in engine steps {_EXECUTED} [s]", lambda s: s.busy_seconds_total),
+    ("cloudmatrix:busy_seconds", f"Time spent in engine steps {_EXECUTED} [s]", lambda s: s.busy_s),
     (
         "cloudmatrix:predicted_npu_seconds",
         f"Time that real NPUs would have spent in engine steps {_EXECUTED}, summed over NPUs [s]",
-        lambda s: s.predicted_npu_seconds_total,
+        lambda s: s.predicted_s * s.npus,
     ),
 )
 
@@ -141,7 +154,7 @@ class InstanceBoard(Collector):
         )
         family = GaugeMetricFamily(name, text, labels=(*_LABELS, "reason"))
         for stats in self.snapshots():
-            for reason, count in (("capacity", stats.waiting), ("deferred", stats.deferred)):
+            for reason, count in (("capacity", stats.waiting), ("deferred", _deferred(stats))):
                 family.add_metric((self._model_name, stats.replica, stats.pool, reason), count)
         return family
 
@@ -161,9 +174,10 @@ class InstanceBoard(Collector):
         text = f"Prompt and output tokens per engine step, of steps {_EXECUTED}"
         family = HistogramMetricFamily("vllm:iteration_tokens_total", text, labels=_LABELS)
         for stats in self.snapshots():
-            if stats.iteration_tokens:
-                buckets = cumulative(ITERATION_TOKEN_BUCKETS, stats.iteration_tokens)
-                family.add_metric((self._model_name, stats.replica, stats.pool), buckets, stats.iteration_tokens_sum)
+            if stats.steps_by_tokens:
+                buckets = cumulative(ITERATION_TOKEN_BUCKETS, stats.steps_by_tokens)
+                tokens = stats.prompt_tokens_total + stats.generated_tokens_total
+                family.add_metric((self._model_name, stats.replica, stats.pool), buckets, tokens)
         return family
 
     def _cache_config(self) -> Metric:
@@ -176,5 +190,5 @@ class InstanceBoard(Collector):
         )
         for stats in self.snapshots():
             own = (self._model_name, stats.replica, stats.pool)
-            family.add_metric((*own, str(stats.block_tokens), str(stats.kv_blocks)), 1.0)
+            family.add_metric((*own, str(stats.block_tokens), str(stats.kv_blocks_total)), 1.0)
         return family

@@ -81,7 +81,7 @@ def with_own_labels(gateways: Iterable[GatewayNumbers]) -> list[GatewayNumbers]:
 
 def newest_instances(gateways: Iterable[GatewayNumbers]) -> list[InstanceStats]:
     """Every instance once, as it told last, whichever gateway heard it."""
-    return _newest((stats.replica, stats.told, stats) for one in gateways for stats in one.instances)
+    return _newest((stats.replica, stats.told_s, stats) for one in gateways for stats in one.instances)
 
 
 def newest_servers(gateways: Iterable[GatewayNumbers]) -> list[MemoryServerStats]:

@@ -57,7 +57,9 @@ def closed(served: ServedModel) -> Iterator[Gateway]:
 
 def test_the_pool_in_80_columns(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     use = PoolClientStats(blocks={"dram": 1200, "ssd": 300, "absent": 1499, "lost": 1})
-    gateway.harness.metrics.publish_instance(InstanceStats(ReplicaId("prefill#a"), "prefill", pool_use=use))
+    gateway.harness.metrics.publish_instance(
+        InstanceStats(replica=ReplicaId("prefill#a"), pool="prefill", pool_use=use)
+    )
     assert gateway.ask() == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80

@@ -56,7 +56,7 @@ async def test_every_gateway_shows_all() -> None:
     async with gateways(3) as (one, two, three):
         for rank, gateway in enumerate((one, two, three)):
             gateway.took(10**rank)
-            gateway.metrics.publish_instance(stats("d#a", steps_total=rank, told=float(rank)))
+            gateway.metrics.publish_instance(stats("d#a", steps_total=rank, told_s=float(rank)))
         every = {"0": 1.0, "1": 10.0, "2": 100.0}
         assert await one.shown() == every
         assert await two.shown() == {"0": 1.0, "1": 10.0}, "the board told it of one only"

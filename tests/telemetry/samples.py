@@ -28,7 +28,7 @@ def value(metrics: GatewayMetrics, name: str, **labels: str) -> float:
 
 
 def stats(replica: str = "decode#a", **more: int | float | tuple[int, ...]) -> InstanceStats:
-    return InstanceStats(ReplicaId(replica), "decode", **more)  # type: ignore[arg-type]  # tests pass fitting fields
+    return InstanceStats(replica=ReplicaId(replica), pool="decode", **more)  # type: ignore[arg-type]  # tests pass fitting fields
 
 
 def by_engine(shown: Page, name: str) -> dict[str, float]:

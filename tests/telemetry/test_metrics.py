@@ -49,7 +49,7 @@ class Clock:
 @pytest.mark.parametrize(("name", "kind"), NAMES_OF_VLLM)
 def test_names_and_types_that_dashboards_expect(name: str, kind: str) -> None:
     metrics = GatewayMetrics("m")
-    metrics.publish_instance(stats(iteration_tokens=(1,) * 14, iteration_tokens_sum=9))
+    metrics.publish_instance(stats(steps_by_tokens=(1,) * 14, generated_tokens_total=9))
     metrics.http_request("GET", "/health", 200, 0.1)
     families = {f.name: f.type for f in text_string_to_metric_families(metrics.render().decode())}
     assert families[name] == kind
@@ -112,7 +112,7 @@ def test_series_of_requests_count_the_same_ends(bad: str) -> None:
 
 def test_what_waits_by_reason_is_what_waits() -> None:
     metrics = GatewayMetrics("m")
-    metrics.publish_instance(stats(waiting=3, deferred=2))
+    metrics.publish_instance(stats(waiting=3, pulling=1, fetching=1))
     assert value(metrics, "vllm:num_requests_waiting_by_reason", reason="capacity") == 3
     assert value(metrics, "vllm:num_requests_waiting_by_reason", reason="deferred") == 2
     assert value(metrics, "vllm:num_requests_waiting") == 5
@@ -208,8 +208,8 @@ def test_http_exchanges_are_counted_by_route() -> None:
 
 def test_instances_are_published_replaced_and_forgotten() -> None:
     metrics = GatewayMetrics("m")
-    metrics.publish_instance(stats("decode#a", running=1, kv_blocks=10, kv_blocks_used=4, block_tokens=16))
-    metrics.publish_instance(stats("decode#a", running=3, kv_blocks=10, kv_blocks_used=5, block_tokens=16))
+    metrics.publish_instance(stats("decode#a", running=1, kv_blocks_total=10, kv_blocks_used=4, block_tokens=16))
+    metrics.publish_instance(stats("decode#a", running=3, kv_blocks_total=10, kv_blocks_used=5, block_tokens=16))
     metrics.publish_instance(stats("decode#b", waiting=2, preemptions_total=7))
     assert value(metrics, "vllm:num_requests_running", engine="decode#a", pool="decode", model_name="m") == 3
     assert value(metrics, "vllm:kv_cache_usage_perc", engine="decode#a") == 0.5
@@ -224,7 +224,7 @@ def test_instances_are_published_replaced_and_forgotten() -> None:
 def test_iteration_tokens_are_cumulative_on_the_wire() -> None:
     metrics = GatewayMetrics("m")
     counts = (2, 0, 3, *([0] * 10), 1)
-    metrics.publish_instance(stats(iteration_tokens=counts, iteration_tokens_sum=500))
+    metrics.publish_instance(stats(steps_by_tokens=counts, generated_tokens_total=500))
     assert value(metrics, "vllm:iteration_tokens_total_bucket", le="1.0") == 2
     assert value(metrics, "vllm:iteration_tokens_total_bucket", le="16.0") == 5
     assert value(metrics, "vllm:iteration_tokens_total_bucket", le="+Inf") == 6
@@ -235,11 +235,11 @@ def test_pool_series() -> None:
     metrics = GatewayMetrics("m")
     metrics.publish_instance(
         stats(
-            handoff_bytes_total=9,
+            handoff_bytes_in_total=9,
             handoff_seconds_total=0.5,
             handoff_failures_total=1,
             hbm_used_bytes=3,
-            busy_seconds_total=2.5,
+            busy_s=2.5,
         )
     )
     assert value(metrics, "cloudmatrix:handoff_bytes_total", pool="decode") == 9

@@ -70,9 +70,9 @@ def test_a_gateway_alone_shows_what_it_has() -> None:
 
 def test_an_instance_is_there_once_and_as_it_told_last() -> None:
     one, other = two()
-    one.publish_instance(stats("d#a", steps_total=90, told=9.0))
-    other.publish_instance(stats("d#a", steps_total=80, told=8.0))
-    other.publish_instance(stats("d#b", steps_total=3, told=1.0))
+    one.publish_instance(stats("d#a", steps_total=90, told_s=9.0))
+    other.publish_instance(stats("d#a", steps_total=80, told_s=8.0))
+    other.publish_instance(stats("d#b", steps_total=3, told_s=1.0))
     one.publish_servers([MemoryServerStats("kv", 1.0, misses=4, told=2.0)])
     other.publish_servers([MemoryServerStats("kv", 1.0, misses=5, told=3.0)])
     for shown in (page(one), page(other)):

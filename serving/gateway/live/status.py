@@ -1,6 +1,7 @@
 """The cluster in numbers, from what instances announce: for `GET /cluster`, `cloudmatrix status` and `/metrics`."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from serving.config.serve import ServeConfig
@@ -38,6 +39,10 @@ _REPLICA_FIELDS = (
     "draining",
     "told_s",
 )
+
+
+_TOLD = tuple(one.name for one in fields(InstanceStats) if one.name not in ("replica", "pool", "npus", "pool_use"))
+"""What an instance announces as metrics show it."""
 
 
 def cluster_status(
@@ -106,40 +111,17 @@ def current_facts(facts: Mapping[str, Any], status: Status | None) -> dict[str, 
 
 
 def instance_stats(member: Address) -> InstanceStats:
-    """One announcement as metrics."""
+    """One announcement as metrics: a number of the engine or its process has one name in both."""
     facts = member.facts
     pool = facts.get("pool")
-    return InstanceStats(
-        replica=member.replica,
-        pool=member.pool,
-        running=facts["running"],
-        waiting=facts["waiting"],
-        queue_tokens=facts["queued_tokens"],
-        preemptions_total=facts["preemptions_total"],
-        kv_blocks=facts["kv_blocks_total"],
-        kv_blocks_used=facts["kv_blocks_used"],
-        kv_blocks_cached=facts["kv_blocks_cached"],
-        block_tokens=facts["block_tokens"],
-        prompt_tokens_total=facts["prompt_tokens_total"],
-        generation_tokens_total=facts["generated_tokens_total"],
-        prefix_queries_total=facts["prefix_queries_tokens_total"],
-        prefix_hits_total=facts["prefix_hits_tokens_total"],
-        handoffs_total=facts["handoffs_in_total"],
-        handoff_failures_total=facts["handoff_failures_total"],
-        handoff_bytes_total=facts["handoff_bytes_in_total"],
-        handoff_seconds_total=facts["handoff_seconds_total"],
-        npus=len(facts["npus"]),
-        hbm_capacity_bytes=facts["hbm_capacity_bytes"],
-        hbm_used_bytes=facts["hbm_used_bytes"],
-        steps_total=facts["steps_total"],
-        iteration_tokens=tuple(facts["steps_by_tokens"]),
-        iteration_tokens_sum=facts["prompt_tokens_total"] + facts["generated_tokens_total"],
-        busy_seconds_total=facts["busy_s"],
-        predicted_npu_seconds_total=facts["predicted_s"] * len(facts["npus"]),
-        drafts_total=facts["drafts_total"],
-        draft_tokens_total=facts["draft_tokens_total"],
-        accepted_drafts_total=tuple(facts["accepted_drafts_total"]),
-        deferred=facts["pulling"] + facts["fetching"],
-        pool_use=None if pool is None else pool_client_stats(pool),
-        told=facts["told_s"],
-    )
+    own: dict[str, Any] = {
+        "replica": member.replica,
+        "pool": member.pool,
+        "npus": len(facts["npus"]),
+        "pool_use": None if pool is None else pool_client_stats(pool),
+    }
+    return InstanceStats(**{name: _frozen(facts[name]) for name in _TOLD}, **own)
+
+
+def _frozen(value: Any) -> Any:  # noqa: ANN401 - a number, or a list of them
+    return tuple(value) if isinstance(value, list) else value

@@ -33,6 +33,7 @@ from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.core.snapshot import EngineCounters, take_snapshot
 from serving.instance.core.speculation import Speculation
 from serving.instance.core.timers import Timers
+from serving.values.engine_snapshot import EngineSnapshot
 from serving.values.news import Adopted, Lost, Tokens, refusal
 from serving.values.orders import Add, Adopt, Cancel, Release
 from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec
@@ -119,7 +120,7 @@ class InstanceEngine:
         """True when no sequence is inside, held ones included."""
         return not self.sequences
 
-    def snapshot(self, now: float) -> e.EngineSnapshot:
+    def snapshot(self, now: float) -> EngineSnapshot:
         """The state in numbers."""
         parts = self._counters, self.scheduler, self._handoffs, self._pool, self._throughput, self._drafts
         return take_snapshot(now, *parts, has_work=self._has_work(), draining=self._draining)

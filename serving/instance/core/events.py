@@ -1,10 +1,9 @@
-"""Input and output of an engine: events, effects, and its state in numbers. All values are frozen.
+"""Input and output of an engine: events and effects. All values are frozen.
 
 Orders of gateways and news for them cross links, and so stand in `serving.values`; here is what its driver adds.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from serving.ids import BlockHash, BlockId, SequenceId
@@ -200,68 +199,3 @@ EngineOrder = PullOrder | FetchOrder | StoreOrder | Run | Foreseen | WakeAt
 EngineEffect = EngineNews | EngineOrder
 EngineOn = Callable[[EngineEvent, float], list[EngineEffect]]
 """`InstanceEngine.on`, or one that records it."""
-
-
-# ---- state ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSnapshot:
-    """One engine in numbers. Counters (`*_total`) only grow; the rest is the state now.
-
-    Args:
-        at_s: engine time of this snapshot [s].
-        waiting: sequences without blocks: new, preempted, or handed off and not admitted yet.
-        fetching: sequences whose beginnings are being fetched from the KV-cache pool.
-        storing_blocks: blocks that wait to be copied into the pool.
-        queued_tokens: known tokens that are still to be computed.
-        kv_blocks_cached: free blocks that a prefix could still match.
-        pulled_tokens_total, lost_tokens_total: prompt tokens that the pool gave, and that it failed to give.
-        drafts_total: steps of single sequences that verified guesses; draft_tokens_total: the guesses.
-        accepted_drafts_total: guesses that were right and used, by position; empty without speculation.
-        unstored_blocks_total: full blocks that were not offered to the pool because too many were waiting.
-        last_progress_s: engine time of the last step, or of the moment when work appeared [s].
-        steps_total: steps executed; failed ones and the one that runs are not among them.
-        steps_by_tokens: those, by the tokens that each computed from prompts and sampled: one number for each of
-            `ITERATION_TOKEN_BUCKETS`, not cumulative, and one more for larger steps.
-        handoffs_in_total, handoff_bytes_in_total, handoff_seconds_total: handoffs adopted, what had to be moved for
-            them, and how long that took in sum [s].
-        handoff_failures_total: pulls that failed, of sequences that were still wanted.
-        has_work: something should move without outside help; true and no progress for long = stuck.
-        tokens_per_s: recent tokens computed per second of step time, prompt and output; 0 = not known, or not any more.
-    """
-
-    at_s: float
-    waiting: int
-    running: int
-    held: int
-    pulling: int
-    fetching: int
-    storing_blocks: int
-    queued_tokens: int
-    kv_blocks_total: int
-    kv_blocks_used: int
-    kv_blocks_cached: int
-    prefix_queries_tokens_total: int
-    prefix_hits_tokens_total: int
-    pulled_tokens_total: int
-    lost_tokens_total: int
-    unstored_blocks_total: int
-    preemptions_total: int
-    steps_total: int
-    prompt_tokens_total: int
-    generated_tokens_total: int
-    handoffs_out_total: int
-    handoffs_in_total: int
-    handoffs_expired_total: int
-    handoff_bytes_in_total: int
-    handoff_seconds_total: float
-    handoff_failures_total: int
-    last_progress_s: float
-    has_work: bool
-    draining: bool
-    tokens_per_s: float
-    drafts_total: int = 0
-    draft_tokens_total: int = 0
-    accepted_drafts_total: tuple[int, ...] = ()
-    steps_by_tokens: tuple[int, ...] = ()

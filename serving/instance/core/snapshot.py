@@ -4,11 +4,11 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from serving.instance.core.draft_planner import DraftPlanner
-from serving.instance.core.events import EngineSnapshot
 from serving.instance.core.handoffs import HeldHandoffs
 from serving.instance.core.pool_orders import PoolOrders
 from serving.instance.core.scheduler import Scheduler
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS
+from serving.values.engine_snapshot import EngineSnapshot
 from serving.values.throughput import BusyThroughput
 
 

@@ -78,8 +78,8 @@ def test_ring_fill_and_hits(open_server: Harness) -> None:
 def test_hits_are_what_instances_saw(open_server: Harness) -> None:
     for name, dram in (("prefill#a", 6), ("prefill#b", 1)):
         use = PoolClientStats(blocks={"dram": dram, "ssd": 1, "absent": 2, "lost": 0})
-        open_server.metrics.publish_instance(InstanceStats(ReplicaId(name), "prefill", pool_use=use))
-    open_server.metrics.publish_instance(InstanceStats(ReplicaId("decode#a"), "decode"))
+        open_server.metrics.publish_instance(InstanceStats(replica=ReplicaId(name), pool="prefill", pool_use=use))
+    open_server.metrics.publish_instance(InstanceStats(replica=ReplicaId("decode#a"), pool="decode"))
     assert shown(open_server)["blocks"] == {"dram": 7, "ssd": 2, "absent": 4, "lost": 0}
 
 
@@ -98,7 +98,7 @@ def test_a_tenant_sees_its_own_namespace(closed: Harness, key: str, names: list[
 
 def test_a_tenant_sees_nothing_of_servers_and_sums(closed: Harness, pool: FakePoolAdmin) -> None:
     use = PoolClientStats(blocks={"dram": 7, "ssd": 1, "absent": 2, "lost": 0})
-    closed.metrics.publish_instance(InstanceStats(ReplicaId("prefill#a"), "prefill", pool_use=use))
+    closed.metrics.publish_instance(InstanceStats(replica=ReplicaId("prefill#a"), pool="prefill", pool_use=use))
     body = shown(closed, "acme")
     assert (body["servers"], body["blocks"], body["silent"], body["complete"]) == ([], {}, {}, True)
     assert shown(closed, "root")["blocks"]["dram"] == 7
