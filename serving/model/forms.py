@@ -152,6 +152,8 @@ def _packing() -> str:
     """Fingerprint of how this process packs: CPUs of one capability may still differ in matrix extensions."""
     digest = hashlib.blake2b(digest_size=8)
     for dtype in (torch.float32, torch.bfloat16):
-        for shape in _PROBES:
-            digest.update(packed_layout(pack(torch.zeros(shape, dtype=dtype))))
+        if packs(torch.device("cpu"), dtype):
+            digest.update(str(dtype).encode())
+            for shape in _PROBES:
+                digest.update(packed_layout(pack(torch.zeros(shape, dtype=dtype))))
     return digest.hexdigest()
