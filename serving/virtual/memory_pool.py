@@ -209,7 +209,7 @@ class VirtualPool:
         servers: dict[VirtualServer, None] = {}
         homes = routes.primary(hashes)
         for block, places in zip(reversed(hashes), reversed(homes), strict=True):
-            if places:
+            if places and block in places[0].entries:  # mostly it is new
                 places[0].shelf.use_known(block, now)
         for block, places in zip(hashes, homes, strict=True):
             if not places:

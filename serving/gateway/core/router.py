@@ -152,21 +152,22 @@ def route_decode(
     Raises: UnavailableError if no live instance is known.
     """
     candidates = usable(views, max_age_s, exclude, "decode")
-    roomy = [v for v in candidates if _room(v) >= needed_blocks]
-    if not roomy:
-        place, _ = choose([-_room(v) for v in candidates], turn, "load")
+    rooms = [_room(v) for v in candidates]
+    if max(rooms) < needed_blocks:
+        place, _ = choose([-room for room in rooms], turn, "load")
         chosen = candidates[place]
-        most = _room(chosen)
-        reason = f"none of {len(candidates)} has {needed_blocks} free blocks; {most} is the most, it will wait there"
+        reason = f"none of {len(rooms)} has {needed_blocks} free blocks; {rooms[place]} is the most, it will wait there"
         return RouteDecision(chosen.replica, chosen.node, reason)
+    roomy = [v for v, room in zip(candidates, rooms, strict=True) if room >= needed_blocks]
+    rooms = [room for room in rooms if room >= needed_blocks]
     inside = [v.sequences + v.reserved_sequences * v.gateways for v in roomy]
-    used = [v.kv_blocks_total - _room(v) for v in roomy]
+    used = [v.kv_blocks_total - room for v, room in zip(roomy, rooms, strict=True)]
     sequences, blocks = max(1.0, sum(inside) / len(roomy)), max(1.0, sum(used) / len(roomy))
     loads = [one / sequences + other / blocks for one, other in zip(inside, used, strict=True)]
     place, among = choose(loads, turn, rule, NEAR * min(loads))
     chosen = roomy[place]
     reason = (
-        f"room for {needed_blocks} blocks ({_room(chosen)} free), {inside[place]} sequences, load {loads[place]:.2f}, "
+        f"room for {needed_blocks} blocks ({rooms[place]} free), {inside[place]} sequences, load {loads[place]:.2f}, "
         f"{among} with room in pool {chosen.pool}{_next(loads, place, '{:.2f}')}"
     )
     return RouteDecision(chosen.replica, chosen.node, reason)

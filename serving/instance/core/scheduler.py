@@ -172,7 +172,9 @@ class Scheduler:
 
     def queued_tokens(self) -> int:
         """Tokens that must be computed before everything known here has caught up."""
-        return sum(s.num_to_compute for group in (self.waiting, self.running, self._fetched()) for s in group)
+        tokens = sum([sequence.num_to_compute for sequence in self.waiting.items])
+        tokens += sum([sequence.num_to_compute for sequence in self.running.items])
+        return tokens + sum([sequence.num_to_compute for sequence in self._fetched()]) if self.fetching else tokens
 
     def _busy(self) -> int:
         """Sequences that have blocks here."""
