@@ -69,7 +69,7 @@ def get(
 
 
 def entries_of(client: PoolClient, server: str) -> tuple[ListedEntry, ...]:
-    """What one server holds."""
+    """Entries that one server holds."""
     client.placement.refresh()
     return client.placement.links[server].ask(Listed, List(0, 4096), soon()).entries
 

@@ -49,7 +49,7 @@ class Seen:
 
 
 def calm(requests: int = REQUESTS) -> Seen:
-    """As if nothing had happened."""
+    """Outcome of a run in which nothing happens."""
     return Seen(requests, 0, 0, requests * ANSWER)
 
 
@@ -136,7 +136,7 @@ async def _read(generation: LiveGeneration) -> tuple[bool, bool, int]:
 
 
 async def told(generations: Sequence[LiveGeneration]) -> Seen:
-    """What comes of them in the end."""
+    """Outcome of these requests, read to their ends."""
     async with asyncio.timeout(harness.PATIENCE_S):
         read = await asyncio.gather(*map(_read, generations))
     finished = sum(one[0] for one in read)

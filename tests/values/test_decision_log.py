@@ -173,7 +173,7 @@ def log(*life: tuple[e.GatewayEvent, float]) -> bytes:
 
 
 def replayed(data: bytes) -> ReplayResult:
-    """What comes of it."""
+    """Result of replaying a log."""
     return replay_log(data, "log")
 
 

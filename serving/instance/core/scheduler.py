@@ -172,9 +172,8 @@ class Scheduler:
 
     def queued_tokens(self) -> int:
         """Tokens that must be computed before everything known here has caught up."""
-        tokens = sum([sequence.num_to_compute for sequence in self.waiting.items])
-        tokens += sum([sequence.num_to_compute for sequence in self.running.items])
-        return tokens + sum([sequence.num_to_compute for sequence in self._fetched()]) if self.fetching else tokens
+        known = [*self.waiting.items, *self.running.items, *self._fetched()]
+        return sum([sequence.num_to_compute for sequence in known])
 
     def _busy(self) -> int:
         """Sequences that have blocks here."""

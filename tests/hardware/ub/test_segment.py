@@ -229,7 +229,7 @@ def test_a_snapshot_names_the_owners(shm: Path) -> None:
 
 
 def test_a_segment_that_cannot_be_mapped_is_not_left_behind(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under a limit of addresses: its memory would be held for as long as this process lives."""
+    """This happens under a limit of addresses. Its memory would be held for as long as this process lives."""
 
     def no_addresses(_mapping: mmap.mmap) -> bool:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))

@@ -86,7 +86,7 @@ class QueueServer:
             assert self.manager.commit(grant.version, block[-1], 0, now)
 
     def handle(self, message: m.Message, now: float) -> m.Message:
-        """What a server does with a request."""
+        """Answer of a server to a request. Effects: those of the request on its ledger."""
         manager, client = self.manager, self._connection
         match message:
             case m.Lookup(space, hashes, lease_s):
@@ -182,7 +182,7 @@ class QueueDriver:
             self._carry_out(operation, operation.on(event, self.now))
 
     def content_of(self, name: str, found: Found) -> int:
-        """What lies in a server's memory."""
+        """Content of a found entry in its server's memory."""
         (content,) = self.servers[name].ledger.read(found.offset, found.nbytes)
         assert content is not None
         return content

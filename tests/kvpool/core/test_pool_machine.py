@@ -147,7 +147,7 @@ class PoolMachine(RuleBasedStateMachine):
         reading.server.manager.release([reading.found.version], reading.client, self.pool.now)
 
     def read(self, reading: Reading) -> None:
-        """What is leased in memory is the right content, also after it was forgotten or has come up from SSD."""
+        """A leased entry in memory has the right content, also after it was forgotten or has come up from SSD."""
         server, key, was = reading.server, reading.key, reading.found
         now = server.manager.found(was.version)
         if reading.until <= self.pool.now:

@@ -79,7 +79,7 @@ class ReferencePool:
             self.servers[name].release([version], client, now)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], nbytes: int, now: float) -> dict[str, int]:
-        """What became of how many."""
+        """Store blocks. Returns: how many had which outcome."""
         entries = [NewEntry(block, nbytes, self.ring.primary(block)) for block in hashes]
         write = BatchWrite(Space(namespace, LAYOUT), Kind.CONTEXT, entries, now + 1.0)
         self.drive(write, 0, now)
