@@ -65,6 +65,9 @@ class CheckpointWriter:
             self._partial.mkdir(parents=True)
         except OSError as error:
             raise ConfigError(f"--out {self.folder} cannot be made ({error.strerror})") from error
+        except BaseException:  # Ctrl-C as soon as the folder is there: `__exit__` is not called for a block not entered
+            shutil.rmtree(self._partial, ignore_errors=True)
+            raise
         return self
 
     def __exit__(

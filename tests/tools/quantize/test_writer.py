@@ -70,6 +70,19 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_just_after_its_folder_was_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Path.mkdir
+
+    def interrupted(self: Path, parents: bool = False) -> None:
+        made(self, parents=parents)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt), CheckpointWriter(tmp_path / "out"):
+        pytest.fail("not entered")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_fills_up_meanwhile_is_left_alone(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()  # an empty one is taken
     with CheckpointWriter(tmp_path / "out") as writer:
