@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from serving.errors import UnavailableError
 from serving.gateway.core.journal_commands import AtSource, NeedDecode, NeedPrefill, NeedTrial
 from serving.gateway.core.request_journal import Commands, SequenceJournal
-from serving.gateway.core.router import InstanceView, route_decode, route_prefill
+from serving.gateway.core.route_decision import InstanceView
+from serving.gateway.core.router import route_decode, route_prefill
 from serving.ids import NodeId, ReplicaId
 from serving.instance.core.events import EngineNews, HandoffClosed, HandoffReady
 from serving.instance.core.settings import EngineRole, EngineSettings

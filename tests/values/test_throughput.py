@@ -2,7 +2,8 @@
 
 import pytest
 
-from serving.gateway.core.router import InstanceView, route_prefill
+from serving.gateway.core.route_decision import InstanceView
+from serving.gateway.core.router import route_prefill
 from serving.ids import NodeId, ReplicaId
 from serving.values.throughput import FORGET_HALF_LIVES, UNKNOWN_RETRY_S, BusyThroughput, retry_after_s
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from traceback import extract_tb
 
-from serving.gateway.core.router import RouteDecision
+from serving.gateway.core.route_decision import RouteDecision
 from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.values.instances import Status
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from serving.gateway.core.locality import PrefixHistory, route_prefill_by_locality, uncached_cost
 from serving.gateway.core.prefill_cost import PrefillCost
-from serving.gateway.core.router import InstanceView, RouteDecision, RouteTurn, Rule, route_decode, route_prefill
+from serving.gateway.core.route_decision import InstanceView, RouteDecision, RouteTurn, Rule
+from serving.gateway.core.router import route_decode, route_prefill
 from serving.ids import BlockHash, ReplicaId
 
 _POOL = ReplicaId("")

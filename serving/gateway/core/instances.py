@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from serving.gateway.core.events import InstanceUp
-from serving.gateway.core.router import InstanceView
+from serving.gateway.core.route_decision import InstanceView
 from serving.ids import ReplicaId
 from serving.values.health import hangs
 from serving.values.instances import Status

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from serving.errors import LedgerError
 from serving.gateway.core.prefill_cost import PrefillCost
-from serving.gateway.core.router import InstanceView, RouteDecision, RouteTurn, route_prefill
+from serving.gateway.core.route_decision import InstanceView, RouteDecision, RouteTurn
+from serving.gateway.core.router import route_prefill
 from serving.ids import BlockHash, ReplicaId
 
 

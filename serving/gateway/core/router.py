@@ -12,15 +12,11 @@ baselines.
 
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
-from typing import Literal
-
-from msgspec import Struct
 
 from serving.errors import UnavailableError
 from serving.gateway.core.counter_draw import two_of
-from serving.ids import NodeId, ReplicaId
-
-Rule = Literal["load", "locality", "round_robin", "power_of_two"]
+from serving.gateway.core.route_decision import InstanceView, RouteDecision, RouteTurn, Rule
+from serving.ids import ReplicaId
 
 RETRY_WITHOUT_INSTANCE_S = 1.0
 """A replaced replica takes seconds to come up; asking again each second costs nothing."""
@@ -34,63 +30,6 @@ Lesser differences tell what the instance had to do lately, full steps being fas
 who has work would get more of it. A straggler must get some work, or it would look like one for ever."""
 
 _by_name = attrgetter("replica")
-
-
-class InstanceView(Struct, frozen=True, gc=False):
-    """A gateway's knowledge of one instance.
-
-    Args:
-        pool: name of its pool, for the reason text.
-        queued_tokens: tokens waiting to be computed there.
-        sequences: sequences waiting, being pulled or running there.
-        kv_blocks_free: free or evictable blocks.
-        age_s: time since the view was taken.
-        reserved_tokens, reserved_sequences, reserved_blocks: sent there by this gateway since the view was taken.
-        promised_blocks: that this gateway's sequences there are expected to grow by.
-        tokens_per_s: recently computed there; 0 = not known.
-        gateways: that send work there, this one included.
-    """
-
-    replica: ReplicaId
-    pool: str
-    node: NodeId
-    queued_tokens: int
-    sequences: int
-    kv_blocks_free: int
-    kv_blocks_total: int
-    age_s: float = 0.0
-    draining: bool = False
-    reserved_tokens: int = 0
-    reserved_sequences: int = 0
-    reserved_blocks: int = 0
-    promised_blocks: int = 0
-    tokens_per_s: float = 0.0
-    gateways: int = 1
-
-
-class RouteDecision(Struct, frozen=True, gc=False):
-    """Where to send a sequence, and why.
-
-    Args:
-        tokens: prefill only: the work that this adds there, in tokens of a short prompt.
-    """
-
-    replica: ReplicaId
-    node: NodeId
-    reason: str
-    tokens: int = 0
-
-
-class RouteTurn(Struct, frozen=True, gc=False):
-    """Which question this is, and whose.
-
-    Args:
-        counter: of the questions of this kind.
-        seed: the gateway's own.
-    """
-
-    counter: int
-    seed: int = 0
 
 
 def route_prefill(

@@ -10,7 +10,7 @@ from serving.gateway.core.instances import Instances
 from serving.gateway.core.journal_commands import NeedDecode, NeedPrefill
 from serving.gateway.core.output_reserve import OutputReserve
 from serving.gateway.core.request_journal import SequenceJournal
-from serving.gateway.core.router import InstanceView, RouteDecision
+from serving.gateway.core.route_decision import InstanceView, RouteDecision
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.values.link_health import decodes_to_avoid, prefills_to_avoid
 from serving.values.prefix_hash import prefix_hashes

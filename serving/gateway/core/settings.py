@@ -3,7 +3,7 @@
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.gateway_admission import AdmissionLimits
 from serving.gateway.core.gateway_router import GatewayRouter
-from serving.gateway.core.router import Rule
+from serving.gateway.core.route_decision import Rule
 from serving.values.news import Value
 
 

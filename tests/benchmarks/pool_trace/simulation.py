@@ -12,7 +12,8 @@ from heapq import heappop, heappush
 
 from loadgen.trace.mooncake import MOONCAKE_BLOCK_TOKENS as BLOCK_TOKENS
 from serving.gateway.core.locality import PrefixHistory, route_prefill_by_locality
-from serving.gateway.core.router import InstanceView, RouteDecision, route_prefill
+from serving.gateway.core.route_decision import InstanceView, RouteDecision
+from serving.gateway.core.router import route_prefill
 from serving.ids import NodeId, ReplicaId
 from tests.benchmarks.pool_trace.memories import Memory
 from tests.benchmarks.pool_trace.trace import Request

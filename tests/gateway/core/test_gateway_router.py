@@ -4,7 +4,7 @@ import pytest
 
 from serving.errors import UnavailableError
 from serving.gateway.core.gateway_router import GatewayRouter
-from serving.gateway.core.router import InstanceView, Rule
+from serving.gateway.core.route_decision import InstanceView, Rule
 from serving.ids import NodeId, ReplicaId
 from serving.values.prefix_hash import prefix_hashes
 

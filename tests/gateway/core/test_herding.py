@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from serving.gateway.core.gateway_router import GatewayRouter
-from serving.gateway.core.router import InstanceView, Rule
+from serving.gateway.core.route_decision import InstanceView, Rule
 from serving.ids import NodeId, ReplicaId
 
 GATEWAYS = 4

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from serving.errors import UnavailableError
-from serving.gateway.core.router import InstanceView, RouteTurn, route_decode, route_prefill
+from serving.gateway.core.route_decision import InstanceView, RouteTurn
+from serving.gateway.core.router import route_decode, route_prefill
 from serving.ids import NodeId, ReplicaId
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serving.errors import LedgerError, UnavailableError
 from serving.gateway.core.locality import PrefixHistory, route_prefill_by_locality
-from serving.gateway.core.router import InstanceView, RouteDecision
+from serving.gateway.core.route_decision import InstanceView, RouteDecision
 from serving.ids import BlockHash, NodeId, ReplicaId
 
 A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
