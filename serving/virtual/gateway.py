@@ -9,7 +9,22 @@ than `[simulation] status_period_s`.
 import math
 
 from serving.errors import LedgerError
-from serving.gateway.core import events as e
+from serving.gateway.core.events import (
+    Broken,
+    EndAll,
+    GatewayEffect,
+    GatewayEvent,
+    InstanceDown,
+    InstanceSays,
+    InstanceStatus,
+    InstanceUp,
+    JobFailed,
+    Look,
+    Rejected,
+    Routed,
+    Submit,
+    Unsent,
+)
 from serving.gateway.core.gateway import Gateway
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import BlockHash, NodeId, ReplicaId, RequestId, SequenceId
@@ -64,7 +79,7 @@ class VirtualGateway:
         self._oldest_report = math.inf
         self._wake_at = math.inf
         self._down_until = 0.0
-        self._unsent: list[e.Unsent] = []
+        self._unsent: list[Unsent] = []
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
@@ -87,19 +102,19 @@ class VirtualGateway:
             time_left_s=self._timeout_s,
             prompt_hashes=hashes,
         )
-        self._tell(e.Submit(row, GenerationJob(RequestId(""), (spec,), mark=row + 1)))
+        self._tell(Submit(row, GenerationJob(RequestId(""), (spec,), mark=row + 1)))
 
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
         """See `Owner`."""
         for one in news:
             if type(one) is Refused and (base := one.sequence_id.rpartition("@")[0]) in self._core.choices:
                 self._book.decided(self._queue.now, "refuse", base, one.kind.value, one.reason)
-        self._tell(e.InstanceSays(replica, news))
+        self._tell(InstanceSays(replica, news))
 
     def learn(self, instance: InstancePort) -> None:
         """An instance has come up."""
         self._instances[instance.name] = instance
-        self._do(e.InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
+        self._do(InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
         self.report(instance)
         self._set_alarm()
 
@@ -118,14 +133,14 @@ class VirtualGateway:
         )
         self._reported_at[instance.name] = now = self._queue.now
         self._oldest_report = min(self._oldest_report, now)
-        self._do(e.InstanceStatus(instance.name, status))
+        self._do(InstanceStatus(instance.name, status))
 
     def instance_lost(self, name: ReplicaId) -> None:
         """An instance is gone; whatever it worked on is sent elsewhere."""
         drained = self._instances.pop(name).draining
         del self._reported_at[name]
         before = self._failures()
-        self._tell(e.InstanceDown(name, 0.0 if drained else None))
+        self._tell(InstanceDown(name, 0.0 if drained else None))
         self._book.hit += self._failures() - before
 
     def crash(self, until_s: float) -> int:
@@ -134,10 +149,10 @@ class VirtualGateway:
         Returns: requests that were lost.
         """
         lost = self.open_requests
-        self._do(e.EndAll("the gateway was lost"))
+        self._do(EndAll("the gateway was lost"))
         self._core = Gateway(self._settings)
         for instance in self._instances.values():
-            self._do(e.InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
+            self._do(InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
             self.report(instance)
         self._down_until = max(self._down_until, until_s)
         return lost
@@ -163,7 +178,7 @@ class VirtualGateway:
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _tell(self, event: e.GatewayEvent) -> None:
+    def _tell(self, event: GatewayEvent) -> None:
         """Deliver an event. Effects: before decisions old reports are renewed; the core is woken later."""
         old = self._queue.now - self._period_s
         if self._oldest_report <= old and self._may_route(event):
@@ -174,41 +189,43 @@ class VirtualGateway:
         self._do(event)
         self._set_alarm()
 
-    def _may_route(self, event: e.GatewayEvent) -> bool:
+    def _may_route(self, event: GatewayEvent) -> bool:
         """Most news are tokens, which no instance is chosen for, unless their end lets the next request in."""
-        if type(event) is not e.InstanceSays or len(self._core.room):
+        if type(event) is not InstanceSays or len(self._core.room):
             return True
         for one in event.news:
             if type(one) not in _ROUTE_NOTHING:
                 return True
         return False
 
-    def _do(self, event: e.GatewayEvent) -> None:
+    def _do(self, event: GatewayEvent) -> None:
         for effect in self._core.on(event, self._queue.now):
             self._carry_out(effect)
         while self._unsent:
             self._tell(self._unsent.pop(0))
 
-    def _carry_out(self, effect: e.GatewayEffect) -> None:
+    def _carry_out(self, effect: GatewayEffect) -> None:
         now, book = self._queue.now, self._book
         if type(effect) is Send:  # an `isinstance` that fails takes four times as long
             self._send(effect)
             return
+        if type(effect) is SequenceUpdate:
+            book.deliver(effect.number, effect.news, now)
+            if effect.news.finish_reason is not None:
+                book.end(effect.number, Outcome.FINISHED, now)
+            return
+        if type(effect) is Routed:
+            kind = "route decode" if effect.decode else "route prefill"
+            book.decided(now, kind, effect.sequence_id, effect.decision.replica, effect.decision.reason)
+            return
         match effect:
-            case SequenceUpdate(number=row, news=news):
-                book.deliver(row, news, now)
-                if news.finish_reason is not None:
-                    book.end(row, Outcome.FINISHED, now)
-            case e.Routed(sequence_id=name, decision=decision):
-                kind = "route decode" if effect.decode else "route prefill"
-                book.decided(now, kind, name, decision.replica, decision.reason)
-            case e.JobFailed(number=row, failure=failure):
+            case JobFailed(number=row, failure=failure):
                 book.decided(now, "fail", f"{self._settings.name}-{row}/0", failure.kind.value, failure.reason)
                 book.end(row, Outcome.FAILED, now)
-            case e.Rejected(number=row, reason=reason):
+            case Rejected(number=row, reason=reason):
                 book.decided(now, "reject", self._settings.name, "429", reason)
                 book.end(row, Outcome.REJECTED, now)
-            case e.Broken(trace=trace):
+            case Broken(trace=trace):
                 raise LedgerError(f"a gateway failed on a request:\n{trace}")
 
     def _send(self, effect: Send) -> None:
@@ -216,7 +233,7 @@ class VirtualGateway:
         if type(order) is Add:
             self._book.sent(self._row(order.spec.sequence_id))
         if not self._directory.give(effect.replica, order) and isinstance(order, Add | Adopt):
-            self._unsent.append(e.Unsent(effect.replica, order.spec.sequence_id))
+            self._unsent.append(Unsent(effect.replica, order.spec.sequence_id))
 
     def _row(self, sequence_id: SequenceId) -> int:
         return int(sequence_id[len(self._settings.name) + 1 : sequence_id.index("/")])
@@ -235,6 +252,6 @@ class VirtualGateway:
             return  # an earlier one was set since
         self._wake_at = math.inf
         if self._core.next_wake() <= self._queue.now:
-            self._tell(e.Look())
+            self._tell(Look())
         else:
             self._set_alarm()

@@ -273,7 +273,7 @@ class Members:
         """
         names = [one.record.name for one in self._view.servers]
         managers = [self.up[name].manager for name in names if name in self.up]
-        return sum(one.dram_used_bytes for one in managers), sum(one.dram_capacity_bytes for one in managers)
+        return sum([one.dram_used_bytes for one in managers]), sum([one.dram_capacity_bytes for one in managers])
 
     def _facts(self, name: str, weight: float) -> ServerFacts:
         server = self.up.get(name)

@@ -181,8 +181,8 @@ class PrefillInstance:
         if not self.alive or plan is None:
             return
         self._plan = None
-        results = tuple(
+        results = [
             SequenceResult(step.sequence_id, _TOKEN if step.sample is not None else ()) for step in plan.sequences
-        )
-        self._seat.tell(StepDone(StepResult(plan.step, results, duration)))
+        ]
+        self._seat.tell(StepDone(StepResult(plan.step, tuple(results), duration)))
         self._turn()

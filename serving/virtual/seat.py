@@ -7,8 +7,24 @@ from typing import overload
 
 from serving.errors import HandoffError, LedgerError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
-from serving.instance.core import events as e
 from serving.instance.core.engine import InstanceEngine
+from serving.instance.core.events import (
+    EngineEffect,
+    EngineEvent,
+    FetchDone,
+    FetchOrder,
+    HandoffClosed,
+    HandoffReady,
+    MoveOut,
+    PullDone,
+    PullOrder,
+    PullsNow,
+    Run,
+    StoreDone,
+    StoreOrder,
+    WakeAt,
+    failure,
+)
 from serving.values.news import Adopted, FailKind, Leaving, Lost, News, Prefilled, Refused, Tokens, ends
 from serving.values.orders import Add, Adopt, Cancel, Order
 from serving.values.pool_outcome import FetchReport
@@ -118,7 +134,7 @@ class EngineSeat:
         self.dead = False
         """Its instance was lost: what still arrives falls to the ground."""
 
-    def tell(self, event: e.EngineEvent) -> e.Run | e.WakeAt | None:
+    def tell(self, event: EngineEvent) -> Run | WakeAt | None:
         """Tell the engine of an event.
 
         Returns: what it asks of its driver.
@@ -127,41 +143,42 @@ class EngineSeat:
         effects = self._on(event, self._queue.now)
         return self._carry_out(effects) if effects else None
 
-    def _carry_out(self, effects: list[e.EngineEffect]) -> e.Run | e.WakeAt | None:
-        answer: e.Run | e.WakeAt | None = None
+    def _carry_out(self, effects: list[EngineEffect]) -> Run | WakeAt | None:
+        answer: Run | WakeAt | None = None
         told: list[News] = []
         on_end = self.on_end
         for effect in effects:
-            if type(effect) is e.Run:  # the most frequent ones first: an `isinstance` that fails is slow
+            if type(effect) is Run or type(effect) is WakeAt:  # the frequent ones first: a pattern that fails is slow
                 answer = effect
-                continue
-            match effect:
-                case Tokens():
-                    if on_end is not None and effect.finish_reason is not None:
-                        on_end(effect.sequence_id)
-                    told.append(effect)
-                case e.WakeAt():
-                    answer = effect
-                case e.HandoffReady():
-                    told.append(Prefilled(effect.first, self._ticket(effect)))
-                case e.PullOrder():
-                    self._pull(effect)
-                case e.FetchOrder():
-                    self._movers.fetch(effect, self.name, self._fetched)
-                case e.StoreOrder():
-                    self._movers.store(effect, self.name, self._stored)
-                case e.HandoffClosed():
-                    if on_end is not None:
-                        on_end(effect.sequence_id)
-                case Adopted() | Lost() | Leaving() | Refused():
-                    if isinstance(effect, Refused) and effect.kind is FailKind.ENGINE:
-                        raise LedgerError(effect.reason)
-                    if on_end is not None and ends(effect):
-                        on_end(effect.sequence_id)
-                    told.append(effect)
+            elif type(effect) is Tokens:
+                if on_end is not None and effect.finish_reason is not None:
+                    on_end(effect.sequence_id)
+                told.append(effect)
+            elif type(effect) is StoreOrder:
+                self._movers.store(effect, self.name, self._stored)
+            elif type(effect) is FetchOrder:
+                self._movers.fetch(effect, self.name, self._fetched)
+            elif type(effect) is HandoffReady:
+                told.append(Prefilled(effect.first, self._ticket(effect)))
+            elif type(effect) is PullOrder:
+                self._pull(effect)
+            elif type(effect) is HandoffClosed:
+                if on_end is not None:
+                    on_end(effect.sequence_id)
+            else:
+                self._pass_on(effect, told)
         if told:
             self._tell(told)
         return answer
+
+    def _pass_on(self, effect: EngineEffect, told: list[News]) -> None:
+        match effect:
+            case Adopted() | Lost() | Leaving() | Refused():
+                if isinstance(effect, Refused) and effect.kind is FailKind.ENGINE:
+                    raise LedgerError(effect.reason)
+                if self.on_end is not None and ends(effect):
+                    self.on_end(effect.sequence_id)
+                told.append(effect)
 
     def take(self, order: Order) -> None:
         """An order of a gateway. Effects: unless it was refused, the engine looks again."""
@@ -172,9 +189,9 @@ class EngineSeat:
             if type(order) is Add or type(order) is Adopt:
                 return  # refused: nothing else comes of these at once
         if type(order) is Adopt:
-            pulls = on(e.PullsNow(), now)
+            pulls = on(PullsNow(), now)
             self._carry_out(pulls)
-            if all([type(one) is e.PullOrder for one in pulls]):
+            if all([type(one) is PullOrder for one in pulls]):
                 return
         if type(order) is Cancel and self.on_end is not None:
             self.on_end(order.sequence_id)
@@ -182,7 +199,7 @@ class EngineSeat:
 
     def move_out(self) -> None:
         """Move everything inside elsewhere from the next step on, and take nothing new."""
-        self.tell(e.MoveOut())
+        self.tell(MoveOut())
         self._kick(self)
 
     def lose(self, sequence_id: SequenceId) -> int:
@@ -210,7 +227,7 @@ class EngineSeat:
             told = [one for one, owner in zip(told, owners, strict=True) if owner is not first]
             owners = [owner for owner in owners if owner is not first]
 
-    def _ticket(self, event: e.HandoffReady) -> HandoffTicket:
+    def _ticket(self, event: HandoffReady) -> HandoffTicket:
         extents = AccountedExtents(event.hashes, len(event.blocks), self._block_bytes)
         return HandoffTicket(
             event.ticket_id,
@@ -223,28 +240,28 @@ class EngineSeat:
             generation=self.die,
         )
 
-    def _pull(self, order: e.PullOrder) -> None:
+    def _pull(self, order: PullOrder) -> None:
         here = order.first_block * self.engine.settings.block_tokens
         self._movers.pull(order, self.name, self.die, order.ticket.computed_tokens - here, self._pulled)
 
-    def _pulled(self, outcome: tuple[e.PullOrder, int, HandoffError | None]) -> None:
+    def _pulled(self, outcome: tuple[PullOrder, int, HandoffError | None]) -> None:
         if self.dead:
             return
         order, moved, error = outcome
-        self.tell(e.PullDone(order.sequence_id, moved, e.failure(error) if error is not None else None))
+        self.tell(PullDone(order.sequence_id, moved, failure(error) if error is not None else None))
         self._kick(self)
 
-    def _fetched(self, outcome: tuple[e.FetchOrder, FetchReport]) -> None:
+    def _fetched(self, outcome: tuple[FetchOrder, FetchReport]) -> None:
         if self.dead:
             return
         order, report = outcome
-        self.tell(e.FetchDone(order.sequence_id, report))
+        self.tell(FetchDone(order.sequence_id, report))
         self._kick(self)
 
-    def _stored(self, order: e.StoreOrder) -> None:
+    def _stored(self, order: StoreOrder) -> None:
         if self.dead:
             return
-        self.tell(e.StoreDone(order.order_id))
+        self.tell(StoreDone(order.order_id))
         if self.engine.scheduler.waiting.items:  # perhaps for the blocks that were pinned
             self._kick(self)
 

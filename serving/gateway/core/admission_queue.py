@@ -156,7 +156,7 @@ class AdmissionQueue:
         self._since[one.number] = now
         heappush(self._deadlines, (one.deadline, one.number))
         if len(self._deadlines) > 2 * len(self._lines) + 64:
-            self._deadlines = sorted(entry for entry in self._deadlines if entry[1] in self._since)
+            self._deadlines = sorted([entry for entry in self._deadlines if entry[1] in self._since])
 
     def _bounds(self, one: Applicant, claimed: bool, now: float) -> AdmissionDecision | None:
         """Whether it is one too many. Where nothing waits, nothing is: else a whole bound of 1 would let nobody in."""

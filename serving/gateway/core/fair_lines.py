@@ -128,7 +128,7 @@ class FairLines:
         line = self._lines.get(key)
         if line is None:
             return 0.0
-        before = sum(tokens for other, tokens in line.tokens_of.items() if other <= priority)
+        before = sum([tokens for other, tokens in line.tokens_of.items() if other <= priority])
         return min(float(line.tokens), before * OLDEST_EVERY / (OLDEST_EVERY - 1))
 
     def share(self, key: str, weight: float) -> float:

@@ -67,11 +67,11 @@ class Job:
 
     def note(self, choice: Choice, news: News) -> None:
         """Keep what is told beside the output: time in the instance's queue, and when a full one has room again."""
-        first = news.first if isinstance(news, Prefilled) else news
-        if isinstance(first, Tokens):
+        first = news.first if type(news) is Prefilled else news
+        if type(first) is Tokens:
             choice.preempted += first.preempted
             if first.waited_s is not None and not choice.told:
                 choice.waited_s = first.waited_s
-        elif isinstance(first, Refused) and first.kind is FailKind.OVERLOADED:
+        elif type(first) is Refused and first.kind is FailKind.OVERLOADED:
             told = self.retry_after_s
             self.retry_after_s = first.retry_after_s if told is None else min(told, first.retry_after_s)

@@ -155,7 +155,7 @@ def usable(
     live = [v for v in views if not v.draining and v.age_s <= max_age_s]
     live.sort(key=_by_name)
     if not live:
-        draining = sum(v.draining for v in views)
+        draining = sum([v.draining for v in views])
         raise UnavailableError(
             f"no {role} instance can serve: {len(views)} known, {draining} draining, the rest silent for {max_age_s} s",
             retry_after_s=RETRY_WITHOUT_INSTANCE_S,

@@ -94,7 +94,7 @@ class Routes:
         known = self._instances.find(source)
         if known is None or known.pool == self._decode or self._staying(self._decode, now):
             return False
-        return any(view.replica != source for view in self._staying(self._prefill, now))
+        return any([view.replica != source for view in self._staying(self._prefill, now)])
 
     def decide(
         self,

@@ -5,7 +5,7 @@ and handoffs could starve a preempted sequence. A watermark of free blocks is ke
 with no batch there is nothing to keep it for, which is why a lone sequence that fits the pool always gets in.
 """
 
-from msgspec import Struct
+from typing import NamedTuple
 
 from serving.instance.core.sequence import LiveSequence
 from serving.instance.core.sequence_blocks import SequenceBlocks
@@ -13,7 +13,7 @@ from serving.instance.core.sequence_phase import SequencePhase
 from serving.instance.core.sequence_queue import SequenceQueue
 
 
-class AdmissionRoom(Struct, frozen=True, gc=False):
+class AdmissionRoom(NamedTuple):
     """Slots, blocks and tokens that an admission round may use.
 
     Args:

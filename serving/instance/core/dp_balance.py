@@ -9,13 +9,12 @@ under way. Source: xDeepServe (arXiv 2508.02520) section 4.3.
 """
 
 from heapq import heapify, heappop, heappush
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from serving.errors import LedgerError
 
 
-class GroupChoice(Struct, frozen=True, gc=False):
+class GroupChoice(NamedTuple):
     """The group, and why."""
 
     group: int
@@ -57,7 +56,7 @@ class DpBalance:
             heappush(self._heap, entry)
         if found is not None:
             return GroupChoice(found[2], f"{found[0]} KV blocks, the least of the groups with a free seat")
-        group = min(range(len(self.sequences)), key=lambda g: (self.sequences[g], self.blocks[g], g))
+        *_, group = min(zip(self.sequences, self.blocks, range(len(self.blocks)), strict=True))
         return GroupChoice(group, f"no group has a free seat; {self.sequences[group]} sequences are the fewest")
 
     def add(self, group: int, blocks: int) -> None:

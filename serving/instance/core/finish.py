@@ -5,13 +5,12 @@ the output.
 """
 
 from collections.abc import Collection, Set
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from serving.values.sequence import FinishReason, SamplingParams
 
 
-class Accepted(Struct, frozen=True, gc=False):
+class Accepted(NamedTuple):
     """The sampled tokens that count, and why the sequence ended with them, if it did."""
 
     tokens: tuple[int, ...]

@@ -56,7 +56,7 @@ def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence],
     """
     if holder is None and role is EngineRole.PREFILL:
         raise HandoffError("a prefill instance takes no handoffs of others; send the ticket to a decode instance")
-    if holder is not None and any(sequence.holder is holder for sequence in waiting):
+    if holder is not None and any([sequence.holder is holder for sequence in waiting]):
         raise HandoffError(f"{holder.sequence_id} is being taken back already")
 
 

@@ -13,7 +13,6 @@ while the present step computes. Nobody waits for a fetch but the prompt that is
 the step that has room, whatever is being fetched before it. A preempted sequence keeps its turn.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from serving.errors import LedgerError
@@ -183,12 +182,12 @@ class Scheduler:
         """Tokens that may still be admitted ahead of their step; 0 without a pool."""
         if not self.limits.fetch_ahead_tokens:
             return 0
-        prompts = sum(s.num_missing for s in self.running if s.phase is SequencePhase.PREFILLING)
+        prompts = sum([s.num_missing for s in self.running if s.phase is SequencePhase.PREFILLING])
         return self.limits.fetch_ahead_tokens - prompts - sum(map(self._ahead, self._fetched()))
 
-    def _fetched(self) -> Iterator[LiveSequence]:
+    def _fetched(self) -> list[LiveSequence]:
         """Those that are fetched and will be computed: who left meanwhile only waits for the end of the fetch."""
-        return (sequence for sequence in self.fetching if sequence.phase is SequencePhase.FETCHING)
+        return [sequence for sequence in self.fetching if sequence.phase is SequencePhase.FETCHING]
 
     def _ahead(self, sequence: LiveSequence) -> int:
         """Part of the room ahead that an admitted prompt takes: until it is fetched, no more than a step would feed."""
