@@ -1,4 +1,4 @@
-"""What the choice of an instance is made from, and what it is."""
+"""A choice of an instance: what it is made from, and what comes of it."""
 
 from typing import Literal
 
