@@ -37,6 +37,8 @@ import os, signal, socket, sys
 from serving.cli import main
 from serving.launch import preflight
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also in a shell's background job, which is deaf to it
+
 class Early:
     def find_spec(self, name, path, target=None):
         if name == "serving.launch.launch":  # with it comes Ray, which takes seconds
