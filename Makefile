@@ -45,7 +45,7 @@ MANY      := --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
 IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
 
 .NOTPARALLEL: # tests, after lint and one kind after the other
-.PHONY: help serve test quick slow waiting beside lint docs bench lock clean
+.PHONY: help serve test quick slow all-at-once lint docs bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -54,7 +54,7 @@ serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ct
 	@exec $(BIN)/cloudmatrix serve $(ARGS)
 
 ifeq ($(strip $(PYTEST_ARGS)),)
-test: lint waiting beside ## lint, then all tests: many at once, then real Ray clusters one by one, the rest beside them
+test: lint all-at-once ## lint, then all tests: many at once, then real Ray clusters one by one, the rest beside them
 else
 test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -66,16 +66,15 @@ quick: $(VENV)/.installed-test ## the tests without a cluster
 slow: $(VENV)/.installed-test ## the tests with a real Ray cluster, and those with a C compiler
 	@$(BIN)/python -m pytest -m slow $(SLOW)
 
-waiting: $(VENV)/.installed-test
-	@$(BIN)/python -m pytest -m "not slow" $(MANY) $(COMPUTING:%=--ignore=%)
-
-# Clusters wait most of their time. What only computes takes the processor when they leave it, and tells of it at the end.
+# Tests that wait, and clusters, leave the processor idle most of their time. What only computes takes it when they do, from the
+# beginning on, and tells of it at the end.
 # A shell starts what runs in the background deaf to Ctrl-C, and so would be all that the tests start: env undoes that.
-beside: $(VENV)/.installed-test
+all-at-once: $(VENV)/.installed-test
 	@told=$$(mktemp) && \
 	{ $(IDLE) env --default-signal=INT,QUIT $(BIN)/python -m pytest -m "not slow or builds" -o timeout=900 \
 		--numprocesses logical $(PARALLEL) $(COMPUTING) > "$$told" 2>&1 & } && computing=$$! && \
 	trap 'kill $$computing 2> /dev/null || true; rm "$$told"' EXIT && result=0 && \
+	{ $(BIN)/python -m pytest -m "not slow" $(MANY) $(COMPUTING:%=--ignore=%) || result=$$?; } && \
 	{ $(BIN)/python -m pytest -m "slow and not builds" $(SLOW) || result=$$?; } && \
 	{ wait $$computing || result=$$?; } && cat "$$told" && exit $$result
 

@@ -12,21 +12,9 @@ import pytest
 
 from loadgen.cli.main import COMMANDS
 from serving.cli import command_parser
+from tests.pages import PAGES, ROOT
 
-ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "tests" / "benchmarks"
-READMES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *(ROOT / "docs").rglob("*.md"),
-        *(
-            found
-            for folder in ("serving", "hardware", "deploy", "loadgen", "tests", "examples")
-            for found in (ROOT / folder).rglob("README.md")
-        ),
-    ]
-)
-"""These, the pages at the top level and those in docs/."""
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PATH = re.compile(r"`((?:serving|hardware|loadgen|deploy|tests|examples|docs|\.github|\.ci)/[\w./-]*)`")
@@ -35,7 +23,7 @@ _BENCHMARK = re.compile(r"python -m (tests\.benchmarks\.[\w.]+)((?: +--[\w-]+(?:
 
 
 def _names() -> list[str]:
-    return [str(readme.relative_to(ROOT)) for readme in READMES]
+    return [str(readme.relative_to(ROOT)) for readme in PAGES]
 
 
 def _lines(readme: Path) -> Iterator[str]:
@@ -47,7 +35,7 @@ def _lines(readme: Path) -> Iterator[str]:
 
 def _commands(program: str) -> list[str]:
     starts = f"{program} "
-    return sorted({line for readme in READMES for line in _lines(readme) if line.startswith(starts)})
+    return sorted({line for readme in PAGES for line in _lines(readme) if line.startswith(starts)})
 
 
 def _words(line: str) -> list[str]:

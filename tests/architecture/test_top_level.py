@@ -9,7 +9,7 @@ from tests.architecture.source_tree import ROOT
 ALLOWED = {
     *("serving", "hardware", "loadgen", "deploy", "tests", "docs", "examples"),
     *("pyproject.toml", "Makefile", "Dockerfile"),
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "NOTICE"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "SECURITY.md", "LICENSE", "NOTICE"),
 }
 """And names that begin with a dot: settings of tools, and `.ci/`."""
 _PATH_IN_NOTICE = re.compile(r"\b(?:serving|hardware|loadgen|deploy|tests)/[\w./-]*\w/?")

@@ -13,10 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serving.cluster.nodes import SEGMENT_PREFIX
 from serving.values.sequence import SamplingParams
+from tests.e2e.one_node.case import POOL
 from tests.e2e.server import PATIENCE_S, SHARED_MEMORY, STOP_S, Server, wait_for
 from tests.e2e.streams import order
 from tests.e2e.topology import DEPLOY, small
 from tests.live.workload import Ask, Reference
+from tests.pages import PAGES
+from tests.printed.blocks import shown
+from tests.printed.makers import SERVED
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +38,7 @@ def config(tmp_path: Path, checkpoint: Path) -> Path:
 def guessing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The system that will be killed first. It serves before, with speculation as a user switches it on."""
     config = small(tmp_path_factory.mktemp("guessing"), DEMO, prefill=1, decode=1)
-    config.write_text(config.read_text().replace("[engine]", "[engine]\ndraft_tokens = 3"))
+    config.write_text(config.read_text().replace("[engine]", "[engine]\ndraft_tokens = 3") + POOL)
     with Server(config) as running:
         yield running
 
@@ -59,7 +63,6 @@ def test_interrupted_during_start(config: Path, moment: str) -> None:
 
 
 def test_guesses_in_tokens_usage_and_metrics(guessing: Server) -> None:
-    """The same tokens as without."""
     ask = Ask((1, 300, 41, 507, 99), SamplingParams(temperature=0.0, max_tokens=60))
     answer = guessing.post("/v1/completions", order(ask))
     assert [choice["token_ids"] for choice in answer["choices"]] == Reference(DEMO).outputs(ask)
@@ -77,6 +80,14 @@ def test_guesses_in_tokens_usage_and_metrics(guessing: Server) -> None:
     assert by_position == [one["accepted"] for one in positions]
 
 
+def test_readmes_show_what_a_fresh_system_answers(guessing: Server) -> None:
+    """With speculation and without, the tokens are the same."""
+    printed = {name: text for page in PAGES for name, text in shown(page).items()}
+    assert list(SERVED) == ["story", "turns"], "as a reader does: the second finds a block of the first"
+    for name, make in SERVED.items():
+        assert make(guessing.url) == printed[name]
+
+
 def counters(server: Server) -> dict[str, float]:
     """The decode instance's counters of guesses, by name and position."""
     found = {}
@@ -87,10 +98,10 @@ def counters(server: Server) -> dict[str, float]:
     return found
 
 
-def kill_launcher(server: Server) -> list[Path]:
-    """Returns: the segments of what it served."""
+def kill_launcher(server: Server, replicas: int) -> list[Path]:
+    """Returns: the segments of what it served, one for each replica."""
     segments = server.segments()
-    assert len(segments) == 2, "prefill and decode have one each"
+    assert len(segments) == replicas
     os.kill(server.process.pid, signal.SIGKILL)
     server.process.wait(30)
     return segments
@@ -103,13 +114,13 @@ def test_what_a_killed_launcher_leaves_is_removed(guessing: Server, config: Path
     """
     (reaper,) = (pid for pid, title in guessing.processes().items() if "reaper.py" in title)
     os.kill(reaper, signal.SIGKILL)
-    left = kill_launcher(guessing)
+    left = kill_launcher(guessing, replicas=3)
     wait_for(lambda: not guessing.processes(), "all has ended", 60, guessing.processes)
     half_made = SHARED_MEMORY / f"{SEGMENT_PREFIX}{secrets.token_hex(8)}"
     half_made.touch()
     with Server(config) as second:
         assert not any(segment.exists() for segment in (*left, half_made))
-        left = kill_launcher(second)
+        left = kill_launcher(second, replicas=2)
         begun = time.monotonic()
         wait_for(lambda: not any(segment.exists() for segment in left), "its memory is free", 60)
         wait_for(lambda: not second.processes(), "all has ended", 60, second.processes)

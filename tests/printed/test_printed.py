@@ -1,0 +1,39 @@
+"""What READMEs show is what the programs print. What needs a running system is compared in tests/e2e."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pages import PAGES, ROOT
+from tests.printed.blocks import show, shown
+from tests.printed.makers import ALONE, LOAD, SERVED, STORY
+
+README = ROOT / "README.md"
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_shown_is_what_is_printed(name: str) -> None:
+    assert shown(README)[name] == ALONE[name](), "python -m tests.printed writes it anew"
+
+
+def test_every_block_has_a_maker() -> None:
+    assert {name for page in PAGES for name in shown(page)} == {*ALONE, *SERVED}
+
+
+def test_commands_beside_them_are_those_that_ran() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert f"deploy/cloudmatrix384.toml {LOAD}\n" in text
+    question = STORY["messages"][0]["content"]  # type: ignore[index]
+    assert all(part in text for part in (f'"max_tokens": {STORY["max_tokens"]}, "temperature": 0', str(question)))
+
+
+def test_a_block_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    before = "a\n<!-- printed: one -->\n```\nold \\1\n```\nb\n<!-- printed: two -->\n\n```\nkept\n```\n"
+    page.write_text(before)
+    assert show(page, "one", "new \\1\n")
+    assert not show(page, "three", "nowhere\n")
+    assert (
+        page.read_text() == "a\n<!-- printed: one -->\n```\nnew \\1\n```\nb\n<!-- printed: two -->\n\n```\nkept\n```\n"
+    )
+    assert shown(page) == {"one": "new \\1\n", "two": "kept\n"}
