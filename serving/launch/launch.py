@@ -277,7 +277,7 @@ def banner(config: ServeConfig, cluster: LocalCluster) -> str:
     url = endpoint(config)
     return f"""
   endpoint         {url}/v1   (model: {name})
-{_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
+{_placeholder_line(config)}{_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
   dashboard token  {cluster.session.token}
   pools page       {cluster.dashboard_url}/pools   (give the token to Ray's dashboard first)
   status           {sys.argv[0]} status --url {url}{" --api-key $API_KEY" if key else ""}
@@ -308,6 +308,12 @@ def _pool_line(config: ServeConfig) -> str:
     servers = f"{pool.replicas} memory server{'s' * (pool.replicas > 1)}"
     disk = f" + {pool.ssd_mib} MiB on disk" if pool.ssd_mib else ""
     return f"  KV-cache pool    {servers}, {pool.ub_memory_mib} MiB{disk}{' each' * (pool.replicas > 1)}\n"
+
+
+def _placeholder_line(config: ServeConfig) -> str:
+    if config.engine.executor != "simulated":
+        return ""
+    return "  tokens           placeholders: simulated NPUs take the time of the model and compute no text\n"
 
 
 def _say(text: str) -> None:

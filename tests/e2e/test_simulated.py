@@ -57,6 +57,12 @@ def test_256_npus_are_placed_as_published(server: Server) -> None:
     assert status["kvcache"]["servers"][0]["dram"]["capacity_bytes"] == pytest.approx(4 * 2**40, rel=0.01)
 
 
+def test_placeholder_tokens_are_called_so(server: Server) -> None:
+    assert "  tokens           placeholders: simulated NPUs" in server.out
+    answer = server.post("/v1/completions", {"model": "deepseek-r1", "prompt": [40] * 8, "max_tokens": 1})
+    assert answer["system_fingerprint"].endswith("-placeholder-tokens")
+
+
 @pytest.mark.real_time
 def test_answers_come_when_the_cost_model_says(server: Server) -> None:
     asked = {"model": "deepseek-r1", "max_tokens": 171, "ignore_eos": True}

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from serving.config.engine import EngineConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
-from serving.launch.launch import endpoint, one_more
+from serving.launch.launch import banner, endpoint, one_more
 
 
 @pytest.mark.parametrize(
@@ -34,3 +37,11 @@ def test_a_pool_that_has_room_for_one_more_is_named(prefill: int, decode: int, s
 def test_the_endpoint_is_an_address_that_others_understand(host: str, url: str) -> None:
     config = ServeConfig(ModelConfig(Path("somewhere")))
     assert endpoint(replace(config, gateway=replace(config.gateway, host=host))) == url
+
+
+def test_placeholder_tokens_are_announced() -> None:
+    cluster: Any = SimpleNamespace(dashboard_url="http://127.0.0.1:8265", session=SimpleNamespace(token="abc"))
+    config = ServeConfig(ModelConfig(Path("somewhere")))
+    assert "placeholders" not in banner(config, cluster)
+    simulated = replace(config, engine=EngineConfig(executor="simulated"))
+    assert "  tokens           placeholders: simulated NPUs" in banner(simulated, cluster)

@@ -12,10 +12,14 @@ from serving.version import VERSION
 _SAMPLES, _SAMPLE_BYTES = 8, 4096
 _WHOLE = ("config.json", "generation_config.json")
 _TEXT = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+PLACEHOLDER = "-placeholder-tokens"
+"""End of the fingerprint where NPUs are simulated: the times mean something, the words do not."""
 
 
 def system_fingerprint(config: ServeConfig) -> str:
     """`fp_` and ten hexadecimal digits: of model, weights, tokenizer, version, and keys that change results.
+
+    Simulated NPUs compute no tokens, so theirs ends in `PLACEHOLDER`.
 
     Weight files are sampled, not read; times of files do not count, so that copies on several nodes agree.
 
@@ -35,7 +39,7 @@ def system_fingerprint(config: ServeConfig) -> str:
             _sample(path, digest)
     except OSError as error:
         raise ModelError(f"model folder {model.path} cannot be read ({error}): fetch it again") from error
-    return f"fp_{digest.hexdigest()}"
+    return f"fp_{digest.hexdigest()}{PLACEHOLDER if engine.executor == 'simulated' else ''}"
 
 
 def _sample(path: Path, digest: "hashlib.blake2b") -> None:

@@ -1,6 +1,7 @@
 """`system_fingerprint`, and `x-request-id` behind Serve's own proxy."""
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,12 @@ def test_what_changes_answers_changes_the_fingerprint(config: ServeConfig, name:
     assert system_fingerprint(replace(config, engine=EngineConfig(kv_dtype="int8"))) != after
     assert system_fingerprint(replace(config, model=replace(config.model, dtype="bfloat16"))) != after
     assert system_fingerprint(replace(config, engine=EngineConfig(draft_tokens=2))) == after, "never changes answers"
+
+
+def test_simulated_npus_say_that_their_tokens_are_placeholders(config: ServeConfig) -> None:
+    assert re.fullmatch("fp_[0-9a-f]{10}", system_fingerprint(config))
+    simulated = replace(config, engine=EngineConfig(executor="simulated"))
+    assert re.fullmatch("fp_[0-9a-f]{10}-placeholder-tokens", system_fingerprint(simulated))
 
 
 def test_other_weights_of_the_same_size_are_told_apart(config: ServeConfig) -> None:
