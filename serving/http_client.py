@@ -1,6 +1,7 @@
-"""The HTTP client of every command: one question, one JSON answer, mistakes in one line.
+"""The HTTP client of every command: one question, one JSON answer or a stream of them, mistakes in one line.
 
-    ask_gateway, ask_dashboard ──► ask ──► fetch ──► urllib
+    ask_gateway, ask_dashboard ──► ask ──► fetch ──┬─► urllib
+                   gateway_events ──► ask_events ──┘
         who is asked; its words      key, deadline, repetition, refusals
 
 What is on this machine is asked directly, whatever proxy the environment names: a proxy does not reach this machine's
@@ -17,7 +18,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, Final, TypeVar
@@ -32,7 +34,10 @@ MOST_ANSWER_BYTES = 256 << 20
 PATIENCE_S = 60.0
 """How long a question is repeated. Ctrl-C ends it sooner."""
 PAUSE_S = 0.5
+SILENCE_S = 600.0
+"""How long a stream may be silent: a request may wait that long in a gateway's queue. Ctrl-C ends it sooner."""
 _PIECE_BYTES = 1 << 16
+_MOST_EVENT_BYTES = 1 << 24
 
 Answer = TypeVar("Answer")
 
@@ -99,26 +104,38 @@ def ask(
         SilentError when it gives no answer in time.
     """
     deadline_s = server.deadline_s if deadline_s is None else deadline_s
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    data = None if body is None else json.dumps(body).encode()
-    if data is not None:
-        headers["Content-Type"] = "application/json"
+    with _mistakes_in_one_line(server, url, deadline_s):
+        return _json_object(fetch(_question(url, path, key, method, body), deadline_s))
+
+
+def ask_events(
+    server: ServerKind, url: str, path: str, key: str | None, body: dict[str, Any], *, silence_s: float = SILENCE_S
+) -> Iterator[dict[str, Any]]:
+    """Ask once for a stream of server-sent events, and give each one's object as it comes. To close it is to leave.
+
+    Args:
+        url, path, key: as for `ask`. body: is posted.
+        silence_s: how long nothing may come.
+    Raises: as `ask`; UnavailableError when the stream breaks off, RefusedError when it ends with an error.
+    """
+    with _mistakes_in_one_line(server, url, silence_s):
+        response = _open(_question(url, path, key, None, body), silence_s)
     try:
-        request = urllib.request.Request(f"{server_address(url)}{path}", data=data, headers=headers, method=method)
-        answer = parse_json(fetch(request, deadline_s))
-        if not isinstance(answer, dict):
-            raise ValueError("the answer is no JSON object")
-    except urllib.error.HTTPError as error:
-        raise _refusal(server, url, error) from error
-    except (OSError, ValueError, argparse.ArgumentTypeError) as error:
+        with response:
+            while (line := response.readline(_MOST_EVENT_BYTES)) and line.strip() != b"data: [DONE]":
+                if line.startswith(b"data: "):
+                    yield _without_error(_json_object(line.removeprefix(b"data: ")))
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if is_timeout(error):
-            raise SilentError(f"the {server.name} at {url} does not answer within {deadline_s:g} s") from error
-        raise UnavailableError(f"no {server.name} at {url} ({error}); {server.absent}") from error
-    return answer
+            raise SilentError(f"the {server.name} at {url} has said nothing for {silence_s:g} s") from error
+        raise UnavailableError(f"the answer of the {server.name} at {url} cannot be read ({error})") from error
+    if not line:
+        raise UnavailableError(f"the {server.name} at {url} has gone before the answer was complete")
 
 
 ask_gateway: Final = partial(ask, GATEWAY)
 ask_dashboard: Final = partial(ask, DASHBOARD)
+gateway_events: Final = partial(ask_events, GATEWAY)
 
 
 def ask_again(question: Callable[[], Answer]) -> Answer:
@@ -152,12 +169,8 @@ def fetch(request: urllib.request.Request, deadline_s: float, *, direct: bool = 
         points to another server, or is larger than `MOST_ANSWER_BYTES`.
     """
     end = time.monotonic() + deadline_s
-    opener = _DIRECT if direct or _is_here(request.full_url) else urllib.request.build_opener(_SameOrigin)
-    try:
-        with opener.open(request, timeout=deadline_s) as response:
-            return _read(response, end)
-    except http.client.HTTPException as error:
-        raise ConnectionError(f"the answer is no HTTP: {str(error).strip() or type(error).__name__}") from error
+    with _no_http_is_no_connection(), _open(request, deadline_s, direct=direct) as response:
+        return _read(response, end)
 
 
 def is_timeout(error: Exception) -> bool:
@@ -185,6 +198,60 @@ class _SameOrigin(urllib.request.HTTPRedirectHandler):
 
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _SameOrigin)
+
+
+def _question(
+    url: str, path: str, key: str | None, method: str | None, body: dict[str, Any] | None
+) -> urllib.request.Request:
+    """A request as `ask` describes it. Raises: argparse.ArgumentTypeError if the address names no server."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    data = None if body is None else json.dumps(body).encode()
+    if data is not None:
+        headers["Content-Type"] = "application/json"
+    return urllib.request.Request(f"{server_address(url)}{path}", data=data, headers=headers, method=method)
+
+
+def _open(request: urllib.request.Request, deadline_s: float, *, direct: bool = False) -> http.client.HTTPResponse:
+    opener = _DIRECT if direct or _is_here(request.full_url) else urllib.request.build_opener(_SameOrigin)
+    with _no_http_is_no_connection():
+        response: http.client.HTTPResponse = opener.open(request, timeout=deadline_s)
+    return response
+
+
+@contextmanager
+def _no_http_is_no_connection() -> Iterator[None]:
+    try:
+        yield
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"the answer is no HTTP: {str(error).strip() or type(error).__name__}") from error
+
+
+@contextmanager
+def _mistakes_in_one_line(server: ServerKind, url: str, deadline_s: float) -> Iterator[None]:
+    """Whatever keeps a question from being answered, as `ask` raises it."""
+    try:
+        yield
+    except urllib.error.HTTPError as error:
+        raise _refusal(server, url, error) from error
+    except (OSError, ValueError, argparse.ArgumentTypeError) as error:
+        if is_timeout(error):
+            raise SilentError(f"the {server.name} at {url} does not answer within {deadline_s:g} s") from error
+        raise UnavailableError(f"no {server.name} at {url} ({error}); {server.absent}") from error
+
+
+def _json_object(text: bytes) -> dict[str, Any]:
+    answer = parse_json(text)
+    if not isinstance(answer, dict):
+        raise ValueError("the answer is no JSON object")
+    return answer
+
+
+def _without_error(event: dict[str, Any]) -> dict[str, Any]:
+    """An event. Raises: RefusedError if it tells of an error, which ends the stream."""
+    error = event.get("error")
+    if isinstance(error, dict):
+        raise RefusedError(str(error.get("message")), error)
+    return event
 
 
 def _read(response: "http.client.HTTPResponse | urllib.error.HTTPError", end: float) -> bytes:

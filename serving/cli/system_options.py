@@ -13,20 +13,30 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = False) -> None:
-    """Where the gateway is.
+    """Where the gateway is, and in which form to print what it says.
 
     Args:
         inherited: the parser above has these too; only what is given here may override what was given there.
     """
-
-    def default(value: object) -> object:
-        return argparse.SUPPRESS if inherited else value
-
-    url_help = f"the gateway's address, with or without http:// (default {DEFAULT_URL})"
-    parser.add_argument("--url", type=server_address, default=default(DEFAULT_URL), help=url_help)
-    parser.add_argument("--api-key", metavar="KEY", default=default(None), help="when the gateway wants one")
+    add_gateway_address(parser, inherited=inherited)
     json_help = "print the raw numbers instead of a table"
-    parser.add_argument("--json", action="store_true", default=default(False), help=json_help)
+    parser.add_argument("--json", action="store_true", default=_default(False, inherited=inherited), help=json_help)
+
+
+def add_gateway_address(parser: argparse.ArgumentParser, *, inherited: bool = False) -> None:
+    """Where the gateway is.
+
+    Args:
+        inherited: as for `add_gateway_options`.
+    """
+    url_help = f"the gateway's address, with or without http:// (default {DEFAULT_URL})"
+    default_url, default_key = _default(DEFAULT_URL, inherited=inherited), _default(None, inherited=inherited)
+    parser.add_argument("--url", type=server_address, default=default_url, help=url_help)
+    parser.add_argument("--api-key", metavar="KEY", default=default_key, help="when the gateway wants one")
+
+
+def _default(value: object, *, inherited: bool) -> object:
+    return argparse.SUPPRESS if inherited else value
 
 
 def add_dashboard_options(parser: argparse.ArgumentParser) -> None:

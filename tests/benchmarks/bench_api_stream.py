@@ -38,6 +38,7 @@ class PacedGeneration:
     """One stream: a list of updates and the future of whoever waits for them."""
 
     def __init__(self, backend: "PacedBackend") -> None:
+        self.replicas: Sequence[str] = ()
         self._backend = backend
         self._updates: list[SequenceUpdate] = []
         self._waiter: asyncio.Future[None] | None = None

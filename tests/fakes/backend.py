@@ -51,6 +51,7 @@ class FakeGeneration:
     stopped: set[int] = field(default_factory=set)
     ended: bool = False
     delivered: list[int] = field(default_factory=list)
+    replicas: Sequence[str] = ("prefill#a", "decode#b")
 
     def __post_init__(self) -> None:
         self.delivered = [0] * len(self.scripts)

@@ -199,12 +199,13 @@ class ChatChoice(Answer):
 
 
 class _Head(Answer):
-    """Head of every answer of a generation."""
+    """Head of every answer of a generation. `replicas` come with the usage."""
 
     id: str
     created: int
     model: str
     system_fingerprint: str | None = None
+    replicas: list[str] = []
 
 
 class ChatCompletion(_Head):

@@ -1,6 +1,6 @@
 """The one JSON object that answers a request without `stream`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -48,8 +48,12 @@ class FullResponse:
         """Whether the body is made in no time."""
         return self._order.options.prompt_logprobs is None and sum(map(len, self._logprobs)) < _MANY
 
-    def body(self) -> bytes:
-        """The response body."""
+    def body(self, told: Mapping[str, Any]) -> bytes:
+        """The response body.
+
+        Args:
+            told: further keys.
+        """
         order = self._order
         chat = order.kind is OutputForm.CHAT
         answer = {
@@ -57,6 +61,7 @@ class FullResponse:
             "choices": [self._choice(choice, chat=chat) for choice in self._choices],
             "usage": usage(order, self._choices),
             **times(self._timing, self._choices),
+            **told,
         }
         if chat:  # one prompt, so what is known about it belongs to the response
             answer |= self._prompt_facts(self._choices[0])

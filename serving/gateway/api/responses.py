@@ -80,7 +80,8 @@ class GenerationResponse(Response):
                     for index, out in await run.next():
                         response.add(index, out)
                 # Thousands of log-probabilities take a while, in which other streams must not stand still.
-                body = response.body() if response.short else await asyncio.to_thread(response.body)
+                told = run.replicas()
+                body = response.body(told) if response.short else await asyncio.to_thread(response.body, told)
         except Exception as error:
             run.failed = True
             await send_error(send, reply_logged(error, self._order.response_id))
@@ -103,7 +104,8 @@ class GenerationResponse(Response):
                             self._quiet = False
                             await send({"type": "http.response.body", "body": body, "more_body": True})
                         batch = await run.next()
-                await send({"type": "http.response.body", "body": encoder.batch(batch) + encoder.closing()})
+                body = encoder.batch(batch) + encoder.closing(run.replicas())
+                await send({"type": "http.response.body", "body": body})
             return
         except Exception as error:
             run.failed = True

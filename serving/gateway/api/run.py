@@ -100,6 +100,10 @@ class RequestRun:
         """True while a choice is unfinished."""
         return self._open > 0
 
+    def replicas(self) -> dict[str, list[str]]:
+        """The key `replicas`, the instances that worked on it; empty where they are not told."""
+        return {"replicas": list(self._generation.replicas)} if self.order.tells_replicas else {}
+
     def close(self) -> None:
         """End what is unfinished (the client left, or the job failed) and account for the request."""
         if self._open:

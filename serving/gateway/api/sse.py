@@ -5,7 +5,7 @@ three byte strings. Everything else (log-probabilities, token ids, running usage
 encoder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -97,12 +97,16 @@ class StreamEncoder:
         before_end = event(_encode(self._chunk(index, last))) if out.text or out.logprobs or self._shows(out) else b""
         return before_end + event(_encode(self._chunk(index, Visible(finish=out.finish, stop_reason=out.stop_reason))))
 
-    def closing(self) -> bytes:
-        """Usage and times, when asked, and the end mark."""
+    def closing(self, told: Mapping[str, Any]) -> bytes:
+        """Usage and times, when asked, and the end mark.
+
+        Args:
+            told: further keys of the chunk with the usage.
+        """
         if not self._order.include_usage:
             return DONE
         chunk = {**self._head, "choices": [], "usage": usage(self._order, self._choices)}
-        return event(_encode(chunk | times(self._timing, self._choices))) + DONE
+        return event(_encode({**chunk, **times(self._timing, self._choices), **told})) + DONE
 
     def _shows(self, out: Visible) -> bool:
         return self._order.options.token_ids and bool(out.tokens)

@@ -77,6 +77,8 @@ class GenerationOrder:
     """As asked, for metrics."""
     fingerprint: str = ""
     """Of the system; empty = not told."""
+    tells_replicas: bool = False
+    """Beside the usage: wished for, and the caller may see the system."""
 
     def head(self, kind: str) -> dict[str, Any]:
         """Fields that an answer begins with, and each of its chunks."""
@@ -194,6 +196,7 @@ def _order(
         continuous_usage=include_usage and running_usage,
         max_tokens=asked,
         fingerprint=model.fingerprint,
+        tells_replicas=bool(body.return_replicas) and tenant.may_see_system,
     )
 
 

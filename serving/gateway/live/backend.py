@@ -19,7 +19,7 @@ from serving.gateway.core.record import recorded
 from serving.gateway.live.generation import LiveGeneration
 from serving.gateway.live.instance_link import InstanceLink
 from serving.gateway.live.pool_links import LinkEvents, PoolLinks
-from serving.ids import GatewayId
+from serving.ids import GatewayId, SequenceId
 from serving.telemetry.decision_writer import writer_in
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
@@ -185,8 +185,14 @@ class LiveBackend:
             if isinstance(order, Add | Adopt):
                 self._unsent.append(e.TooLarge(order.spec.sequence_id, m.too_large(order, error)))
             return
-        if not sent and isinstance(order, Add | Adopt):
+        if not isinstance(order, Add | Adopt):
+            return
+        if not sent:
             self._unsent.append(e.Unsent(replica, order.spec.sequence_id))
+            return
+        name = SequenceId(order.spec.sequence_id.rpartition("@")[0])  # what is sent has an id of its own
+        if (choice := self.core.choices.get(name)) is not None:
+            self._generations[choice.job.number].given_to(replica)
 
     @staticmethod
     def _now() -> float:

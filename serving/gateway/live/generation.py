@@ -12,6 +12,7 @@ from serving.errors import (
     ServingError,
     UnavailableError,
 )
+from serving.ids import ReplicaId
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import FailKind
 from serving.values.traffic import RequestMeter
@@ -42,6 +43,8 @@ class LiveGeneration:
         self.job = job
         self.submitted = submitted
         self.closed = False
+        self.replicas: list[ReplicaId] = []
+        """See `Generation.replicas`."""
         self.meter: RequestMeter | None = None
         """Counts what comes of it; None = nobody wants to know."""
         self._updates: list[SequenceUpdate] = []
@@ -71,6 +74,11 @@ class LiveGeneration:
     def cancel(self) -> None:
         """See `Generation.cancel`."""
         self._on_cancel(self.number)
+
+    def given_to(self, replica: ReplicaId) -> None:
+        """An instance has got work of this job."""
+        if replica not in self.replicas:
+            self.replicas.append(replica)
 
     def deliver(self, update: SequenceUpdate) -> None:
         """Queue one update. Bounded by the sequence's own `max_tokens`, and slow readers get them in one go."""

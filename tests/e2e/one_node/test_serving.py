@@ -107,6 +107,23 @@ def test_the_status_command_prints_a_table(server: Server) -> None:
     assert json.loads(plain)["mode"] == "disaggregated"
 
 
+def test_the_chat_command_says_who_answered(server: Server) -> None:
+    command = [sys.executable, "-m", "serving.cli", "chat", "hello", "--url", server.url, "--max-tokens", "8"]
+    done = subprocess.run(
+        [*command, "--temperature", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.stdout.strip()
+    named = re.search(r"(prefill#\w+) → (decode#\w+)", done.stderr)
+    assert named is not None, done.stderr
+    assert named[1] in [one["replica"] for one in server.replicas("prefill")]
+    assert named[2] in [one["replica"] for one in server.replicas("decode")]
+
+
 def test_the_page_on_rays_dashboard(server: Server, tmp_path: Path) -> None:
     with Chromium(tmp_path / "profile") as browser:
         asyncio.run(grow_and_shrink_by_hand(server, browser))

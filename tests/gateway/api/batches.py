@@ -15,6 +15,7 @@ class Batches:
         self.batches = list(batches)
         self.stopped: list[int] = []
         self.cancelled = 0
+        self.replicas: Sequence[str] = ()
 
     def submit(self, job: GenerationJob) -> "Batches":
         return self

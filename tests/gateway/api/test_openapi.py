@@ -123,7 +123,9 @@ def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[s
                 conforms(document, name, body)
 
 
-FULL = {"logprobs": 3, "prompt_logprobs": 1, "return_token_ids": True, "n": 2, "seed": 1}
+FULL = {
+    "logprobs": 3, "prompt_logprobs": 1, "return_token_ids": True, "return_replicas": True, "n": 2, "seed": 1
+}  # fmt: skip
 
 
 def test_answers_with_everything_in_them(whole: Harness, document: dict[str, Any]) -> None:

@@ -86,3 +86,14 @@ async def test_a_request_that_fails_for_what_was_not_sent_leaves_nothing_at_the_
     (add, cancel) = [order for _, order in wire.sent]
     assert isinstance(add, Add)
     assert cancel == Cancel(add.spec.sequence_id)
+
+
+@pytest.mark.asyncio
+async def test_a_job_knows_the_instances_that_were_given_work_of_it() -> None:
+    wire = Wire()
+    generation = wire.backend.submit(job(2))
+    assert generation.replicas == [PREFILL], "two prompts, one instance"
+    wire.prefilled(generation)
+    assert generation.replicas == [PREFILL, DECODE]
+    lost = Wire(lost=1)
+    assert lost.backend.submit(job(1)).replicas == [], "what was not sent was not given"

@@ -1,0 +1,88 @@
+"""The terminal of `cloudmatrix chat`: questions in, answers as they come, what each took."""
+
+import sys
+from contextlib import closing, suppress
+
+from rich.console import Console
+from rich.text import Text
+
+from serving.cli.conversation import Conversation
+from serving.errors import ServingError
+
+HELP = """\
+/clear   forget the conversation so far
+/help    this
+/exit    leave; so do Ctrl-D, and Ctrl-C when no answer is coming"""
+PROMPT = "> "
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""A model's text must not steer the terminal."""
+
+
+class ChatTerminal:
+    """Standard input, output and error around a conversation."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._out = Console(highlight=False)
+        self._err = Console(stderr=True, highlight=False)
+
+    def answer_once(self, message: str) -> None:
+        """Print one answer, and its figures on standard error.
+
+        Raises: UnavailableError, in one line.
+        """
+        self._print_answer(message)
+        self._print_figures(self._err)
+
+    def chat(self) -> None:
+        """Go on until it is left."""
+        with suppress(ImportError):
+            import readline  # noqa: F401 - gives `input` a line to edit and a history
+        self._print_dim(f"{self._conversation.model} at {self._conversation.url}; /help helps, Ctrl-D leaves")
+        while (line := self._read()) is not None:
+            match line:
+                case "":
+                    pass
+                case "/exit" | "/quit":
+                    return
+                case "/clear":
+                    self._conversation.clear()
+                    self._print_dim("forgotten")
+                case _ if line.startswith("/"):
+                    self._print_dim(HELP)
+                case _:
+                    self._turn(line)
+
+    def _read(self) -> str | None:
+        """A line; None at the end of the chat."""
+        try:
+            return input(PROMPT).strip()
+        except (EOFError, KeyboardInterrupt):
+            self._out.print()
+            return None
+
+    def _turn(self, message: str) -> None:
+        try:
+            self._print_answer(message)
+        except KeyboardInterrupt:
+            self._out.print()
+            self._print_dim("stopped; Ctrl-C again leaves")
+        except ServingError as error:
+            self._err.print(Text(f"cloudmatrix: {error}", style="red"), soft_wrap=True)
+        else:
+            self._print_figures(self._out)
+
+    def _print_answer(self, message: str) -> None:
+        is_terminal = self._out.is_terminal
+        with closing(self._conversation.ask(message)) as pieces:
+            for piece in pieces:
+                sys.stdout.write(piece.translate(_CONTROLS) if is_terminal else piece)
+                sys.stdout.flush()
+        sys.stdout.write("\n")
+
+    def _print_figures(self, console: Console) -> None:
+        if figures := self._conversation.reply.figures():
+            console.print(Text(figures, style="dim"), soft_wrap=True)
+
+    def _print_dim(self, text: str) -> None:
+        self._out.print(Text(text, style="dim"), soft_wrap=True)

@@ -1,0 +1,137 @@
+"""A conversation with a gateway: its turns, and what each answer took. Knows no terminal."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.errors import UnavailableError
+from serving.gateway.live.fingerprint import PLACEHOLDER
+from serving.http_client import ask_again, ask_gateway, gateway_events
+
+
+def served_model(url: str, api_key: str | None) -> str:
+    """Name of the model that a gateway serves.
+
+    Raises: UnavailableError, in one line, when it cannot be reached, wants another key, or is no gateway.
+    """
+    try:
+        return str(ask_again(lambda: ask_gateway(url, "/v1/models", api_key))["data"][0]["id"])
+    except (LookupError, TypeError) as error:
+        raise UnavailableError(f"{url} serves no model: is that a CloudMatrix gateway?") from error
+
+
+@dataclass(slots=True)
+class ChatReply:
+    """An answer as far as it has come. Times are of the caller's clock [s]; None until it happened."""
+
+    asked: float
+    first: float | None = None
+    last: float | None = None
+    text: str = ""
+    finish: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict)
+    replicas: tuple[str, ...] = ()
+    placeholder: bool = False
+
+    def take(self, event: Mapping[str, Any], now: float) -> str:
+        """Take one event of the stream. Returns: the text that it adds.
+
+        Raises: LookupError, TypeError, AttributeError when it is no chunk of a chat.
+        """
+        added = ""
+        for choice in event["choices"]:
+            added += choice["delta"].get("content") or ""
+            self.finish = choice.get("finish_reason") or self.finish
+        if added:
+            self.first = now if self.first is None else self.first
+            self.last = now
+            self.text += added
+        self.usage = event.get("usage") or self.usage
+        self.replicas = tuple(event.get("replicas") or self.replicas)
+        self.placeholder = str(event.get("system_fingerprint")).endswith(PLACEHOLDER)
+        return added
+
+    def figures(self) -> str:
+        """What it took, in one line; empty when nothing is known because it was stopped before its end."""
+        if not self.usage:
+            return ""
+        details = self.usage.get("prompt_tokens_details") or {}
+        cached = [f"{details.get('cached_tokens', 0)} cached"]
+        if "pulled_tokens" in details:
+            cached.append(f"{details['pulled_tokens']} of them pulled from the pool")
+        output = self.usage["completion_tokens"]
+        parts = [f"{self.usage['prompt_tokens']} prompt tokens ({', '.join(cached)})", f"{output} output tokens"]
+        if self.first is not None and self.last is not None:
+            parts.append(f"first after {(self.first - self.asked) * 1e3:.0f} ms")
+            if output > 1 and self.last > self.first:
+                parts.append(f"{(output - 1) / (self.last - self.first):.0f} tokens/s")
+        if self.replicas:
+            parts.append(" → ".join(self.replicas))
+        if self.usage.get("resumptions"):
+            parts.append(f"resumed {self.usage['resumptions']} times")
+        if self.finish == "length":
+            parts.append("cut at its longest")
+        if self.placeholder:
+            parts.append("placeholder text: the NPUs are simulated")
+        return ", ".join(parts)
+
+
+class Conversation:
+    """Turns so far. A question that fails leaves no turn; an answer that is stopped is kept as far as it has come.
+
+    Args:
+        system: what the model is told first.
+        wishes: further fields of each request; None = left out.
+        clock: monotonic [s].
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None,
+        model: str,
+        system: str | None,
+        wishes: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = url
+        self.model = model
+        self._api_key = api_key
+        self._wishes = {name: value for name, value in wishes.items() if value is not None}
+        self._opening = [{"role": "system", "content": system}] if system else []
+        self._turns: list[dict[str, str]] = []
+        self._clock = clock
+        self.reply = ChatReply(0.0)
+        """The newest one."""
+
+    def clear(self) -> None:
+        """Forget all turns."""
+        self._turns.clear()
+
+    def ask(self, message: str) -> Iterator[str]:
+        """Ask, and give the answer piece by piece; `reply` has its figures afterwards. To close it is to stop.
+
+        Raises: UnavailableError, in one line.
+        """
+        self.reply = reply = ChatReply(self._clock())
+        turns = [*self._turns, {"role": "user", "content": message}]
+        body = {
+            "model": self.model,
+            "messages": [*self._opening, *turns],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_replicas": True,
+            **self._wishes,
+        }
+        try:
+            with closing(gateway_events(self.url, "/v1/chat/completions", self._api_key, body)) as events:
+                for event in events:
+                    if added := reply.take(event, self._clock()):
+                        yield added
+        except (LookupError, TypeError, AttributeError) as error:
+            raise UnavailableError(f"{self.url} answers in another form: is that a CloudMatrix gateway?") from error
+        finally:
+            if reply.text:
+                self._turns = [*turns, {"role": "assistant", "content": reply.text}]
