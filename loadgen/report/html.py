@@ -31,10 +31,15 @@ def render(page: Page, author: str) -> str:
         licence=escape(_asset("uPlot.LICENSE.txt").strip()),
         charts=data,
         uplot_css=_asset("uPlot.min.css").strip(),
-        css=_asset("report.css"),
+        css=stylesheet(),
         uplot=_asset("uPlot.iife.min.js").strip(),
         script="\n".join(_asset(name) for name in _SCRIPTS),
     )
+
+
+def stylesheet() -> str:
+    """The look of every page of this project."""
+    return _asset("report.css")
 
 
 def _asset(name: str) -> str:

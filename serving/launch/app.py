@@ -26,7 +26,14 @@ MANY_REQUESTS = 100_000
 
 
 def build(
-    config: ServeConfig, *, secret: str, session: str, threads: int, pool_salt: bytes, pool_folder: Path
+    config: ServeConfig,
+    *,
+    secret: str,
+    session: str,
+    threads: int,
+    pool_salt: bytes,
+    pool_folder: Path,
+    dashboard_url: str,
 ) -> Application:
     """The application of one configuration.
 
@@ -36,6 +43,7 @@ def build(
         threads: compute threads per instance.
         pool_salt: from which namespaces get their salts; told to gateways only.
         pool_folder: where memory servers keep their names, and their SSD tier if it has no folder of its own.
+        dashboard_url: of Ray's dashboard, for links.
     """
     instance: Any = serve.deployment(InstanceDeployment)
     pools = {
@@ -69,7 +77,9 @@ def build(
         bound[KVCACHE] = _kvcache(config, secret, session, pool_folder)
     if config.autoscaler.policy != "none":
         bound[AUTOSCALER] = _autoscaler(config)
-    app: Application = gateway.bind(config, secret, handles, pool_salt, int(time.time()), **bound)
+    app: Application = gateway.bind(
+        config, secret, handles, pool_salt, int(time.time()), dashboard_url=dashboard_url, **bound
+    )
     return app
 
 

@@ -231,6 +231,7 @@ def deploy(config: ServeConfig, cluster: LocalCluster) -> None:
         threads=threads,
         pool_salt=pool_salt,
         pool_folder=cluster.session.pool_folder,
+        dashboard_url=cluster.dashboard_url,
     )
     try:
         serve.run(app, name=APP_NAME, route_prefix="/", external_scaler_enabled=True)
@@ -277,7 +278,7 @@ def banner(config: ServeConfig, cluster: LocalCluster) -> str:
     url = endpoint(config)
     return f"""
   endpoint         {url}/v1   (model: {name})
-{_placeholder_line(config)}{_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
+{_placeholder_line(config)}{_page_line(config)}{_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
   dashboard token  {cluster.session.token}
   pools page       {cluster.dashboard_url}/pools   (give the token to Ray's dashboard first)
   status           {sys.argv[0]} status --url {url}{" --api-key $API_KEY" if key else ""}
@@ -308,6 +309,14 @@ def _pool_line(config: ServeConfig) -> str:
     servers = f"{pool.replicas} memory server{'s' * (pool.replicas > 1)}"
     disk = f" + {pool.ssd_mib} MiB on disk" if pool.ssd_mib else ""
     return f"  KV-cache pool    {servers}, {pool.ub_memory_mib} MiB{disk}{' each' * (pool.replicas > 1)}\n"
+
+
+def _page_line(config: ServeConfig) -> str:
+    """Where to chat; a browser has no key to send."""
+    command = f"{sys.argv[0]} chat --url {endpoint(config)}"
+    if config.api_keys_required:
+        return f"  chat             {command} --api-key $API_KEY\n"
+    return f"  chat             {endpoint(config)} in a browser, or {command}\n"
 
 
 def _placeholder_line(config: ServeConfig) -> str:

@@ -23,6 +23,8 @@ from serving.gateway.api.drain import DrainMiddleware, GatewayDrain
 from serving.gateway.api.errors import ErrorReply, RouteError, reply_for
 from serving.gateway.api.host import HostMiddleware
 from serving.gateway.api.openapi import describe
+from serving.gateway.api.page_routes import page_router
+from serving.gateway.api.pages.start_page import StartFacts
 from serving.gateway.api.pool_admin import PoolAdmin
 from serving.gateway.api.pool_routes import pool_router
 from serving.gateway.api.responses import reply_logged
@@ -64,6 +66,7 @@ def create_app(
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
+    app.include_router(page_router(_start_facts(model, settings), lambda: app.openapi()))
     keys = KeyRing(settings)
     app.add_middleware(ApiKeyMiddleware, keys=keys)
     if settings.hosts is not None:
@@ -75,6 +78,12 @@ def create_app(
     document = partial(describe, app, keys=not keys.open, hosts=settings.hosts is not None)
     app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
     return app
+
+
+def _start_facts(model: ServedModel, settings: ApiSettings) -> StartFacts:
+    return StartFacts(
+        model.names[0], settings.version, model.max_model_len, settings.placeholder_tokens, settings.pools_page
+    )
 
 
 def _error_response(reply: ErrorReply) -> Response:

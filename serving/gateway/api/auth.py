@@ -7,16 +7,21 @@ list shows in the response time. Pure ASGI because Starlette's BaseHTTPMiddlewar
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.errors import AuthenticationError
-from serving.gateway.api.errors import reply_for
+from serving.gateway.api.errors import RouteError, reply_for
 from serving.gateway.api.responses import send_error
 from serving.gateway.api.tenant import KeyRing
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version", "/ping"})
 """Probes, scrapers and load balancers carry no keys. What `/metrics` tells of tenants is for administrators only."""
+PAGES = frozenset({"/", "/docs"})
+"""Pages for people, which browsers ask for without a key: where one is needed, they are not there."""
 
 
 class ApiKeyMiddleware:
-    """Answers 401 to requests without a valid key, outside `OPEN_PATHS`; sets `tenant` in the request's state."""
+    """Answers 401 to requests without a valid key, outside `OPEN_PATHS`, and 404 where they are for `PAGES`.
+
+    Sets `tenant` in the request's state.
+    """
 
     def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
         self._app = app
@@ -31,7 +36,8 @@ class ApiKeyMiddleware:
             try:
                 scope.setdefault("state", {})["tenant"] = look(header)
             except AuthenticationError as error:
-                await send_error(send, reply_for(error))
+                hidden = RouteError(404, f"no route for {scope['path']}") if scope["path"] in PAGES else error
+                await send_error(send, reply_for(hidden))
                 return
         await self._app(scope, receive, send)
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from serving.gateway.api.answers import ChatCompletionChunk, CompletionChunk, ErrorAnswer
 from serving.gateway.api.auth import OPEN_PATHS
+from serving.gateway.api.field_notes import FIELD_NOTES
 from serving.gateway.api.schema import BODIES
 from serving.gateway.api.unknown_fields import WARNING_HEADER
 
@@ -42,6 +43,7 @@ _REQUEST_ID = {"description": "the client's own, else a new one", "schema": {"ty
 _IGNORED = {"description": "fields of the body that mean nothing here", "schema": {"type": "string"}}
 _KEY = {"type": "http", "scheme": "bearer"}
 _REF = "#/components/schemas/{model}"
+BODY_PARTS = ("ChatMessage", "StreamOptions")
 _EVENTS: tuple[type[BaseModel], ...] = (ChatCompletionChunk, CompletionChunk)
 
 _EVERYWHERE = (400, 408, 431, 500, 503)
@@ -101,6 +103,9 @@ def describe(app: FastAPI, *, keys: bool, hosts: bool = False) -> dict[str, Any]
             own = model.model_json_schema(ref_template=_REF, mode="validation" if name in BODIES else "serialization")
             models.update(own.pop("$defs", {}))
             models[name] = own
+        for name in (*BODIES, *BODY_PARTS):
+            for field_name, field in models[name]["properties"].items():
+                field["description"] = FIELD_NOTES[field_name]
         if keys:
             parts["securitySchemes"] = {"key": _KEY}
         for path, methods in schema["paths"].items():

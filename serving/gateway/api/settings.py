@@ -157,6 +157,8 @@ class ApiSettings:
         encode_in_thread_bytes: prompts longer than this are tokenized off the event loop.
         allowed_origins: whose web pages may call, `*` = anybody's.
         hosts: names under which requests may come; None = any.
+        placeholder_tokens: NPUs are simulated, and answers mean nothing.
+        pools_page: address of the dashboard's page about pools; empty = not known.
     """
 
     version: str = "0"
@@ -178,3 +180,5 @@ class ApiSettings:
     encode_in_thread_bytes: int = 32 * 2**10
     allowed_origins: tuple[str, ...] = ()
     hosts: AllowedHosts | None = None
+    placeholder_tokens: bool = False
+    pools_page: str = ""

@@ -60,6 +60,7 @@ class GatewayDeployment:
         pool_salt: from which namespaces get their salts; the same for all gateways, known to them only.
         created: when the application was [Unix time, s]; the same for all gateways, whenever each began.
         kvcache, autoscaler: handles of the memory servers and of the autoscaler, bound for the same reason as `pools`.
+        dashboard_url: of Ray's dashboard; empty = not known.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
@@ -71,6 +72,7 @@ class GatewayDeployment:
         created: int,
         kvcache: DeploymentHandle[Any] | None = None,
         autoscaler: DeploymentHandle[Any] | None = None,
+        dashboard_url: str = "",
     ) -> None:
         log_beside_serve()
         keep_on_loopback()
@@ -93,7 +95,7 @@ class GatewayDeployment:
         self._metered = metered = MeteredBackend(self._backend, meter, begun, waits=config.gateway.role_wait_s > 0)
         self._members: list[Member] = []
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
-        settings = _api_settings(config, pool_salt)
+        settings = _api_settings(config, pool_salt, dashboard_url)
         self._drain = GatewayDrain()
         admin = self._admin(gateway, secret)
         self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
@@ -238,7 +240,7 @@ def _served_model(config: ServeConfig, created: int) -> ServedModel:
     return replace(served, root=str(folder), fingerprint=system_fingerprint(config))
 
 
-def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:
+def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = "") -> ApiSettings:
     gateway = config.gateway
     return ApiSettings(
         version=VERSION,
@@ -253,6 +255,8 @@ def _api_settings(config: ServeConfig, pool_salt: bytes) -> ApiSettings:
         request_timeout_s=gateway.request_timeout_s,
         allowed_origins=gateway.allowed_origins,
         hosts=_hosts(config),
+        placeholder_tokens=config.engine.executor == "simulated",
+        pools_page=f"{dashboard_url}/pools" if dashboard_url else "",
     )
 
 

@@ -82,6 +82,8 @@ def test_everything_listens_on_loopback(server: Server) -> None:
 def test_pages_about_the_system(server: Server) -> None:
     assert server.get("/ready")
     assert server.get("/health") is not None
+    assert f'href="{server.printed("Ray dashboard")}/pools"' in server.get("/")
+    assert "<code>/v1/chat/completions</code>" in server.get("/docs")
     status = server.cluster()
     assert (status["model"], status["mode"], status["npus"]) == ("tiny", "disaggregated", {"used": 4, "offered": 8})
     assert [(pool["name"], len(pool["replicas"])) for pool in status["pools"]] == [("prefill", 1), ("decode", 1)]

@@ -1,0 +1,144 @@
+"""The page at `/docs`: every operation with its fields, answers and an example, made of `/openapi.json` alone."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+from loadgen.report.fragments import Html, details, element, join, section
+from serving.gateway.api.pages.document import PageDocument, document, link
+from serving.gateway.api.pages.schema_text import JsonSchema, fields_table, noted_text, type_text
+
+EXAMPLES: Mapping[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 40},
+    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0},
+    "/tokenize": {"prompt": "Once upon a time"},
+    "/detokenize": {"tokens": [40, 41, 42]},
+    "/pool/namespaces/{name}": {"quota_mib": 512},
+    "/pool/audit": {"repair": False},
+}
+"""A body of each operation that takes one, by path; the same for every model."""
+_FIRST = ("generation", "information")
+"""Tags that come before the others."""
+
+
+def api_page(described: Mapping[str, Any], url: str) -> PageDocument:
+    """The page.
+
+    Args:
+        described: the OpenAPI document.
+        url: of this server, as the browser knows it.
+    """
+    schemas, keys = described["components"]["schemas"], "securitySchemes" in described["components"]
+    groups: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {tag: [] for tag in _FIRST}
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            groups.setdefault(operation["tags"][0], []).append((method.upper(), path, operation))
+    every = [one for group in groups.values() for one in group]
+    contents = [element("li", link(f"#{_anchor(method, path)}", f"{method} {path}")) for method, path, _ in every]
+    lead = (
+        "Any OpenAI client works with base URL "
+        f"<code>{escape(url)}/v1</code>. Fields of a body that are not required may be left out or null. "
+        "What is no success is an " + type_text({"$ref": "#/ErrorAnswer"}) + "."
+    )
+    body = [
+        element("h1", "API"),
+        element("p", Html(lead)),
+        *([element("p", Html("Send an API key as <code>Authorization: Bearer KEY</code>."))] if keys else []),
+        element("ul", join(contents), "toc"),
+        *(
+            section(tag.replace(" ", "-"), _title(tag), *[_operation(*one, schemas, url) for one in group])
+            for tag, group in groups.items()
+        ),
+        section("schemas", "Schemas", *[_schema(name, schemas[name]) for name in _named(every, schemas)]),
+    ]
+    links = [link("./", "Chat"), link("openapi.json", "openapi.json"), link("metrics", "Metrics")]
+    return document(f"API – {described['info']['title']}", links, body)
+
+
+def _title(tag: str) -> str:
+    return tag[:1].upper() + tag[1:]
+
+
+def _anchor(method: str, path: str) -> str:
+    return f"{method.lower()}{path.replace('/', '-').replace('{', '').replace('}', '')}"
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any], url: str) -> Html:
+    anchor = _anchor(method, path)
+    name = Html(f'<span class="method">{method}</span><code>{escape(path)}</code>')
+    heading = Html(f'<h3 id="{anchor}"><a href="#{anchor}">{name}</a></h3>')
+    text = [element("p", noted_text(part)) for part in operation.get("description", "").split("\n\n")]
+    body = operation.get("requestBody")
+    parts = [heading, *text]
+    if body is not None:
+        kind = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        parts.append(details("Fields of the body", fields_table(schemas[kind])))
+    parts += [details("Answers", _answers(operation["responses"])), _example(method, path, body is not None, url)]
+    return element("section", join(parts), "operation")
+
+
+def _example(method: str, path: str, has_body: bool, url: str) -> Html:
+    """A command to paste."""
+    words = ["curl", *(["-X", method] if method not in ("GET", "POST") or (method == "POST" and not has_body) else [])]
+    words.append(shlex.quote(f"{url}{path}").replace("{name}", "NAME"))
+    if has_body:
+        sent = shlex.quote(json.dumps(EXAMPLES[path]))
+        words += ["-H", "'Content-Type: application/json'", "\\\n ", "-d", sent]
+    return element("code", " ".join(words), "command")
+
+
+def _answers(responses: Mapping[str, Any]) -> Html:
+    rows = []
+    for status, response in responses.items():
+        kinds = [_content(kind, one.get("schema", {})) for kind, one in response.get("content", {}).items()]
+        cells = [
+            element("th", status),
+            element("td", response["description"]),
+            element("td", join(kinds, "; ") if kinds else "no body", "type"),
+        ]
+        rows.append(element("tr", join(cells, "")))
+    return element("div", element("table", element("tbody", join(rows)), "stack"), "panel")
+
+
+def _content(media_type: str, schema: JsonSchema) -> Html:
+    if media_type == "text/event-stream":
+        names = [kind for kind in _references(schema) if kind != "ErrorAnswer"]
+        return join(["with stream, events of ", *[type_text({"$ref": f"#/{name}"}) for name in names]], "")
+    return type_text(schema) if media_type == "application/json" else Html(escape(media_type))
+
+
+def _schema(name: str, schema: JsonSchema) -> Html:
+    anchor = escape(name)
+    heading = Html(f'<h3 id="{anchor}"><a href="#{anchor}"><code>{anchor}</code></a></h3>')
+    note = element("p", noted_text(schema.get("description", "")), "soft")
+    return element("section", join([heading, note, fields_table(schema)]), "schema")
+
+
+def _named(operations: list[tuple[str, str, Mapping[str, Any]]], schemas: Mapping[str, JsonSchema]) -> list[str]:
+    """Schemas that the page links to: answers, and what bodies and answers consist of; in the order of their first use.
+
+    Bodies themselves stand beside their operations.
+    """
+    bodies = [name for _, _, one in operations for name in _references(one.get("requestBody", {}))]
+    found = dict.fromkeys(name for _, _, one in operations for name in _references(one["responses"]))
+    queue = [*bodies, *found]
+    for name in queue:  # grows while it is read
+        for part in _references(schemas[name]):
+            if part not in found:
+                found[part] = None
+                queue.append(part)
+    return list(found)
+
+
+def _references(value: object) -> Iterator[str]:
+    """Names of all schemas that a value refers to."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"].rpartition("/")[2]
+        for one in value.values():
+            yield from _references(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _references(one)

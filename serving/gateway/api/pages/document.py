@@ -1,0 +1,85 @@
+"""An HTML document that needs nothing else, and the policy sent with it: no script but its own, no other origin.
+
+Its look is that of the reports.
+"""
+
+import base64
+import hashlib
+import importlib.resources
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from string import Template
+
+from loadgen.report.fragments import Html, join
+from loadgen.report.html import stylesheet
+
+_THEME = (
+    'document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";'
+)
+_DOCUMENT = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>$title</title>
+<script>$theme</script>
+<style>$style</style>
+</head>
+<body>
+<header class="bar"><div><nav aria-label="Pages">$navigation</nav></div></header>
+<main>
+$body
+</main>
+$script
+</body>
+</html>
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class PageDocument:
+    """The document as it is sent, with the value of its Content-Security-Policy."""
+
+    content: bytes
+    policy: str
+
+
+def document(title: str, navigation: Sequence[Html], body: Sequence[Html], script: str = "") -> PageDocument:
+    """Put a page together.
+
+    Args:
+        navigation: links.
+        script: JavaScript that runs behind the body; it may ask this origin only.
+    """
+    style = f"{stylesheet()}\n{page_asset('pages.css')}"
+    content = _DOCUMENT.substitute(
+        title=escape(title),
+        theme=_THEME,
+        style=style,
+        navigation=join(navigation, ""),
+        body=join(body),
+        script=f"<script>{script}</script>" if script else "",
+    )
+    scripts = " ".join(_hashed(one) for one in (_THEME, script) if one)
+    policy = (
+        f"default-src 'none'; script-src {scripts}; style-src {_hashed(style)}; img-src data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return PageDocument(content.encode(), policy)
+
+
+def page_asset(name: str) -> str:
+    """A file that pages are made of."""
+    return (importlib.resources.files("serving.gateway.api.pages") / "assets" / name).read_text(encoding="utf-8")
+
+
+def link(to: str, text: str) -> Html:
+    """A link. Addresses are relative, so that pages work behind a proxy that serves them under a path."""
+    return Html(f'<a href="{escape(to)}">{escape(text)}</a>')
+
+
+def _hashed(source: str) -> str:
+    """The one inline script or style that is meant, as a policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"

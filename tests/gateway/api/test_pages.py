@@ -1,0 +1,120 @@
+"""Pages for people: the chat box at `/` and the API at `/docs`, as they are sent."""
+
+import html
+import re
+from typing import Any
+
+import pytest
+
+from serving.gateway.api.field_notes import FIELD_NOTES
+from serving.gateway.api.openapi import BODY_PARTS
+from serving.gateway.api.pages.api_page import EXAMPLES
+from serving.gateway.api.pages.schema_text import type_text
+from serving.gateway.api.schema import BODIES
+from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from tests.fakes.pool_admin import two_servers
+from tests.gateway.api.errors import check
+from tests.gateway.api.support import Harness, post, request
+
+DASHBOARD = "http://127.0.0.1:8265/pools"
+
+
+@pytest.fixture(scope="module")
+def whole(served: ServedModel) -> Harness:
+    settings = ApiSettings(version="1.2.3", placeholder_tokens=True, pools_page=DASHBOARD)
+    return Harness(served, settings, two_servers())
+
+
+def page(harness: Harness, path: str, **headers: str) -> str:
+    reply = request(harness.app, "GET", path, headers=headers)
+    assert reply.status_code == 200
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    return reply.text
+
+
+def test_the_first_page_names_the_model_and_leads_everywhere(whole: Harness, application: Harness) -> None:
+    text = page(whole, "/")
+    assert '<h1 id="model">tiny</h1>' in text
+    assert "512 tokens" in text
+    assert [link for link in re.findall('href="([^"]+)"', text) if link != "data:,"] == [
+        "docs", "openapi.json", "metrics", DASHBOARD,
+    ]  # fmt: skip
+    assert "curl http://test/v1/chat/completions" in html.unescape(text)
+    assert "Placeholder text" in text
+    plain = page(application, "/")
+    assert "Placeholder text" not in plain
+    assert "pools" not in re.findall('href="([^"]+)"', plain)
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_pages_need_nothing_else_and_may_do_nothing_else(whole: Harness, path: str) -> None:
+    reply = request(whole.app, "GET", path)
+    policy = reply.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+    outside = set(re.findall(r"https?://[^\s\"'<&]+", reply.text)) - {DASHBOARD}
+    assert {one for one in outside if not one.startswith("http://test")} == set()
+    assert not re.findall(r"\s(?:src|style|on\w+)=", re.sub(r"<(script|style)>.*?</\1>", "", reply.text, flags=re.S))
+
+
+def test_pages_are_not_there_where_keys_are_asked_for_unless_one_comes(served: ServedModel) -> None:
+    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)))
+    for path in ("/", "/docs"):
+        check(request(closed.app, "GET", path), 404)
+        check(request(closed.app, "GET", path, headers={"authorization": "Bearer two"}), 404)
+        assert "<h1" in page(closed, path, authorization="Bearer one")
+    assert "Authorization: Bearer KEY" in page(closed, "/docs", authorization="Bearer one")
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_a_name_of_the_server_is_text_whatever_it_holds(whole: Harness, path: str) -> None:
+    assert "<script>alert" not in page(whole, path, host="a<script>alert(1)</script>")
+
+
+def test_the_api_page_has_every_operation_field_and_schema(whole: Harness) -> None:
+    text = page(whole, "/docs")
+    described: dict[str, Any] = request(whole.app, "GET", "/openapi.json").json()
+    for path, methods in described["paths"].items():
+        for method in methods:
+            assert f'<span class="method">{method.upper()}</span><code>{path}</code>' in text
+    for name, schema in described["components"]["schemas"].items():
+        assert name in BODIES or f'<h3 id="{name}">' in text, name
+        for field in schema.get("properties", {}):
+            assert f"<th><code>{field}</code>" in text, (name, field)
+    targets = set(re.findall('href="#([^"]+)"', text))
+    assert targets - set(re.findall('id="([^"]+)"', text)) == set(), "links that lead nowhere"
+
+
+def test_examples_are_answered(whole: Harness) -> None:
+    described: dict[str, Any] = request(whole.app, "GET", "/openapi.json").json()
+    bodies = {path for path, methods in described["paths"].items() for one in methods.values() if "requestBody" in one}
+    assert bodies == EXAMPLES.keys()
+    for path, body in EXAMPLES.items():
+        assert post(whole.app, path.replace("{name}", "acme"), body).status_code == 200, path
+
+
+def test_every_field_of_a_request_has_its_meaning(whole: Harness) -> None:
+    schemas = request(whole.app, "GET", "/openapi.json").json()["components"]["schemas"]
+    described = [schemas[one]["properties"] for one in (*BODIES, *BODY_PARTS)]
+    fields = {name: field["description"] for properties in described for name, field in properties.items()}
+    assert fields == FIELD_NOTES
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "integer", "minimum": 0, "exclusiveMaximum": 2**31}, "integer ≥ 0"),
+        ({"type": "number", "exclusiveMinimum": 0.0, "maximum": 1.0}, "number > 0 ≤ 1"),
+        ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+         "string or list of string"),
+        ({"anyOf": [{"type": "integer"}, {"enum": [None, False]}]}, "integer or <code>false</code>"),
+        ({"enum": ["left", "right"], "type": "string"},
+         "<code>&quot;left&quot;</code> or <code>&quot;right&quot;</code>"),
+        ({"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Tier"}},
+         'object of <a href="#Tier">Tier</a>'),
+        ({"type": "object", "additionalProperties": True}, "object"),
+        ({}, "anything"),
+    ],
+)  # fmt: skip
+def test_types_in_words(schema: dict[str, Any], text: str) -> None:
+    assert type_text(schema) == text

@@ -1,0 +1,96 @@
+"""The endpoint's pages in a real browser: a conversation, a stop, an error; light, dark, and on a phone."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving.errors import EngineError
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.values.sequence import PoolUse
+from tests.gateway.api.support import Harness, running_server
+from tests.scaling.dashboard.chromium import Chromium, Page
+
+POOLS = "http://127.0.0.1:8265/pools"
+TALK = "document.querySelector('#talk').innerText"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with Chromium(tmp_path_factory.mktemp("chromium") / "profile") as running:
+        yield running
+
+
+@pytest.fixture
+def harness(served: ServedModel) -> Harness:
+    return Harness(served, ApiSettings(version="1.2.3", pools_page=POOLS))
+
+
+async def converse(harness: Harness, page: Page, url: str) -> None:
+    harness.script_of = lambda _: harness.say("Once <b>upon</b> a time", cached_tokens=4, pool=PoolUse(3))
+    assert await page.go(f"{url}/") == 200
+    await page.click(".question")
+    await page.wait(f"{TALK}.includes('prefill#a → decode#b')")
+    talk = await page.run(TALK)
+    assert "Once <b>upon</b> a time" in talk, "text, not HTML"
+    assert "4 cached, 3 of them pulled from the pool" in talk
+    await page.click("#message")
+    await page.type("And then?")
+    await page.press("Enter")
+    await page.wait("document.querySelectorAll('#talk .figures').length === 2")
+    first, second = (job.sequences[0].prompt for job in harness.backend.jobs)
+    assert second[: len(first)] == first, "the conversation goes on"
+
+
+async def stop_and_fail(harness: Harness, page: Page) -> None:
+    harness.script_of = lambda _: harness.say("Once upon", hang_after=2)
+    await page.type("Wait")
+    await page.press("Enter")
+    await page.wait(
+        "document.querySelector('#send').innerText === 'Stop' && document.querySelector('.coming')?.innerText"
+    )
+    await page.click("#send")
+    await page.wait(f"{TALK}.endsWith('stopped')")
+    harness.script_of = lambda _: harness.say("", fail_after=0, error=EngineError("broken"))
+    await page.type("Fail")
+    await page.press("Enter")
+    await page.wait("document.querySelector('#talk .fault')")
+    await page.click("#clear")
+    assert await page.run(TALK) == ""
+    assert await page.run("document.querySelector('#questions').hidden") is False
+
+
+def test_a_conversation(harness: Harness, browser: Chromium) -> None:
+    async def play(url: str) -> None:
+        async with browser.page() as page:
+            await converse(harness, page, url)
+            await stop_and_fail(harness, page)
+            assert page.faults == []
+            assert {one.partition("?")[0] for one in page.requested} <= {
+                f"{url}/",
+                f"{url}/v1/chat/completions",
+                "data:,",
+            }
+
+    with running_server(harness.app) as url:
+        asyncio.run(play(url))
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_pages_fit_and_follow_the_readers_theme(path: str, harness: Harness, browser: Chromium, tmp_path: Path) -> None:
+    async def look(url: str) -> None:
+        async with browser.page() as page:
+            for width, dark in ((1280, False), (390, True)):
+                await page.size(width, 844)
+                await page.dark(dark)
+                assert await page.go(f"{url}{path}") == 200
+                await page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+                assert await page.run("document.documentElement.scrollWidth - innerWidth") <= 0, width
+                assert await page.run("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+                (tmp_path / f"{width}.png").write_bytes(await page.picture())
+            assert page.faults == []
+            assert {one for one in page.requested if not one.startswith((url, "data:"))} == set()
+
+    with running_server(harness.app) as url:
+        asyncio.run(look(url))
