@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -110,7 +110,7 @@ def ask(
 
 def ask_events(
     server: ServerKind, url: str, path: str, key: str | None, body: dict[str, Any], *, silence_s: float = SILENCE_S
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any]]:
     """Ask once for a stream of server-sent events, and give each one's object as it comes. To close it is to leave.
 
     Args:

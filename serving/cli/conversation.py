@@ -1,7 +1,7 @@
 """A conversation with a gateway: its turns, and what each answer took. Knows no terminal."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,7 +110,7 @@ class Conversation:
         """Forget all turns."""
         self._turns.clear()
 
-    def ask(self, message: str) -> Iterator[str]:
+    def ask(self, message: str) -> Generator[str]:
         """Ask, and give the answer piece by piece; `reply` has its figures afterwards. To close it is to stop.
 
         Raises: UnavailableError, in one line.

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -56,14 +56,14 @@ def prompts(harness: Harness) -> list[str]:
 
 
 def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """What a person types at a terminal; Ctrl-D comes last."""
+    """What a person types at a terminal; Ctrl-C comes last."""
     typed = iter(lines)
 
     def read(_: str) -> str:
         try:
             return next(typed)
         except StopIteration:
-            raise EOFError from None
+            raise KeyboardInterrupt from None
 
     monkeypatch.setattr("builtins.input", read)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -161,12 +161,12 @@ def test_a_question_that_fails_leaves_no_turn(
 def test_a_stopped_answer_is_kept_as_far_as_it_has_come(
     harness: Harness, url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*asked: Any) -> Iterator[dict[str, Any]]:
+    def interrupted(*_: Any) -> Generator[dict[str, Any]]:
         yield {"choices": [{"delta": {"content": "Once"}}]}
         raise KeyboardInterrupt
 
     type_lines(monkeypatch, "one", "two")
-    answers = iter([interrupted, gateway_events])
+    answers: Iterator[Callable[..., Generator[dict[str, Any]]]] = iter([interrupted, gateway_events])
     monkeypatch.setattr("serving.cli.conversation.gateway_events", lambda *asked: next(answers)(*asked))
     assert main(["chat", "--url", url]) == 0
     assert "Once\nstopped; Ctrl-C again leaves\nOnce upon a time\n" in capsys.readouterr().out
@@ -204,8 +204,8 @@ class Terminal:
 
 
 def test_keys_at_a_terminal(harness: Harness, url: str) -> None:
-    """Ctrl-C stops the answer, which frees what it holds, and again leaves; a model's text steers no terminal."""
-    scripts = iter([harness.say("Once upon", hang_after=2), harness.say("a \x1b[31mtree")])
+    """Ctrl-C stops the answer, which frees what it holds, Ctrl-D leaves; a model's text steers no terminal."""
+    scripts = iter([harness.say("Once upon a time " * 40, delay_s=0.05), harness.say("a \x1b[31mtree")])
     harness.script_of = lambda _: next(scripts)
     terminal = Terminal("--url", url)
     try:
@@ -222,7 +222,7 @@ def test_keys_at_a_terminal(harness: Harness, url: str) -> None:
         terminal.type("two\n")
         terminal.wait("a [31mtree")
         terminal.wait("> ")
-        terminal.process.send_signal(signal.SIGINT)
+        terminal.type("\x04")
         assert terminal.process.wait(PATIENCE_S) == 0
     finally:
         terminal.close()

@@ -11,13 +11,12 @@ from serving.values.jobs import GenerationJob, SequenceUpdate
 
 
 class Generation(Protocol):
-    """A job under way.
+    """A job under way."""
 
-    Attributes:
-        replicas: instances that were given work of it, in order, each once.
-    """
-
-    replicas: Sequence[str]
+    @property
+    def replicas(self) -> Sequence[str]:
+        """Instances that were given work of it, in order, each once."""
+        ...
 
     async def next(self) -> Sequence[SequenceUpdate]:
         """Wait for news and return everything that has arrived since the last call (at least one update).
