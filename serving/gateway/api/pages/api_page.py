@@ -19,7 +19,7 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "/pool/audit": {"repair": False},
 }
 """A body of each operation that takes one, by path; the same for every model."""
-_FIRST = ("generation", "information")
+_FIRST = ("generation", "information", "KV-cache pool")
 """Tags that come before the others."""
 
 
@@ -95,7 +95,7 @@ def _answers(responses: Mapping[str, Any]) -> Html:
         kinds = [_content(kind, one.get("schema", {})) for kind, one in response.get("content", {}).items()]
         cells = [
             element("th", status),
-            element("td", response["description"]),
+            element("td", noted_text(response["description"])),
             element("td", join(kinds, "; ") if kinds else "no body", "type"),
         ]
         rows.append(element("tr", join(cells, "")))

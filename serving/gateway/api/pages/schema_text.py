@@ -38,8 +38,10 @@ def type_text(schema: JsonSchema) -> Html:
 def _bounds(schema: JsonSchema) -> list[str]:
     """Bounds of a number, as far as they mean something."""
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    told = [(sign, schema[name]) for name, sign in signs.items() if name in schema]
-    return [f"{sign} {bound:g}" for sign, bound in told if abs(bound) < _LARGEST_TOLD]
+    told = {sign: schema[name] for name, sign in signs.items() if name in schema and abs(schema[name]) < _LARGEST_TOLD}
+    if told.keys() == {"≥", "≤"}:
+        return [f"{told['≥']:g} to {told['≤']:g}"]
+    return [" and ".join(f"{sign} {bound:g}" for sign, bound in told.items())] if told else []
 
 
 def fields_table(schema: JsonSchema) -> Html:
