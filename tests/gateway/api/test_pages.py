@@ -104,7 +104,7 @@ def test_every_field_of_a_request_has_its_meaning(whole: Harness) -> None:
     ("schema", "text"),
     [
         ({"type": "integer", "minimum": 0, "exclusiveMaximum": 2**31}, "integer ≥ 0"),
-        ({"type": "number", "exclusiveMinimum": 0.0, "maximum": 1.0}, "number > 0 and ≤ 1"),
+        ({"type": "number", "exclusiveMinimum": 0.0, "maximum": 1.0}, "number &gt; 0 and ≤ 1"),
         ({"type": "number", "minimum": 0.0, "maximum": 2.0}, "number 0 to 2"),
         ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
          "string or list of string"),
