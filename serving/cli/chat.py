@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises: UnavailableError, ConfigError, in one line.
     """
     from serving.cli.chat_terminal import ChatTerminal
-    from serving.cli.conversation import Conversation, served_model
+    from serving.cli.conversation import ChatConversation, served_model
     from serving.errors import ConfigError
 
     url, key = arguments.url, arguments.api_key
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("the message is empty: give one as an argument or on standard input")
     model = served_model(url, key)
     wishes = {"max_tokens": arguments.max_tokens, "temperature": arguments.temperature, "seed": arguments.seed}
-    conversation = Conversation(url, key, model, arguments.system, wishes)
+    conversation = ChatConversation(url, key, model, arguments.system, wishes)
     terminal = ChatTerminal(conversation)
     if message is None:
         terminal.chat()

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from rich.console import Console
 from rich.text import Text
 
-from serving.cli.conversation import Conversation
+from serving.cli.conversation import ChatConversation
 from serving.errors import ServingError
 
 HELP = """\
@@ -21,7 +21,7 @@ _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) 
 class ChatTerminal:
     """Standard input, output and error around a conversation."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: ChatConversation) -> None:
         self._conversation = conversation
         self._out = Console(highlight=False)
         self._err = Console(stderr=True, highlight=False)

@@ -54,7 +54,7 @@ class ChatReply:
         return added
 
     def figures(self) -> str:
-        """What it took, in one line; empty when nothing is known because it was stopped before its end."""
+        """Tokens, times and replicas in one line; empty when it was stopped before they were told."""
         if not self.usage:
             return ""
         details = self.usage.get("prompt_tokens_details") or {}
@@ -78,7 +78,7 @@ class ChatReply:
         return ", ".join(parts)
 
 
-class Conversation:
+class ChatConversation:
     """Turns so far. A question that fails leaves no turn; an answer that is stopped is kept as far as it has come.
 
     Args:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from serving.cli import main
-from serving.cli.conversation import ChatReply, Conversation
+from serving.cli.conversation import ChatReply, ChatConversation
 from serving.errors import EngineError, SilentError, UnavailableError
 from serving.gateway.api.settings import ApiSettings, hash_api_key
 from serving.http_client import GATEWAY, RefusedError, ask_events, gateway_events
@@ -285,6 +285,6 @@ def test_a_stream_that_does_not_end_well(said: bytes, kind: type[Exception], why
 
 def test_a_stream_of_something_else_is_told_in_one_line() -> None:
     with saying(b'data: {"x": 1}\n\n') as url:
-        conversation = Conversation(url, None, "tiny", None, {})
+        conversation = ChatConversation(url, None, "tiny", None, {})
         with pytest.raises(UnavailableError, match="answers in another form"):
             list(conversation.ask("hi"))
