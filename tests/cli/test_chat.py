@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from serving.cli import main
-from serving.cli.conversation import ChatReply, ChatConversation
+from serving.cli.conversation import ChatConversation, ChatReply
 from serving.errors import EngineError, SilentError, UnavailableError
 from serving.gateway.api.settings import ApiSettings, hash_api_key
 from serving.http_client import GATEWAY, RefusedError, ask_events, gateway_events
