@@ -29,6 +29,7 @@ from serving.kvpool.live.pool_control import control_settings, pool_control
 from serving.launch.app import APP_NAME, GATEWAY, KVCACHE, build
 from serving.launch.cluster import LocalCluster
 from serving.launch.ray_parts import too_slow
+from serving.scaling.dashboard.once import issue
 from serving.scaling.live.scaling_board import start_board
 from serving.terminal import ending_signals, silence
 
@@ -280,7 +281,7 @@ def banner(config: ServeConfig, cluster: LocalCluster) -> str:
   endpoint         {url}/v1   (model: {name})
 {_placeholder_line(config)}{_page_line(config)}{_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
   dashboard token  {cluster.session.token}
-  pools page       {cluster.dashboard_url}/pools   (give the token to Ray's dashboard first)
+  pools page       {cluster.dashboard_url}/pools#once={issue(cluster.session.token, time.time())}
   status           {sys.argv[0]} status --url {url}{" --api-key $API_KEY" if key else ""}
   scale a pool     {sys.argv[0]} scale {one_more(config)} --dashboard {cluster.dashboard_url}
 

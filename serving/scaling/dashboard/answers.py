@@ -63,7 +63,7 @@ def file_answer(name: str) -> web.Response:
 
     Raises: web.HTTPNotFound if it is none of them, whatever the name tries to reach.
     """
-    body = _files().get(name)
+    body = page_files().get(name)
     if body is None:
         raise web.HTTPNotFound
     kind = mimetypes.guess_type(name)[0]
@@ -71,6 +71,6 @@ def file_answer(name: str) -> web.Response:
 
 
 @cache
-def _files() -> dict[str, bytes]:
-    """Read once: a process serves one version of the page."""
+def page_files() -> dict[str, bytes]:
+    """The page's files by name. Read once: a process serves one version of the page."""
     return {path.name: path.read_bytes() for path in _PAGE.iterdir() if path.is_file()}

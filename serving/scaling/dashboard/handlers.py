@@ -10,6 +10,7 @@ from serving.errors import ScaleError
 from serving.scaling.dashboard.answers import error_answer, file_answer, json_answer, ray_refusal, refusal
 from serving.scaling.dashboard.commands import BY_PAGE, RayScale, from_json, from_query
 from serving.scaling.dashboard.guard import NONCE_HEADER, Guard
+from serving.scaling.dashboard.login import PageLogin
 from serving.scaling.dashboard.port import JsonObject, PoolsPort
 from serving.values.scaling import PoolOperation, ReadDecisions, ReadPools, ScaleAnswer, ScalePool
 
@@ -26,12 +27,16 @@ class PoolsApi:
 
     Args:
         guard: whose nonce browsers need; the same for as long as this process lives.
+        login: admits whoever has a one-time pass.
         clock: monotonic [s].
     """
 
-    def __init__(self, port: PoolsPort, guard: Guard, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, port: PoolsPort, guard: Guard, login: PageLogin, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._port = port
         self._guard = guard
+        self._login = login
         self._look = SharedLook(lambda: port.ask(ReadPools()), clock)
 
     def file(self, name: str) -> web.Response:
@@ -40,6 +45,11 @@ class PoolsApi:
         Raises: web.HTTPNotFound.
         """
         return file_answer(name)
+
+    def log_in(self, request: web.Request) -> web.Response:
+        """A one-time pass for Ray's cookie, from the page itself."""
+        stranger = self._guard.stranger(request.headers)
+        return error_answer(*stranger, 403) if stranger is not None else self._login.answer(request.headers)
 
     async def state(self, request: web.Request) -> web.Response:
         """Everything there is to see, and the nonce for whoever can read headers."""

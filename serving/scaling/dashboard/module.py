@@ -9,11 +9,13 @@ from functools import partial
 
 from aiohttp import web
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
+from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
 from ray.dashboard.subprocesses.module import SubprocessModule, SubprocessModuleConfig
 from ray.dashboard.subprocesses.routes import SubprocessRouteTable as routes
 
 from serving.scaling.dashboard.guard import Guard
 from serving.scaling.dashboard.handlers import PoolsApi
+from serving.scaling.dashboard.login import LOGIN_PATH, PageLogin
 from serving.scaling.dashboard.port import PoolsPort
 from serving.scaling.dashboard.ray_port import RayPools, connect
 from serving.values.scaling import HoldPool, ReleasePool, ScalePool
@@ -24,7 +26,7 @@ class PoolsHead(SubprocessModule):
 
     def __init__(self, config: SubprocessModuleConfig) -> None:
         super().__init__(config)
-        self._api = PoolsApi(self.port(), Guard(controls=is_token_auth_enabled()))
+        self._api = PoolsApi(self.port(), Guard(controls=is_token_auth_enabled()), PageLogin(_token()))
 
     def port(self) -> PoolsPort:
         """The system that the page is about."""
@@ -34,6 +36,11 @@ class PoolsHead(SubprocessModule):
     async def page(self, request: web.Request) -> web.Response:
         """The page."""
         return self._api.file("index.html")
+
+    @routes.get(LOGIN_PATH)
+    async def login(self, request: web.Request) -> web.Response:
+        """A one-time pass for Ray's cookie."""
+        return self._api.log_in(request)
 
     @routes.get("/pools/{file}")
     async def file(self, request: web.Request) -> web.Response:
@@ -84,3 +91,8 @@ class PoolsHead(SubprocessModule):
     async def page_release(self, request: web.Request) -> web.Response:
         """The end of a hold, from the page."""
         return await self._api.by_page(request, ReleasePool)
+
+
+def _token() -> str:
+    """Ray's token, which this process has as every process of the cluster has it; empty = Ray asks for none."""
+    return next(iter(get_auth_headers_if_auth_enabled({}).values()), "").partition(" ")[2]

@@ -23,7 +23,7 @@ STOP_S = 40.0
 LEFT_S = 10.0
 """Processes that were told to end are given so long."""
 _BANNER = "Ctrl-C ends everything"
-_TOKEN = re.compile(r"dashboard token +\S+")
+_SECRETS = re.compile(r"dashboard token +\S+|#once=\S+")
 
 
 class OwnSystem:
@@ -89,7 +89,7 @@ class OwnSystem:
         deadline = time.monotonic() + START_S
         while _BANNER not in (text := self._out.read_text(errors="replace")):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                shown = " ".join(_TOKEN.sub("", text).split())[-400:]
+                shown = " ".join(_SECRETS.sub("", text).split())[-400:]
                 raise UnavailableError(f"the system of {self._config} did not start: {shown or 'it said nothing'}")
             time.sleep(0.1)
 

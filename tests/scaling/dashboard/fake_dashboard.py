@@ -17,6 +17,7 @@ from ray.dashboard.subprocesses.module import SubprocessModuleConfig
 
 from serving.scaling.dashboard.module import PoolsHead
 from serving.scaling.dashboard.port import PoolsPort
+from serving.scaling.dashboard.public_paths import let_through
 from tests.scaling.dashboard.fake_pools import FakePools
 
 
@@ -50,6 +51,7 @@ async def serve(folder: Path) -> None:
     handle = SubprocessModuleHandle(asyncio.get_running_loop(), FakePoolsHead, config)
     handle.start_module()
     handle.wait_for_module_ready()
+    let_through()
     metrics = DashboardPrometheusMetrics()
     server = HttpServerDashboardHead("127.0.0.1", "127.0.0.1", 0, 0, "127.0.0.1:1", "fake", metrics)
     await server.run([], [handle])

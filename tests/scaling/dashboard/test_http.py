@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from serving.scaling.dashboard.guard import NONCE_HEADER
+from serving.scaling.dashboard.login import LOGIN_PATH, PASS_HEADER
+from serving.scaling.dashboard.once import LIFE_S, issue
 from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
 
 ROUTES = (
-    ("GET", "/pools"),
-    ("GET", "/pools/main.js"),
     ("GET", "/api/pools"),
     ("GET", "/api/pools/decisions"),
     ("GET", "/api/pools/decode/scale?replicas=1"),
@@ -42,6 +42,49 @@ def test_nothing_without_the_token(dashboard: FakeDashboard, method: str, path: 
         assert "storyteller" not in str(body)
     assert dashboard.ask(method, path, token=None, Cookie="ray-authentication-token=wrong")[0] == 403
     assert dashboard.pool("decode")["target"] == 3
+
+
+def test_the_page_is_shown_without_the_token_and_tells_nothing(dashboard: FakeDashboard) -> None:
+    for path in ("/pools", "/pools/main.js", "/pools/page.css"):
+        for token in (None, "wrong"):
+            status, headers, body = dashboard.ask("GET", path, token=token)
+            assert status == 200
+            assert NONCE_HEADER not in headers
+            assert TOKEN not in body
+            assert "storyteller" not in body
+    for path in ("/pools/", "/pools/other", "/pools/..%2fapi%2fpools", "/pools/main.js/", "/poolsx", "/api/serve"):
+        assert dashboard.ask("GET", path, token=None)[0] == 401, path
+
+
+def test_a_pass_is_good_for_rays_cookie_once(dashboard: FakeDashboard) -> None:
+    once = issue(TOKEN, time.time())
+    status, headers, _ = dashboard.ask("GET", LOGIN_PATH, token=None, **{PASS_HEADER: once}, **BROWSER)
+    assert status == 200
+    cookie, *rules = headers["Set-Cookie"].split("; ")
+    assert {"HttpOnly", "Path=/", "SameSite=Strict"} <= set(rules)
+    assert headers["Cache-Control"] == "no-store"
+    assert dashboard.ask("GET", "/api/pools", token=None, Cookie=cookie)[0] == 200
+    for given in (once, issue("another token", time.time()), issue(TOKEN, time.time() - LIFE_S - 1), "", "\N{SNOWMAN}"):
+        given = given.encode().decode("latin-1")
+        status, headers, answer = dashboard.ask("GET", LOGIN_PATH, token=None, **{PASS_HEADER: given})
+        assert (status, answer["error"]["kind"]) == (403, "spent")
+        assert "Set-Cookie" not in headers
+
+
+def test_a_pass_is_taken_from_the_page_only(dashboard: FakeDashboard) -> None:
+    once = {PASS_HEADER: issue(TOKEN, time.time())}
+    for sent in ({"Sec_Fetch_Site": "cross-site"}, {"Origin": "http://127.0.0.1:9"}, {"Host": "evil.example"}):
+        status, headers, answer = dashboard.ask("GET", LOGIN_PATH, token=None, **once, **sent)
+        assert (status, answer["error"]["kind"]) == (403, "foreign")
+        assert "Set-Cookie" not in headers
+    assert dashboard.ask("GET", LOGIN_PATH, token=None, **once)[0] == 200, "that did not use it up"
+
+
+def test_no_pass_is_written_into_a_log(dashboard: FakeDashboard) -> None:
+    once = issue(TOKEN, time.time())
+    assert dashboard.ask("GET", LOGIN_PATH, token=None, **{PASS_HEADER: once})[0] == 200
+    written = [path.read_text(errors="replace") for path in dashboard.folder.rglob("*") if path.is_file()]
+    assert all(once not in text for text in written)
 
 
 @pytest.mark.parametrize("path", ["/api/pools", "/api/pools/decisions", "/api/pools/decode/scale?replicas=1"])
@@ -227,6 +270,10 @@ def test_without_rays_token_the_page_only_shows(open_dashboard: FakeDashboard) -
     status, headers, _ = open_dashboard.ask("GET", "/api/pools", token=None)
     assert status == 200
     assert NONCE_HEADER not in headers
+    sent = {PASS_HEADER: issue("", time.time())}
+    status, headers, answer = open_dashboard.ask("GET", LOGIN_PATH, token=None, **sent)
+    assert (status, answer["error"]["kind"]) == (403, "spent"), "there is no token to give"
+    assert "Set-Cookie" not in headers
     status, _, answer = open_dashboard.ask("GET", "/api/pools/decode/scale?replicas=1", token=None, **BROWSER)
     assert (status, answer["error"]["kind"]) == (403, "read_only")
     assert open_dashboard.ask("POST", "/api/pools/decode/scale", {"replicas": 1}, token=None)[0] == 200

@@ -11,6 +11,8 @@ import pytest
 import ray
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
+from ray._private.authentication import http_token_authentication
+from ray.dashboard import http_server_head
 from ray.dashboard.modules.serve import serve_head
 from ray.dashboard.subprocesses.module import SubprocessModule
 from ray.dashboard.subprocesses.routes import SubprocessRouteTable
@@ -108,9 +110,33 @@ def test_each_route_is_bound_to_a_method() -> None:
     assert PoolsHead in SubprocessModule.__subclasses__(), "Ray takes direct subclasses only"
     methods: list[Any] = [method for _, method in inspect.getmembers(PoolsHead, inspect.isfunction)]
     ours = {(one.__route_method__, one.__route_path__) for one in methods if hasattr(one, "__route_path__")}
-    assert len(ours) == 11
+    assert len(ours) == 12
     for method, path in ours:
         assert path in SubprocessRouteTable._bind_map[method]
+
+
+def test_rays_server_takes_the_maker_of_its_middleware_by_name() -> None:
+    source = inspect.getsource(http_server_head.HttpServerDashboardHead.run)
+    assert "get_token_auth_middleware(" in source
+    assert "aiohttp, public_exact_paths, public_path_prefixes" in source
+    assert inspect.signature(http_token_authentication.get_token_auth_middleware).parameters.keys() == {
+        "aiohttp_module", "whitelisted_exact_paths", "whitelisted_path_prefixes",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("server_first", [True, False])
+def test_only_what_everybody_may_read_is_let_through(tmp_path: Path, server_first: bool) -> None:
+    lines = ["import ray.dashboard.modules.cloudmatrix_pools", "from ray.dashboard import http_server_head"]
+    told = run(
+        tmp_path / "ray" / "dashboard" / "dashboard.py",
+        "\n".join(reversed(lines) if server_first else lines) + "\n"
+        "from serving.scaling.dashboard import public_paths\npublic_paths.let_through()\n"
+        "made = http_server_head.get_token_auth_middleware\n"
+        "print(hasattr(made, '__wrapped__'), hasattr(made.__wrapped__, '__wrapped__'), public_paths.public_paths())",
+        SITE,
+    ).splitlines()[-1]
+    assert told.startswith("True False ('/pools', '/pools/login', '/pools/client.js', ")
+    assert "api" not in told
 
 
 @pytest.mark.asyncio

@@ -1,9 +1,11 @@
 """The page in a real browser, used as a person uses it: by mouse, by keyboard, on a phone."""
 
 import re
+import time
 
 import pytest
 
+from serving.scaling.dashboard.once import issue
 from tests.scaling.dashboard.chromium import Chromium, Page
 from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
 
@@ -54,10 +56,39 @@ async def test_it_shows_what_there_is(browser: Chromium, dashboard: FakeDashboar
         assert {url.split("/")[2] for url in page.requested} == {dashboard.url.split("/")[2]}
 
 
-async def test_nothing_without_the_token(browser: Chromium, dashboard: FakeDashboard) -> None:
+async def test_whoever_comes_without_the_token_is_asked_for_it(browser: Chromium, dashboard: FakeDashboard) -> None:
     async with browser.page() as page:
-        assert await page.go(f"{dashboard.url}/pools") == 401
-        assert "token" in await text(page, "body")
+        assert await page.go(f"{dashboard.url}/pools") == 200
+        await page.wait("document.activeElement.id === 'login-token'")
+        assert "cloudmatrix serve prints it as dashboard token" in await text(page, "#login")
+        assert await page.run("document.querySelector('.pool')") is None
+        assert not await page.run("document.querySelector('main').offsetParent")
+        await page.type("no such token")
+        await page.press("Enter")
+        await page.wait("document.querySelector('#login').innerText.includes('That is not the token')")
+        await page.run("document.activeElement.select()")
+        await page.type(f" {TOKEN} ")
+        await page.press("Enter")
+        await page.wait("document.querySelectorAll('.pool').length === 3")
+        assert not await page.run("document.querySelector('#login').offsetParent")
+        assert await page.run("document.querySelector('#login-token').value") == ""
+        await page.click(MORE)
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
+        assert page.faults == []
+
+
+async def test_the_printed_address_lets_in_once(browser: Chromium, dashboard: FakeDashboard) -> None:
+    address = f"{dashboard.url}/pools#once={issue(TOKEN, time.time())}"
+    async with browser.page() as page:
+        await page.send("Page.navigate", url=address)
+        await page.wait("document.querySelectorAll('.pool').length === 3")
+        assert await page.run("location.href") == f"{dashboard.url}/pools"
+        assert await page.run("document.cookie") == "", "no script can read it"
+        assert page.faults == []
+    async with browser.page() as page:
+        await page.send("Page.navigate", url=address)
+        await page.wait("document.querySelector('#login-why').offsetParent")
+        assert "was used before" in await text(page, "#login")
         assert await page.run("document.querySelector('.pool')") is None
 
 
@@ -258,12 +289,15 @@ async def test_without_an_autoscaler_there_is_nothing_to_hold(browser: Chromium,
         await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('4 running')")
 
 
-async def test_a_cookie_that_ends_sends_to_the_login(browser: Chromium, dashboard: FakeDashboard) -> None:
+async def test_a_cookie_that_ends_asks_for_the_token_again(browser: Chromium, dashboard: FakeDashboard) -> None:
     async with browser.page() as page:
         await open_page(page, dashboard)
         await page.send("Network.clearBrowserCookies")
-        await page.wait("document.querySelector('#trouble a')")
-        assert await page.run("document.querySelector('#trouble a').href") == f"{dashboard.url}/"
+        await page.wait("document.activeElement.id === 'login-token'")
+        assert not await page.run("document.querySelector('main').offsetParent")
+        await page.type(TOKEN)
+        await page.press("Enter")
+        await page.wait("document.querySelector('main').offsetParent && document.querySelector('.pool').offsetParent")
 
 
 async def test_a_page_of_an_earlier_server_goes_on(browser: Chromium, dashboard: FakeDashboard) -> None:

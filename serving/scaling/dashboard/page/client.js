@@ -2,6 +2,7 @@
 
 const PATIENCE_MS = 11_000;
 const NONCE = "X-Pools-Nonce";
+const ONCE = "X-Pools-Once";
 
 let nonce = "";
 
@@ -14,11 +15,11 @@ export class Refusal extends Error {
   }
 }
 
-async function get(path) {
-  let response;
+async function send(path, headers, method = "GET") {
   try {
-    response = await fetch(path, {
-      headers: nonce ? { [NONCE]: nonce } : {},
+    return await fetch(path, {
+      method,
+      headers,
       credentials: "same-origin",
       cache: "no-store",
       redirect: "error",
@@ -28,11 +29,27 @@ async function get(path) {
     const slow = error.name === "TimeoutError";
     throw new Refusal("offline", slow ? "The dashboard does not answer." : "The dashboard cannot be reached.");
   }
+}
+
+async function get(path, headers = nonce ? { [NONCE]: nonce } : {}) {
+  const response = await send(path, headers);
   nonce = response.headers.get(NONCE) || nonce;
   const body = await response.json().catch(() => null);
   if (response.ok && body) return body;
   if (body && body.error) throw new Refusal(body.error.kind, body.error.message, body.error.fits ?? null);
   if (response.status === 401 || response.status === 403) throw new Refusal("token", "The dashboard asks for its token.");
+  throw new Refusal("broken", `The dashboard answered with ${response.status}.`);
+}
+
+/** The pass of a printed address, once, for the cookie that Ray's own login sets. */
+export function enterOnce(pass) {
+  return get("pools/login", { [ONCE]: pass });
+}
+
+/** Ray's own login: it answers with its cookie. Returns whether this is the token. */
+export async function enter(token) {
+  const response = await send("api/authenticate", { Authorization: `Bearer ${token}` }, "POST");
+  if (response.ok || response.status === 403) return response.ok;
   throw new Refusal("broken", `The dashboard answered with ${response.status}.`);
 }
 

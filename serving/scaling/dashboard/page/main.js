@@ -1,8 +1,9 @@
 // Looks once a second while somebody looks at the page, and shows what it found.
 
 import { look } from "./client.js";
-import { keep, make, show, write } from "./dom.js";
+import { keep, show, write } from "./dom.js";
 import { Ledger } from "./ledger.js";
+import { Login } from "./login.js";
 import { Overview } from "./overview.js";
 import { poolCard } from "./pool_card.js";
 import { seconds } from "./words.js";
@@ -11,15 +12,19 @@ const PERIOD_MS = 1000;
 const PATIENT_PERIOD_MS = 3000;
 const OLD_S = 5;
 
+const main = document.querySelector("main");
 const at = (id) => document.getElementById(id);
 const overview = new Overview(at("overview"));
 const ledger = new Ledger(at("ledger"));
+const login = new Login(at("login"), lookNow);
 let timer = null;
 let looking = null;
 let seen = null;
 
 function draw(state) {
   seen = performance.now();
+  login.close();
+  show(main, true);
   const title = state.model ? `${state.model} · ${state.mode}` : state.mode;
   write(at("model"), title);
   document.title = `Pools · ${state.model || state.mode}`;
@@ -43,10 +48,10 @@ function fail(error) {
   const ago = seen === null ? "" : `, as of ${seconds((performance.now() - seen) / 1000)} ago`;
   alive("lost", `no answer${ago}`);
   if (error.kind !== "token") return trouble(error.message);
-  const login = make("a", { href: "./" }, "Give the token to Ray's dashboard");
-  if (at("trouble").querySelector("a")) return undefined;
-  at("trouble").replaceChildren("The dashboard asks for its token. ", login, ", then come back here.");
-  return show(at("trouble"), true);
+  trouble("");
+  alive("lost", "not logged in");
+  show(main, false);
+  return login.open();
 }
 
 function trouble(words) {
@@ -87,4 +92,4 @@ document.addEventListener("visibilitychange", () => {
   alive("paused", "paused");
   return clearTimeout(timer);
 });
-lookNow();
+login.fromAddress().then(lookNow);

@@ -1,0 +1,56 @@
+// The way in: a one-time pass from the address, or the token from a form. Ray's cookie comes of both.
+
+import { enter, enterOnce } from "./client.js";
+import { show, write } from "./dom.js";
+
+export class Login {
+  constructor(form, afterwards) {
+    this.form = form;
+    this.token = form.querySelector("input");
+    this.why = form.querySelector("[role=alert]");
+    this.afterwards = afterwards;
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.send();
+    });
+  }
+
+  /** What stands behind # is taken out of the address at once, so that nobody copies or bookmarks it. */
+  async fromAddress() {
+    const pass = new URLSearchParams(location.hash.slice(1)).get("once");
+    if (pass === null) return;
+    history.replaceState(null, "", location.pathname + location.search);
+    try {
+      await enterOnce(pass);
+    } catch (error) {
+      this.say(error.message);
+    }
+  }
+
+  open() {
+    if (!this.form.hidden) return;
+    show(this.form, true);
+    this.token.focus();
+  }
+
+  close() {
+    this.say("");
+    show(this.form, false);
+  }
+
+  async send() {
+    try {
+      const known = await enter(this.token.value.trim());
+      if (!known) return this.say("That is not the token of this dashboard.");
+    } catch (error) {
+      return this.say(error.message);
+    }
+    this.token.value = "";
+    return this.afterwards();
+  }
+
+  say(words) {
+    write(this.why, words);
+    show(this.why, words !== "");
+  }
+}
