@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from serving.cluster.session import running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
 from serving.http_client import RefusedError, ask_again, ask_dashboard
-from serving.values.scaling import ReadDecisions, ScalePool
+from serving.values.scaling import ReadDecisions, ReadEvents, ScalePool
 
 POLL_S = 0.1
 
@@ -42,9 +42,14 @@ class PoolsClient:
 
         Raises: UnavailableError, ScaleError in one line.
         """
-        query = urllib.parse.urlencode({name: value for name, value in asdict(question).items() if value is not None})
-        answer: list[dict[str, Any]] = self._ask(f"/api/pools/decisions?{query}")["decisions"]
-        return answer
+        return self._list("decisions", question)
+
+    def events(self, question: ReadEvents) -> list[dict[str, Any]]:
+        """Answer of `ReadEvents`.
+
+        Raises: UnavailableError, ScaleError in one line.
+        """
+        return self._list("events", question)
 
     def wait(self, pool: str, deadline_s: float) -> bool:
         """Wait until as many replicas of a pool serve as were asked for. Returns: whether they do.
@@ -58,6 +63,11 @@ class PoolsClient:
                 return True
             time.sleep(POLL_S)
         return False
+
+    def _list(self, kind: str, question: ReadDecisions | ReadEvents) -> list[dict[str, Any]]:
+        query = urllib.parse.urlencode({name: value for name, value in asdict(question).items() if value is not None})
+        answer: list[dict[str, Any]] = self._ask(f"/api/pools/{kind}?{query}")[kind]
+        return answer
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Ask, again while the board is silent: it restarts, or the machine is loaded. Any question may be repeated."""

@@ -12,6 +12,8 @@ from serving.terminal import table_console
 
 NAME_WIDTH = 14
 
+_LOST = ("dead", "frozen")
+
 Cell = Callable[[dict[str, Any]], str]
 
 
@@ -46,7 +48,8 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
 def _table(pools: list[dict[str, Any]]) -> Table:
     table = plain_table(("pool", "replica", "NPUs"), ("HBM MiB", "KV blocks", "run", "wait", "queued", "steps"))
     for pool in pools:
-        name = f"{pool['name']} {len(pool['replicas'])}/{pool['target_replicas']}"
+        up = sum(replica["state"] not in _LOST for replica in pool["replicas"])
+        name = f"{pool['name']} {up}/{pool['target_replicas']}"
         for replica in pool["replicas"]:
             table.add_row(name, *_cells(replica))
             name = ""
@@ -57,7 +60,7 @@ def _table(pools: list[dict[str, Any]]) -> Table:
 
 def _cells(replica: dict[str, Any]) -> list[str]:
     return [
-        replica["replica"].split("#")[-1] + (" (draining)" if replica["draining"] else ""),
+        replica["replica"].split("#")[-1] + (f" ({replica['state']})" if replica["state"] != "serving" else ""),
         short_npus(replica["npus"]),
         f"{replica['hbm_used_bytes'] / MIB:.0f}/{replica['hbm_capacity_bytes'] / MIB:.0f}",
         f"{replica['kv_blocks_used']}/{replica['kv_blocks_total']}",

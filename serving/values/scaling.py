@@ -77,6 +77,17 @@ class ReadDecisions(PoolOperation[list[dict[str, Any]]], frozen=True):
     limit: Annotated[int, Meta(ge=1, le=MOST_DECISIONS)] = MOST_DECISIONS
 
 
+class ReadEvents(PoolOperation[list[dict[str, Any]]], frozen=True):
+    """What happened to instances and hosts, newest first: of one pool, with a larger id than `after`, at most `limit`.
+
+    Ids count up and do not repeat.
+    """
+
+    pool: Annotated[str, Meta(max_length=64)] | None = None
+    after: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=1, le=MOST_DECISIONS)] = MOST_DECISIONS
+
+
 class ScalePool(PoolOperation[ScaleAnswer], frozen=True):
     """Give a pool so many replicas, and keep the policy away from it for `hold_s` [s].
 

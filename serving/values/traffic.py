@@ -7,9 +7,11 @@ Latencies go into fine buckets, so that percentiles of several gateways together
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from msgspec import Struct
 
+from serving.ids import ReplicaId
 from serving.values.signals import Traffic
 
 BUCKETS_PER_DECADE = 10
@@ -18,6 +20,26 @@ LONGEST_S = 1e3
 _DECADES = round(math.log10(LONGEST_S / SHORTEST_S))
 BOUNDS_S = tuple(SHORTEST_S * 10 ** (i / BUCKETS_PER_DECADE) for i in range(_DECADES * BUCKETS_PER_DECADE + 1))
 """Upper bounds of the buckets; one more bucket takes what is longer."""
+
+
+NoticeKind = Literal["died", "frozen", "back", "poison"]
+
+
+class InstanceNotice(Struct, frozen=True):
+    """Something that a gateway saw happen to an instance, for people.
+
+    Args:
+        pool, replica: empty where a request is the cause and no single instance is meant.
+        streams: sequences of this gateway that were there and go on elsewhere.
+        tokens: output tokens that these had by then, and that nobody has to compute or send again.
+    """
+
+    kind: NoticeKind
+    pool: str
+    replica: ReplicaId
+    reason: str
+    streams: int = 0
+    tokens: int = 0
 
 
 class GatewayReport(Struct, frozen=True):
@@ -30,6 +52,7 @@ class GatewayReport(Struct, frozen=True):
         starved: requests wait for a role that has no instance.
         known: an earlier report has arrived, at this board or at one before it.
         address: where it listens for other gateways; None = nowhere.
+        notices: what happened since the last report that arrived.
     """
 
     gateway: str
@@ -40,6 +63,7 @@ class GatewayReport(Struct, frozen=True):
     starved: bool = False
     known: bool = False
     address: tuple[str, int] | None = None
+    notices: tuple[InstanceNotice, ...] = ()
 
 
 class BoardNews(Struct, frozen=True):

@@ -27,7 +27,7 @@ REPLICA = {
     "fetching": 20,
     "queued_tokens": 99,
     "steps_total": 1234,
-    "draining": False,
+    "state": "serving",
 }
 STATUS = {
     "model": "storyteller",
@@ -60,7 +60,7 @@ def test_a_pipe_loses_no_columns_of_a_large_system(
         "kv_blocks_used": 123_456,
         "kv_blocks_total": 204_184,
         "queued_tokens": 654_321,
-        "draining": True,
+        "state": "draining",
     }
     pool = {"name": "aggregated", "target_replicas": 12, "replicas": [{**REPLICA, **large}]}
     print_status({**STATUS, "pools": [pool]}, as_json=False)

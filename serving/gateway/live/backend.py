@@ -15,6 +15,7 @@ from serving.errors import LinkError, OverloadedError, ServingError, Unavailable
 from serving.gateway.core import events as e
 from serving.gateway.core.from_config import core_settings
 from serving.gateway.core.gateway import Gateway
+from serving.gateway.core.losses import Losses
 from serving.gateway.core.record import recorded
 from serving.gateway.live.generation import LiveGeneration
 from serving.gateway.live.instance_link import InstanceLink
@@ -23,7 +24,9 @@ from serving.ids import GatewayId, SequenceId
 from serving.telemetry.decision_writer import writer_in
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
+from serving.values.news import FailKind
 from serving.values.orders import Add, Adopt, Send
+from serving.values.traffic import InstanceNotice, NoticeKind
 from serving.wire import messages as m
 
 logger = logging.getLogger(__name__)
@@ -44,6 +47,7 @@ class LiveBackend:
         self.links = PoolLinks(gateway, secret, events, config.health.silence_s)
         self.core = Gateway(core_settings(config, gateway, tuple(pools), attention_tokens(config)))
         """For others to read, never to change."""
+        self.losses = Losses()
         self._wakes_pools = config.autoscaler.policy != "none"
         self.recorder = writer_in(config.engine.decision_log, "gateway", gateway, self.core.settings)
         self._on = self.core.on if self.recorder is None else recorded(self.core, self.recorder.note)
@@ -128,12 +132,24 @@ class LiveBackend:
     def _on_up(self, link: InstanceLink) -> None:
         welcome = link.welcome
         assert welcome is not None, "a link is up when it was welcomed"
+        self.losses.came(welcome.pool, link.replica, link.incarnation)
         self._tell(e.InstanceUp(link.replica, welcome.pool, welcome.node, welcome.kv_blocks))
         if link.status is not None:  # it may have come with the welcome
             self._on_status(link, link.status)
 
     def _on_down(self, link: InstanceLink, reason: str) -> None:
+        self._note_loss(link, reason)
         self._tell(e.InstanceDown(link.replica, link.still_since))
+
+    def _note_loss(self, link: InstanceLink, reason: str) -> None:
+        """For people: before the core sends elsewhere what was there. One that left in good order is no loss."""
+        if link.still_since == 0.0 or link.welcome is None:
+            return
+        there = [choice.journal for choice in self.core.choices.values() if choice.journal.at == link.replica]
+        kind: NoticeKind = "died" if link.still_since is None else "frozen"
+        tokens = sum(len(journal.output) for journal in there)
+        notice = InstanceNotice(kind, link.welcome.pool, link.replica, reason, len(there), tokens)
+        self.losses.lost(notice, link.incarnation)
 
     async def _wake_forever(self) -> None:
         while True:
@@ -173,6 +189,8 @@ class LiveBackend:
 
     def _fail(self, effect: e.JobFailed) -> None:
         generation, failure = self._generations[effect.number], effect.failure
+        if failure.kind is FailKind.POISON:
+            self.losses.poisoned(failure.reason)
         logger.warning("request %s failed: %s (%s)", generation.job.request_id, failure.reason, failure.kind.value)
         generation.fail(failure, effect.retry_after_s)
 

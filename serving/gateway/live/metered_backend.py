@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from serving.errors import OverloadedError, UnavailableError
+from serving.gateway.core.losses import Losses
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.generation import LiveGeneration
 from serving.values.jobs import GenerationJob
@@ -57,6 +58,11 @@ class MeteredBackend:
         self.targets.update(news.targets)
         self._backend.expect(self.targets)
         self._news = news
+
+    @property
+    def losses(self) -> Losses:
+        """Instances that this gateway lost."""
+        return self._backend.losses
 
     @property
     def gateways(self) -> int:

@@ -32,7 +32,7 @@ from serving.gateway.live.metered_backend import MeteredBackend
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import CHECK_PERIOD_S
 from serving.gateway.live.sealing import unsealed
-from serving.gateway.live.status import cluster_status, current_facts, instance_stats
+from serving.gateway.live.status import cluster_status, current_facts, instance_stats, state_of
 from serving.gateway.live.traffic_report import TrafficReporter
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
@@ -171,6 +171,7 @@ class GatewayDeployment:
                 await asyncio.sleep(MEMBERS_PERIOD_S)
             else:
                 self._backend.links.update(self._members)
+                self._backend.losses.retain({member.replica for member in self._members})
                 await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
 
     def _publish(self) -> None:
@@ -182,12 +183,13 @@ class GatewayDeployment:
 
     def _current(self) -> list[Member]:
         """Listed members, with what each has reported last."""
-        links = self._backend.links
-        linked = ((member, links.link(member.replica)) for member in self._members)
-        return [
-            replace(member, facts=current_facts(member.facts, link.status if link is not None else None))
-            for member, link in linked
-        ]
+        current = []
+        for member in self._members:
+            link = self._backend.links.link(member.replica)
+            facts = current_facts(member.facts, link.status if link is not None else None)
+            lost = self._backend.losses.how(member.replica, member.incarnation)
+            current.append(replace(member, facts={**facts, "state": state_of(facts, lost, linked=link is not None)}))
+        return current
 
     async def _watch_links(self) -> None:
         while True:

@@ -11,9 +11,11 @@ from serving.gateway.live.pool_links import Address
 from serving.telemetry.stats import InstanceStats
 from serving.values.instances import Status
 from serving.values.pool_view import PoolView
+from serving.values.traffic import NoticeKind
 
 _REPLICA_FIELDS = (
     "pid",
+    "state",
     "npus",
     "hbm_used_bytes",
     "hbm_capacity_bytes",
@@ -108,6 +110,22 @@ def current_facts(facts: Mapping[str, Any], status: Status | None) -> dict[str, 
         "kv_blocks_cached": status.blocks_cached,
         "draining": status.draining,
     }
+
+
+def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool) -> str:
+    """`serving`, `draining`, `dead`, `frozen`, or `starting` while there is no link yet.
+
+    Membership lists a dead instance until its announcement expires; the gateway knows at once.
+
+    Args:
+        lost: how the gateway lost it; None = it did not.
+    Effects: none.
+    """
+    if lost is not None:
+        return "frozen" if lost == "frozen" else "dead"
+    if not linked:
+        return "starting"
+    return "draining" if facts.get("draining") else "serving"
 
 
 def instance_stats(member: Address) -> InstanceStats:

@@ -31,13 +31,18 @@ class TrafficReporter:
         """Report for ever; what goes wrong is tried again."""
         known = False
         while True:
+            losses = self._backend.losses
             report = replace(
-                self._backend.report(asyncio.get_running_loop().time()), known=known, address=self._peers.address
+                self._backend.report(asyncio.get_running_loop().time()),
+                known=known,
+                address=self._peers.address,
+                notices=losses.notices(),
             )
             try:
                 news = await self._board.report(report)
                 self._backend.hear(news)
                 self._peers.hear(news.peers)
+                losses.reported(report.notices)
                 known = True
                 self._complaint.over()
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
@@ -45,8 +50,8 @@ class TrafficReporter:
             await self._pause(report.starved)
 
     async def _pause(self, starved: bool) -> None:
-        """Until the next report is due, or somebody begins to wait for an instance."""
+        """Until the next report is due, somebody begins to wait for an instance, or one is lost."""
         for _ in range(round(PERIOD_S / TICK_S)):
             await asyncio.sleep(TICK_S)
-            if not starved and self._backend.starved():
+            if (not starved and self._backend.starved()) or self._backend.losses.waiting:
                 return

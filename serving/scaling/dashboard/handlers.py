@@ -12,7 +12,7 @@ from serving.scaling.dashboard.commands import BY_PAGE, RayScale, from_json, fro
 from serving.scaling.dashboard.guard import NONCE_HEADER, Guard
 from serving.scaling.dashboard.login import PageLogin
 from serving.scaling.dashboard.port import JsonObject, PoolsPort
-from serving.values.scaling import PoolOperation, ReadDecisions, ReadPools, ScaleAnswer, ScalePool
+from serving.values.scaling import PoolOperation, ReadPools, ScaleAnswer, ScalePool
 
 FRESH_S = 0.4
 """However many pages and scripts look, the system is asked about twice a second."""
@@ -62,15 +62,15 @@ class PoolsApi:
         except ScaleError as error:
             return refusal(error)
 
-    async def decisions(self, request: web.Request) -> web.Response:
-        """`{"decisions": [...]}`, newest first; query `pool`, `after`, `limit`."""
+    async def read(self, request: web.Request, kind: type[PoolOperation[object]], key: str) -> web.Response:
+        """`{key: [...]}`; the query has the operation's fields."""
 
         stranger = self._guard.stranger(request.headers)
         if stranger is not None:
             return error_answer(*stranger, 403)
 
         async def ask() -> object:
-            return {"decisions": await self._port.ask(from_query(request.query, ReadDecisions))}
+            return {key: await self._port.ask(from_query(request.query, kind))}
 
         return await self._answer(ask())
 

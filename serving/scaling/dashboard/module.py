@@ -18,7 +18,7 @@ from serving.scaling.dashboard.handlers import PoolsApi
 from serving.scaling.dashboard.login import LOGIN_PATH, PageLogin
 from serving.scaling.dashboard.port import PoolsPort
 from serving.scaling.dashboard.ray_port import RayPools, connect
-from serving.values.scaling import HoldPool, ReleasePool, ScalePool
+from serving.values.scaling import HoldPool, ReadDecisions, ReadEvents, ReleasePool, ScalePool
 
 
 class PoolsHead(SubprocessModule):
@@ -55,7 +55,12 @@ class PoolsHead(SubprocessModule):
     @routes.get("/api/pools/decisions")
     async def decisions(self, request: web.Request) -> web.Response:
         """The ledger."""
-        return await self._api.decisions(request)
+        return await self._api.read(request, ReadDecisions, "decisions")
+
+    @routes.get("/api/pools/events")
+    async def events(self, request: web.Request) -> web.Response:
+        """What happened to instances and hosts."""
+        return await self._api.read(request, ReadEvents, "events")
 
     @routes.post("/api/pools/{pool}/scale")
     async def post_scale(self, request: web.Request) -> web.Response:

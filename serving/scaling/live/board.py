@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from serving.config.serve import ServeConfig
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.clock import steady_s
+from serving.scaling.live.event_log import EventLog
 from serving.scaling.live.gateways import Gateways
 from serving.scaling.live.holds import ScalingHolds
 from serving.scaling.live.ledger import Ledger
@@ -31,6 +32,7 @@ from serving.values.scaling import (
     HoldPool,
     PoolOperation,
     ReadDecisions,
+    ReadEvents,
     ReadPools,
     ReleasePool,
     ScaleAnswer,
@@ -89,6 +91,7 @@ class ScalingBoard:
         self._gateways = Gateways()
         self._abilities = Abilities()
         self._cache = CacheTotals()
+        self._events = EventLog(round(clock()))
         self._sight = Sight(0.0)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
@@ -126,12 +129,14 @@ class ScalingBoard:
 
     def report(self, report: GatewayReport) -> BoardNews:
         """A gateway's numbers. Returns: what it does not know itself, for its status page."""
-        self._gateways.report(report, self._clock())
+        now = self._clock()
+        self._gateways.report(report, now)
+        for notice in report.notices:
+            self._events.hear(notice, now)
         if report.starved and report.gateway not in self._starved:
             self._asked.set()
         (self._starved.add if report.starved else self._starved.discard)(report.gateway)
         self._starved &= self._gateways.names
-        now = self._clock()
         targets = {pool: seen.target for pool, seen in self._sight.deployments.items()}
         wakes = self._autoscaler_row(now)["alive"]
         asleep = tuple(
@@ -169,6 +174,8 @@ class ScalingBoard:
                 told = self.state()
             case ReadDecisions():
                 told = self.decisions(operation)
+            case ReadEvents():
+                told = self.events(operation)
             case ScalePool():
                 told = await self._scale(operation)
             case HoldPool():
@@ -261,13 +268,18 @@ class ScalingBoard:
                 "queued_tokens": traffic.queued_tokens,
             },
             "autoscaler": self._autoscaler_row(now),
-            "pools": pool_rows(config, self._sight, room, holds, hits),
+            "pools": pool_rows(config, self._sight, room, holds, hits, self._events.lost()),
             "decisions": self.decisions(ReadDecisions(limit=SHOWN)),
+            "events": self.events(ReadEvents(limit=SHOWN)),
         }
 
     def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:
         """Answers `ReadDecisions`."""
         return [entry.row() for entry in self._ledger.newest(question.pool, question.after, question.limit)]
+
+    def events(self, question: ReadEvents) -> list[dict[str, Any]]:
+        """Answers `ReadEvents`."""
+        return [event.row() for event in self._events.newest(question.pool, question.after, question.limit)]
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -277,7 +289,9 @@ class ScalingBoard:
         return self._config.autoscaler.manual_hold_s if self._config.autoscaler.policy != "none" else 0.0
 
     async def _look(self) -> None:
-        self._sight = await self._port.look(self._sight)
+        before = self._sight
+        self._sight = await self._port.look(before)
+        self._events.observe(before, self._sight)
         self._abilities.observe(self._sight)
         self._cache.observe(self._sight)
         self._gateways.mark(self._clock())

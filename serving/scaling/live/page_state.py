@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.config.serve import ServeConfig
+from serving.scaling.live.event_log import EventKind
 from serving.scaling.live.room import ReplicaSize, offered, used
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenReplica, Sight
 from serving.scaling.live.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
 
 SHOWN = 50
-"""Decisions on the page."""
+"""Decisions on the page, and events."""
 
 
 def pool_rows(
@@ -18,6 +19,7 @@ def pool_rows(
     room: Mapping[str, int],
     holds: Mapping[str, dict[str, Any]],
     hit_rate: float | None,
+    lost: Mapping[str, EventKind],
 ) -> list[dict[str, Any]]:
     """One row per pool.
 
@@ -25,16 +27,19 @@ def pool_rows(
         room: most replicas that fit, by pool.
         holds: `{"left_s", "by"}` of the pools that are held.
         hit_rate: share of looked-up tokens that the KV-cache pool had; None = nothing was looked up.
+        lost: replicas that are dead or frozen, whatever Serve says, by name.
     """
     rows = []
     for pool, size in sizes_of(config).items():
         seen = sight.deployments.get(pool, NOT_THERE)
         low, high = config.autoscaler.bounds(pool)
+        dead = sum(one.phase is ReplicaPhase.SERVING and one.name in lost for one in seen.replicas)
         row = {
             "pool": pool,
             "kind": "cache" if pool == KVCACHE else "engine",
             "target": seen.target,
-            "running": seen.count(ReplicaPhase.SERVING),
+            "running": seen.count(ReplicaPhase.SERVING) - dead,
+            "dead": dead,
             "starting": seen.starting,
             "draining": seen.count(ReplicaPhase.DRAINING),
             "low": low,
@@ -44,7 +49,11 @@ def pool_rows(
             "hold": holds.get(pool),
             "fits": room.get(pool, 0),
         }
-        rows.append(row | (_cache_load(sight, hit_rate) if pool == KVCACHE else _engine_load(sight, pool)))
+        load = _cache_load(sight, hit_rate) if pool == KVCACHE else _engine_load(sight, pool)
+        for shown in load["replicas"]:
+            if (kind := lost.get(shown["serve_name"])) is not None:
+                shown["state"] = "frozen" if kind is EventKind.FROZEN else "dead"
+        rows.append(row | load)
     return rows
 
 
@@ -83,6 +92,7 @@ def _replica(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
     sequences = sum(int(facts.get(name) or 0) for name in INSIDE)
     return {
         "name": replica.name,
+        "serve_name": replica.name,
         "state": phase.value,
         "node": _node(sight, replica),
         "npus": list(facts.get("npus", ())),
@@ -109,6 +119,7 @@ def _server(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
     ledger: Mapping[str, Any] = record.facts.get("ledger", {}) if record is not None else {}
     return {
         "name": record.name if record is not None else replica.name,
+        "serve_name": replica.name,
         "state": replica.phase.value,
         "node": _node(sight, replica),
         "npus": [],

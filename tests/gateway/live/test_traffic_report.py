@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from serving.gateway.core.losses import Losses
 from serving.gateway.live import traffic_report
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.traffic_report import TrafficReporter
@@ -18,6 +19,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self.targets: dict[str, int] = {}
+        self.losses = Losses()
 
     def report(self, now: float) -> GatewayReport:
         return GatewayReport("g", Traffic(), 0, (), ())

@@ -1,7 +1,8 @@
 """A system of three pools that answers like the real one: replicas take a moment to start and to leave.
 
 What tests want of it is in a JSON file, read at every look: `as_new`, `load` (0..1), `silent` (answers nobody), `lost`
-(its autoscaler does not answer), `seen_s` (how old what it tells is), `policy`, `start_s`, `drain_s`.
+(its autoscaler does not answer), `seen_s` (how old what it tells is), `policy`, `start_s`, `drain_s`, `dead` (pools
+whose first replica is dead).
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any
 
 from serving.errors import ScaleError
 from serving.scaling.dashboard.port import JsonObject
-from serving.values.scaling import Answer, HoldPool, PoolOperation, ReadDecisions, ReadPools, ReleasePool, ScalePool
+from serving.values.scaling import Answer, HoldPool, PoolOperation, ReadDecisions, ReadEvents, ReadPools, ReleasePool, ScalePool
 
 NPUS = 32
 EACH = {"prefill": 2, "decode": 4, "kvcache": 0}
@@ -30,6 +31,7 @@ class FakePool:
     held_until: float = 0.0
     held_by: str = ""
     made: int = 0
+    dead: str = ""
 
     def settle(self, now: float, start_s: float, drain_s: float) -> None:
         """Start what is missing, let go what is too much, forget what is gone."""
@@ -44,6 +46,8 @@ class FakePool:
 
     def state(self, name: str, now: float) -> str:
         """Of one replica."""
+        if name == self.dead:
+            return "dead"
         if name in self.gone_at:
             return "draining"
         return "serving" if self.serves_at[name] <= now else "starting"
@@ -58,6 +62,7 @@ class FakePools:
 
     def _begin(self) -> None:
         self._decisions: list[JsonObject] = []
+        self._events: list[JsonObject] = []
         self.pools = {name: FakePool(name, target) for name, target in (("prefill", 2), ("decode", 3), ("kvcache", 1))}
         for pool in self.pools.values():
             pool.settle(0.0, 0.0, 0.0)
@@ -74,6 +79,9 @@ class FakePools:
             case ReadDecisions(pool, after, limit):
                 self._look()
                 told = [d for d in self._decisions if pool in (None, d["pool"]) and int(str(d["id"])) > after][:limit]
+            case ReadEvents(pool, after, limit):
+                self._look()
+                told = [e for e in self._events if pool in (None, e["pool"]) and int(str(e["id"])) > after][:limit]
             case ScalePool(pool, replicas, hold_s, by):
                 told = self._scale(pool, replicas, hold_s, by)
             case HoldPool(pool, hold_s, by):
@@ -109,7 +117,7 @@ class FakePools:
             "autoscaler": {
                 "policy": wishes.get("policy", "slo"), "alive": not wishes.get("lost"), "age_s": 0.4, "period_s": 1.0,
             },
-            "pools": pools, "decisions": self._decisions[:50],
+            "pools": pools, "decisions": self._decisions[:50], "events": self._events[:50],
         }  # fmt: skip
 
     def _scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> JsonObject:
@@ -136,8 +144,25 @@ class FakePools:
         if wishes.get("silent"):
             raise ScaleError("the scaling board does not answer (TimeoutError); try again", kind="unavailable")
         for pool in self.pools.values():
+            self._bury(pool, dead=pool.name in wishes.get("dead", ()))
             pool.settle(time.time(), wishes.get("start_s", 0.5), wishes.get("drain_s", 1.0))
         return wishes
+
+    def _bury(self, pool: FakePool, *, dead: bool) -> None:
+        """The pool's first replica is dead, or the dead one has been replaced."""
+        if dead and not pool.dead:
+            pool.dead = next(iter(pool.serves_at))
+            self._happen(pool, "died", pool.dead, "connection lost; 12 streams moved, 1,340 tokens resumed")
+        elif pool.dead and not dead:
+            del pool.serves_at[pool.dead]
+            pool.settle(time.time(), 0.0, 0.0)
+            new = list(pool.serves_at)[-1]
+            self._happen(pool, "replaced", new, f"serves in place of {pool.dead}, 3.1 s after the loss")
+            pool.dead = ""
+
+    def _happen(self, pool: FakePool, kind: str, replica: str, text: str) -> None:
+        entry: JsonObject = {"id": len(self._events) + 1, "at": time.time(), "kind": kind, "pool": pool.name}
+        self._events.insert(0, {**entry, "replica": replica, "text": text, "streams": 0, "tokens": 0})
 
     def _find(self, pool: str) -> FakePool:
         self._look()
@@ -177,7 +202,7 @@ class FakePools:
         return {
             "pool": pool.name, "kind": "cache" if cache else "engine", "target": pool.target,
             "running": states.count("serving"), "starting": states.count("starting"),
-            "draining": states.count("draining"), "low": 1, "high": 8, "npus": len(replicas) * EACH[pool.name],
+            "draining": states.count("draining"), "dead": states.count("dead"), "low": 1, "high": 8, "npus": len(replicas) * EACH[pool.name],
             "npus_per_instance": EACH[pool.name], "ub_memory_mib": 512 * len(replicas), "fits": self._fits(pool),
             "queued_tokens": 0 if cache else round(load * 14200), "sequences": 0 if cache else round(load * 57),
             "kv_fill": load * 0.63, "hit_rate": 0.362 if cache and load else None,

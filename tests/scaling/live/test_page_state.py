@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from serving.ids import NodeId
+from serving.scaling.live.event_log import EventKind
 from serving.scaling.live.page_state import pool_rows
 from serving.scaling.live.sight import Sight
 from serving.scaling.live.signals import CacheTotals, memory_fill
@@ -31,8 +32,8 @@ def sight(**other: Any) -> Sight:
     return replace(Sight(1.0, started(), nodes(), members, cache), **other)
 
 
-def row(pool: str, seen: Sight) -> dict[str, Any]:
-    rows = pool_rows(config(), seen, {"prefill": 6}, {"prefill": {"left_s": 3.0, "by": "cli"}}, 0.4)
+def row(pool: str, seen: Sight, **lost: EventKind) -> dict[str, Any]:
+    rows = pool_rows(config(), seen, {"prefill": 6}, {"prefill": {"left_s": 3.0, "by": "cli"}}, 0.4, lost)
     return next(one for one in rows if one["pool"] == pool)
 
 
@@ -45,6 +46,14 @@ def test_an_engine_pool() -> None:
     (one,) = shown["replicas"]
     assert (one["name"], one["state"], one["node"], one["npus"]) == ("p1", "serving", "a", ["n0.npu0", "n0.npu1"])
     assert (one["sequences"], one["queued_tokens"], one["kv_fill"]) == (7, 9, 0.5)
+
+
+def test_a_lost_replica_serves_nobody_whatever_serve_says() -> None:
+    for kind, state in ((EventKind.DIED, "dead"), (EventKind.FROZEN, "frozen")):
+        shown = row("prefill", sight(), p1=kind)
+        assert (shown["running"], shown["dead"], shown["replicas"][0]["state"]) == (0, 1, state)
+    assert row("kvcache", sight(), k1=EventKind.DIED)["replicas"][0]["state"] == "dead"
+    assert row("decode", sight(), p1=EventKind.DIED)["dead"] == 0
 
 
 def test_who_serves_stands_before_who_comes_and_who_goes() -> None:

@@ -1,4 +1,4 @@
-// The last decisions, newest first, each with its reason.
+// Decisions with their reasons, and what happened to replicas and hosts, newest first.
 
 import { keep, make, show, write } from "./dom.js";
 import { clock } from "./words.js";
@@ -8,34 +8,47 @@ export class Ledger {
     this.section = section;
     this.list = section.querySelector("#decisions");
     this.none = section.querySelector("#no-decisions");
-    this.filter = section.querySelector("#ledger-pool");
-    this.filter.addEventListener("change", () => this.draw());
-    this.decisions = [];
+    this.pool = section.querySelector("#ledger-pool");
+    this.kind = section.querySelector("#ledger-kind");
+    for (const filter of [this.pool, this.kind]) filter.addEventListener("change", () => this.draw());
+    this.entries = [];
   }
 
   update(state) {
     show(this.section, true);
-    const known = new Set([...this.filter.options].map((option) => option.value));
-    for (const { pool } of state.pools) if (!known.has(pool)) this.filter.append(make("option", { value: pool }, pool));
-    this.decisions = state.decisions;
+    const known = new Set([...this.pool.options].map((option) => option.value));
+    for (const { pool } of state.pools) if (!known.has(pool)) this.pool.append(make("option", { value: pool }, pool));
+    const decisions = state.decisions.map((entry) => ({ ...entry, sort: "decision" }));
+    const events = state.events.map((entry) => ({ ...entry, sort: "event" }));
+    this.entries = [...decisions, ...events].sort((one, other) => other.at - one.at);
     this.draw();
   }
 
   draw() {
-    const wanted = this.filter.value;
-    const shown = this.decisions.filter(({ pool }) => !wanted || pool === wanted);
-    keep(this.list, shown, (decision) => decision.id ?? `${decision.at} ${decision.pool}`, entry);
+    const { pool, kind } = { pool: this.pool.value, kind: this.kind.value };
+    const shown = this.entries.filter((entry) => (!pool || entry.pool === pool) && (!kind || entry.sort === kind));
+    keep(this.list, shown, ({ sort, id }) => `${sort} ${id}`, entryOf);
     show(this.none, shown.length === 0);
   }
 }
 
-function entry({ at, pool, before, target, kind, reason, by }) {
-  const number = before === target ? `${target}` : `${before} → ${target}`;
-  const item = make("li", {},
+/** An event may still grow: several gateways lose the same replica, each with its streams. */
+function entryOf({ sort, at, pool, kind, ...more }) {
+  const why = make("span.why");
+  const what = sort === "decision" ? change(more) : more.replica;
+  const item = make("li", { "data-sort": sort },
     make("time", { datetime: new Date(at * 1000).toISOString() }, clock(at)),
-    make("span.what", {}, make("b", {}, pool), ` ${number}`),
+    make("span.what", {}, make("b", {}, pool || "cluster"), ` ${what}`),
     make("span.chip", { "data-kind": kind }, kind),
-    make("span.why", {}, reason, ...(by && by !== "autoscaler" ? [make("span.quiet", {}, ` (${by})`)] : [])));
-  item.update = () => {};
+    why);
+  item.update = (entry) => write(why, sort === "decision" ? reason(entry) : entry.text);
   return item;
+}
+
+function change({ before, target }) {
+  return before === target ? `${target}` : `${before} → ${target}`;
+}
+
+function reason({ reason: words, by }) {
+  return by && by !== "autoscaler" ? `${words} (${by})` : words;
 }

@@ -5,18 +5,19 @@ import { bar, make, show, write } from "./dom.js";
 import { replicaTable } from "./replicas.js";
 import { count, dash, mebibytes, percent } from "./words.js";
 
+const COUNTS = ["running", "dead", "starting", "draining"];
+
 export function poolCard({ pool, kind }, afterwards) {
   const parts = {
-    counts: { running: make("span.chip"), starting: make("span.chip"), draining: make("span.chip") },
+    counts: Object.fromEntries(COUNTS.map((name) => [name, make("span.chip")])),
     room: make("span.quiet"),
     facts: facts(pool, kind),
     control: new ScaleControl(pool, afterwards),
     replicas: replicaTable(pool, kind),
     empty: make("p.quiet", {}, "No replica: the first request wakes the pool, or + does."),
   };
-  const { running, starting, draining } = parts.counts;
   const card = make("article.pool", { "aria-label": `Pool ${pool}` },
-    make("div.head", {}, make("h2", {}, pool), make("span.chips", {}, running, starting, draining), parts.room),
+    make("div.head", {}, make("h2", {}, pool), make("span.chips", {}, ...Object.values(parts.counts)), parts.room),
     parts.control.element, parts.facts, parts.empty, parts.replicas);
   card.update = (item) => update(parts, item);
   return card;

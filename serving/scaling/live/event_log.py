@@ -1,0 +1,160 @@
+"""What happened to instances and hosts, beside the decisions: one bounded ring of events, for people.
+
+Two sources. A gateway's notice comes at once and knows how many streams went elsewhere; several gateways that lose the
+same instance are one event, which sums up. A look at the cluster comes up to a second later and knows what gateways
+cannot: a memory server that ended, a host that is gone, the replica that serves in place of a lost one.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, Sight
+from serving.values.traffic import InstanceNotice
+
+KEPT_EVENTS = 500
+REPLACED_WITHIN_S = 600.0
+"""A replica that serves later than this after a loss is no replacement of what was lost."""
+
+
+class EventKind(Enum):
+    """What happened, for filters and colours; the text says it in words."""
+
+    DIED = "died"
+    FROZEN = "frozen"
+    """Silent, or its engine at one step, for longer than `[health]` allows."""
+    BACK = "back"
+    """It was taken for dead, and is not."""
+    REPLACED = "replaced"
+    HOST_LOST = "host lost"
+    POISON = "poison"
+    """A request that took down the instances which worked on it is not tried again."""
+
+
+LOSSES = {EventKind.DIED, EventKind.FROZEN}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """One event.
+
+    Args:
+        id: counts up and does not repeat, not even after the board was started again.
+        at: seconds since 1970.
+        replica: Serve's unique name; of a host that is lost its name.
+        streams: that went on elsewhere; `tokens`: output tokens that these had by then and did not lose.
+    """
+
+    id: int
+    at: float
+    kind: EventKind
+    pool: str
+    replica: str
+    text: str
+    streams: int = 0
+    tokens: int = 0
+
+    def row(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "id": self.id, "at": self.at, "kind": self.kind.value, "pool": self.pool, "replica": self.replica,
+            "text": f"{self.text}{self._moved()}", "streams": self.streams, "tokens": self.tokens,
+        }  # fmt: skip
+
+    def _moved(self) -> str:
+        if self.kind not in LOSSES or not self.streams:
+            return ""
+        streams = f"{self.streams} stream{'s' * (self.streams > 1)}"
+        return f"; {streams} moved, {self.tokens:,} tokens resumed"
+
+
+class EventLog:
+    """The ring, and which replicas are lost now. Time is passed in.
+
+    Args:
+        first_id: of the first event: seconds since 1970, since there are fewer events than seconds.
+    """
+
+    def __init__(self, first_id: int) -> None:
+        self._events: deque[ClusterEvent] = deque(maxlen=KEPT_EVENTS)
+        self._last_id = first_id - 1
+        self._lost: dict[str, ClusterEvent] = {}
+        """By replica, until Serve does not list it any more."""
+        self._owed: dict[str, deque[ClusterEvent]] = {}
+        """By pool: losses that nothing serves in place of yet."""
+
+    def hear(self, notice: InstanceNotice, now: float) -> None:
+        """A gateway's notice."""
+        kind, name = EventKind(notice.kind), notice.replica.rpartition("#")[2]
+        known = self._lost.get(name)
+        if kind is EventKind.BACK:
+            if known is not None:
+                self._forget(known)
+                self._add(now, kind, notice.pool, name, notice.reason)
+        elif kind is EventKind.POISON or known is None:
+            event = self._add(now, kind, notice.pool, name, notice.reason, notice.streams, notice.tokens)
+            if kind in LOSSES:
+                self._lose(event)
+        else:
+            more = replace(known, streams=known.streams + notice.streams, tokens=known.tokens + notice.tokens)
+            self._lost[name] = more
+            self._events = deque((more if one.id == more.id else one for one in self._events), maxlen=KEPT_EVENTS)
+
+    def observe(self, before: Sight, sight: Sight) -> None:
+        """What changed between two looks."""
+        if not before.at:
+            return
+        here = {node.node for node in sight.nodes}
+        for node in before.nodes:
+            if node.node not in here:
+                text = f"{node.npus} NPUs and {node.memory_mib / 1024:g} GiB of UB memory went with it"
+                self._add(sight.at, EventKind.HOST_LOST, "", node.name, text)
+        for pool, seen in sight.deployments.items():
+            if pool in before.deployments:
+                self._compare(pool, before.deployments[pool], seen, sight.at)
+        listed = {replica.name for seen in sight.deployments.values() for replica in seen.replicas}
+        self._lost = {name: event for name, event in self._lost.items() if name in listed}
+
+    def lost(self) -> Mapping[str, EventKind]:
+        """How each replica was lost that Serve still lists, by name."""
+        return {name: event.kind for name, event in self._lost.items()}
+
+    def newest(self, pool: str | None = None, after: int = 0, limit: int = KEPT_EVENTS) -> list[ClusterEvent]:
+        """Events with an id above `after`, newest first."""
+        found = [e for e in reversed(self._events) if e.id > after and pool in (None, e.pool)]
+        return found[:limit]
+
+    def _compare(self, pool: str, before: SeenDeployment, seen: SeenDeployment, now: float) -> None:
+        served = {one.name for one in before.replicas if one.phase is ReplicaPhase.SERVING}
+        listed = {one.name for one in seen.replicas}
+        if seen.target >= before.target:  # else it may have left, as it was asked to
+            for name in sorted(served - listed - self._lost.keys()):
+                self._lose(self._add(now, EventKind.DIED, pool, name, "its process ended"))
+        new = [one.name for one in seen.replicas if one.phase is ReplicaPhase.SERVING and one.name not in served]
+        owed = self._owed.get(pool, deque())
+        while owed and now - owed[0].at > REPLACED_WITHIN_S:
+            owed.popleft()
+        for name in new:
+            if owed and name not in self._lost:
+                lost = owed.popleft()
+                text = f"serves in place of {lost.replica}, {now - lost.at:.1f} s after the loss"
+                self._add(now, EventKind.REPLACED, pool, name, text)
+
+    def _lose(self, event: ClusterEvent) -> None:
+        self._lost[event.replica] = event
+        self._owed.setdefault(event.pool, deque()).append(event)
+
+    def _forget(self, event: ClusterEvent) -> None:
+        del self._lost[event.replica]
+        owed = self._owed.get(event.pool, deque())
+        self._owed[event.pool] = deque(one for one in owed if one.id != event.id)
+
+    def _add(
+        self, at: float, kind: EventKind, pool: str, replica: str, text: str, streams: int = 0, tokens: int = 0
+    ) -> ClusterEvent:
+        self._last_id += 1
+        event = ClusterEvent(self._last_id, at, kind, pool, replica, text, streams, tokens)
+        self._events.append(event)
+        return event

@@ -1,0 +1,113 @@
+"""Events: heard of from gateways, seen in the cluster, one for each thing that happened."""
+
+from dataclasses import replace
+from typing import Any
+
+from serving.ids import ReplicaId
+from serving.scaling.live.event_log import KEPT_EVENTS, REPLACED_WITHIN_S, EventKind, EventLog
+from serving.scaling.live.sight import Sight
+from serving.values.traffic import InstanceNotice, NoticeKind
+from tests.scaling.live.case import DRAINING, STARTING, deployment, nodes, replica, started
+
+
+def notice(name: str, kind: NoticeKind = "died", streams: int = 0, tokens: int = 0) -> InstanceNotice:
+    return InstanceNotice(kind, "decode", ReplicaId(f"cloudmatrix#decode#{name}"), "connection lost", streams, tokens)
+
+
+def sight(at: float, **deployments: Any) -> Sight:
+    return Sight(at, {**started(), **deployments}, nodes())
+
+
+def told(log: EventLog) -> list[tuple[str, str, str]]:
+    """Oldest first: kind, replica, text."""
+    return [(event.kind.value, event.replica, event.row()["text"]) for event in reversed(log.newest())]
+
+
+def test_several_gateways_lose_one_replica_once() -> None:
+    log = EventLog(1)
+    log.hear(notice("d1", streams=2, tokens=1000), 10.0)
+    log.hear(notice("d1", "frozen", streams=1, tokens=234), 10.2)
+    log.hear(notice("d2"), 10.3)
+    assert told(log) == [
+        ("died", "d1", "connection lost; 3 streams moved, 1,234 tokens resumed"),
+        ("died", "d2", "connection lost"),
+    ]
+    assert log.lost() == {"d1": EventKind.DIED, "d2": EventKind.DIED}
+    assert [event.at for event in log.newest()] == [10.3, 10.0]
+
+
+def test_what_only_seemed_dead_comes_back() -> None:
+    log = EventLog(1)
+    log.hear(notice("d1", "frozen"), 10.0)
+    log.hear(notice("d1", "back"), 12.0)
+    log.hear(notice("d1", "back"), 12.1)
+    assert [kind for kind, _, _ in told(log)] == ["frozen", "back"]
+    assert log.lost() == {}
+    log.observe(sight(12.0), sight(13.0, decode=deployment(2, replica("d1"), replica("d2"))))
+    assert "replaced" not in [kind for kind, _, _ in told(log)], "nothing is owed for it"
+
+
+def test_a_loss_is_replaced_by_the_next_replica_that_serves() -> None:
+    log = EventLog(1)
+    log.hear(notice("d1"), 10.0)
+    dying = sight(10.5, decode=deployment(1, replica("d1"), replica("d2", phase=STARTING)))
+    log.observe(sight(10.0), dying)
+    assert log.lost().keys() == {"d1"}
+    after = sight(13.0, decode=deployment(1, replica("d2")))
+    log.observe(dying, after)
+    assert told(log)[1:] == [("replaced", "d2", "serves in place of d1, 3.0 s after the loss")]
+    assert log.lost() == {}
+    more = sight(14.0, decode=deployment(2, replica("d2"), replica("d3")))
+    log.observe(after, more)
+    assert len(log.newest()) == 2, "one more is no replacement"
+
+
+def test_a_late_one_replaces_nothing() -> None:
+    log = EventLog(1)
+    log.hear(notice("d1"), 10.0)
+    late = 10.0 + REPLACED_WITHIN_S + 1
+    log.observe(sight(late), sight(late, decode=deployment(2, replica("d1"), replica("d2"))))
+    assert [kind for kind, _, _ in told(log)] == ["died"]
+
+
+def test_what_no_gateway_tells_is_seen() -> None:
+    log = EventLog(1)
+    log.observe(Sight(0.0), sight(1.0))
+    assert log.newest() == [], "the first look compares with nothing"
+    log.observe(sight(1.0), sight(2.0, kvcache=deployment(1)))
+    assert told(log) == [("died", "k1", "its process ended")]
+
+
+def test_who_was_to_leave_has_not_died() -> None:
+    log = EventLog(1)
+    log.observe(sight(1.0), sight(2.0, decode=deployment(0)))
+    leaving = sight(2.0, decode=deployment(1, replica("d1", phase=DRAINING)))
+    log.observe(leaving, sight(3.0, decode=deployment(1)))
+    log.observe(sight(3.0), replace(sight(4.0), deployments={}))
+    assert log.newest() == []
+
+
+def test_a_host_takes_its_hardware_with_it() -> None:
+    log = EventLog(1)
+    log.observe(sight(1.0), replace(sight(2.0), nodes=nodes(1)))
+    assert told(log) == [("host lost", "b", "8 NPUs and 1 GiB of UB memory went with it")]
+
+
+def test_poison_is_of_no_replica() -> None:
+    log = EventLog(1)
+    for _ in range(2):
+        log.hear(InstanceNotice("poison", "", ReplicaId(""), "3 instances in a row"), 5.0)
+    assert told(log) == [("poison", "", "3 instances in a row")] * 2
+    assert log.lost() == {}
+
+
+def test_the_ring_is_bounded_and_read_by_id() -> None:
+    log = EventLog(100)
+    for number in range(KEPT_EVENTS + 10):
+        log.hear(notice(f"d{number}"), float(number))
+    events = log.newest()
+    assert len(events) == KEPT_EVENTS
+    assert events[0].id == 100 + KEPT_EVENTS + 9
+    assert [event.replica for event in log.newest(after=events[2].id)] == [events[0].replica, events[1].replica]
+    assert log.newest("prefill") == []
+    assert len(log.newest("decode", limit=7)) == 7
