@@ -86,7 +86,7 @@ class _Feed:
         return sorted([*decisions, *events], key=lambda entry: float(entry["at"]))
 
     def newer(self) -> list[dict[str, Any]]:
-        """What came since; nothing while the board is started again, which takes a second.
+        """Entries that came since; none while the board is started again, which takes a second.
 
         Raises: UnavailableError when the system has ended.
         """

@@ -78,7 +78,7 @@ class ReadDecisions(PoolOperation[list[dict[str, Any]]], frozen=True):
 
 
 class ReadEvents(PoolOperation[list[dict[str, Any]]], frozen=True):
-    """What happened to instances and hosts, newest first: of one pool, with a larger id than `after`, at most `limit`.
+    """Events of instances and hosts, newest first: of one pool, with a larger id than `after`, at most `limit`.
 
     Ids count up and do not repeat.
     """
@@ -86,6 +86,16 @@ class ReadEvents(PoolOperation[list[dict[str, Any]]], frozen=True):
     pool: Annotated[str, Meta(max_length=64)] | None = None
     after: Annotated[int, Meta(ge=0)] = 0
     limit: Annotated[int, Meta(ge=1, le=MOST_DECISIONS)] = MOST_DECISIONS
+
+
+class ReadHistory(PoolOperation[list[dict[str, Any]]], frozen=True):
+    """Samples of the last quarter of an hour, oldest first.
+
+    Args:
+        after: only those that are younger [s since 1970].
+    """
+
+    after: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class ScalePool(PoolOperation[ScaleAnswer], frozen=True):

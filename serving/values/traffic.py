@@ -26,7 +26,7 @@ NoticeKind = Literal["died", "frozen", "back", "poison"]
 
 
 class InstanceNotice(Struct, frozen=True):
-    """Something that a gateway saw happen to an instance, for people.
+    """An instance's loss or return, or a poisoned request, as a gateway saw it, for people.
 
     Args:
         pool, replica: empty where a request is the cause and no single instance is meant.

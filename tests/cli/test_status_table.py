@@ -136,3 +136,15 @@ def test_nobody_there_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[
     err = capsys.readouterr().err
     assert err.startswith("cloudmatrix: no gateway at")
     assert err.count("\n") == 1
+
+
+def test_a_dead_replica_is_said_to_be_dead_and_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+    for state in ("dead", "frozen"):
+        dead = {
+            **STATUS,
+            "pools": [{"name": "decode", "target_replicas": 1, "replicas": [{**REPLICA, "state": state}]}],
+        }
+        print_status(dead, as_json=False)
+        text = capsys.readouterr().out
+        assert f"abcdefgh ({state})" in text
+        assert "decode 0/1" in text

@@ -50,6 +50,10 @@ async def test_an_instance_dies_in_the_middle_of_decode(
         await pools.kill(victim)
         await finish(pools, jobs, reference)
         assert 8 <= victim.engine.snapshot(0.0).generated_tokens_total < 60 * len(ASKS), "it was in the middle"
+        (notice,) = pools.backend.losses.notices()
+        assert (notice.kind, notice.pool, notice.replica) == ("died", last, victim.place.replica)
+        assert 1 <= notice.streams <= len(ASKS)
+        assert 8 <= notice.tokens < 60 * len(ASKS), "what the clients had by then"
 
 
 async def test_the_only_decode_instance_dies_and_is_replaced(checkpoint: Path, shm: Path, reference: Reference) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +91,8 @@ async def test_three_instances_die_and_all_others_get_their_answers(
         assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in OTHERS]
         died = [instance.place.pool for instance in world.died]
         assert len(died) == 3
+        kinds = Counter(notice.kind for notice in pools.backend.losses.notices())
+        assert kinds == {"died": 3, "poison": 1}
         assert (died[0], died[2]) == (victims, roles[0]), "a trial is at who computes prompts"
         await pools.audit()
 

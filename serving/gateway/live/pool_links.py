@@ -115,6 +115,11 @@ class PoolLinks:
         link = self._links.get(replica)
         return link if link is not None and link.up else None
 
+    def hangs(self, replica: ReplicaId) -> bool:
+        """Whether a replica answers while its engine has been at one step for too long."""
+        link = self._links.get(replica)
+        return link is not None and link.hangs
+
     def up(self) -> list[InstanceLink]:
         """All usable links."""
         return [link for link in self._links.values() if link.up]

@@ -185,9 +185,12 @@ class GatewayDeployment:
         """Listed members, with what each has reported last."""
         current = []
         for member in self._members:
-            link = self._backend.links.link(member.replica)
+            links = self._backend.links
+            link = links.link(member.replica)
             facts = current_facts(member.facts, link.status if link is not None else None)
             lost = self._backend.losses.how(member.replica, member.incarnation)
+            if links.hangs(member.replica):
+                lost = "frozen"
             current.append(replace(member, facts={**facts, "state": state_of(facts, lost, linked=link is not None)}))
         return current
 

@@ -18,7 +18,7 @@ from serving.scaling.dashboard.handlers import PoolsApi
 from serving.scaling.dashboard.login import LOGIN_PATH, PageLogin
 from serving.scaling.dashboard.port import PoolsPort
 from serving.scaling.dashboard.ray_port import RayPools, connect
-from serving.values.scaling import HoldPool, ReadDecisions, ReadEvents, ReleasePool, ScalePool
+from serving.values.scaling import HoldPool, ReadDecisions, ReadEvents, ReadHistory, ReleasePool, ScalePool
 
 
 class PoolsHead(SubprocessModule):
@@ -59,8 +59,13 @@ class PoolsHead(SubprocessModule):
 
     @routes.get("/api/pools/events")
     async def events(self, request: web.Request) -> web.Response:
-        """What happened to instances and hosts."""
+        """Events of instances and hosts."""
         return await self._api.read(request, ReadEvents, "events")
+
+    @routes.get("/api/pools/history")
+    async def history(self, request: web.Request) -> web.Response:
+        """The last quarter of an hour."""
+        return await self._api.read(request, ReadHistory, "samples")
 
     @routes.post("/api/pools/{pool}/scale")
     async def post_scale(self, request: web.Request) -> web.Response:

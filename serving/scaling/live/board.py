@@ -14,9 +14,11 @@ from typing import Any, Protocol
 
 from serving.config.serve import ServeConfig
 from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.event_log import EventLog
 from serving.scaling.live.gateways import Gateways
+from serving.scaling.live.history import History
 from serving.scaling.live.holds import ScalingHolds
 from serving.scaling.live.ledger import Ledger
 from serving.scaling.live.measure import Abilities
@@ -33,6 +35,7 @@ from serving.values.scaling import (
     PoolOperation,
     ReadDecisions,
     ReadEvents,
+    ReadHistory,
     ReadPools,
     ReleasePool,
     ScaleAnswer,
@@ -92,6 +95,8 @@ class ScalingBoard:
         self._abilities = Abilities()
         self._cache = CacheTotals()
         self._events = EventLog(round(clock()))
+        self._busy = BusyShares()
+        self._history = History()
         self._sight = Sight(0.0)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
@@ -176,6 +181,8 @@ class ScalingBoard:
                 told = self.decisions(operation)
             case ReadEvents():
                 told = self.events(operation)
+            case ReadHistory():
+                told = self._history.newer(operation.after)
             case ScalePool():
                 told = await self._scale(operation)
             case HoldPool():
@@ -268,7 +275,7 @@ class ScalingBoard:
                 "queued_tokens": traffic.queued_tokens,
             },
             "autoscaler": self._autoscaler_row(now),
-            "pools": pool_rows(config, self._sight, room, holds, hits, self._events.lost()),
+            "pools": pool_rows(config, self._sight, room, holds, hits, self._events.lost(), self._busy),
             "decisions": self.decisions(ReadDecisions(limit=SHOWN)),
             "events": self.events(ReadEvents(limit=SHOWN)),
         }
@@ -294,7 +301,12 @@ class ScalingBoard:
         self._events.observe(before, self._sight)
         self._abilities.observe(self._sight)
         self._cache.observe(self._sight)
-        self._gateways.mark(self._clock())
+        self._busy.observe(self._sight)
+        now = self._clock()
+        self._gateways.mark(now)
+        if self._history.due(self._sight.at):
+            last_minute = self._gateways.last_minute(self._config.slo, now)
+            self._history.add(self._sight, self._gateways.traffic(now), self._cache.hit_tokens, last_minute)
         for pool in self._sizes.keys() & self._sight.deployments.keys():
             await self._notice(pool)
 

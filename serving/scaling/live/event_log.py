@@ -1,4 +1,4 @@
-"""What happened to instances and hosts, beside the decisions: one bounded ring of events, for people.
+"""Events of instances and hosts, beside the decisions: one bounded ring of events, for people.
 
 Two sources. A gateway's notice comes at once and knows how many streams went elsewhere; several gateways that lose the
 same instance are one event, which sums up. A look at the cluster comes up to a second later and knows what gateways
@@ -20,13 +20,13 @@ REPLACED_WITHIN_S = 600.0
 
 
 class EventKind(Enum):
-    """What happened, for filters and colours; the text says it in words."""
+    """Sort of event, for filters and colours; the text says it in words."""
 
     DIED = "died"
     FROZEN = "frozen"
     """Silent, or its engine at one step, for longer than `[health]` allows."""
     BACK = "back"
-    """It was taken for dead, and is not."""
+    """Taken for dead, and alive."""
     REPLACED = "replaced"
     HOST_LOST = "host lost"
     POISON = "poison"
@@ -88,10 +88,10 @@ class EventLog:
     def hear(self, notice: InstanceNotice, now: float) -> None:
         """A gateway's notice."""
         kind, name = EventKind(notice.kind), notice.replica.rpartition("#")[2]
-        known = self._lost.get(name)
+        known = self._last_loss(name)
         if kind is EventKind.BACK:
-            if known is not None:
-                self._forget(known)
+            if name in self._lost:
+                self._forget(name)
                 self._add(now, kind, notice.pool, name, notice.reason)
         elif kind is EventKind.POISON or known is None:
             event = self._add(now, kind, notice.pool, name, notice.reason, notice.streams, notice.tokens)
@@ -99,11 +99,12 @@ class EventLog:
                 self._lose(event)
         else:
             more = replace(known, streams=known.streams + notice.streams, tokens=known.tokens + notice.tokens)
-            self._lost[name] = more
+            if name in self._lost:
+                self._lost[name] = more
             self._events = deque((more if one.id == more.id else one for one in self._events), maxlen=KEPT_EVENTS)
 
     def observe(self, before: Sight, sight: Sight) -> None:
-        """What changed between two looks."""
+        """Compare two looks."""
         if not before.at:
             return
         here = {node.node for node in sight.nodes}
@@ -146,8 +147,13 @@ class EventLog:
         self._lost[event.replica] = event
         self._owed.setdefault(event.pool, deque()).append(event)
 
-    def _forget(self, event: ClusterEvent) -> None:
-        del self._lost[event.replica]
+    def _last_loss(self, replica: str) -> ClusterEvent | None:
+        """The replica's newest event if that is a loss: Serve may have stopped listing it before a gateway told."""
+        newest = next((one for one in reversed(self._events) if one.replica == replica), None)
+        return newest if newest is not None and newest.kind in LOSSES else None
+
+    def _forget(self, replica: str) -> None:
+        event = self._lost.pop(replica)
         owed = self._owed.get(event.pool, deque())
         self._owed[event.pool] = deque(one for one in owed if one.id != event.id)
 

@@ -1,16 +1,20 @@
 """The board's state as JSON, for the page, the command line and scripts."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from hardware.ray_resources import npu_ids
 from serving.config.serve import ServeConfig
+from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.event_log import EventKind
 from serving.scaling.live.room import ReplicaSize, offered, used
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenReplica, Sight
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
 from serving.scaling.live.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
 
 SHOWN = 50
 """Decisions on the page, and events."""
+_WORKING = ("serving", "draining")
 
 
 def pool_rows(
@@ -20,6 +24,7 @@ def pool_rows(
     holds: Mapping[str, dict[str, Any]],
     hit_rate: float | None,
     lost: Mapping[str, EventKind],
+    busy: BusyShares,
 ) -> list[dict[str, Any]]:
     """One row per pool.
 
@@ -28,6 +33,7 @@ def pool_rows(
         holds: `{"left_s", "by"}` of the pools that are held.
         hit_rate: share of looked-up tokens that the KV-cache pool had; None = nothing was looked up.
         lost: replicas that are dead or frozen, whatever Serve says, by name.
+        busy: shares of time in which instances worked.
     """
     rows = []
     for pool, size in sizes_of(config).items():
@@ -53,16 +59,33 @@ def pool_rows(
         for shown in load["replicas"]:
             if (kind := lost.get(shown["serve_name"])) is not None:
                 shown["state"] = "frozen" if kind is EventKind.FROZEN else "dead"
+            shown["busy"] = busy.share(shown["serve_name"]) if shown["state"] in _WORKING else None
         rows.append(row | load)
     return rows
 
 
-def hardware(config: ServeConfig, sight: Sight) -> dict[str, dict[str, int]]:
-    """NPUs and UB memory in use and offered."""
+def hardware(config: ServeConfig, sight: Sight) -> dict[str, Any]:
+    """NPUs and UB memory in use and offered, and the same of each node, with the names of its NPUs."""
     all_used, all_offered = used(sizes_of(config), sight.deployments), offered(sight.nodes)
     return {
         "npus": {"used": all_used.npus, "offered": all_offered.npus},
         "ub_memory_mib": {"used": all_used.memory_mib, "offered": all_offered.memory_mib},
+        "nodes": [_node_row(config, sight, node) for node in sight.nodes],
+    }
+
+
+def _node_row(config: ServeConfig, sight: Sight, node: SeenNode) -> dict[str, Any]:
+    """A Ray node, which may be several hosts."""
+    here = {
+        pool: replace(seen, replicas=tuple(one for one in seen.replicas if one.node == node.node))
+        for pool, seen in sight.deployments.items()
+    }
+    first = node.name.removeprefix("n")
+    npus = npu_ids(list(range(node.npus)), first if first.isdecimal() else "0")
+    return {
+        "name": node.name,
+        "npus": [str(npu) for npu in npus],
+        "ub_memory_mib": {"used": used(sizes_of(config), here).memory_mib, "offered": node.memory_mib},
     }
 
 
@@ -99,6 +122,8 @@ def _replica(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
         "sequences": sequences,
         "queued_tokens": int(facts.get("queued_tokens") or 0),
         "kv_fill": _share(int(facts.get("kv_blocks_used") or 0), int(facts.get("kv_blocks_total") or 0)),
+        "hbm_used_bytes": facts.get("hbm_used_bytes"),
+        "hbm_capacity_bytes": facts.get("hbm_capacity_bytes"),
         "pid": replica.pid or facts.get("pid"),
     }
 
@@ -126,6 +151,8 @@ def _server(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
         "sequences": 0,
         "queued_tokens": 0,
         "kv_fill": _share(ledger.get("dram_used_bytes", 0), ledger.get("dram_capacity_bytes", 0)),
+        "hbm_used_bytes": None,
+        "hbm_capacity_bytes": None,
         "pid": replica.pid,
     }
 

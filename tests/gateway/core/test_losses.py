@@ -37,16 +37,16 @@ def test_only_the_same_process_comes_back() -> None:
 
 def test_a_notice_is_kept_until_it_is_reported() -> None:
     losses = Losses()
-    assert not losses.waiting
+    assert losses.notices() == ()
     losses.lost(notice(), "1")
     first = losses.notices()
     losses.poisoned("it kills")
-    assert losses.waiting
+    assert losses.waiting, "the reporter does not wait for its turn"
     losses.reported(first)
     (left,) = losses.notices()
     assert (left.kind, left.reason) == ("poison", "it kills")
     losses.reported(losses.notices())
-    assert not losses.waiting
+    assert losses.notices() == ()
 
 
 def test_notices_are_bounded() -> None:

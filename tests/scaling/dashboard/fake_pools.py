@@ -2,10 +2,11 @@
 
 What tests want of it is in a JSON file, read at every look: `as_new`, `load` (0..1), `silent` (answers nobody), `lost`
 (its autoscaler does not answer), `seen_s` (how old what it tells is), `policy`, `start_s`, `drain_s`, `dead` (pools
-whose first replica is dead).
+whose first replica is dead), `supernode` (384 NPUs, large instances).
 """
 
 import json
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,24 @@ from typing import Any
 
 from serving.errors import ScaleError
 from serving.scaling.dashboard.port import JsonObject
-from serving.values.scaling import Answer, HoldPool, PoolOperation, ReadDecisions, ReadEvents, ReadPools, ReleasePool, ScalePool
+from serving.values.scaling import (
+    Answer,
+    HoldPool,
+    PoolOperation,
+    ReadDecisions,
+    ReadEvents,
+    ReadHistory,
+    ReadPools,
+    ReleasePool,
+    ScalePool,
+)
 
-NPUS = 32
-EACH = {"prefill": 2, "decode": 4, "kvcache": 0}
+SMALL = 32, {"prefill": 2, "decode": 4, "kvcache": 0}
+SUPERNODE = 384, {"prefill": 16, "decode": 96, "kvcache": 0}
+"""NPUs in all, and of one replica of each pool."""
+PER_HOST = 8
+PER_NODE = 16
+HBM_BYTES = 64 << 30
 MANUAL_HOLD_S = 600.0
 
 
@@ -58,6 +73,7 @@ class FakePools:
 
     def __init__(self, wishes: Path) -> None:
         self._wishes = wishes
+        self.all_npus, self.each = SMALL
         self._begin()
 
     def _begin(self) -> None:
@@ -82,6 +98,8 @@ class FakePools:
             case ReadEvents(pool, after, limit):
                 self._look()
                 told = [e for e in self._events if pool in (None, e["pool"]) and int(str(e["id"])) > after][:limit]
+            case ReadHistory(after):
+                told = [one for one in _history(time.time(), self._look().get("load", 0.0)) if one["at"] > after]
             case ScalePool(pool, replicas, hold_s, by):
                 told = self._scale(pool, replicas, hold_s, by)
             case HoldPool(pool, hold_s, by):
@@ -110,7 +128,15 @@ class FakePools:
                 "ttft_p50_s": 0.21 if busy else None, "ttft_p99_s": 0.3 + 2 * load if busy else None,
                 "tpot_p50_s": 0.021 if busy else None, "tpot_p99_s": 0.043 if busy else None,
             },
-            "npus": {"used": self._npus(), "offered": NPUS}, "ub_memory_mib": {"used": 2816, "offered": 8192},
+            "npus": {"used": self._npus(), "offered": self.all_npus}, "ub_memory_mib": {"used": 2816, "offered": 8192},
+            "nodes": [
+                {
+                    "name": _npu(first).partition(".")[0],
+                    "npus": [_npu(number) for number in range(first, first + PER_NODE)],
+                    "ub_memory_mib": {"used": 1408, "offered": 4096},
+                }
+                for first in range(0, self.all_npus, PER_NODE)
+            ],
             "gateway": {
                 "running": round(60 * load), "queued": round(8 * load), "queued_tokens": round(14200 * load)
             },
@@ -139,6 +165,7 @@ class FakePools:
 
     def _look(self) -> dict[str, Any]:
         wishes: dict[str, Any] = json.loads(self._wishes.read_text()) if self._wishes.exists() else {}
+        self.all_npus, self.each = SUPERNODE if wishes.get("supernode") else SMALL
         if wishes.get("as_new"):
             self._begin()
         if wishes.get("silent"):
@@ -180,18 +207,25 @@ class FakePools:
         self._decisions.insert(0, {**entry, "target": target, "kind": kind, "reason": reason, "by": by})
 
     def _npus(self) -> int:
-        return sum(len(pool.serves_at) * EACH[pool.name] for pool in self.pools.values())
+        return sum(len(pool.serves_at) * self.each[pool.name] for pool in self.pools.values())
 
     def _fits(self, pool: FakePool) -> int:
-        each = EACH[pool.name]
-        return len(pool.serves_at) + (NPUS - self._npus()) // each if each else 4
+        each = self.each[pool.name]
+        return len(pool.serves_at) + (self.all_npus - self._npus()) // each if each else 4
+
+    def _placed(self, pool: str, at: int) -> list[str]:
+        """NPUs of a replica: prefill fills the hardware from its end, so that nothing overlaps."""
+        each = self.each[pool]
+        numbers = range(at * each, (at + 1) * each)
+        return [_npu(self.all_npus - 1 - number if pool == "prefill" else number) for number in numbers]
 
     def _pool(self, pool: FakePool, now: float, load: float) -> JsonObject:
         cache = pool.name == "kvcache"
         replicas: list[JsonObject] = [
             {
                 "name": name, "state": pool.state(name, now), "node": "n0", "pid": 4000 + at,
-                "npus": [f"n0.npu{at * EACH[pool.name] + each}" for each in range(EACH[pool.name])],
+                "npus": self._placed(pool.name, at), "busy": load * (0.4 + 0.1 * at),
+                "hbm_used_bytes": int(HBM_BYTES * 0.7), "hbm_capacity_bytes": HBM_BYTES,
                 "sequences": 0 if cache else round(load * (17 + at)),
                 "queued_tokens": 0 if cache else round(load * 900 * at), "kv_fill": load * (0.6 + 0.03 * at),
             }
@@ -202,9 +236,27 @@ class FakePools:
         return {
             "pool": pool.name, "kind": "cache" if cache else "engine", "target": pool.target,
             "running": states.count("serving"), "starting": states.count("starting"),
-            "draining": states.count("draining"), "dead": states.count("dead"), "low": 1, "high": 8, "npus": len(replicas) * EACH[pool.name],
-            "npus_per_instance": EACH[pool.name], "ub_memory_mib": 512 * len(replicas), "fits": self._fits(pool),
+            "draining": states.count("draining"), "dead": states.count("dead"), "low": 1, "high": 8,
+            "npus": len(replicas) * self.each[pool.name], "npus_per_instance": self.each[pool.name],
+            "ub_memory_mib": 512 * len(replicas), "fits": self._fits(pool),
             "queued_tokens": 0 if cache else round(load * 14200), "sequences": 0 if cache else round(load * 57),
             "kv_fill": load * 0.63, "hit_rate": 0.362 if cache and load else None,
             "hold": {"left_s": left_s, "by": pool.held_by} if left_s > 0 else None, "replicas": replicas,
         }  # fmt: skip
+
+
+def _npu(number: int) -> str:
+    return f"n{number // PER_HOST}.npu{number % PER_HOST}"
+
+
+def _history(now: float, load: float) -> list[dict[str, Any]]:
+    """A quarter of an hour with a wave and a gap in it."""
+    return [
+        {
+            "at": now - 5 * back, "ttft_s": (0.9 + 0.8 * math.sin(back / 20)) * load if back % 50 > 4 else None,
+            "tpot_s": 0.04 * load, "prompt_tokens_per_s": 9000 * load,
+            "output_tokens_per_s": 700 * load * (1 + back % 7),
+            "hit_rate": 0.3, "running": {"prefill": 2, "decode": 3 if back < 90 else 4, "kvcache": 1},
+        }
+        for back in range(180 if load else 0, 0, -1)
+    ]  # fmt: skip

@@ -17,6 +17,8 @@ from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
 ROUTES = (
     ("GET", "/api/pools"),
     ("GET", "/api/pools/decisions"),
+    ("GET", "/api/pools/events"),
+    ("GET", "/api/pools/history"),
     ("GET", "/api/pools/decode/scale?replicas=1"),
     ("GET", "/api/pools/decode/hold"),
     ("GET", "/api/pools/decode/release"),
@@ -169,6 +171,8 @@ def test_what_does_not_fit_is_refused_with_what_would(dashboard: FakeDashboard) 
         ("POST", "/api/pools/decode/hold", {"hold_s": -1}, 400, "invalid"),
         ("DELETE", "/api/pools/decode/hold?by=me", None, 400, "invalid"),
         ("GET", "/api/pools/decisions?after=x", None, 400, "invalid"),
+        ("GET", "/api/pools/events?limit=0", None, 400, "invalid"),
+        ("GET", "/api/pools/history?after=nan", None, 400, "invalid"),
     ],
 )
 def test_mistakes_are_told(dashboard: FakeDashboard, method: str, path: str, body: Any, status: int, kind: str) -> None:
@@ -186,6 +190,25 @@ def test_decisions_by_pool_and_after_an_id(dashboard: FakeDashboard) -> None:
     decisions = dashboard.ask("GET", f"/api/pools/decisions?after={newest}&pool=decode")[2]["decisions"]
     assert [one["pool"] for one in decisions] == ["decode"]
     assert len(dashboard.ask("GET", "/api/pools/decisions?limit=1")[2]["decisions"]) == 1
+
+
+def test_events_by_pool_and_after_an_id(dashboard: FakeDashboard) -> None:
+    dashboard.wish(dead=["decode"])
+    (died,) = dashboard.ask("GET", "/api/pools/events")[2]["events"]
+    assert (died["kind"], died["pool"]) == ("died", "decode")
+    assert dashboard.pool("decode")["dead"] == 1
+    dashboard.wish()
+    (replaced,) = dashboard.ask("GET", f"/api/pools/events?after={died['id']}&pool=decode")[2]["events"]
+    assert replaced["kind"] == "replaced"
+    assert dashboard.ask("GET", "/api/pools/events?pool=prefill")[2]["events"] == []
+
+
+def test_history_after_a_time(dashboard: FakeDashboard) -> None:
+    dashboard.wish(load=0.5)
+    samples = dashboard.ask("GET", "/api/pools/history")[2]["samples"]
+    assert len(samples) == 180
+    assert samples[0]["running"] == {"prefill": 2, "decode": 4, "kvcache": 1}
+    assert len(dashboard.ask("GET", f"/api/pools/history?after={samples[-3]['at']}")[2]["samples"]) <= 3
 
 
 def test_a_browser_changes_by_get_with_the_nonce(dashboard: FakeDashboard) -> None:

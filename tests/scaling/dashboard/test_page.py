@@ -6,28 +6,11 @@ import time
 import pytest
 
 from serving.scaling.dashboard.once import issue
-from tests.scaling.dashboard.chromium import Chromium, Page
+from tests.scaling.dashboard.chromium import Chromium
 from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
+from tests.scaling.dashboard.opened import DECODE, LESS, MORE, NUMBER, open_page, text
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
-
-MORE = "[aria-label='One replica of decode more']"
-LESS = "[aria-label='One replica of decode less']"
-NUMBER = "[aria-label='Replicas of decode']"
-DECODE = "article[aria-label='Pool decode']"
-
-
-async def open_page(page: Page, dashboard: FakeDashboard) -> None:
-    """Log in and wait for the pools."""
-    await page.log_in(dashboard.url, TOKEN)
-    assert await page.go(f"{dashboard.url}/pools") == 200
-    await page.wait("document.querySelectorAll('.pool').length === 3")
-
-
-async def text(page: Page, selector: str) -> str:
-    """What is to be read there, with plain spaces."""
-    found: str = await page.run(f"document.querySelector({selector!r}).innerText")
-    return found.replace("\u00a0", " ")
 
 
 async def test_it_shows_what_there_is(browser: Chromium, dashboard: FakeDashboard) -> None:
@@ -38,7 +21,8 @@ async def test_it_shows_what_there_is(browser: Chromium, dashboard: FakeDashboar
         overview = await text(page, "#overview")
         for words in (
             "1.9 s p99", "median 210 ms", "✗ 98.4 % within 2 s (goal 99 %)", "✓ 99.9 % within 50 ms (goal 99 %)",
-            "7.5/s", "48 running, 6 queued", "11 k prompt tokens wait", "of 32", "16 free", "of 8192 MiB", "slo",
+            "7.5/s over 1 min", "48 running, 6 queued", "11 k prompt tokens wait", "of 32", "16 free", "of 8192 MiB",
+            "slo",
         ):  # fmt: skip
             assert words in overview, words
         pool = await text(page, DECODE)
@@ -87,7 +71,7 @@ async def test_the_printed_address_lets_in_once(browser: Chromium, dashboard: Fa
         assert page.faults == []
     async with browser.page() as page:
         await page.send("Page.navigate", url=address)
-        await page.wait("document.querySelector('#login-why').offsetParent")
+        await page.wait("document.querySelector('#login-why')?.offsetParent")
         assert "was used before" in await text(page, "#login")
         assert await page.run("document.querySelector('.pool')") is None
 
@@ -276,6 +260,30 @@ async def test_silence_is_said_and_ends(browser: Chromium, dashboard: FakeDashbo
         assert "Serve controller does not answer" in await text(page, "#trouble")
         dashboard.wish()
         await page.wait("document.querySelector('#trouble').offsetParent === null")
+
+
+async def test_plus_ends_where_the_room_ends(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        assert not await page.run(f"document.querySelector({MORE!r}).disabled")
+        dashboard.ask("POST", "/api/pools/decode/scale", {"replicas": 7})
+        await page.wait(f"document.querySelector({MORE!r}).disabled")
+        assert await page.run(f"document.querySelector({MORE!r}).title") == "No room for one more"
+        dashboard.ask("POST", "/api/pools/decode/scale", {"replicas": 0})
+        await page.wait(f"document.querySelector({LESS!r}).disabled")
+        assert not await page.run(f"document.querySelector({MORE!r}).disabled")
+
+
+async def test_a_number_by_hand_is_held_as_long_as_its_hold(browser: Chromium, dashboard: FakeDashboard) -> None:
+    chip = "document.querySelector('#decisions .chip').innerText"
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        dashboard.ask("POST", "/api/pools/decode/scale", {"replicas": 4, "hold_s": 60})
+        await page.wait(f"{chip} === 'held'")
+        dashboard.ask("POST", "/api/pools/decode/scale", {"replicas": 3, "hold_s": 0})
+        await page.wait("document.querySelectorAll('#decisions li').length === 4")
+        chips = "[...document.querySelectorAll('#decisions .chip')].slice(0, 2).map((e) => e.innerText)"
+        assert await page.run(chips) == ["by hand", "by hand"]
 
 
 async def test_without_an_autoscaler_there_is_nothing_to_hold(browser: Chromium, dashboard: FakeDashboard) -> None:

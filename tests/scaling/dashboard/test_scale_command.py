@@ -84,6 +84,19 @@ def test_refusals_are_one_line(
     assert told.count("\n") == 1
 
 
+def test_events_stand_among_the_decisions(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
+    dashboard.wish(dead=["decode"])
+    dashboard.ask("GET", "/api/pools/events")
+    dashboard.ask("POST", "/api/pools/prefill/scale", {"replicas": 3})
+    assert ask(dashboard, "decisions", "--last", "2") == 0
+    event, decision = capsys.readouterr().out.splitlines()
+    assert event.split()[2:4] == ["decode", "died"]
+    assert event.endswith("12 streams moved, 1,340 tokens resumed")
+    assert "2 -> 3" in decision
+    assert ask(dashboard, "decisions", "--last", "1", "--pool", "decode", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "died"
+
+
 def test_decisions_oldest_first(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(dashboard, "decisions", "--last", "200") == 0
     lines = capsys.readouterr().out.splitlines()

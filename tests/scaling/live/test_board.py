@@ -10,7 +10,15 @@ import pytest
 
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.board import ClusterSilentError, ScalingBoard, words
-from serving.values.scaling import HoldPool, ReadDecisions, ReadPools, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
+from serving.values.scaling import (
+    HoldPool,
+    ReadDecisions,
+    ReadPools,
+    ReleasePool,
+    ScaleAnswer,
+    ScalePool,
+    ScaleRefusal,
+)
 from serving.values.signals import Traffic
 from serving.values.traffic import BoardNews, GatewayReport
 from tests.scaling.live.case import DRAINING, EMPTY, FakeCluster, board_of, config, member, replica

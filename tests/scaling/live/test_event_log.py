@@ -36,6 +36,17 @@ def test_several_gateways_lose_one_replica_once() -> None:
     assert [event.at for event in log.newest()] == [10.3, 10.0]
 
 
+def test_a_gateway_that_tells_later_than_serve_tells_of_the_same() -> None:
+    log = EventLog(1)
+    log.observe(sight(1.0), sight(2.0, decode=deployment(1, replica("d2"))))
+    log.hear(notice("d1", streams=2, tokens=50), 2.1)
+    assert told(log) == [
+        ("died", "d1", "its process ended; 2 streams moved, 50 tokens resumed"),
+        ("replaced", "d2", "serves in place of d1, 0.0 s after the loss"),
+    ]
+    assert log.lost() == {}
+
+
 def test_what_only_seemed_dead_comes_back() -> None:
     log = EventLog(1)
     log.hear(notice("d1", "frozen"), 10.0)

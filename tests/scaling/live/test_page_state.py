@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from serving.ids import NodeId
+from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.event_log import EventKind
 from serving.scaling.live.page_state import pool_rows
 from serving.scaling.live.sight import Sight
@@ -33,7 +34,7 @@ def sight(**other: Any) -> Sight:
 
 
 def row(pool: str, seen: Sight, **lost: EventKind) -> dict[str, Any]:
-    rows = pool_rows(config(), seen, {"prefill": 6}, {"prefill": {"left_s": 3.0, "by": "cli"}}, 0.4, lost)
+    rows = pool_rows(config(), seen, {"prefill": 6}, {"prefill": {"left_s": 3.0, "by": "cli"}}, 0.4, lost, BusyShares())
     return next(one for one in rows if one["pool"] == pool)
 
 

@@ -59,6 +59,11 @@ export async function look() {
   return state;
 }
 
+/** Samples of the last 15 minutes that are younger than `after` [s since 1970]. */
+export function history(after) {
+  return get(`api/pools/history?after=${after}`);
+}
+
 /** verb: scale, hold or release. A nonce of a server that was started anew since is fetched once. */
 export async function change(pool, verb, numbers = {}) {
   const query = new URLSearchParams(Object.entries(numbers).filter(([, value]) => value !== null && value !== ""));

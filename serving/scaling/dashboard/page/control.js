@@ -15,6 +15,8 @@ export class ScaleControl {
     this.pool = pool;
     this.afterwards = afterwards;
     this.target = 0;
+    this.most = 0;
+    this.controls = false;
     this.held = null;
     this.timer = null;
     this.asking = false;
@@ -55,7 +57,10 @@ export class ScaleControl {
     if (!this.draft && !this.asking) this.follow();
     write(this.holdWords, pool.hold ? `held by ${pool.hold.by}, ${left(pool.hold.left_s)} left` : "");
     show(this.release, Boolean(pool.hold));
-    for (const part of [this.minus, this.plus, this.number, this.time, this.holdButton, this.release]) part.disabled = !controls;
+    for (const part of [this.number, this.time, this.holdButton, this.release]) part.disabled = !controls;
+    this.controls = controls;
+    this.most = Math.max(pool.fits, pool.target);
+    this.ends();
     this.set.disabled = !controls || !this.draft;
   }
 
@@ -66,10 +71,19 @@ export class ScaleControl {
     if (document.activeElement === this.number) this.number.select();
   }
 
+  /** Minus ends at zero, plus where there is no room for one more. */
+  ends() {
+    const now = this.number.valueAsNumber;
+    this.minus.disabled = !this.controls || now <= 0;
+    this.plus.disabled = !this.controls || now >= this.most;
+    this.plus.title = this.controls && now >= this.most ? "No room for one more" : "";
+  }
+
   press(by) {
     const now = Number.parseInt(this.number.value, 10);
     this.number.value = Math.min(384, Math.max(0, (Number.isNaN(now) ? this.target : now) + by));
     this.number.dataset.draft = "";
+    this.ends();
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.send(), COLLECT_MS);
   }
@@ -78,6 +92,7 @@ export class ScaleControl {
     clearTimeout(this.timer);
     this.number.dataset.draft = "";
     this.set.disabled = false;
+    this.ends();
   }
 
   forget() {
@@ -85,6 +100,7 @@ export class ScaleControl {
     delete this.number.dataset.draft;
     this.number.value = this.target;
     this.set.disabled = true;
+    this.ends();
   }
 
   async send() {

@@ -18,7 +18,7 @@ export class Ledger {
     show(this.section, true);
     const known = new Set([...this.pool.options].map((option) => option.value));
     for (const { pool } of state.pools) if (!known.has(pool)) this.pool.append(make("option", { value: pool }, pool));
-    const decisions = state.decisions.map((entry) => ({ ...entry, sort: "decision" }));
+    const decisions = state.decisions.map((entry) => ({ ...entry, sort: "decision", kind: kindOf(entry, state) }));
     const events = state.events.map((entry) => ({ ...entry, sort: "event" }));
     this.entries = [...decisions, ...events].sort((one, other) => other.at - one.at);
     this.draw();
@@ -33,16 +33,29 @@ export class Ledger {
 }
 
 /** An event may still grow: several gateways lose the same replica, each with its streams. */
-function entryOf({ sort, at, pool, kind, ...more }) {
+function entryOf({ sort, at, pool, ...more }) {
+  const chip = make("span.chip");
   const why = make("span.why");
   const what = sort === "decision" ? change(more) : more.replica;
   const item = make("li", { "data-sort": sort },
     make("time", { datetime: new Date(at * 1000).toISOString() }, clock(at)),
     make("span.what", {}, make("b", {}, pool || "cluster"), ` ${what}`),
-    make("span.chip", { "data-kind": kind }, kind),
+    chip,
     why);
-  item.update = (entry) => write(why, sort === "decision" ? reason(entry) : entry.text);
+  item.update = (entry) => {
+    write(chip, entry.kind);
+    chip.dataset.kind = entry.kind;
+    write(why, sort === "decision" ? reason(entry) : entry.text);
+  };
   return item;
+}
+
+/** A number set by hand is "held" only as long as its hold lasts, and no later one of its pool has taken its place. */
+function kindOf({ id, pool, kind }, { pools, decisions }) {
+  if (kind !== "held") return kind;
+  const held = pools.find((one) => one.pool === pool)?.hold;
+  const newest = decisions.find((one) => one.pool === pool && one.kind === "held");
+  return held && newest?.id === id ? "held" : "by hand";
 }
 
 function change({ before, target }) {

@@ -1,9 +1,11 @@
 // Looks once a second while somebody looks at the page, and shows what it found.
 
 import { look } from "./client.js";
+import { Curves } from "./curves.js";
 import { keep, show, write } from "./dom.js";
 import { Ledger } from "./ledger.js";
 import { Login } from "./login.js";
+import { NpuMap } from "./npu_map.js";
 import { Overview } from "./overview.js";
 import { poolCard } from "./pool_card.js";
 import { seconds } from "./words.js";
@@ -15,6 +17,8 @@ const OLD_S = 5;
 const main = document.querySelector("main");
 const at = (id) => document.getElementById(id);
 const overview = new Overview(at("overview"));
+const curves = new Curves(at("curves"), at("curve"));
+const map = new NpuMap(at("map"));
 const ledger = new Ledger(at("ledger"));
 const login = new Login(at("login"), lookNow);
 let timer = null;
@@ -29,6 +33,8 @@ function draw(state) {
   write(at("model"), title);
   document.title = `Pools · ${state.model || state.mode}`;
   overview.update(state);
+  curves.update(state);
+  map.update(state);
   const scaled = state.autoscaler.policy !== "none";
   const cards = state.pools.map((pool) => ({ pool, controls: state.controls, scaled }));
   keep(at("pools"), cards, ({ pool }) => pool.pool, ({ pool }) => poolCard(pool, lookNow));

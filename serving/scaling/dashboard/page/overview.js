@@ -1,7 +1,7 @@
 // The whole system in one line of tiles: promises, load, hardware, autoscaler.
 
 import { bar, make, write } from "./dom.js";
-import { count, kept, mebibytes, seconds } from "./words.js";
+import { count, dash, kept, mebibytes, seconds } from "./words.js";
 
 function tile(title, withBar = false) {
   const parts = { big: make("span.big"), more: make("span.more"), small: make("span.small"), bar: withBar ? bar(title) : null };
@@ -12,8 +12,8 @@ function tile(title, withBar = false) {
 export class Overview {
   constructor(parent) {
     this.tiles = {
-      ttft: tile("First token (TTFT)"),
-      tpot: tile("Each further (TPOT)"),
+      ttft: tile("TTFT, last minute"),
+      tpot: tile("TPOT, last minute"),
       load: tile("Requests"),
       npus: tile("NPUs", true),
       memory: tile("UB memory", true),
@@ -26,7 +26,7 @@ export class Overview {
     const { slo, gateway, npus, ub_memory_mib: memory, autoscaler } = state;
     this.promise(this.tiles.ttft, slo.ttft_p50_s, slo.ttft_p99_s, slo.ttft_s, slo.ttft_attained, slo.attainment);
     this.promise(this.tiles.tpot, slo.tpot_p50_s, slo.tpot_p99_s, slo.tpot_s, slo.tpot_attained, slo.attainment);
-    write(this.tiles.load.big, `${count(slo.requests_per_s)}/s`);
+    write(this.tiles.load.big, `${count(slo.requests_per_s)}/s over 1 min`);
     write(this.tiles.load.more, `${count(gateway.running)} running, ${count(gateway.queued)} queued`);
     write(this.tiles.load.small, `${count(gateway.queued_tokens)} prompt tokens wait`);
     this.used(this.tiles.npus, npus, count);
@@ -39,7 +39,7 @@ export class Overview {
     const good = known && share >= wanted;
     const words = kept(wanted);
     write(part.big, known ? `${seconds(tail)} p99` : "no requests");
-    write(part.more, known ? `median ${seconds(median)}` : "in the last minute");
+    write(part.more, known ? `median ${seconds(median)}` : dash);
     write(part.small, known
       ? `${good ? "✓" : "✗"} ${kept(share)} within ${seconds(goal)} (goal ${words})`
       : `promised: ${seconds(goal)} for ${words}`);

@@ -33,14 +33,22 @@ function row(kind) {
   return line;
 }
 
-/** "n0: 6-7, n1: 0-1" of ["n0.npu6", "n0.npu7", "n1.npu0", …]: a Ray node can be several hosts of eight NPUs. */
+/**
+ * "n0: 6-7, n1: 0-1" of ["n0.npu6", "n0.npu7", "n1.npu0", …]: a Ray node can be several hosts. Of more than two hosts
+ * the first, the last and the number of NPUs: "n12-n31: 160".
+ */
 function place({ node, npus }) {
   const hosts = new Map();
   for (const name of npus) {
     const [host, number] = name.split(".npu");
     hosts.set(host, [...(hosts.get(host) ?? []), Number(number)]);
   }
-  const places = [...hosts].map(([host, numbers]) => `${host}:\u00a0${ranges(numbers)}`);
+  if (hosts.size > 2) {
+    const numbers = [...hosts.keys()].map((host) => Number(host.slice(1))).sort((one, other) => one - other);
+    return `n${numbers[0]}-n${numbers.at(-1)}:\u00a0${npus.length}`;
+  }
+  const inOrder = [...hosts].sort(([one], [other]) => Number(one.slice(1)) - Number(other.slice(1)));
+  const places = inOrder.map(([host, numbers]) => `${host}:\u00a0${ranges(numbers)}`);
   return places.join(", ") || node || dash;
 }
 

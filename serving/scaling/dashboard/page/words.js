@@ -29,9 +29,16 @@ export function kept(share) {
   return share === null || share === undefined ? dash : join(brief(Math.floor(share * 1000) / 10), "%");
 }
 
+/** In the largest unit that leaves at least two digits; below 10 GiB in MiB, as the configuration has it. */
 export function mebibytes(value) {
   if (value === null || value === undefined) return dash;
-  return value >= 10240 ? join(brief(value / 1024), "GiB") : join(Math.round(value), "MiB");
+  if (value >= 10 * 1024 ** 2) return join(brief(value / 1024 ** 2), "TiB");
+  if (value >= 10 * 1024) return join(brief(value / 1024), "GiB");
+  return join(Math.round(value), "MiB");
+}
+
+export function bytes(value) {
+  return mebibytes(value === null || value === undefined ? null : value / 1024 ** 2);
 }
 
 /** 9:05, 1:02:03 */

@@ -1,0 +1,89 @@
+"""The last quarter of an hour in a bounded ring, so that a page that is opened, or loaded again, has its curves."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, to_builtins
+
+from serving.scaling.live.sight import ReplicaPhase, Sight
+from serving.scaling.live.totals import SourceTotals
+from serving.values.signals import Traffic
+
+HISTORY_S = 900.0
+SAMPLE_PERIOD_S = 5.0
+ADOPTING_POOL = "decode"
+"""Instances of this pool get prompts that are computed: what they find of them says nothing of a cache."""
+
+
+class HistorySample(Struct, frozen=True):
+    """One moment.
+
+    Args:
+        at: seconds since 1970.
+        ttft_s, tpot_s: 99th percentiles of the last minute [s]; None = there were none.
+        prompt_tokens_per_s, output_tokens_per_s: since the sample before.
+        hit_rate: share of the prompt tokens that were begun since the sample before, and found in the instance's own
+            blocks or pulled; None = there were none.
+        running: replicas that serve, by pool.
+    """
+
+    at: float
+    ttft_s: float | None
+    tpot_s: float | None
+    prompt_tokens_per_s: float
+    output_tokens_per_s: float
+    hit_rate: float | None
+    running: dict[str, int]
+
+
+class History:
+    """Samples of the last `HISTORY_S`, one each `SAMPLE_PERIOD_S`. Time is passed in."""
+
+    def __init__(self) -> None:
+        self._samples: deque[HistorySample] = deque(maxlen=round(HISTORY_S / SAMPLE_PERIOD_S))
+        self._prefixes = SourceTotals(2)
+        self._before: tuple[float, tuple[float, ...]] | None = None
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for a sample."""
+        return self._before is None or now - self._before[0] >= SAMPLE_PERIOD_S
+
+    def add(self, sight: Sight, traffic: Traffic, pulled_tokens: int, last_minute: Mapping[str, Any]) -> None:
+        """A sample. The first look only says where counting begins.
+
+        Args:
+            traffic: all gateways' totals.
+            pulled_tokens: prompt tokens that came from the KV-cache pool, in total.
+            last_minute: with `ttft_p99_s` and `tpot_p99_s` [s].
+        """
+        self._observe_prefixes(sight)
+        asked, found = self._prefixes.sums
+        totals = (float(traffic.arrived_tokens), float(traffic.generated_tokens), asked, found + pulled_tokens)
+        before, self._before = self._before, (sight.at, totals)
+        if before is None or sight.at <= before[0]:
+            return
+        seconds = sight.at - before[0]
+        prompt, output, asked, found = (max(0.0, new - old) for new, old in zip(totals, before[1], strict=True))
+        self._samples.append(
+            HistorySample(
+                at=sight.at,
+                ttft_s=last_minute["ttft_p99_s"],
+                tpot_s=last_minute["tpot_p99_s"],
+                prompt_tokens_per_s=prompt / seconds,
+                output_tokens_per_s=output / seconds,
+                hit_rate=min(1.0, found / asked) if asked else None,
+                running={pool: seen.count(ReplicaPhase.SERVING) for pool, seen in sight.deployments.items()},
+            )
+        )
+
+    def newer(self, after: float) -> list[dict[str, Any]]:
+        """Samples of a later time, oldest first, ready for JSON."""
+        return [to_builtins(sample) for sample in self._samples if sample.at > after]
+
+    def _observe_prefixes(self, sight: Sight) -> None:
+        for name, member in sight.members.items():
+            if member.pool != ADOPTING_POOL:
+                facts = member.facts
+                counters = [int(facts.get(f"prefix_{what}_tokens_total") or 0) for what in ("queries", "hits")]
+                self._prefixes.update(f"{name}/{member.incarnation}", counters, sight.at)

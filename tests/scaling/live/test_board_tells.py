@@ -1,0 +1,65 @@
+"""What the board tells beside its ledger: events, samples, hardware."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serving.ids import ReplicaId
+from serving.scaling.live.board import ScalingBoard
+from serving.values.scaling import ReadEvents, ReadHistory
+from serving.values.signals import Traffic
+from serving.values.traffic import GatewayReport, InstanceNotice
+from tests.scaling.live.case import EMPTY, FakeCluster, board_of, replica
+
+DIED = InstanceNotice("died", "decode", ReplicaId("cloudmatrix#decode#d1"), "connection lost", 3, 400)
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+def pool_row(board: ScalingBoard, pool: str) -> dict[str, Any]:
+    return next(row for row in board.state()["pools"] if row["pool"] == pool)
+
+
+def events(board: ScalingBoard, question: ReadEvents) -> list[dict[str, Any]]:
+    told = asyncio.run(board.answer(question))
+    assert isinstance(told, list)
+    return told
+
+
+def test_a_death_is_shown_before_the_next_look(cluster: FakeCluster) -> None:
+    board = board_of(cluster)
+    board.report(GatewayReport("g", Traffic(), 0, EMPTY, EMPTY, notices=(DIED,)))
+    assert (pool_row(board, "decode")["running"], pool_row(board, "decode")["dead"]) == (0, 1)
+    assert pool_row(board, "decode")["replicas"][0]["state"] == "dead"
+    (event,) = events(board, ReadEvents("decode"))
+    assert event["text"] == "connection lost; 3 streams moved, 400 tokens resumed"
+    assert board.state()["events"] == [event]
+    cluster.now += 2.0
+    cluster.place("decode", replica("d2"))
+    asyncio.run(board.look())
+    assert [one["kind"] for one in events(board, ReadEvents())] == ["replaced", "died"]
+    assert events(board, ReadEvents(after=event["id"]))[0]["replica"] == "d2"
+    assert pool_row(board, "decode")["dead"] == 0
+
+
+def test_samples_are_kept_while_nobody_asks(cluster: FakeCluster) -> None:
+    board = board_of(cluster)
+    for number in range(1, 12):
+        cluster.now += 1.0
+        board.report(GatewayReport("g", Traffic(arrived_tokens=100 * number), 0, EMPTY, EMPTY, known=True))
+        asyncio.run(board.look())
+    samples: Any = asyncio.run(board.answer(ReadHistory()))
+    assert [sample["at"] for sample in samples] == [1005.0, 1010.0]
+    assert samples[1]["prompt_tokens_per_s"] == 100.0
+    assert asyncio.run(board.answer(ReadHistory(1005.0))) == samples[1:]
+
+
+def test_hardware_by_node(cluster: FakeCluster) -> None:
+    first, second = board_of(cluster).state()["nodes"]
+    assert (first["name"], len(first["npus"]), first["npus"][0]) == ("a", 8, "n0.npu0")
+    assert first["ub_memory_mib"] == {"used": 128 + 256, "offered": 1024}
+    assert second["ub_memory_mib"] == {"used": 64, "offered": 1024}

@@ -1,0 +1,56 @@
+"""The last quarter of an hour, in samples."""
+
+from typing import Any
+
+import pytest
+
+from serving.scaling.live.history import HISTORY_S, SAMPLE_PERIOD_S, History
+from serving.scaling.live.sight import Sight
+from serving.values.signals import Traffic
+from tests.scaling.live.case import member, nodes, started
+
+MINUTE: dict[str, Any] = {"ttft_p99_s": 0.5, "tpot_p99_s": None}
+
+
+def add(history: History, at: float, arrived: int = 0, output: int = 0, pulled: int = 0, **prefill: int) -> None:
+    facts: dict[str, Any] = {f"prefix_{name}_tokens_total": value for name, value in prefill.items()}
+    members = {
+        "p1": member("p1", "prefill", **facts),
+        "d1": member("d1", "decode", prefix_queries_tokens_total=10_000),
+    }
+    sight = Sight(at, started(), nodes(), members)
+    history.add(sight, Traffic(arrived_tokens=arrived, generated_tokens=output), pulled, MINUTE)
+
+
+def test_a_sample_is_what_came_since_the_one_before() -> None:
+    history = History()
+    assert history.due(100.0)
+    add(history, 100.0, 1000, 500, queries=100)
+    assert history.newer(0.0) == [], "nothing to compare with"
+    assert not history.due(100.0 + SAMPLE_PERIOD_S - 0.1)
+    assert history.due(100.0 + SAMPLE_PERIOD_S)
+    add(history, 105.0, 1500, 600, pulled=20, queries=300, hits=30)
+    (sample,) = history.newer(0.0)
+    assert sample == {
+        "at": 105.0, "ttft_s": 0.5, "tpot_s": None, "prompt_tokens_per_s": 100.0, "output_tokens_per_s": 20.0,
+        "hit_rate": pytest.approx(0.25), "running": {"prefill": 1, "decode": 1, "kvcache": 1},
+    }  # fmt: skip
+    add(history, 110.0, 1500, 600, pulled=20, queries=300, hits=30)
+    assert history.newer(105.0)[0]["hit_rate"] is None, "nothing was asked for"
+
+
+def test_counters_that_begin_anew_give_no_negative_rate() -> None:
+    history = History()
+    add(history, 100.0, 1000, 500)
+    add(history, 105.0, 10, 5)
+    assert history.newer(0.0)[0]["prompt_tokens_per_s"] == 0.0
+    add(history, 105.0, 20, 5)
+    assert len(history.newer(0.0)) == 1, "the same look twice is one sample"
+
+
+def test_it_is_bounded() -> None:
+    history = History()
+    for number in range(300):
+        add(history, 100.0 + number * SAMPLE_PERIOD_S)
+    samples = history.newer(0.0)
+    assert samples[-1]["at"] - samples[0]["at"] == pytest.approx(HISTORY_S - SAMPLE_PERIOD_S)
