@@ -251,7 +251,7 @@ def saying(said: bytes) -> Iterator[str]:
         def answer() -> None:
             connection, _ = listening.accept()
             with connection:
-                connection.recv(65536)
+                read_question(connection)  # bytes left unread would break the connection when it is closed
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + said)
                 if said.endswith(b": stays\n\n"):
                     connection.settimeout(10)
@@ -261,6 +261,16 @@ def saying(said: bytes) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         thread.join()
+
+
+def read_question(connection: socket.socket) -> None:
+    """All of a request."""
+    with connection.makefile("rb") as asked:
+        length = 0
+        while line := asked.readline().strip().lower():
+            if line.startswith(b"content-length:"):
+                length = int(line.partition(b":")[2])
+        asked.read(length)
 
 
 CHUNK = b'data: {"choices": []}\n\n'
