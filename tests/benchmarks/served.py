@@ -30,7 +30,7 @@ _PAGE = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never th
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a benchmark may vary of the shipped configurations `small.toml` and `aggregated.toml`.
+    """What a benchmark may vary of a configuration with the KV memory of `small.toml` or `aggregated.toml`.
 
     Args:
         threads: compute threads per instance; 0 = as shipped.

@@ -151,7 +151,7 @@ def test_a_node_is_lost_and_comes_back(how: str, server: Server, reference: Refe
     first = raylet_of(server, front)
     replicas = [replica for pool in POOLS for replica in server.replicas(pool)]
     lost = [replica for replica in replicas if raylet_of(server, replica["pid"]) != first]
-    assert len(lost) == 2
+    assert lost, "no node holds all four"
     raylet = raylet_of(server, lost[0]["pid"])
 
     async def scene() -> None:
