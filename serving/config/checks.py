@@ -240,7 +240,7 @@ def _check_reuse(config: ServeConfig) -> None:
         )
 
 
-def _needs(config: ServeConfig) -> list[Need]:
+def replicas_at_start(config: ServeConfig) -> list[Need]:
     """Needs of all replicas towards the nodes, by deployment."""
     needs = [Need(name, p.replicas, p.npus_per_instance, p.ub_memory_mib) for name, p in config.pools.items()]
     if config.kvcache.replicas:
@@ -249,7 +249,7 @@ def _needs(config: ServeConfig) -> list[Need]:
 
 
 def _check_totals(config: ServeConfig) -> None:
-    nodes, needs = config.cluster.nodes, _needs(config)
+    nodes, needs = config.cluster.nodes, replicas_at_start(config)
     needed, offered = sum(n.replicas * n.npus for n in needs), config.cluster.npus
     if needed > offered:
         terms = " + ".join(f"{n.name} {n.replicas} x {n.npus}" for n in needs if n.npus)
@@ -268,7 +268,7 @@ def _check_totals(config: ServeConfig) -> None:
 
 def _check_packing(config: ServeConfig) -> None:
     """Enough in total is not enough: each replica must find its NPUs and its UB memory on one node."""
-    needs = _needs(config)
+    needs = replicas_at_start(config)
     if not can_pack(needs, config.cluster.nodes):
         wanted = ", ".join(
             f"{n.name} {n.replicas} x ({f'{n.npus} NPUs, ' if n.npus else ''}{n.memory_mib} MiB)" for n in needs

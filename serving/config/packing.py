@@ -1,7 +1,7 @@
 """Whether the nodes can hold all replicas, each whole on one node."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from serving.config.cluster import NodeConfig
@@ -43,7 +43,7 @@ def can_pack(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> bool:
     Effects: none.
     """
     needs = [need for need in needs if need.replicas]
-    if not needs or _greedy(needs, nodes):
+    if not needs or not _greedy(needs, nodes)[1]:
         return True
     *firsts, last = needs
     wanted = tuple(need.replicas for need in firsts)
@@ -58,18 +58,30 @@ def can_pack(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> bool:
     return best.get(wanted, -1) >= last.replicas
 
 
-def _greedy(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> bool:
-    """Largest first, each on the first node with room."""
+def place(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> list[NodeConfig]:
+    """Place replicas, largest first, each on the first node with room; what finds none is left out.
+
+    Returns: the nodes with what is left of them.
+    Effects: none.
+    """
+    rooms, _ = _greedy(needs, nodes)
+    return [
+        replace(node, npus=room.npus, ub_memory_mib=room.memory_mib) for node, room in zip(nodes, rooms, strict=True)
+    ]
+
+
+def _greedy(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> tuple[list[_Room], int]:
+    """Largest first, each on the first node with room. Returns: what is left, and how many replicas found no place."""
     rooms = [_Room(node.npus, node.ub_memory_mib) for node in nodes]
+    placeless = 0
     for need in sorted(needs, key=lambda need: (need.npus, need.memory_mib), reverse=True):
         left = need.replicas
         for index, room in enumerate(rooms):
             here = min(room.holds(need), left)
             rooms[index] = room.less(need, here)
             left -= here
-        if left:
-            return False
-    return True
+        placeless += left
+    return rooms, placeless
 
 
 def _loads(firsts: Sequence[Need], last: Need, room: _Room) -> Iterator[tuple[tuple[int, ...], int]]:

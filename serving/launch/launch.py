@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -21,6 +22,8 @@ from ray.serve.exceptions import DeploymentUnavailableError
 
 from serving.cluster.farewell import FAREWELL_S, close_logs, farewell
 from serving.cluster.session import SystemSession
+from serving.config.checks import replicas_at_start
+from serving.config.packing import can_pack
 from serving.config.serve import ServeConfig
 from serving.errors import ServingError
 from serving.gateway.live.sealing import salt_of, sealed
@@ -295,10 +298,14 @@ Ctrl-C ends everything.
 
 
 def one_more(config: ServeConfig) -> str:
-    """A pool and a number of replicas to try: one more of the last pool for which NPUs are left, if any."""
-    pools = config.pools
-    free = config.cluster.npus - sum(pool.replicas * pool.npus_per_instance for pool in pools.values())
-    growing = [name for name, pool in pools.items() if pool.npus_per_instance <= free]
+    """A pool and a number of replicas to try: one more of the last pool that has NPUs and UB memory for it, if any."""
+    pools, at_start = config.pools, replicas_at_start(config)
+
+    def grows(name: str) -> bool:
+        more = [replace(need, replicas=need.replicas + (need.name == name)) for need in at_start]
+        return can_pack(more, config.cluster.nodes)
+
+    growing = [name for name in pools if grows(name)]
     name = [*pools, *growing][-1]
     return f"{name} {pools[name].replicas + (name in growing)}"
 

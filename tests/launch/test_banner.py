@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from serving.config import load_config
 from serving.config.engine import EngineConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.launch.launch import banner, endpoint, one_more
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,23 @@ def test_a_pool_that_has_room_for_one_more_is_named(prefill: int, decode: int, s
         config, prefill=replace(config.prefill, replicas=prefill), decode=replace(config.decode, replicas=decode)
     )
     assert one_more(config) == said
+
+
+@pytest.mark.parametrize(("memory_mib", "said"), [(1024, "decode 2"), (1023, "prefill 1"), (767, "decode 1")])
+def test_ub_memory_counts_as_npus_do(memory_mib: int, said: str) -> None:
+    config = ServeConfig(ModelConfig(Path("somewhere")))
+    node = replace(config.cluster.nodes[0], npus=16, ub_memory_mib=memory_mib)
+    config = replace(
+        config, cluster=replace(config.cluster, nodes=(node,)), prefill=replace(config.prefill, replicas=0)
+    )
+    assert one_more(config) == said
+
+
+@pytest.mark.parametrize("file", ["small", "two-nodes", "aggregated", "tenants"])
+def test_a_shipped_topology_has_a_pool_to_grow(file: str) -> None:
+    config = load_config(DEPLOY / f"{file}.toml")
+    (*_, last) = config.pools
+    assert one_more(config) == f"{last} {config.pools[last].replicas + 1}"
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from serving.scaling.live.ledger import Ledger
 from serving.scaling.live.measure import Abilities
 from serving.scaling.live.page_state import SHOWN, hardware, pool_rows
 from serving.scaling.live.policy_time import PolicyTime
-from serving.scaling.live.room import fits
+from serving.scaling.live.room import fits, shortage
 from serving.scaling.live.sight import ReplicaPhase, Sight
-from serving.scaling.live.signals import KVCACHE, CacheTotals, scaling_signals, sizes_of
+from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
 from serving.values.scaling import (
     LONGEST_HOLD_S,
     MOST_REPLICAS,
@@ -209,8 +209,7 @@ class ScalingBoard:
             await self._look()
             room, before = self._fits(pool), self._sight.deployments[pool].target
             if replicas > max(room, before):
-                need = "a memory server" if pool == KVCACHE else "an instance"
-                message = f"{replicas} replicas of {pool} do not fit, {room} would: {need} lies whole on one node"
+                message = f"{replicas} replicas of {pool} do not fit, {room} would: {self._shortage(pool)}"
                 return ScaleRefusal("no_room", message, room)
             held_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
             reason = f"asked for by hand{f', held for {words(held_s)}' if held_s else ''}"
@@ -248,7 +247,8 @@ class ScalingBoard:
                 target = wanted.target
                 if target > seen.target:
                     target = max(seen.target, min(target, self._fits(wanted.pool)))
-                fits = f"; {wanted.target} wanted, {target} fit" if target != wanted.target else ""
+                cut = target != wanted.target
+                fits = f"; {wanted.target} wanted, {target} fit: {self._shortage(wanted.pool)}" if cut else ""
                 reason = f"{wanted.reason}{fits}"
                 if target != seen.target:
                     await self._set(wanted.pool, seen.target, target, wanted.kind, reason, AUTOSCALER)
@@ -261,6 +261,8 @@ class ScalingBoard:
         traffic = self._gateways.traffic(now)
         holds = {pool: self._hold_row(pool, now) for pool in self._holds.until(now)}
         room = {pool: self._fits(pool) for pool in self._sight.deployments}
+        full = [pool for pool, seen in self._sight.deployments.items() if room[pool] <= seen.target]
+        shortages = {pool: self._shortage(pool) for pool in full}
         hits = self._cache.hit_tokens / self._cache.looked_up_tokens if self._cache.looked_up_tokens else None
         return {
             "now": now,
@@ -275,7 +277,7 @@ class ScalingBoard:
                 "queued_tokens": traffic.queued_tokens,
             },
             "autoscaler": self._autoscaler_row(now),
-            "pools": pool_rows(config, self._sight, room, holds, hits, self._events.lost(), self._busy),
+            "pools": pool_rows(config, self._sight, room, shortages, holds, hits, self._events.lost(), self._busy),
             "decisions": self.decisions(ReadDecisions(limit=SHOWN)),
             "events": self.events(ReadEvents(limit=SHOWN)),
         }
@@ -329,7 +331,8 @@ class ScalingBoard:
         self._write(pool, meant, target, ScaleKind.HELD, f"set past the board{held}", REST)
         self._holds.aim(pool, target)
         if target > room:
-            await self._set(pool, target, room, ScaleKind.FIT, f"{target} replicas do not fit, {room} do", REST)
+            reason = f"{target} replicas do not fit, {room} do"
+            await self._set(pool, target, room, ScaleKind.FIT, f"{reason}: {self._shortage(pool)}", REST)
 
     async def _set(
         self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str, held_s: float = 0.0
@@ -351,6 +354,9 @@ class ScalingBoard:
 
     def _fits(self, pool: str) -> int:
         return fits(pool, self._sizes, self._sight.deployments, self._sight.nodes)
+
+    def _shortage(self, pool: str) -> str:
+        return shortage(pool, self._sizes, self._sight.deployments, self._sight.nodes)
 
     def _refusal(self, pool: str, hold_s: float | None) -> ScaleRefusal | None:
         if pool not in self._sizes:

@@ -21,6 +21,7 @@ def pool_rows(
     config: ServeConfig,
     sight: Sight,
     room: Mapping[str, int],
+    shortages: Mapping[str, str],
     holds: Mapping[str, dict[str, Any]],
     hit_rate: float | None,
     lost: Mapping[str, EventKind],
@@ -30,6 +31,7 @@ def pool_rows(
 
     Args:
         room: most replicas that fit, by pool.
+        shortages: why one more than are asked for has no place, of the pools where that is so.
         holds: `{"left_s", "by"}` of the pools that are held.
         hit_rate: share of looked-up tokens that the KV-cache pool had; None = nothing was looked up.
         lost: replicas that are dead or frozen, whatever Serve says, by name.
@@ -54,6 +56,7 @@ def pool_rows(
             "npus_per_instance": size.npus,
             "hold": holds.get(pool),
             "fits": room.get(pool, 0),
+            "shortage": shortages.get(pool),
         }
         load = _cache_load(sight, hit_rate) if pool == KVCACHE else _engine_load(sight, pool)
         for shown in load["replicas"]:

@@ -1,4 +1,6 @@
-"""How many replicas of a pool fit: each lies whole on one node, and what runs already stays where it is.
+"""How many replicas of a pool fit, and what one more would lack.
+
+Each lies whole on one node, and what runs already stays where it is.
 
 Replicas that leave do not count: a target says what shall be once they have gone.
 """
@@ -7,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from serving.config.cluster import NodeConfig
-from serving.config.packing import Need, can_pack
+from serving.config.packing import Need, can_pack, place
 from serving.ids import NodeId
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenNode
 from serving.values.scaling import MOST_REPLICAS
@@ -31,15 +33,11 @@ def fits(
     Returns: at least what of the target has its place already, so that what runs is never too much.
     Effects: none.
     """
-    placed = {name: _placed(seen, {node.node for node in nodes}) for name, seen in deployments.items()}
+    placed = _all_placed(deployments, nodes)
     free = _free(sizes, placed, nodes)
-    waiting = [
-        Need(name, seen.target - len(placed[name]), sizes[name].npus, sizes[name].memory_mib)
-        for name, seen in deployments.items()
-        if name != pool and name in sizes
-    ]
+    waiting = _waiting(pool, sizes, placed, deployments)
     low, size = len(placed[pool]), sizes[pool]
-    base, high = low, low + sum(_most(size, node) for node in free)
+    base, high = low, low + sum(_most_on(size, node) for node in free)
     while low < high:  # more replicas never fit better
         middle = (low + high + 1) // 2
         own = Need(pool, middle - base, size.npus, size.memory_mib)
@@ -48,6 +46,55 @@ def fits(
         else:
             high = middle - 1
     return min(MOST_REPLICAS, low)
+
+
+def shortage(
+    pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
+) -> str:
+    """Why one replica more than `fits` says has no place, in numbers: what it needs, and what is free then.
+
+    Returns: for example "an instance needs 4 NPUs whole on one node, 2 are free".
+    Effects: none.
+    """
+    most = fits(pool, sizes, deployments, nodes)
+    if most >= MOST_REPLICAS:
+        return f"{MOST_REPLICAS} are the most of any pool"
+    placed, size = _all_placed(deployments, nodes), sizes[pool]
+    coming = Need(pool, most - len(placed[pool]), size.npus, size.memory_mib)
+    waiting = _waiting(pool, sizes, placed, deployments)
+    free = place([coming, *waiting], _free(sizes, placed, nodes))
+    needed, left = _needed_and_left(size, free)
+    who = "an instance" if size.npus else "a memory server"
+    then = " then" if coming.replicas else ""
+    others = sum(need.replicas for need in waiting)
+    beside = f" beside {others} replica{'s' * (others != 1)} still to be placed" if others else ""
+    return f"{who} needs {needed} whole on one node, {left}{then}{beside}"
+
+
+def _needed_and_left(size: ReplicaSize, free: Sequence[NodeConfig]) -> tuple[str, str]:
+    """What a replica takes and what the nodes have of it: of NPUs or memory alone where only that is too little."""
+    npus, memory = [node.npus for node in free], [node.ub_memory_mib for node in free]
+    lacks_npus, lacks_memory = max(npus, default=0) < size.npus, max(memory, default=0) < size.memory_mib
+    if lacks_npus and not lacks_memory:
+        return _npus(size.npus), _most(npus, "")
+    if not size.npus or (lacks_memory and not lacks_npus):
+        return f"{size.memory_mib} MiB of UB memory", _most(memory, " MiB")
+    widest = max(free, key=lambda node: (node.npus, node.ub_memory_mib), default=NodeConfig(npus=0, ub_memory_mib=0))
+    where = " on the one with most" if len(free) > 1 else ""
+    return (
+        f"{_npus(size.npus)} and {size.memory_mib} MiB of UB memory",
+        f"{_npus(widest.npus)} and {widest.ub_memory_mib} MiB are free{where}",
+    )
+
+
+def _most(free: Sequence[int], unit: str) -> str:
+    most = max(free, default=0)
+    verb = "is" if most == 1 and not unit else "are"
+    return f"at most {most}{unit} {verb} free on any" if len(free) > 1 else f"{most}{unit} {verb} free"
+
+
+def _npus(count: int) -> str:
+    return f"{count} NPU{'s' * (count != 1)}"
 
 
 def used(sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment]) -> ReplicaSize:
@@ -63,6 +110,25 @@ def used(sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeploym
 def offered(nodes: Sequence[SeenNode]) -> ReplicaSize:
     """NPUs and UB memory of all living nodes."""
     return ReplicaSize(sum(node.npus for node in nodes), sum(node.memory_mib for node in nodes))
+
+
+def _all_placed(deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]) -> dict[str, list[NodeId]]:
+    alive = {node.node for node in nodes}
+    return {name: _placed(seen, alive) for name, seen in deployments.items()}
+
+
+def _waiting(
+    pool: str,
+    sizes: Mapping[str, ReplicaSize],
+    placed: Mapping[str, Sequence[NodeId]],
+    deployments: Mapping[str, SeenDeployment],
+) -> list[Need]:
+    """Replicas of all other pools that were asked for and have no place yet."""
+    return [
+        Need(name, seen.target - len(placed[name]), sizes[name].npus, sizes[name].memory_mib)
+        for name, seen in deployments.items()
+        if name != pool and name in sizes
+    ]
 
 
 def _placed(seen: SeenDeployment, alive: Collection[NodeId]) -> list[NodeId]:
@@ -86,6 +152,6 @@ def _free(
     return [NodeConfig(npus=max(0, npus), ub_memory_mib=max(0, memory)) for npus, memory in left.values()]
 
 
-def _most(size: ReplicaSize, node: NodeConfig) -> int:
+def _most_on(size: ReplicaSize, node: NodeConfig) -> int:
     by_npus = node.npus // size.npus if size.npus else MOST_REPLICAS
     return min(by_npus, node.ub_memory_mib // size.memory_mib)

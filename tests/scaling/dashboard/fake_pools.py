@@ -33,6 +33,7 @@ PER_HOST = 8
 PER_NODE = 16
 HBM_BYTES = 64 << 30
 MANUAL_HOLD_S = 600.0
+SHORTAGE = "an instance needs 4 NPUs whole on one node, 2 are free"
 
 
 @dataclass
@@ -150,7 +151,7 @@ class FakePools:
         found = self._find(pool)
         fits = self._fits(found)
         if replicas > max(fits, found.target):
-            message = f"{replicas} replicas of {pool} do not fit, {fits} would"
+            message = f"{replicas} replicas of {pool} do not fit, {fits} would: {SHORTAGE}"
             raise ScaleError(message, kind="no_room", fits=fits)
         before, found.target = found.target, replicas
         self._hold(found, hold_s, by)
@@ -239,6 +240,7 @@ class FakePools:
             "draining": states.count("draining"), "dead": states.count("dead"), "low": 1, "high": 8,
             "npus": len(replicas) * self.each[pool.name], "npus_per_instance": self.each[pool.name],
             "ub_memory_mib": 512 * len(replicas), "fits": self._fits(pool),
+            "shortage": SHORTAGE if self._fits(pool) <= pool.target else None,
             "queued_tokens": 0 if cache else round(load * 14200), "sequences": 0 if cache else round(load * 57),
             "kv_fill": load * 0.63, "hit_rate": 0.362 if cache and load else None,
             "hold": {"left_s": left_s, "by": pool.held_by} if left_s > 0 else None, "replicas": replicas,

@@ -10,15 +10,7 @@ import pytest
 
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.board import ClusterSilentError, ScalingBoard, words
-from serving.values.scaling import (
-    HoldPool,
-    ReadDecisions,
-    ReadPools,
-    ReleasePool,
-    ScaleAnswer,
-    ScalePool,
-    ScaleRefusal,
-)
+from serving.values.scaling import HoldPool, ReadDecisions, ReadPools, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from serving.values.signals import Traffic
 from serving.values.traffic import BoardNews, GatewayReport
 from tests.scaling.live.case import DRAINING, EMPTY, FakeCluster, board_of, config, member, replica
@@ -80,7 +72,10 @@ def test_what_does_not_fit_is_refused_with_the_number_that_would(cluster: FakeCl
     refusal = asyncio.run(board.answer(ScalePool("decode", 4, None, "cli")))
     assert isinstance(refusal, ScaleRefusal)
     assert (refusal.kind, refusal.fits) == ("no_room", 3)
-    assert "3 would" in refusal.message
+    assert refusal.message == (
+        "4 replicas of decode do not fit, 3 would: "
+        "an instance needs 4 NPUs whole on one node, at most 2 are free on any then"
+    )
     assert cluster.calls == []
     assert rows(board) == []
 
@@ -278,7 +273,9 @@ def test_the_policy_gets_no_more_than_fits(cluster: FakeCluster) -> None:
     board = board_of(cluster)
     asyncio.run(board.apply([wanted("decode", 1, 9)]))
     assert cluster.calls == [("decode", 3)]
-    assert board.decisions(ReadDecisions(limit=1))[0]["reason"] == "because; 9 wanted, 3 fit"
+    assert board.decisions(ReadDecisions(limit=1))[0]["reason"] == (
+        "because; 9 wanted, 3 fit: an instance needs 4 NPUs whole on one node, at most 2 are free on any then"
+    )
     asyncio.run(board.apply([wanted("decode", 3, 9)]))
     assert len(rows(board)) == 1, "asking again changes nothing"
 

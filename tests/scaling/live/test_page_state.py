@@ -34,7 +34,8 @@ def sight(**other: Any) -> Sight:
 
 
 def row(pool: str, seen: Sight, **lost: EventKind) -> dict[str, Any]:
-    rows = pool_rows(config(), seen, {"prefill": 6}, {"prefill": {"left_s": 3.0, "by": "cli"}}, 0.4, lost, BusyShares())
+    holds = {"prefill": {"left_s": 3.0, "by": "cli"}}
+    rows = pool_rows(config(), seen, {"prefill": 6}, {"prefill": "no NPUs"}, holds, 0.4, lost, BusyShares())
     return next(one for one in rows if one["pool"] == pool)
 
 
@@ -43,7 +44,7 @@ def test_an_engine_pool() -> None:
     assert (shown["kind"], shown["target"], shown["running"], shown["starting"]) == ("engine", 1, 1, 0)
     assert (shown["npus"], shown["npus_per_instance"], shown["ub_memory_mib"]) == (2, 2, 128)
     assert (shown["queued_tokens"], shown["sequences"], shown["kv_fill"], shown["hit_rate"]) == (9, 7, 0.5, 0.25)
-    assert (shown["fits"], shown["hold"]) == (6, {"left_s": 3.0, "by": "cli"})
+    assert (shown["fits"], shown["shortage"], shown["hold"]) == (6, "no NPUs", {"left_s": 3.0, "by": "cli"})
     (one,) = shown["replicas"]
     assert (one["name"], one["state"], one["node"], one["npus"]) == ("p1", "serving", "a", ["n0.npu0", "n0.npu1"])
     assert (one["sequences"], one["queued_tokens"], one["kv_fill"]) == (7, 9, 0.5)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.scaling.live.room import ReplicaSize, fits, offered, used
-from serving.scaling.live.sight import SeenDeployment
+from serving.scaling.live.room import ReplicaSize, fits, offered, shortage, used
+from serving.scaling.live.sight import SeenDeployment, SeenNode
 from serving.values.scaling import MOST_REPLICAS
 from tests.scaling.live.case import DRAINING, STARTING, deployment, nodes, replica, started
 
@@ -56,6 +56,43 @@ def test_replicas_of_a_lost_node_need_another_place() -> None:
 
 def test_never_more_than_the_configuration_allows() -> None:
     assert fits("kvcache", SIZES, {"kvcache": deployment(0)}, nodes(1, memory_mib=10**6)) == MOST_REPLICAS
+
+
+FULL = deployment(3, *(replica(f"p{i}", "a") for i in range(3)))
+"""Six of eight NPUs and 384 MiB."""
+
+
+@pytest.mark.parametrize(
+    ("pool", "there", "offering", "said"),
+    [
+        ("decode", {"prefill": FULL, "decode": deployment(0)}, nodes(1),
+         "an instance needs 4 NPUs whole on one node, 2 are free"),
+        ("prefill", {"prefill": FULL}, nodes(1, npus=7), "an instance needs 2 NPUs whole on one node, 1 is free"),
+        ("decode", {"prefill": FULL, "decode": deployment(0)}, nodes(2),
+         "an instance needs 4 NPUs whole on one node, at most 2 are free on any then"),
+        ("decode", {"prefill": FULL, "decode": deployment(0)}, nodes(1, npus=16, memory_mib=600),
+         "an instance needs 256 MiB of UB memory whole on one node, 216 MiB are free"),
+        ("decode", {"decode": deployment(0)}, nodes(1, memory_mib=400),
+         "an instance needs 256 MiB of UB memory whole on one node, 144 MiB are free then"),
+        ("kvcache", {"prefill": FULL, "kvcache": deployment(0)}, nodes(1, memory_mib=400),
+         "a memory server needs 64 MiB of UB memory whole on one node, 16 MiB are free"),
+        ("decode", {"prefill": FULL, "decode": deployment(0)}, nodes(1, memory_mib=400),
+         "an instance needs 4 NPUs and 256 MiB of UB memory whole on one node, 2 NPUs and 16 MiB are free"),
+        ("decode", {"decode": deployment(0)}, (),
+         "an instance needs 4 NPUs and 256 MiB of UB memory whole on one node, 0 NPUs and 0 MiB are free"),
+        ("decode", {"prefill": deployment(1, replica("p1", None, STARTING)), "decode": deployment(0)}, nodes(1, npus=5),
+         "an instance needs 4 NPUs whole on one node, 3 are free beside 1 replica still to be placed"),
+    ],
+)  # fmt: skip
+def test_a_shortage_is_told_in_numbers(
+    pool: str, there: dict[str, SeenDeployment], offering: tuple[SeenNode, ...], said: str
+) -> None:
+    assert shortage(pool, SIZES, there, offering) == said
+
+
+def test_the_most_that_is_allowed_is_a_shortage_too() -> None:
+    said = shortage("kvcache", SIZES, {"kvcache": deployment(0)}, nodes(1, memory_mib=10**6))
+    assert said == f"{MOST_REPLICAS} are the most of any pool"
 
 
 def test_use_counts_those_that_leave() -> None:

@@ -15,9 +15,9 @@ export class ScaleControl {
     this.pool = pool;
     this.afterwards = afterwards;
     this.target = 0;
+    this.held = null;
     this.most = 0;
     this.controls = false;
-    this.held = null;
     this.timer = null;
     this.asking = false;
     this.build();
@@ -58,10 +58,17 @@ export class ScaleControl {
     write(this.holdWords, pool.hold ? `held by ${pool.hold.by}, ${left(pool.hold.left_s)} left` : "");
     show(this.release, Boolean(pool.hold));
     for (const part of [this.number, this.time, this.holdButton, this.release]) part.disabled = !controls;
+    this.set.disabled = !controls || !this.draft;
     this.controls = controls;
     this.most = Math.max(pool.fits, pool.target);
-    this.ends();
-    this.set.disabled = !controls || !this.draft;
+    this.plus.title = pool.shortage || "";
+    this.bound();
+  }
+
+  /** Plus is off where one more has no place, minus at zero. */
+  bound() {
+    this.minus.disabled = !this.controls || this.number.valueAsNumber <= 0;
+    this.plus.disabled = !this.controls || this.number.valueAsNumber >= this.most;
   }
 
   /** The number becomes what stands. Whoever is in it and types next means all of it, not digits after it. */
@@ -71,19 +78,11 @@ export class ScaleControl {
     if (document.activeElement === this.number) this.number.select();
   }
 
-  /** Minus ends at zero, plus where there is no room for one more. */
-  ends() {
-    const now = this.number.valueAsNumber;
-    this.minus.disabled = !this.controls || now <= 0;
-    this.plus.disabled = !this.controls || now >= this.most;
-    this.plus.title = this.controls && now >= this.most ? "No room for one more" : "";
-  }
-
   press(by) {
     const now = Number.parseInt(this.number.value, 10);
     this.number.value = Math.min(384, Math.max(0, (Number.isNaN(now) ? this.target : now) + by));
     this.number.dataset.draft = "";
-    this.ends();
+    this.bound();
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.send(), COLLECT_MS);
   }
@@ -92,7 +91,7 @@ export class ScaleControl {
     clearTimeout(this.timer);
     this.number.dataset.draft = "";
     this.set.disabled = false;
-    this.ends();
+    this.bound();
   }
 
   forget() {
@@ -100,7 +99,7 @@ export class ScaleControl {
     delete this.number.dataset.draft;
     this.number.value = this.target;
     this.set.disabled = true;
-    this.ends();
+    this.bound();
   }
 
   async send() {
