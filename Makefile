@@ -3,7 +3,7 @@
 #   make serve                                   the bundled model on one virtual node of 8 NPUs
 #   make serve ARGS="--port 9000 --model DIR"    anything that `cloudmatrix serve --help` knows
 #   make test  PYTEST_ARGS="-k gateway"          ruff, mypy, the site, then pytest
-#   make serve PYTHON=python3.12                 this Python, not the newest on PATH that pyproject.toml allows
+#   make serve PYTHON=python3.12                 this Python, not `python3` or the newest on PATH that pyproject.toml allows
 #
 # What is installed besides torch has the versions of deploy/constraints.txt, those that all tests passed with; `make lock`
 # writes that file anew. CONSTRAINTS= (nothing) takes the newest ones that pyproject.toml allows.
@@ -49,6 +49,7 @@ IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@echo; echo "Commands are $(BIN)/cloudmatrix and $(BIN)/loadgen; without the folder after: source $(BIN)/activate"
 
 serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ctrl-C
 	@exec $(BIN)/cloudmatrix serve $(ARGS)

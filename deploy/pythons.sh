@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Which Pythons of this machine can run the project; `make` and CI choose by it.
 #
-#   deploy/pythons.sh          all on PATH, a line each: newest first, of each version the first that works
+#   deploy/pythons.sh          all on PATH, a line each, of each version the first that works: the active one, which is
+#                              what `python3` stands for, then the newest first
 #   deploy/pythons.sh PYTHON   whether this one does: its path, or why not and exit status 1
 #
 # A name on PATH says little: pyenv's stand-ins for versions that were not chosen exit 127, Debian without python3-venv
@@ -38,9 +39,13 @@ fi
 
 names=()
 for ((minor = beyond - 1; minor >= lowest; minor--)); do names+=("python3.$minor"); done
-found=$({ type -aP "${names[@]}" python3 || true; } | while read -r path; do
-    look_at "$path" < /dev/null 2> /dev/null || true
-done | sort -s -k1,1nr | awk '!seen[$1]++' | cut -d' ' -f2-)
+look_quietly() { look_at "$1" < /dev/null 2> /dev/null || true; }
+# Activating an environment, of venv, conda or pyenv, is saying which one is meant.
+active=$(type -P python3 || true)
+found=$({
+    [ -z "$active" ] || look_quietly "$active"
+    { type -aP "${names[@]}" python3 || true; } | while read -r path; do look_quietly "$path"; done | sort -s -k1,1nr
+} | awk '!seen[$1]++' | cut -d' ' -f2-)
 if [ -z "$found" ]; then
     echo "no Python 3.$lowest to 3.$((beyond - 1)) with venv is on PATH: on Debian, install python3 and python3-venv" >&2
     exit 1

@@ -1,16 +1,37 @@
-"""Terminal of a command: the console for tables, and the signals that end a command."""
+"""Terminal of a command: its own name, the console for tables, and the signals that end a command."""
 
 import os
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
 
 PLAIN_WIDTH = 120
 """Columns, at least, where there is no terminal."""
+COMMAND = "cloudmatrix"
+
+
+def own_command() -> str:
+    """Text that runs this installation's `cloudmatrix` in a shell of this folder.
+
+    Returns: the plain name where PATH leads to it; else the path it was started by, or, of `python -m`, the interpreter
+        with the module.
+    Effects: none.
+    """
+    started = Path(sys.argv[0])
+    ours = started if started.name == COMMAND and started.is_file() else Path(sys.executable).with_name(COMMAND)
+    on_path = shutil.which(COMMAND)
+    if on_path is not None and ours.is_file() and os.path.samefile(on_path, ours):
+        return COMMAND
+    if ours is started:
+        return shlex.quote(str(started) if len(started.parts) > 1 else f"./{started}")
+    return f"{shlex.quote(sys.executable)} -m serving.cli"
 
 
 def table_console() -> Console:

@@ -1,4 +1,4 @@
-"""Which Python `make` takes: the newest on PATH that works and that pyproject.toml allows, or the one it is told."""
+"""Which Python `make` takes: what it is told, else what `python3` stands for, else the newest on PATH that works."""
 
 import os
 import re
@@ -77,10 +77,18 @@ def test_the_newest_comes_first(folder: Path) -> None:
     assert listed(folder) == [str(newest), str(middle), str(oldest)]
 
 
-def test_a_plain_name_may_be_the_newest(folder: Path) -> None:
-    older = python(folder / "python3.11", 11)
-    plain = python(folder / "python3", 13)
-    assert listed(folder) == [str(plain), str(older)]
+def test_the_active_one_comes_before_newer_ones(folder: Path, tmp_path: Path) -> None:
+    newer = python(folder / "python3.14", 14)
+    active = python(tmp_path / "env" / "python3", 12)
+    first = run(active.parent, "deploy/pythons.sh", also=folder)
+    assert first.stdout.splitlines() == [str(active), str(newer)]
+    assert listed(folder, active.parent) == [str(active), str(newer)], "the only python3, though PATH names it last"
+
+
+def test_an_active_one_that_will_not_do_is_passed_over(folder: Path) -> None:
+    python(folder / "python3", 10)
+    older, newer = (python(folder / f"python3.{minor}", minor) for minor in (11, 13))
+    assert listed(folder) == [str(newer), str(older)]
 
 
 def test_a_name_that_does_not_work_hides_none_behind_it(folder: Path, tmp_path: Path) -> None:
@@ -147,6 +155,20 @@ def test_make_takes_the_one_that_it_is_told(folder: Path, tmp_path: Path) -> Non
     other = run(folder, "make", environment, "PYTHON=python3.14", "asked-for")
     assert other.returncode == 2
     assert f"{tmp_path}/env is of Python 3.11, not of python3.14: make clean, then repeat" in other.stderr
+
+
+def test_make_takes_the_active_one(folder: Path, tmp_path: Path) -> None:
+    python(folder / "python3.14", 14)
+    active = python(folder / "python3", 12)
+    answer = run(folder, "make", f"VENV={tmp_path}/env", f"{tmp_path}/env/bin/python")
+    assert (answer.returncode, answer.stdout) == (0, f"{tmp_path}/env: Python 3.12.1, {active}\n")
+
+
+def test_make_says_how_to_call_what_it_installs(folder: Path) -> None:
+    (folder / "expand").symlink_to(shutil.which("expand") or "")
+    said = run(folder, "make").stdout
+    assert "Commands are .venv/bin/cloudmatrix and .venv/bin/loadgen" in said
+    assert "source .venv/bin/activate" in said
 
 
 def test_make_tells_why_the_one_that_it_is_told_will_not_do(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The console that commands print their tables on."""
+"""Terminal of a command: its console, its signals, and what it calls itself."""
 
 import os
 import pty
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.terminal import PLAIN_WIDTH, endings_as_interrupt, table_console
+from serving.terminal import PLAIN_WIDTH, endings_as_interrupt, own_command, table_console
 
 PRINTING = """
 import sys
@@ -28,6 +28,48 @@ status_table.fetch_status = lambda url, _: {"many": list(range(int(url.removepre
 sys.exit(main([*sys.argv[1:], "--json"]))
 """
 """Two commands over systems that are not there."""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs with `cloudmatrix` beside the interpreter, in this folder, not on PATH."""
+    programs = tmp_path / "my env" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "cloudmatrix").write_text("#!/bin/sh\n")
+    (programs / "cloudmatrix").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(programs / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return programs
+
+
+@pytest.mark.parametrize("started", ["-c", "-m", "/somewhere/serving/cli/__main__.py", "my env/bin/cloudmatrix"])
+def test_a_command_that_path_leads_to_has_its_plain_name(
+    started: str, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [started, "serve"])
+    monkeypatch.setenv("PATH", str(installed))
+    assert own_command() == "cloudmatrix"
+
+
+def test_a_command_that_path_does_not_lead_to_has_the_path_it_was_started_by(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["my env/bin/cloudmatrix", "serve"])
+    assert own_command() == "'my env/bin/cloudmatrix'"
+    other = installed.parents[1] / "cloudmatrix"  # on PATH, of another installation
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    assert own_command() == "'my env/bin/cloudmatrix'"
+    monkeypatch.chdir(installed)
+    monkeypatch.setattr(sys, "argv", ["cloudmatrix", "serve"])
+    assert own_command() == "./cloudmatrix"
+
+
+@pytest.mark.parametrize("started", ["-c", "-m", "/somewhere/serving/cli/__main__.py", "gone/cloudmatrix"])
+def test_a_module_is_run_by_its_interpreter(started: str, installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [started, "serve"])
+    assert own_command() == f"'{installed}/python' -m serving.cli"
 
 
 def test_a_pipe_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from serving.launch.cluster import LocalCluster
 from serving.launch.ray_parts import too_slow
 from serving.scaling.dashboard.once import issue
 from serving.scaling.live.scaling_board import start_board
-from serving.terminal import ending_signals, silence
+from serving.terminal import ending_signals, own_command, silence
 
 logger = logging.getLogger(__name__)
 
@@ -279,14 +279,14 @@ def banner(config: ServeConfig, cluster: LocalCluster) -> str:
     """Text for a newcomer after the start: addresses, the token, a command to paste."""
     key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.api_keys_required else ""
     name = config.model.name or Path(config.model.path).name
-    url = endpoint(config)
+    url, command = endpoint(config), own_command()
     return f"""
   endpoint         {url}/v1   (model: {name})
 {_placeholder_line(config)}{_page_line(config)}{_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
   dashboard token  {cluster.session.token}
   pools page       {cluster.dashboard_url}/pools#once={issue(cluster.session.token, time.time())}
-  status           {sys.argv[0]} status --url {url}{" --api-key $API_KEY" if key else ""}
-  scale a pool     {sys.argv[0]} scale {one_more(config)} --dashboard {cluster.dashboard_url}
+  status           {command} status --url {url}{" --api-key $API_KEY" if key else ""}
+  scale a pool     {command} scale {one_more(config)} --dashboard {cluster.dashboard_url}
 
 curl {url}/v1/chat/completions{key} \\
   -H "Content-Type: application/json" \\
