@@ -20,12 +20,12 @@ BIN         := $(VENV)/bin
 PYTHON      :=
 TORCH       := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 PIP_ARGS    ?=
-PIP         := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_ARGS)
+INSTALL_LOG := build/install.log
 CONSTRAINTS ?= deploy/constraints.txt
-PINNED      := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 ARGS        ?=
 PYTEST_ARGS ?=
 TORCH_PIP_ARGS ?=
+export TORCH_PIP_ARGS PIP_ARGS CONSTRAINTS # for deploy/install.sh
 
 # These tests only compute: what they find does not depend on when. Whatever is not named here may wait for a clock.
 COMPUTING := $(wildcard $(addprefix tests/, \
@@ -109,15 +109,11 @@ clean: ## remove the environment and every cache
 
 # The stamps make a second start skip the install; a changed pyproject.toml, or other versions, repeat it.
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | asked-for
-	@echo "Installing into $(VENV) (once; several minutes on a slow line)"
-	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
-	@$(PIP) $(PINNED) -e .
+	@deploy/install.sh $(BIN)/python $(INSTALL_LOG)
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml $(CONSTRAINTS) | asked-for
-	@echo "Installing with test tools into $(VENV) (once; several minutes on a slow line)"
-	@$(PIP) $(TORCH_PIP_ARGS) $(TORCH)
-	@$(PIP) $(PINNED) -e '.[test,docs]'
+	@deploy/install.sh $(BIN)/python $(INSTALL_LOG) test,docs
 	@touch $(VENV)/.installed $@
 
 # The first that deploy/pythons.sh lists. One that was asked for is checked, too.

@@ -1,0 +1,108 @@
+"""`deploy/install.sh`: a line for each phase, pip's words in a file, and what CUDA's libraries cost."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOOLS = ("bash", "cat", "dirname", "mkdir", "sed", "tail")
+
+# An interpreter that only writes down what pip is asked to do.
+PYTHON = """#!/bin/sh
+echo "$@" >> "{calls}"
+i=1; while [ $i -le 20 ]; do echo "line $i of pip"; i=$((i + 1)); done
+case "$*" in *{fails}*) exit 1;; esac
+"""
+
+
+def program(path: Path, text: str) -> None:
+    """Puts a script there."""
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine with a few tools."""
+
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "logs" / "install.log"
+
+    @property
+    def calls(self) -> list[str]:
+        """What pip was asked for."""
+        return (self.folder / "calls").read_text().splitlines()
+
+    def install(self, *extras: str, fails: str = "nothing", **variables: str) -> subprocess.CompletedProcess[str]:
+        """Install into `env`."""
+        python = self.folder / "env" / "bin" / "python"
+        python.parent.mkdir(parents=True, exist_ok=True)
+        program(python, PYTHON.format(calls=self.folder / "calls", fails=fails))
+        command = [ROOT / "deploy" / "install.sh", python, self.log, *extras]
+        environment = {"PATH": str(self.folder), **variables}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """An x86 machine without a GPU."""
+    for tool in TOOLS:
+        found = shutil.which(tool)
+        assert found is not None, tool
+        (tmp_path / tool).symlink_to(found)
+    program(tmp_path / "uname", "#!/bin/sh\necho x86_64\n")
+    return Machine(tmp_path)
+
+
+def test_a_line_for_each_phase(machine: Machine) -> None:
+    done = machine.install(
+        "test,docs", TORCH_PIP_ARGS="--index-url 'a b'", PIP_ARGS="--no-compile", CONSTRAINTS="c.txt"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    head, first, second = done.stdout.splitlines()
+    assert head.startswith(f"Installing into {machine.folder}/env (once;")
+    assert str(machine.log) in head
+    assert first.startswith("1 of 2: torch ... ")
+    assert second.startswith("2 of 2: everything else ... ")
+    pip = "-m pip install --disable-pip-version-check --no-compile"
+    torch, rest = machine.calls
+    assert torch.startswith(f"{pip} --index-url a b torch==")
+    assert rest == f"{pip} -c c.txt -e .[test,docs]"
+    assert machine.log.read_text().count("line 20 of pip") == 2
+
+
+def test_without_extras_and_constraints(machine: Machine) -> None:
+    assert machine.install(TORCH_PIP_ARGS="-v").returncode == 0
+    assert machine.calls[1] == "-m pip install --disable-pip-version-check -e ."
+
+
+@pytest.mark.parametrize(("fails", "calls"), [("torch==", 1), ("-e", 2)])
+def test_a_failure_shows_the_end_of_the_log(machine: Machine, fails: str, calls: int) -> None:
+    done = machine.install(fails=fails)
+    assert done.returncode == 1
+    assert len(machine.calls) == calls
+    assert "failed after " in done.stdout
+    assert done.stderr.startswith(f"The end of {machine.log}:\nline 6 of pip\n")
+    assert done.stderr.endswith("line 20 of pip\n")
+
+
+@pytest.mark.parametrize("spared", ["", "arm", "gpu", "told"])
+def test_what_cuda_costs_is_said_where_it_would_be_fetched_for_nothing(machine: Machine, spared: str) -> None:
+    if spared == "arm":
+        program(machine.folder / "uname", "#!/bin/sh\necho aarch64\n")
+    if spared == "gpu":
+        program(machine.folder / "nvidia-smi", "#!/bin/sh\n")
+    said = machine.install(**({"TORCH_PIP_ARGS": "--index-url here"} if spared == "told" else {})).stdout
+    assert ("5.3 GB on disk instead of 1.5 GB" in said) is not bool(spared)
+    assert ('make serve TORCH_PIP_ARGS="--index-url ADDRESS"' in said) is not bool(spared)
+
+
+def test_it_may_be_run() -> None:
+    assert os.access(ROOT / "deploy" / "install.sh", os.X_OK)
