@@ -1,4 +1,4 @@
-"""Live view of a run: two changing lines on a terminal, elsewhere a plain line every five seconds.
+"""Live view of a run: two changing lines on a terminal, elsewhere a plain line every ten seconds.
 
 Takes the driver's `Progress`, whose own clock decides when a plain line is due.
 """
@@ -13,9 +13,9 @@ from rich.text import Text
 
 from loadgen.driver.progress import Progress
 from loadgen.report import numbers
+from loadgen.report.progress_bar import PLAIN_EVERY_S
 from loadgen.run_report.names import outcome_title
 
-PLAIN_EVERY_S = 5.0
 _BAR_WIDTH = 24
 
 
@@ -60,7 +60,7 @@ class LiveProgress:
     def update(self, progress: Progress) -> None:
         """Show the run's present state.
 
-        Effects: writes to the console: at once on a terminal, else when five seconds of run time have passed.
+        Effects: writes to the console: at once on a terminal, else when ten seconds of run time have passed.
         """
         if self._quiet:
             return

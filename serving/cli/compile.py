@@ -21,17 +21,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises: ConfigError in one line.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from loadgen.report.progress_bar import ProgressBar
     from serving.tools.compilation.build import build
 
-    with Progress(console=Console(stderr=True), disable=arguments.quiet) as bar:
-        task = bar.add_task("checking types", total=None)
+    with ProgressBar("checking types", counted=True, quiet=arguments.quiet) as bar:
 
         def told(done: int, of: int) -> None:
             if of:
-                bar.update(task, description="compiling", completed=done, total=of)
+                bar.update(done, what="compiling", total=of)
 
         folder = build(told)
     print(folder)

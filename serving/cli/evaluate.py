@@ -80,6 +80,7 @@ def _add_how(evaluate: argparse.ArgumentParser) -> None:
     )
     evaluate.add_argument("--device", default="cpu", help="cpu or cuda (default cpu)")
     evaluate.add_argument("--threads", type=int, metavar="N", help="compute threads (default: torch's choice)")
+    evaluate.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def run(arguments: argparse.Namespace) -> int:

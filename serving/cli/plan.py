@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write plan.md, plan.html and plan.json there")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def _add_goal(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
         make_folder(arguments.out)
     told = Console(stderr=True)
     print_notes(order.trace.open().notes, told)
-    found = _with_progress(order, arguments.processes, told, plan)
+    found = _with_progress(order, arguments.processes, plan, quiet=arguments.quiet)
     if arguments.json:
         sys.stdout.write(as_json(found).decode())
     else:
@@ -181,13 +182,12 @@ def _seeded(config: "ServeConfig", seed: int) -> "ServeConfig":
     return replace(config, simulation=replace(config.simulation, seed=seed))
 
 
-def _with_progress(order: "PlanQuestion", processes: int, told: "Console", plan: "_PlanFunction") -> "CapacityPlan":
-    """Plan, with what was tried last on a status line; on a terminal only."""
+def _with_progress(order: "PlanQuestion", processes: int, plan: "_PlanFunction", *, quiet: bool) -> "CapacityPlan":
+    """Plan, and show what was tried last."""
     from loadgen.report import numbers
+    from loadgen.report.progress_bar import ProgressBar
 
-    if not told.is_terminal:
-        return plan(order, processes=processes)
-    with told.status("reading the trace") as status:
+    with ProgressBar("reading the trace", quiet=quiet) as bar:
         count = 0
 
         def progress(probe: "PlanProbe", verdict: "PlanVerdict") -> None:
@@ -195,9 +195,11 @@ def _with_progress(order: "PlanQuestion", processes: int, told: "Console", plan:
             count += 1
             part = "whole trace" if probe.whole else "busiest stretch"
             rate = "" if probe.rate == 1 else f", rate x {probe.rate:.3g}"
-            status.update(
+            bar.update(
+                count,
                 f"{count} simulations; {probe.candidate.label} on the {part}{rate}: "
-                f"{numbers.share(verdict.attainment)} within the limits"
+                f"{numbers.share(verdict.attainment)} within the limits",
+                what="planning",
             )
 
         return plan(order, processes=processes, progress=progress)
@@ -216,8 +218,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 if TYPE_CHECKING:
     from typing import Protocol
-
-    from rich.console import Console
 
     from serving.tools.planning.verdict import PlanProbe, PlanVerdict
 

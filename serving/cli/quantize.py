@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     report_help = "where the report goes too (Markdown, or JSON if it ends in .json); always in --out"
     parser.add_argument("--report", type=Path, metavar="FILE", help=report_help)
+    parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
@@ -81,4 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     from serving.tools.quantize.console import run_on_console
 
-    return run_on_console(arguments.model, arguments.out, arguments.text, settings, arguments.report)
+    return run_on_console(
+        arguments.model, arguments.out, arguments.text, settings, arguments.report, quiet=arguments.quiet
+    )

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer dies, samples and requests: about 15 s")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
     parser.add_argument("--markdown", action="store_true", help="print the short table and nothing else")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         make_folder(arguments.out)
     setting = Setting(seed=arguments.seed, quick=arguments.quick)
-    with ExperimentProgress(chosen, quick=arguments.quick) as progress:
+    with ExperimentProgress(chosen, quick=arguments.quick, quiet=arguments.quiet) as progress:
         done = reproduce(chosen, setting, progress)
     if arguments.markdown:
         print(error_table_markdown(done), end="")

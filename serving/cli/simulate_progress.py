@@ -4,8 +4,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from loadgen.report.progress_bar import ProgressBar
 
 _EVERY_S = 0.2
 
@@ -20,34 +19,24 @@ class SimulationProgress:
     """
 
     def __init__(self, count: int | None, duration_s: float | None, supernodes: int, *, quiet: bool) -> None:
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[told]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=quiet or not console.is_terminal,
-        )
         self._count = count
         self._end_s = duration_s
         self._times = [0.0] * supernodes
         self._arrived = [0] * supernodes
         total = count if count is not None else duration_s
-        self._task = self._bar.add_task("simulating", total=total, told="")
+        self._bar = ProgressBar("simulating", total, quiet=quiet)
         self._begun = time.monotonic()
         self._shown = 0.0
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._bar.__enter__()
         self._begun = time.monotonic()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        self._bar.__exit__(kind, error, trace)
 
     def tell(self, supernode: int, at_s: float, arrived: int) -> None:
         """One supernode has come so far."""
@@ -61,4 +50,4 @@ class SimulationProgress:
         total = sum(self._arrived)
         speed = sum(self._times) / max(1e-9, now - self._begun)
         told = f"{virtual:,.0f} s virtual, {total:,} requests, {speed:,.0f} x real time"
-        self._bar.update(self._task, completed=total if self._count is not None else virtual, told=told)
+        self._bar.update(total if self._count is not None else virtual, told)

@@ -1,55 +1,32 @@
 """Where a run stands, on stderr: time left, counts, and a line for each fault."""
 
-import sys
 import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from loadgen.report import numbers
-from serving.terminal import silence
+from loadgen.report.progress_bar import ProgressBar, ProgressConsole
 from serving.tools.chaos.result import ChaosRun, Event
 
 
-class _PatientConsole(Console):
-    """Console that nobody need read: Ctrl-C on `chaos 2>&1 | tee` ends tee first, and the run still has its report to
-    write.
-    """
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        silence(sys.stderr)
-
-
 class ChaosProgress:
-    """A bar over the run's time, where there is a terminal; a line for each event everywhere.
+    """A bar over the run's time, and a line for each event.
 
     Args:
         quiet: show nothing.
     """
 
     def __init__(self, duration_s: float, *, quiet: bool) -> None:
-        self._console = _PatientConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[told]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-            disable=quiet or not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("chaos", total=duration_s, told="")
+        self._console = ProgressConsole(quiet=quiet)
+        self._bar = ProgressBar("chaos", duration_s, quiet=quiet, console=self._console)
         self._seen: dict[int, str] = {}
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
+        self._bar.__exit__(kind, error, at)
 
     def stage(self, text: str) -> None:
         """A new part of the run begins."""
@@ -76,4 +53,4 @@ class ChaosProgress:
             f"faults {len(run.events)}/{faults}, sent {len(run.answers):,}, in flight {in_flight}, failed {failed}, "
             f"other tokens {len(run.differences)}"
         )
-        self._bar.update(self._task, completed=at_s, told=told)
+        self._bar.update(at_s, told)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
+from loadgen.report.progress_bar import ProgressBar
 from serving.model.loader import DtypeName, load_model
 from serving.model.model import DeepseekModel
 from serving.tools.evaluate.divergence import WindowScores, score_windows
 from serving.tools.evaluate.job import EvaluationJob, TaskJob, read_job
 from serving.tools.evaluate.loglikelihood import loglikelihoods
 from serving.tools.evaluate.perplexity import TextResult, sum_up
-from serving.tools.evaluate.progress import EvaluationProgress
 from serving.tools.evaluate.report import EvaluationReport, print_report, write_report
 from serving.tools.evaluate.scorer import Scorer
 from serving.tools.evaluate.tasks.accuracy import METRICS, TaskResult, accuracy, picks
@@ -35,7 +35,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     begun = time.monotonic()
-    with EvaluationProgress() as progress:
+    with ProgressBar("reading", counted=True, quiet=arguments.quiet) as progress:
         model, reference = _load(arguments, job, progress)
         loaded = time.monotonic()
         texts = _texts(job, model, reference, progress)
@@ -50,13 +50,13 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _load(
-    arguments: argparse.Namespace, job: EvaluationJob, progress: EvaluationProgress
-) -> tuple[Scorer, Scorer | None]:
+def _load(arguments: argparse.Namespace, job: EvaluationJob, progress: ProgressBar) -> tuple[Scorer, Scorer | None]:
     """The model and its reference; one set of weights where both are the same."""
 
     def loaded(folder: Path, dtype: DtypeName, what: str) -> DeepseekModel:
-        told = partial(progress.weights, what)
+        def told(done: int, total: int) -> None:
+            progress.update(done, what=f"loading {what}", total=total)
+
         return load_model(folder, device=arguments.device, dtype=dtype, progress=told)
 
     scorer = partial(Scorer, context=job.longest, batch=arguments.batch, chunk=arguments.chunk)
@@ -69,9 +69,7 @@ def _load(
     return own, scorer(other)
 
 
-def _texts(
-    job: EvaluationJob, model: Scorer, reference: Scorer | None, progress: EvaluationProgress
-) -> list[TextResult]:
+def _texts(job: EvaluationJob, model: Scorer, reference: Scorer | None, progress: ProgressBar) -> list[TextResult]:
     """One result per text, and one of all where there are several."""
     results: list[TextResult] = []
     everything: list[WindowScores] = []
@@ -88,7 +86,7 @@ def _texts(
     return results
 
 
-def _task(job: TaskJob, model: Scorer, reference: Scorer | None, progress: EvaluationProgress) -> TaskResult:
+def _task(job: TaskJob, model: Scorer, reference: Scorer | None, progress: ProgressBar) -> TaskResult:
     asked = list(chain.from_iterable(job.asked))
     progress.begin(job.task.name, len(asked) * (1 if reference is None else 2))
     own = _picks(job, model, progress)
@@ -109,7 +107,7 @@ def _task(job: TaskJob, model: Scorer, reference: Scorer | None, progress: Evalu
     )
 
 
-def _picks(job: TaskJob, model: Scorer, progress: EvaluationProgress) -> list[tuple[int, int]]:
+def _picks(job: TaskJob, model: Scorer, progress: ProgressBar) -> list[tuple[int, int]]:
     """Each question's picks."""
     found = loglikelihoods(model, job.asked, progress.advance)
     return [picks(question, values) for question, values in zip(job.questions, found, strict=True)]

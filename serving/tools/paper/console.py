@@ -1,11 +1,12 @@
 """The reproduction on a terminal."""
 
 from collections.abc import Sequence
+from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from loadgen.report.progress_bar import ProgressBar
 from loadgen.report.table import columns, select, table_of, terminal_table
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.markdown import HOW
@@ -17,33 +18,28 @@ _COLUMNS = ("", "unit", "published", "ours", "error", "how")
 
 
 class ExperimentProgress:
-    """A bar over the experiments on stderr, each as long as it usually takes; nothing where there is no terminal."""
+    """A bar over the experiments, each as long as it usually takes.
 
-    def __init__(self, experiments: Sequence[Experiment], *, quick: bool) -> None:
-        console = Console(stderr=True)
+    Args:
+        quiet: show nothing.
+    """
+
+    def __init__(self, experiments: Sequence[Experiment], *, quick: bool, quiet: bool) -> None:
         self._quick = quick
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task: TaskID = self._bar.add_task("", total=sum(self._size(one) for one in experiments))
+        self._bar = ProgressBar("", sum(self._size(one) for one in experiments), quiet=quiet)
+        self._done = 0.0
 
     def __enter__(self) -> "ExperimentProgress":
-        self._bar.start()
+        self._bar.__enter__()
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        self._bar.stop()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.__exit__(kind, error, at)
 
     def __call__(self, experiment: Experiment, done: bool) -> None:
         """See `reproduction.Progress`."""
-        self._bar.update(self._task, description=f"{experiment.name:<15}")
-        if done:
-            self._bar.advance(self._task, self._size(experiment))
+        self._done += self._size(experiment) if done else 0.0
+        self._bar.update(self._done, what=experiment.name)
 
     def _size(self, experiment: Experiment) -> float:
         return experiment.quick_seconds if self._quick else experiment.seconds

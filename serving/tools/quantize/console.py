@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from loadgen.report import numbers
+from loadgen.report.progress_bar import ProgressBar
 from loadgen.report.table import select, terminal_table
 from serving.report_files import write_file
 from serving.terminal import endings_as_interrupt, table_console
@@ -20,24 +18,24 @@ _COLUMNS = ("", "perplexity", "÷ original", "KL [nat]", "KL median", "top-1", "
 """Those that a terminal has room for."""
 
 
-def run_on_console(model: Path, out: Path, files: Sequence[Path], settings: Settings, report_file: Path | None) -> int:
-    """Quantise and tell.
+def run_on_console(
+    model: Path, out: Path, files: Sequence[Path], settings: Settings, report_file: Path | None, *, quiet: bool
+) -> int:
+    """Quantise and print the result.
 
+    Args:
+        quiet: no progress.
     Returns: 0.
     Raises: what `quantise` raises; ConfigError if the report cannot be written.
     Effects: writes the folder and the report, prints.
     """
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with endings_as_interrupt(), bars as bar:
-        task = bar.add_task("reading", total=None)
+    with endings_as_interrupt(), ProgressBar("reading", counted=True, quiet=quiet) as bar:
         report = quantise(
             model,
             out,
             files,
             settings,
-            lambda what, done, of: bar.update(task, description=what, completed=done, total=of),
+            lambda what, done, of: bar.update(done, what=what, total=of),
         )
     _print(report, out)
     if report_file is not None:
