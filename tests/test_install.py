@@ -45,7 +45,7 @@ class Machine:
         python = self.folder / "env" / "bin" / "python"
         python.parent.mkdir(parents=True, exist_ok=True)
         program(python, PYTHON.format(calls=self.folder / "calls", fails=fails))
-        command = [ROOT / "deploy" / "install.sh", python, self.log, *extras]
+        command = [str(ROOT / "deploy" / "install.sh"), str(python), str(self.log), *extras]
         environment = {"PATH": str(self.folder), **variables}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
