@@ -72,7 +72,7 @@ def shortage(
 
 
 def _needed_and_left(size: ReplicaSize, free: Sequence[NodeConfig]) -> tuple[str, str]:
-    """What a replica takes and what the nodes have of it: of NPUs or memory alone where only that is too little."""
+    """Needs of a replica, and what the nodes have of it: of NPUs or memory alone where only that is too little."""
     npus, memory = [node.npus for node in free], [node.ub_memory_mib for node in free]
     lacks_npus, lacks_memory = max(npus, default=0) < size.npus, max(memory, default=0) < size.memory_mib
     if lacks_npus and not lacks_memory:
