@@ -321,7 +321,7 @@ def _pool_line(config: ServeConfig) -> str:
 
 def _page_line(config: ServeConfig) -> str:
     """Where to chat; a browser has no key to send."""
-    command = f"{sys.argv[0]} chat --url {endpoint(config)}"
+    command = f"{own_command()} chat --url {endpoint(config)}"
     if config.api_keys_required:
         return f"  chat             {command} --api-key $API_KEY\n"
     return f"  chat             {endpoint(config)} in a browser, or {command}\n"
