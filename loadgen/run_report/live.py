@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from loadgen.driver.progress import Progress
+from loadgen.progress_bar import PLAIN_EVERY_S
 from loadgen.report import numbers
-from loadgen.report.progress_bar import PLAIN_EVERY_S
 from loadgen.run_report.names import outcome_title
 
 _BAR_WIDTH = 24

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises: ConfigError in one line.
     """
-    from loadgen.report.progress_bar import ProgressBar
+    from loadgen.progress_bar import ProgressBar
     from serving.tools.compilation.build import build
 
     with ProgressBar("checking types", counted=True, quiet=arguments.quiet) as bar:

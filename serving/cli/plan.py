@@ -184,8 +184,8 @@ def _seeded(config: "ServeConfig", seed: int) -> "ServeConfig":
 
 def _with_progress(order: "PlanQuestion", processes: int, plan: "_PlanFunction", *, quiet: bool) -> "CapacityPlan":
     """Plan, and show what was tried last."""
+    from loadgen.progress_bar import ProgressBar
     from loadgen.report import numbers
-    from loadgen.report.progress_bar import ProgressBar
 
     with ProgressBar("reading the trace", quiet=quiet) as bar:
         count = 0

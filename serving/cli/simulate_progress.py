@@ -4,7 +4,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from loadgen.report.progress_bar import ProgressBar
+from loadgen.progress_bar import ProgressBar
 
 _EVERY_S = 0.2
 

@@ -41,7 +41,8 @@ COUNTS = frozenset(
 WORDS = frozenset(
     """
     api-key cache-bust config dashboard dataset-path device endpoint extra-body faults header host label metadata
-    metrics-url model namespace only out percentile-metrics pool result-filename set token tokenizer trace url
+    message metrics-url model namespace only out percentile-metrics pool result-filename set system
+    token tokenizer trace url
     """.split()
 )
 """Names, addresses, files."""

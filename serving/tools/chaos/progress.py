@@ -4,8 +4,8 @@ import time
 from types import TracebackType
 from typing import Self
 
+from loadgen.progress_bar import ProgressBar, ProgressConsole
 from loadgen.report import numbers
-from loadgen.report.progress_bar import ProgressBar, ProgressConsole
 from serving.tools.chaos.result import ChaosRun, Event
 
 

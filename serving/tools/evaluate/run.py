@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from loadgen.report.progress_bar import ProgressBar
+from loadgen.progress_bar import ProgressBar
 from serving.model.loader import DtypeName, load_model
 from serving.model.model import DeepseekModel
 from serving.tools.evaluate.divergence import WindowScores, score_windows

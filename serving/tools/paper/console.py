@@ -6,7 +6,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.text import Text
 
-from loadgen.report.progress_bar import ProgressBar
+from loadgen.progress_bar import ProgressBar
 from loadgen.report.table import columns, select, table_of, terminal_table
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.markdown import HOW

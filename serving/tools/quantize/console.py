@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from loadgen.progress_bar import ProgressBar
 from loadgen.report import numbers
-from loadgen.report.progress_bar import ProgressBar
 from loadgen.report.table import select, terminal_table
 from serving.report_files import write_file
 from serving.terminal import endings_as_interrupt, table_console

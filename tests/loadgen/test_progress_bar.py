@@ -7,7 +7,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from loadgen.report.progress_bar import ProgressBar, ProgressConsole
+from loadgen.progress_bar import ProgressBar, ProgressConsole
 
 
 class Lines(io.StringIO):
