@@ -49,6 +49,7 @@ class Wire:
     def __init__(self, gate: LiveBackend, node: "Node") -> None:
         self.gate, self.node = gate, node
         self.replica, self.welcome, self.status = node.replica, node.welcome, cast("Status | None", None)
+        self.incarnation = f"{id(node):x}"
         self.heard_at = node.now()
         self._down: deque[bytes] = deque()
         self._up: deque[bytes] = deque()
