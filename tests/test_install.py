@@ -37,7 +37,7 @@ class Machine:
 
     @property
     def calls(self) -> list[str]:
-        """What pip was asked for."""
+        """Arguments of each call of pip."""
         return (self.folder / "calls").read_text().splitlines()
 
     def install(self, *extras: str, fails: str = "nothing", **variables: str) -> subprocess.CompletedProcess[str]:

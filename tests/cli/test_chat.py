@@ -56,7 +56,7 @@ def prompts(harness: Harness) -> list[str]:
 
 
 def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """What a person types at a terminal; Ctrl-C comes last."""
+    """Type these lines at a terminal, as a person does; Ctrl-C comes last."""
     typed = iter(lines)
 
     def read(_: str) -> str:

@@ -45,7 +45,7 @@ def story(url: str) -> str:
 
 
 def turns(url: str) -> str:
-    """What `examples/turns.py` prints on a system that has served nothing before."""
+    """Output of `examples/turns.py` on a system that has served nothing but the story."""
     done = run_example("turns.py", url)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -54,4 +54,4 @@ def turns(url: str) -> str:
 ALONE: dict[str, Callable[[], str]] = {"simulate": simulate}
 """These need no running system."""
 SERVED: dict[str, Callable[[str], str]] = {"story": story, "turns": turns}
-"""These take the address of one that serves the bundled model and has served nothing before."""
+"""These take the address of one that serves the bundled model and has served nothing before; in this order."""

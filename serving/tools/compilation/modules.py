@@ -1,6 +1,8 @@
 """Which modules are compiled: those that a simulation of the Mooncake trace spends its time in.
 
-A module that defines a msgspec Struct cannot be among them: mypyc drops the options of its class line.
+A module that defines a msgspec Struct cannot be among them: mypyc drops the options of its class line. Where a function
+that runs often holds a generator or a lambda, mypyc keeps all of its variables in an object; so `sum`, `any` and the
+like are given lists there.
 """
 
 COMPILED = (

@@ -61,7 +61,7 @@ class FakePool:
             self.serves_at[f"{self.name[0]}{self.made:03}abcd"] = now + start_s
 
     def state(self, name: str, now: float) -> str:
-        """Of one replica."""
+        """State of one replica."""
         if name == self.dead:
             return "dead"
         if name in self.gone_at:

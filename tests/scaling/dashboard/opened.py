@@ -17,6 +17,6 @@ async def open_page(page: Page, dashboard: FakeDashboard) -> None:
 
 
 async def text(page: Page, selector: str) -> str:
-    """What is to be read there, with plain spaces."""
+    """Text that is to be read there, with plain spaces."""
     found: str = await page.run(f"document.querySelector({selector!r}).innerText")
     return found.replace("\u00a0", " ")
